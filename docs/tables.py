@@ -12,6 +12,7 @@ from typing import Final
 
 from kai.key_classes import PREFIXES, TABLE, KeyClass, On
 from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
+from webhook.policy.distributed import EVIDENCE
 from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Group, Reason
 from webhook.policy.sizes import A_SIZE
@@ -46,6 +47,11 @@ def _reasons(*groups: Group) -> Callable[[], str]:
     return table
 
 
+def _evidence() -> str:
+    rows = [(f"{row.place} `{row.name}`", row.counts, row.source) for row in EVIDENCE]
+    return _table(("on the pod", "evidence if it is", "written by"), rows)
+
+
 _OBJECTS: Final = {On.POD: "pod", On.OWNER: "owner", On.CLAIM: "ResourceClaim"}
 
 
@@ -72,6 +78,7 @@ def _kai_keys(rule: KeyClass) -> Callable[[], str]:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "labels": _labels,
     "excluded-namespaces": _excluded,
+    "evidence": _evidence,
     "reasons-left-alone": _reasons(Group.LEFT_ALONE),
     "reasons-share": _reasons(Group.SHARE),
     "reasons-size": _reasons(Group.SIZE),

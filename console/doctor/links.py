@@ -26,6 +26,7 @@ CHECKS: Final = (
     "queues",
     "priorities",
     "accounting",
+    "distributed jobs",
     "owners",
     "PodGroups",
     "cluster-scoped owners",

@@ -70,6 +70,7 @@ _COLUMNS: Final[Sequence[_Column]] = (
 _WIDE: Final[Sequence[_Column]] = (
     ("SCHEDULER", lambda row: row.policy.scheduler),
     ("SHARE-FOR", lambda row: row.policy.share_for.value),
+    ("DISTRIBUTED", lambda row: row.policy.distributed.value),
     ("PRIORITY", lambda row: row.policy.priority or _NONE),
     ("TOLERATION", lambda row: "inject" if row.policy.inject_toleration else _NONE),
     ("OVER-SHARE", lambda row: row.policy.over_share.value),

@@ -256,10 +256,11 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
         assert secret
         assert all(hook["clientConfig"]["caBundle"] for one_of in bundles for hook in one_of["webhooks"])
 
-        # What `helm test` runs.
+        test = find_object(rendered(release.values, tests=True), "Pod", "kaishare-webhook-doctor")
+        (container,) = test["spec"]["containers"]
         doctor = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, *pod.program, "doctor", "-o", "json"],
+            [sys.executable, *pod.program, *container["args"], "-o", "json"],
             env=pod.environment,
             capture_output=True,
             text=True,

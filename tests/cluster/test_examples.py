@@ -7,13 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from service.documents import load_file
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import Said, Serving, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane
+from tests.support.operator_jobs import py_torch_job
 from tests.support.webhook_process import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACES, WORKLOADS = str(EXAMPLES / "namespaces.yaml"), str(EXAMPLES / "workloads")
+DISTRIBUTED = EXAMPLES / "workloads" / "train-llm.yaml"
+"""A workload of a kind that this cluster lacks."""
 FIRST = managed_namespace("examples", gpu_fraction="0.5", priority="train")
 
 
@@ -25,6 +29,15 @@ def explained() -> list[dict[str, Any]]:
     return explanations
 
 
+def pod_of_the_operator() -> dict[str, Any]:
+    """Return the first pod of the distributed job as its operator creates it."""
+    (job,) = load_file(DISTRIBUTED)
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    _, pod = py_torch_job(template, {"Worker": 4}).pods[0]
+    pod["metadata"] |= {"name": "train-llm-worker-0", "namespace": job["metadata"]["namespace"]}
+    return pod
+
+
 def applied(result: Said) -> None:
     assert result.status == 0, result.errors
 
@@ -33,11 +46,14 @@ async def test_pods_are_stored_as_explain_prints_them(
     plane: ControlPlane, admin: Administrator, controllers: None, tmp_path: Path
 ) -> None:
     expected = await asyncio.to_thread(explained)
-    assert len(expected) == 9
+    assert len(expected) == 10
     async with installed(plane, admin.client, tmp_path, FIRST) as webhook:
         try:
             applied(await kubectl(plane, "apply", "-f", NAMESPACES))
-            applied(await kubectl(plane, "apply", "-f", WORKLOADS))
+            for file in sorted(EXAMPLES.glob("workloads/*.yaml")):
+                if file != DISTRIBUTED:
+                    applied(await kubectl(plane, "apply", "-f", str(file)))
+            await kubectl(plane, "create", "-f", "-", manifest=pod_of_the_operator())
             for each in expected:
                 await compare(admin, each)
             assert_decisions_are_the_same(webhook, expected)

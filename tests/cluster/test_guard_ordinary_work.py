@@ -38,6 +38,16 @@ def guarded(plane: ControlPlane) -> Iterator[ControlPlane]:
         yield plane
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
+async def nothing_left(guarded: ControlPlane) -> AsyncIterator[None]:
+    """Remove what controllers made of the tests' workloads; no garbage collector runs here."""
+    yield
+    async with Asker(guarded) as asking:
+        for collection in ("apps/v1/{}/replicasets", "apps/v1/{}/statefulsets", "batch/v1/{}/jobs"):
+            await asking.remove("/apis/" + collection.format(f"namespaces/{ENFORCED}"))
+        await asking.remove(f"/api/v1/namespaces/{ENFORCED}/pods")
+
+
 @pytest.fixture
 async def asker(guarded: ControlPlane) -> AsyncIterator[Asker]:
     async with Asker(guarded) as asking:

@@ -56,6 +56,7 @@ def test_the_demo_prints_queue_and_share_of_every_workload() -> None:
         "cpu-only": "queue vision, priority train, no GPU",
         "whole-gpu": "queue batch, 1 whole GPU",
         "train-resnet": "queue vision, priority train, 0.5 of a GPU",
+        "train-llm": "queue vision, priority train, 1 whole GPU",
         "classify": "queue vision, priority inference, 0.25 of a GPU",
         "notebook": "queue science, 2000 MiB of a GPU, tolerates nvidia.com/gpu",
         "qwen-14b": "queue llm, 0.7 of a GPU",
@@ -109,6 +110,7 @@ def test_the_demo_prints_flags_as_they_change() -> None:
 def test_the_demo_prints_integers_and_no_raw_metrics() -> None:
     counts = re.findall(r"^ +([0-9.]+)  (\w+) +([a-z-]+)$", demo(), flags=re.MULTILINE)
     assert sorted(counts) == [
+        ("1", "injected", "distributed"),
         ("1", "injected", "no-default-share"),
         ("1", "injected", "no-gpu"),
         ("1", "injected", "own-share"),

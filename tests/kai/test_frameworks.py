@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kai import frameworks
+from kai import command_lines, frameworks
 from kai.frameworks import MARKS, Setting, settings_of
 
 MOST = 16_384
@@ -47,7 +47,7 @@ def test_no_more_than_16_kib_are_split(words: list[str]) -> None:
         return real(script, comments=comments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frameworks.shlex, "split", counted)
+        patch.setattr(command_lines.shlex, "split", counted)
         first_setting("sh", "-c", *words)
         first_setting("vllm", *words)
     assert sum(read) <= MOST

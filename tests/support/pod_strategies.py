@@ -95,6 +95,35 @@ _ENVIRONMENTS: tuple[Json, ...] = (
     None, [], [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], [{}], [None, 5], "text", {"name": "x"},
     [{"name": "GPU_PORTION", "valueFrom": {"configMapKeyRef": {"name": "taken-0", "key": "GPU_PORTION"}}}],
 )  # fmt: skip
+_RANK_ENVIRONMENTS: tuple[Json, ...] = (
+    [{"name": "WORLD_SIZE", "value": "4"}], [{"name": "PET_NNODES", "value": "1:2"}], [{"name": "NNODES", "value": "2"}],
+    [None, {"name": "SLURM_NTASKS", "value": "8"}], [{"name": "TF_CONFIG", "value": '{"cluster": {"worker": ["a", "b"]}}'}],
+)  # fmt: skip
+_RENDEZVOUS: Json = [{"name": "RANK", "value": "0"}, {"name": "MASTER_ADDR", "value": "a"}]
+_ONE_RANK: Json = [{"name": "WORLD_SIZE", "value": "1"}]
+_HARMLESS_ENVIRONMENTS: tuple[Json, ...] = (
+    [{"name": "WORLD_SIZE", "value": "9999999"}], [{"name": ["RANK"]}], [{"name": "NNODES", "value": 2}],
+    [{"name": "WORLD_SIZE", "value": "4"}, {"name": "WORLD_SIZE", "valueFrom": {}}],
+    [{"name": "TF_CONFIG", "value": "{"}], [{"name": "NUM_PROCESSES", "value": "2"}],
+)  # fmt: skip
+_LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+_JOB_SET_JOBS = "jobset.sigs.k8s.io/global-replicas"
+_OPERATOR = "training.kubeflow.org/operator-name"
+
+
+def is_rank(document: Json, container: Json) -> bool:
+    """Whether a generated pod, whose container has the GPU, carries evidence of more than one rank."""
+    metadata = document.get("metadata") or {}
+    labels, annotations = (metadata.get(part) or {} for part in ("labels", "annotations"))
+    env, size = container.get("env"), annotations.get(_LWS_SIZE)
+    is_mpi = any(owner.get("kind") == "MPIJob" for owner in metadata.get("ownerReferences") or [])
+    if env in _RANK_ENVIRONMENTS or size == "2" or is_mpi or labels.get(_OPERATOR) == "mpi-operator":
+        return True
+    if env == _ONE_RANK or size == "1":  # a number of 1 overrules names without a number of ranks
+        return False
+    return bool(env == _RENDEZVOUS or labels.get(_JOB_SET_JOBS) == "3")
+
+
 _TOLERATIONS: tuple[Json, ...] = (
     ABSENT, ABSENT, None, [], [{"operator": "Exists"}], [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
     [{"key": GPU, "operator": "Exists", "effect": "NoExecute"}], [{"key": GPU, "value": "present"}],
@@ -102,7 +131,8 @@ _TOLERATIONS: tuple[Json, ...] = (
 )  # fmt: skip
 _owners = st.sampled_from(
     (ABSENT, None, [], [{"kind": "ReplicaSet", "name": "case-5d4f", "uid": "u", "controller": True}],
-     [{"kind": "Job", "name": "case"}], [{"kind": "ReplicaSet", "name": "case"}, {"kind": "Job", "name": "x.y"}]),
+     [{"kind": "Job", "name": "case"}], [{"kind": "ReplicaSet", "name": "case"}, {"kind": "Job", "name": "x.y"}],
+     [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "case"}]),
 )  # fmt: skip
 _names = often(
     ({"name": "case"}, {"name": "case", "generateName": "case-"}),
@@ -133,6 +163,7 @@ _ANNOTATIONS: Mapping[str, tuple[str | None, ...]] = {
     "vcluster.loft.sh/object-name": ("case",),
     "vcluster.loft.sh/object-name\n": ("case",),
     "example.com/team": ("blue", "", None),
+    _LWS_SIZE: ("2", "1", "many", None),
 }
 _LABELS: Mapping[str, tuple[str | None, ...]] = {
     keys.QUEUE_LABEL: ("mine", "", None),
@@ -145,6 +176,8 @@ _LABELS: Mapping[str, tuple[str | None, ...]] = {
     keys.GPU_GROUP_PREFIX + "x" * 200: ("group",),
     keys.VCLUSTER_MANAGED_BY: ("vc",),
     "app": ("case", ""),
+    _JOB_SET_JOBS: ("3", "1"),
+    _OPERATOR: ("mpi-operator", "pytorchjob-controller"),
 }
 
 
@@ -176,6 +209,13 @@ _TWISTS: tuple[tuple[tuple[str, ...], Json], ...] = (
         [{"apiVersion": "apps.kruise.io/v1alpha1", "kind": "DaemonSet", "name": "case"}],
     ),
     (("metadata", "ownerReferences"), [{"apiVersion": "v1", "kind": "Namespace", "name": "team-b"}]),
+    *[
+        (
+            ("metadata", "ownerReferences"),
+            [{"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "case"}],
+        )
+    ]
+    * 2,
     (("metadata", "name"), "case.dotted"),
     (("metadata", "name"), ""),
     (("metadata",), None),
@@ -221,6 +261,10 @@ def containers(draw: Draw, name: str, gpu: Jsons) -> dict[str, Json]:
         made["restartPolicy"] = draw(st.sampled_from(("Always", "Never", None)))
     if draw(one_in(8)):
         made["env"] = draw(st.sampled_from(_ENVIRONMENTS))
+    elif draw(one_in(8)):
+        made["env"] = draw(
+            st.sampled_from((*_RANK_ENVIRONMENTS, _RENDEZVOUS, _ONE_RANK, *_HARMLESS_ENVIRONMENTS))
+        )
     if draw(one_in(16)):
         made |= draw(unknown_fields)
     return made
@@ -283,6 +327,7 @@ _namespace_labels: Mapping[str, Jsons] = {
     labels_of.PRIORITY: often(("train", "inference"), ("-bad-",), one_in=4),
     labels_of.TOLERATION: often(("inject",), ("true",), one_in=8),
     labels_of.OVER_SHARE: st.just("evict"),
+    labels_of.DISTRIBUTED: often(("share", "keep"), ("Share",), one_in=8),
     "kaishare.dev/unknown": st.just("x"),
     "example.com/team": st.just("blue"),
 }

@@ -76,7 +76,7 @@ def test_explain_reads_json_lists_and_a_directory(capsys: pytest.CaptureFixture[
     assert explain(capsys, "-n", "training", "-f", "-")[1].count("Pod p in namespace training") == 2
     status, out = explain(capsys, "-f", str(ROOT / "examples" / "workloads"))
     assert status == 0
-    assert out.count(" in namespace ") == 9
+    assert out.count(" in namespace ") == 10
 
 
 def test_explain_prints_the_problems_of_the_policy_and_the_pod(

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from service.text import LONGEST_VALUE, one_line, quoted
 
-_UID: Final = "00000000-0000-0000-0000-000000000000"
-_HASH: Final = "0"
+UID: Final = "00000000-0000-0000-0000-000000000000"
+HASH: Final = "0"
 _JOB_NUMBER: Final = "0"
 """Stand-ins for values that exist only in a cluster: a uid, a hash, and the number of a CronJob's Job."""
 
@@ -34,29 +34,31 @@ def _no_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: A
 
 
 def _deployment_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001
-    return {"pod-template-hash": _HASH}
+    return {"pod-template-hash": HASH}
 
 
 def _daemon_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001
-    return {"controller-revision-hash": _HASH, "pod-template-generation": "1"}
+    return {"controller-revision-hash": HASH, "pod-template-generation": "1"}
 
 
-def _stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+def stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that the StatefulSet controller adds to the first pod."""
     ordinals = spec.get("ordinals")
     first = ordinals.get("start") if isinstance(ordinals, Mapping) else None
     ordinal = str(first) if isinstance(first, int) else "0"
     return {
         "apps.kubernetes.io/pod-index": ordinal,
-        "controller-revision-hash": f"{name}-{_HASH}",
+        "controller-revision-hash": f"{name}-{HASH}",
         "statefulset.kubernetes.io/pod-name": f"{name}-{ordinal}",
     }
 
 
-def _job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+def job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that the Job controller adds to the first pod."""
     labels = {
-        "batch.kubernetes.io/controller-uid": _UID,
+        "batch.kubernetes.io/controller-uid": UID,
         "batch.kubernetes.io/job-name": name,
-        "controller-uid": _UID,
+        "controller-uid": UID,
         "job-name": name,
     }
     if spec.get("completionMode") == "Indexed":
@@ -67,7 +69,7 @@ def _job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
 def _cron_job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     template = spec.get("jobTemplate")
     job = template.get("spec") if isinstance(template, Mapping) else None
-    return _job_labels(f"{name}-{_JOB_NUMBER}", job if isinstance(job, Mapping) else {})
+    return job_labels(f"{name}-{_JOB_NUMBER}", job if isinstance(job, Mapping) else {})
 
 
 _CORE: Final = frozenset({""})
@@ -81,9 +83,9 @@ WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
     "ReplicationController": WorkloadKind(_CORE, _TEMPLATE, _no_labels),
     "Deployment": WorkloadKind(_APPS, _TEMPLATE, _deployment_labels),
     "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE, _no_labels),
-    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, _stateful_set_labels),
+    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, stateful_set_labels),
     "DaemonSet": WorkloadKind(_APPS, _TEMPLATE, _daemon_set_labels),
-    "Job": WorkloadKind(_BATCH, _TEMPLATE, _job_labels),
+    "Job": WorkloadKind(_BATCH, _TEMPLATE, job_labels),
     "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), _cron_job_labels),
 }
 """The built-in kinds that make pods, by kind."""

@@ -5,8 +5,8 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 """
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from kai.gpu_resources import names_gpu
 from kai.pod import Owner
 from service.documents import DocumentError
 from service.text import one_line, quoted
+from webhook.explain.controllers import Additions, additions_of, with_variables
 from webhook.explain.kinds import WorkloadKind, workload_kind
 
 _DEEPEST: Final = 60
@@ -74,8 +75,8 @@ class FoundPod:
     """Place of `template` in the document; of its `spec` for a bare pod spec."""
     is_bare_spec: bool = False
     """Whether the manifest has a pod spec without a place for the pod's metadata."""
-    controller_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that the workload's controller adds to the pod; stand-ins for hashes and uids."""
+    additions: Additions | None = None
+    """What the workload's controller adds to the pod; None if it is not known."""
 
     @property
     def title(self) -> str:
@@ -86,10 +87,10 @@ class FoundPod:
     @property
     def has_known_labels(self) -> bool:
         """Whether the labels that the pod's controller adds are known."""
-        return not self.path or workload_kind(self.api_version, self.kind) is not None
+        return not self.path or self.additions is not None
 
     def as_created(self, namespace: str) -> dict[str, Any]:
-        """Return the pod as the workload's controller would create it, with its name, owner and labels."""
+        """Return the pod as the workload's controller would create it, with its name, owner and additions."""
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
         metadata["namespace"] = namespace
@@ -97,11 +98,16 @@ class FoundPod:
             return pod
         if not metadata.get("name"):
             metadata["generateName"] = f"{self.name or 'pod'}-"
-        if self.controller_labels and _is_map_or_absent(metadata.get("labels")):
-            metadata["labels"] = {**(metadata.get("labels") or {}), **self.controller_labels}
+        added = self.additions or Additions()
+        for part, entries in (("labels", added.labels), ("annotations", added.annotations)):
+            if entries and _is_map_or_absent(metadata.get(part)):
+                metadata[part] = {**(metadata.get(part) or {}), **entries}
+        if added.variables:
+            pod["spec"] = with_variables(pod.get("spec"), added)
         # The workload's name stands in for the name of its ReplicaSet or Job, which begins with it.
-        owner = {"apiVersion": self.api_version or "v1", "kind": self.kind or "Workload"}
-        metadata["ownerReferences"] = [{**owner, "name": self.name or "pod", "controller": True}]
+        api_version, kind = added.owner or (self.api_version or "v1", self.kind or "Workload")
+        owner = {"apiVersion": api_version, "kind": kind, "name": self.name or "pod"}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
         return pod
 
 
@@ -274,7 +280,7 @@ def _found(
         owner_annotations=outermost.annotations,
         owners_above=outermost.owners if at else (),
         place=(*place, *at),
-        controller_labels=workload.labels(name, spec if isinstance(spec, dict) else {}),
+        additions=Additions(labels=workload.labels(name, spec if isinstance(spec, dict) else {})),
     )
 
 
@@ -321,6 +327,7 @@ def _walk(
             owners_above=() if is_pod else outermost.owners,
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
             is_bare_spec=is_bare,
+            additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
         )
         return
     for key, child in node.items():

@@ -90,7 +90,7 @@ from webhook.policy.checks import (
     unknown_value_findings,
     writes_own_share,
 )
-from webhook.policy.distributed import evidence_of
+from webhook.policy.distributed import evidence_of, evidence_of_share
 from webhook.policy.labels import Distributed, Mode, NamespacePolicy, ShareFor
 from webhook.policy.reasons import Action, Clipped, Finding, Reason
 from webhook.policy.sizes import NO_CHOICE, Size, Source, named_size, selected_size
@@ -104,8 +104,6 @@ _LONGEST_CONTAINER_NAME: Final = 63
 
 The API server refuses longer names.
 """
-_SHORT_NAME: Final = 16
-"""Characters of a container's name in a warning that would lose its remedy otherwise."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -344,7 +342,7 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
     if reason is Reason.WHOLE_GPU_CONVERTED and not is_named and _keeps_ranks_apart(policy):
         evidence = evidence_of(pod, container)
         if evidence is not None:
-            details = {"container": shorten(container.name or "", _SHORT_NAME), "evidence": str(evidence)}
+            details = {"container": Clipped(container.name or ""), "evidence": str(evidence)}
             return _ShareOutcome(Finding(Reason.DISTRIBUTED, details))
     return (
         chosen if isinstance(chosen, _ShareOutcome) else _give_share(policy, chosen, pod, rules, *candidate)
@@ -612,18 +610,16 @@ def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: _Share
 
 def _ranks_may_meet(policy: NamespacePolicy, pod: PodView, share: _ShareOutcome) -> Iterator[Finding]:
     """Yield a warning about a rank of a distributed job with a share, unless the policy asked for that."""
-    if share.source is Source.OWN_SHARE:
-        container = pod.containers[0] if pod.containers else None
-        named = pod.annotations.get(keys.CONTAINER_NAME)
-        container = next((other for other in pod.containers if other.name == named), container)
-    elif share.finding.reason is Reason.WHOLE_GPU_CONVERTED or SIZE in pod.labels:
-        container = share.container
-    else:
+    if policy.distributed is not Distributed.KEEP:
         return
-    if container is not None and policy.distributed is Distributed.KEEP:
-        evidence = evidence_of(pod, container)
-        if evidence is not None:
-            yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})
+    evidence = None
+    is_converted = share.finding.reason is Reason.WHOLE_GPU_CONVERTED
+    if share.source is Source.OWN_SHARE:
+        evidence = evidence_of_share(pod)
+    elif share.container and (SIZE in pod.labels or (is_converted and not _keeps_ranks_apart(policy))):
+        evidence = evidence_of(pod, share.container)
+    if evidence is not None:
+        yield Finding(Reason.RANKS_MAY_MEET, {"evidence": str(evidence)})
 
 
 _NOT_GIVEN: Final = (

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from kai import keys
 from kai.command_lines import beginning, option_value, program, script_words
 from kai.pod import Container, PodView
 
@@ -22,7 +23,7 @@ MOST_RANKS: Final = 1_000_000
 
 _NUMBER: Final = re.compile(r"(?:[0-9]{1,7}:)?([0-9]{1,7})")
 """A number, or a range such as `2:4`."""
-_LONGEST_CLUSTER: Final = 65_536
+_LONGEST_CLUSTER: Final = 1 << 20
 """Maximum length of `TF_CONFIG`, in characters."""
 
 
@@ -52,11 +53,15 @@ class Row(Struct, frozen=True):
     workload: str = ""
     """The workload that the name shows, with its article; empty if several write it."""
     unit: str = "ranks"
+    place: str = "variable"
+    """Where the name is, for the documentation."""
+    counts: str = "a number above 1, or a range such as `2:4`"
+    """Which values are evidence, for the documentation."""
 
 
 VARIABLES: Final = (
     Row("WORLD_SIZE", "training-operator v1.9 pytorch/envvar.go, xgboost/xgboost.go; PyTorch"),
-    Row("PET_NNODES", "training-operator v1.9 pytorch/elastic.go; Trainer v2 constants.go; PyTorch"),
+    Row("PET_NNODES", "training-operator v1.7 and later pytorch/envvar.go; Trainer v2 constants.go; PyTorch"),
     Row("NNODES", "PyTorch's examples"),
     Row("PADDLE_NNODES", "training-operator v1.9 paddlepaddle/envvar.go"),
     Row("LWS_GROUP_SIZE", "LeaderWorkerSet pod_webhook.go", "a LeaderWorkerSet"),
@@ -65,35 +70,107 @@ VARIABLES: Final = (
 )
 """Environment variables of the container with the GPU. `valueFrom` says nothing by itself."""
 
-JAX_PROCESSES: Final = Row("NUM_PROCESSES", "training-operator v1.9 jax/envvar.go", "a JAXJob")
+JAX_PROCESSES: Final = Row(
+    "NUM_PROCESSES",
+    "training-operator v1.9 jax/envvar.go",
+    "a JAXJob",
+    counts="a number above 1 in a pod of a JAXJob",
+)
 """Variable of a JAXJob's pods; elsewhere it may count processes of one pod."""
-LWS_SIZE: Final = Row("leaderworkerset.sigs.k8s.io/size", "LeaderWorkerSet types.go", "a LeaderWorkerSet")
+LWS_SIZE: Final = Row(
+    "leaderworkerset.sigs.k8s.io/size",
+    "LeaderWorkerSet types.go",
+    "a LeaderWorkerSet",
+    place="annotation",
+    counts="a number above 1",
+)
 """Annotation."""
 KUEUE_COUNT: Final = Row(
-    "kueue.x-k8s.io/pod-group-total-count", "Kueue's plain pods", "a Kueue pod group", "pods"
+    "kueue.x-k8s.io/pod-group-total-count",
+    "Kueue's plain pods",
+    "a Kueue group",
+    "pods",
+    place="annotation",
+    counts="a number above 1 beside the label `kueue.x-k8s.io/pod-group-name`, unless the group serves",
 )
 """Annotation of the pods with the label `KUEUE_GROUP`."""
 KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
 KUEUE_SERVING: Final = "kueue.x-k8s.io/pod-group-serving"
 """Annotation of a group of replicas, such as those of a StatefulSet, which are no ranks."""
-JOB_SET: Final = (
-    Row("jobset.sigs.k8s.io/replicatedjob-replicas", "JobSet jobset_types.go", "a JobSet", "jobs"),
-    Row("jobset.sigs.k8s.io/global-replicas", "JobSet jobset_types.go", "a JobSet", "jobs"),
+JOB_SET: Final = tuple(
+    Row(
+        f"jobset.sigs.k8s.io/{name}",
+        "JobSet jobset_types.go",
+        "a JobSet",
+        "jobs",
+        place="label or annotation",
+        counts="a number above 1, if nothing else on the pod shows a number",
+    )
+    for name in ("replicatedjob-replicas", "global-replicas")
 )
 """Labels and annotations of JobSet. They count Jobs and not ranks, and Trainer v2 adds Jobs that prepare
 data. A number elsewhere on the pod therefore overrules them."""
 
-MPI_OPERATOR: Final = "training.kubeflow.org/operator-name"
-"""Label of the mpi-operator's pods with the value `mpi-operator` (mpi-operator v2beta1 constants.go)."""
-CLUSTER: Final = "TF_CONFIG"
-"""Variable with the cluster of a TFJob, as JSON (training-operator v1.9 tensorflow/tensorflow.go)."""
+MPI_JOB: Final = Row(
+    "MPIJob",
+    "training-operator v1.9 mpijob_controller.go; mpi-operator",
+    "an MPIJob",
+    place="owner",
+    counts="any MPIJob of the group `kubeflow.org`",
+)
+"""Kind of the owner. Its pods show no number, and a single rank needs no MPIJob."""
+MPI_OPERATOR: Final = Row(
+    "training.kubeflow.org/operator-name",
+    "mpi-operator v2beta1 constants.go",
+    "an MPIJob",
+    place="label",
+    counts="`mpi-operator`",
+)
+"""Label with the value `MPI_OPERATOR_NAME`: a Job owns the pod of the launcher."""
+MPI_OPERATOR_NAME: Final = "mpi-operator"
+CLUSTER: Final = Row(
+    "TF_CONFIG",
+    "training-operator v1.9 tensorflow/tensorflow.go; TensorFlow",
+    "a TF_CONFIG",
+    "tasks",
+    counts="a cluster of several tasks, or with dynamic workers",
+)
+"""Variable with a cluster as JSON. The operator writes it for jobs with several pods only."""
+NODES_OPTION: Final = Row("--nnodes", "PyTorch", "torchrun's --nnodes", place="option of torchrun")
+RENDEZVOUS: Final = tuple(
+    Row(name, "PyTorch", counts="set beside the other one, if nothing else on the pod shows a number")
+    for name in ("MASTER_ADDR", "RANK")
+)
+"""Variables that count together, with a value or a reference."""
+EVIDENCE: Final = (
+    *VARIABLES,
+    JAX_PROCESSES,
+    CLUSTER,
+    *RENDEZVOUS,
+    NODES_OPTION,
+    LWS_SIZE,
+    KUEUE_COUNT,
+    *JOB_SET,
+    MPI_JOB,
+    MPI_OPERATOR,
+)
+"""All rows, for the documentation."""
 _TRAINING_GROUP: Final = "kubeflow.org"
-_ARTICLES: Final = {"MPIJob": "an", "XGBoostJob": "an"}
+_TRAINING_JOBS: Final = {
+    "JAXJob": "a JAXJob",
+    "MPIJob": "an MPIJob",
+    "PaddleJob": "a PaddleJob",
+    "PyTorchJob": "a PyTorchJob",
+    "TFJob": "a TFJob",
+    "XGBoostJob": "an XGBoostJob",
+}
+"""Kinds of the group `kubeflow.org` whose controllers create pods (training-operator v1.9)."""
 _TORCH: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 
 class _Task(Struct):
-    cluster: dict[str, list[Any]] | None = None
+    cluster: dict[str, list[str] | dict[str, str] | None] | None = None
+    """Tasks by type. With dynamic workers, the workers are a map that has one of them only."""
 
 
 _task = msgspec.json.Decoder(_Task).decode
@@ -106,38 +183,44 @@ def evidence_of(pod: PodView, container: Container) -> Evidence | None:
         pod: the pod at its creation.
         container: the container with the GPU.
     """
-    owner = next((owner for owner in pod.owners if owner.group == _TRAINING_GROUP and owner.kind), None)
-    kind = (owner.kind or "") if owner else ""
-    largest = max(_numbers(pod, container, kind), key=lambda evidence: evidence.ranks or 0, default=None)
+    kinds = (owner.kind for owner in pod.owners if owner.group == _TRAINING_GROUP)
+    kind = next((kind for kind in kinds if kind in _TRAINING_JOBS), None) or ""
+    values = _values(container.variables)
+    numbers = _numbers(pod, container, values, kind)
+    largest = max(numbers, key=lambda evidence: evidence.ranks or 0, default=None)
     if largest is not None and largest.ranks != 1:
         return largest
-    if kind == "MPIJob" or pod.labels.get(MPI_OPERATOR) == "mpi-operator":
-        return Evidence("an MPIJob")  # its pods show no number, and a single rank needs no MPIJob
+    if kind == MPI_JOB.name or pod.labels.get(MPI_OPERATOR.name) == MPI_OPERATOR_NAME:
+        return Evidence(MPI_JOB.workload)
     if largest is not None:
         return None
-    names = {variable.get("name") for variable in container.variables if isinstance(variable, dict)}
-    if {"MASTER_ADDR", "RANK"} <= names:
+    if all(row.name in values for row in RENDEZVOUS):
         return Evidence("MASTER_ADDR and RANK are set")
     return _of_job_set(pod)
 
 
-def _numbers(pod: PodView, container: Container, kind: str) -> Iterator[Evidence]:
-    """Yield each readable number of ranks on the pod, also 1."""
-    workload = f"{_ARTICLES.get(kind, 'a')} {kind}" if kind else ""
-    values = _values(container.variables)
+def evidence_of_share(pod: PodView) -> Evidence | None:
+    """Return the evidence of a pod that has a share, in the container that the share is for."""
+    named = pod.annotations.get(keys.CONTAINER_NAME)
+    first = pod.containers[0] if pod.containers else None
+    container = next((container for container in pod.containers if container.name == named), first)
+    return None if container is None else evidence_of(pod, container)
+
+
+def _numbers(pod: PodView, container: Container, values: Mapping[str, str], kind: str) -> Iterator[Evidence]:
+    """Yield each number of ranks on the pod, also 1; without a number only a cluster with dynamic workers."""
+    workload = _TRAINING_JOBS.get(kind, "")
     for row in VARIABLES:
         yield from _number(values, row, workload)
     if kind == "JAXJob":
         yield from _number(values, JAX_PROCESSES)
-    ranks = _ranks_of_cluster(values.get(CLUSTER, ""))
-    if ranks:
-        yield Evidence(workload or f"{CLUSTER}'s number of tasks", ranks)
+    yield from _of_cluster(values.get(CLUSTER.name, ""), workload)
     yield from _number(pod.annotations, LWS_SIZE)
     if KUEUE_GROUP in pod.labels and pod.annotations.get(KUEUE_SERVING) != "true":
         yield from _number(pod.annotations, KUEUE_COUNT)
     nodes = _torch_nodes(container)
     if nodes:
-        yield Evidence("torchrun's --nnodes", nodes)
+        yield Evidence(NODES_OPTION.workload, nodes)
 
 
 def _of_job_set(pod: PodView) -> Evidence | None:
@@ -164,25 +247,28 @@ def _largest(text: str) -> int:
 
 
 def _values(variables: Sequence[Any]) -> Mapping[str, str]:
-    """Return the variables with a value; of several with one name the last one counts, as for the kubelet."""
+    """Return the variables by name; a reference is empty. The last of one name counts, as for the kubelet."""
     return {
-        variable["name"]: variable["value"]
+        variable["name"]: value if isinstance(value := variable.get("value"), str) else ""
         for variable in variables
-        if isinstance(variable, dict)
-        and isinstance(variable.get("name"), str)
-        and isinstance(variable.get("value"), str)
+        if isinstance(variable, dict) and isinstance(variable.get("name"), str)
     }
 
 
-def _ranks_of_cluster(text: str) -> int:
-    """Count the tasks of a `TF_CONFIG`; 0 if it cannot be read."""
+def _of_cluster(text: str, workload: str) -> Iterator[Evidence]:
+    """Yield the number of tasks of a `TF_CONFIG`; nothing if it cannot be read."""
     if not text or len(text) > _LONGEST_CLUSTER:
-        return 0
+        return
     try:
         cluster = _task(text.encode()).cluster or {}
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return 0
-    return min(sum(map(len, cluster.values())), MOST_RANKS)
+        return
+    if any(isinstance(tasks, dict) for tasks in cluster.values()):
+        yield Evidence(workload or "TF_CONFIG has dynamic workers")
+        return
+    tasks = sum(len(tasks or ()) for tasks in cluster.values())
+    if tasks:
+        yield Evidence(workload or CLUSTER.workload, tasks, CLUSTER.unit)
 
 
 def _torch_nodes(container: Container) -> int:
@@ -192,4 +278,4 @@ def _torch_nodes(container: Container) -> int:
     words = script_words(beginning(container.command_line))
     if not any(program(word) in _TORCH for word in words):
         return 0
-    return _largest(option_value("--nnodes", words) or "")
+    return _largest(option_value(NODES_OPTION.name, words) or "")

@@ -175,10 +175,7 @@ class Reason(Enum):
     DISTRIBUTED = (
         Group.SHARE,
         "distributed",
-        (
-            "container {container} keeps its whole GPU: {evidence}; kaishare.dev/distributed=share on the"
-            " namespace shares them"
-        ),
+        ("GPU of {container} stays whole: {evidence}; the namespace can set kaishare.dev/distributed=share"),
     )
     CONTAINER_CONFLICT = (
         Group.SHARE,

@@ -51,8 +51,16 @@ def test_a_table() -> None:
 
 def test_wide_has_more_columns() -> None:
     head, line, *_ = as_table(table(row()), wide=True, colour=False)
-    assert head.split()[-6:] == ["SCHEDULER", "SHARE-FOR", "PRIORITY", "TOLERATION", "OVER-SHARE", "GRACE"]
-    assert line.split()[-6:] == ["kai-scheduler", "whole-gpu", "high", "-", "evict", "300s"]
+    assert head.split()[-7:] == [
+        "SCHEDULER",
+        "SHARE-FOR",
+        "DISTRIBUTED",
+        "PRIORITY",
+        "TOLERATION",
+        "OVER-SHARE",
+        "GRACE",
+    ]
+    assert line.split()[-7:] == ["kai-scheduler", "whole-gpu", "keep", "high", "-", "evict", "300s"]
 
 
 def test_long_cells_are_shortened_unless_the_table_is_wide() -> None:

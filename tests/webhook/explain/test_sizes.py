@@ -100,10 +100,12 @@ def test_every_workload_kind_has_its_labels() -> None:
 
 
 def test_a_kind_whose_labels_are_not_known_gets_a_note(run: Run) -> None:
+    ray = f"apiVersion: ray.io/v1\nkind: RayCluster\nmetadata: {{name: s}}\nspec: {{headGroupSpec: {{template: {{{SPEC}}}}}}}\n"
+    note = "note: the controller of this RayCluster may add labels, which the selectors of sizes see"
+    assert note in run(ray, *POLICY, TRAIN).out
+    assert "note:" not in run(ray, *POLICY).out
     jobset = f"apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {{name: s}}\nspec: {{replicatedJobs: [{{name: a, template: {{spec: {{template: {{{SPEC}}}}}}}}}]}}\n"
-    note = "note: the controller of this JobSet may add labels, which the selectors of sizes see"
-    assert note in run(jobset, *POLICY, TRAIN).out
-    assert "note:" not in run(jobset, *POLICY).out
+    assert "note:" not in run(jobset, *POLICY, TRAIN).out
     assert "note:" not in run(JOB, *POLICY, TRAIN).out
 
 

@@ -213,6 +213,8 @@ def test_enforce_fills_in_as_default_does() -> None:
 
 ALL, MARKED = ({"kaishare.dev/share-for": value} for value in ("all", "marked"))
 SHARED = {"kaishare.dev/gpu": "shared"}
+RANK = {"env": [{"name": "WORLD_SIZE", "value": "4"}]}
+MEMORY = {"kaishare.dev/gpu-fraction": None, "kaishare.dev/gpu-memory": "2000"}
 
 # What it is, the pod, further namespace labels, the reason, and the container that gets the share (or none).
 SHARES: list[tuple[str, dict[str, Any], dict[str, str], str, str | None]] = [
@@ -267,6 +269,25 @@ SHARES: list[tuple[str, dict[str, Any], dict[str, str], str, str | None]] = [
     ("a dotted name", pod(gpu_container(), metadata={"name": "a.b"}), {}, "name-unsupported", None),
     ("an owner's dotted name", pod(gpu_container(), metadata=owned_by("Job", "a.b")), {}, "name-unsupported", None),
     ("the second container", pod(container("a"), gpu_container("b")), {}, "container-not-first", None),
+    ("a rank", pod(gpu_container(**RANK)), {}, "distributed", None),
+    ("a rank under distributed=keep", pod(gpu_container(**RANK)), {"kaishare.dev/distributed": "keep"}, "distributed", None),
+    ("a rank under distributed=share", pod(gpu_container(**RANK)), {"kaishare.dev/distributed": "share"}, "whole-gpu-converted", "main"),
+    ("a rank in the second container", pod(container("a"), gpu_container("b", **RANK)), {}, "distributed", None),
+    ("a rank with a dotted name", pod(gpu_container(**RANK), metadata={"name": "a.b"}), {}, "distributed", None),
+    ("a rank, and another container named", pod(gpu_container(**RANK), annotations={"gpu-fraction-container-name": "x"}), {}, "distributed", None),
+    ("a rank under a cap below 1", pod(gpu_container(**RANK)), {"kaishare.dev/max-gpu-fraction": "0.5"}, "whole-gpu-converted", "main"),
+    ("a rank under a cap of 1", pod(gpu_container(**RANK)), {"kaishare.dev/max-gpu-fraction": "1"}, "distributed", None),
+    ("a rank that names an unknown size", pod(gpu_container(**RANK), labels={SIZE: "none"}), {}, "size-unknown", None),
+    ("a rank that is kept whole", pod(gpu_container(**RANK), annotations={"kaishare.dev/whole-gpu": "true"}), {}, "whole-gpu-kept", None),
+    ("a rank with two GPUs", pod(gpu_container(count="2", **RANK)), {}, "several-gpus", None),
+    ("a rank beside an init container with a GPU", pod(gpu_container(**RANK), init=[gpu_container("i")]), {}, "init-container-gpu", None),
+    ("a rank beside MIG", pod(gpu_container(**RANK), container("b", limits={MIG: "1"})), {}, "mig", None),
+    ("a rank with a claim", pod(gpu_container(**RANK), resourceClaims=[{"name": "gpu"}]), {}, "resource-claims", None),
+    ("a rank with an unclear GPU", pod(gpu_container(count="one", **RANK)), {}, "unclear-quantity", None),
+    ("a rank without a GPU under all", pod(container(**RANK)), ALL, "share-injected", "main"),
+    ("a rank with an own share", pod(container(**RANK), annotations={"gpu-fraction": "0.3"}), {}, "own-share", None),
+    ("a rank without a default share", pod(gpu_container(**RANK)), {"kaishare.dev/gpu-fraction": None}, "no-default-share", None),
+    ("a rank of the default scheduler", pod(gpu_container(**RANK)), {"kaishare.dev/scheduler": "default-scheduler"}, "scheduler-not-kai", None),
 ]  # fmt: skip
 
 
@@ -356,6 +377,9 @@ def test_gpu_toleration(case: str, document: dict[str, Any], added: bool) -> Non
     assert decided(document, DEFAULT_SHARE).changes.toleration is False
 
 
+HALF = {"kaishare.dev/gpu-fraction": "0.5"}
+SHARE_RANKS = {"kaishare.dev/distributed": "share"}
+
 # The pod, further namespace labels, the codes of the warnings, and a piece of the first one's text.
 WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
     ("a good share", pod(annotations={"gpu-fraction": "0.25"}), {}, [], ""),
@@ -389,6 +413,15 @@ WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
     ("an unused ConfigMap", pod(annotations={"runai/shared-gpu-configmap": "x"}), {}, ["reserved-key"], "shared-gpu-configmap"),
     ("an invalid opt-out", pod(labels={"kaishare.dev/inject": "no"}), {}, ["unknown-value"], '"no"'),
     ("an invalid mark", pod(labels={"kaishare.dev/gpu": "Shared"}), {}, ["unknown-value"], "allowed: shared"),
+    ("a rank", pod(gpu_container(**RANK)), HALF, ["distributed"], "GPU of main stays whole: WORLD_SIZE is 4; the namespace can set kaishare.dev/distributed=share"),
+    ("a rank whose name is long", pod(gpu_container("x" * 63, **RANK)), HALF, ["distributed"], "…"),
+    ("a rank under distributed=share", pod(gpu_container(**RANK)), HALF | SHARE_RANKS, ["whole-gpu-converted"], ""),
+    ("a rank under a cap", pod(gpu_container(**RANK)), HALF | {"kaishare.dev/max-gpu-fraction": "0.5"}, ["whole-gpu-converted", "ranks-may-meet"], ""),
+    ("a rank under a memory cap", pod(gpu_container(**RANK)), MEMORY | {"kaishare.dev/max-gpu-memory": "2000"}, ["whole-gpu-converted", "ranks-may-meet"], ""),
+    ("a rank with a share of its own", pod(container(**RANK), annotations={"gpu-fraction": "0.25"}), {}, ["ranks-may-meet"], "WORLD_SIZE is 4: KAI may put ranks on one GPU"),
+    ("the share is for a container that is a rank", pod(container(), container("b", **RANK), annotations={"gpu-fraction": "0.25", "gpu-fraction-container-name": "b"}), {}, ["ranks-may-meet"], "WORLD_SIZE"),
+    ("the share is for another container", pod(container(), container("b", **RANK), annotations={"gpu-fraction": "0.25"}), {}, [], ""),
+    ("a rank with a share of its own under distributed=share", pod(container(**RANK), annotations={"gpu-fraction": "0.25"}), SHARE_RANKS, [], ""),
 ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from tests.support.pod_strategies import (
     Case,
     cases,
     corrupted,
+    is_rank,
     json_values,
     misshapen_pods,
     namespace_labels,
@@ -44,7 +45,7 @@ from webhook.admission.handler import ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview, Review, decode
 from webhook.metrics import Metrics
-from webhook.policy.decide import Rules
+from webhook.policy.decide import MOST_WARNINGS, Rules
 from webhook.policy.labels import MODE, NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.patch import TOLERATION, apply_to_document
@@ -280,6 +281,25 @@ def a_share_is_the_policys_and_goes_where_it_says(outcome: Outcome) -> None:
     assert entries(outcome.result, "annotations")[keys.CONTAINER_NAME] == receiver["name"]
 
 
+def a_rank_of_a_distributed_job_keeps_its_gpu(outcome: Outcome) -> None:
+    decision, policy = outcome.mutation.decision, outcome.policy
+    asking = [c for group, c in groups(outcome.received) if counted(c) != 0]
+    is_capped = policy.max_fraction is None and policy.max_memory_mib is not None
+    is_capped = is_capped or (policy.max_fraction is not None and policy.max_fraction < 1)
+    names_size = SIZE in entries(outcome.received, "labels")
+    is_kept = policy.distributed == "keep" and not is_capped and not names_size
+    hinted = Reason.RANKS_MAY_MEET in [warning.reason for warning in decision.warnings]
+    if decision.reason is Reason.DISTRIBUTED:
+        assert is_kept
+        assert is_rank(outcome.received, asking[0])
+        assert not hinted
+    elif decision.reason is Reason.WHOLE_GPU_CONVERTED:
+        rank = is_rank(outcome.received, asking[0])
+        assert not (rank and is_kept)
+        if len(decision.warnings) < MOST_WARNINGS:
+            assert hinted is (rank and policy.distributed == "keep")
+
+
 def policy_share(outcome: Outcome) -> dict[str, str]:
     """The share of the pod's size, by the oracle, else the default share."""
     kind, detail = size_in(outcome)
@@ -400,6 +420,7 @@ def test_every_invariant_holds_for_every_pod(case: Case) -> None:
     who_is_not_ends_with_scheduler_queue_and_priority(outcome)
     deciding_twice_adds_nothing(outcome)
     a_share_is_the_policys_and_goes_where_it_says(outcome)
+    a_rank_of_a_distributed_job_keeps_its_gpu(outcome)
     the_size_is_the_one_that_the_oracle_finds(outcome)
     the_decision_is_recorded_on_the_pod(outcome)
     a_share_stands_alone(outcome)
@@ -628,7 +649,7 @@ REACHED = {
     Reason.WHOLE_GPU_KEPT, Reason.MIG, Reason.RESOURCE_CLAIMS, Reason.SHARES_OFF, Reason.NO_DEFAULT_SHARE,
     Reason.POLICY_INVALID, Reason.MODE_OFF, Reason.NAMESPACE_EXCLUDED, Reason.OTHER_SCHEDULER, Reason.OPTED_OUT,
     Reason.DAEMONSET, Reason.MIRROR_POD, Reason.NODE_NAME_SET, Reason.SIZE_UNKNOWN, Reason.SIZE_AMBIGUOUS,
-    Reason.SIZE_WHOLE_GPU,
+    Reason.SIZE_WHOLE_GPU, Reason.DISTRIBUTED,
 }  # fmt: skip
 
 

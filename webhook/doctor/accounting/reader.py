@@ -10,12 +10,14 @@ from kai.installation import RESERVATION_NAMESPACE
 from service.check_results import CheckResult, unknown
 from webhook.doctor.accounting.check import evaluate, persistent_findings
 from webhook.doctor.accounting.nodes import read_node
+from webhook.doctor.accounting.ranks import rank_findings
 from webhook.doctor.accounting.reading import CHECK, Reading
 from webhook.doctor.accounting.requests import read_request
 from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
 from webhook.doctor.cluster import Cluster, Queue, list_queues
 from webhook.doctor.kai import matched_schedulers
 from webhook.doctor.pod_groups import PodGroup, list_pod_groups
+from webhook.policy.labels import Distributed
 
 _PAUSE_SECONDS: Final = 4.0
 """Pause before the second reading. KAI writes its status about a second after a change."""
@@ -61,6 +63,8 @@ async def accounting_findings(
         last = evaluate(again)
     for finding in persistent_findings(evaluation, last):
         yield finding
+    for finding in rank_findings(last.reading, _keeping_ranks_apart(cluster)):
+        yield finding
 
 
 async def _read(
@@ -90,6 +94,15 @@ async def _read(
         sums_by_label=version.sums_queues_by_label if version else None,
         has_controllers=installation is not None and installation.programs.keys() >= _CONTROLLERS,
         now=reader.client.server_time(),
+    )
+
+
+def _keeping_ranks_apart(cluster: Cluster) -> frozenset[str]:
+    """Return the managed namespaces whose policy keeps the whole GPUs of ranks."""
+    return frozenset(
+        name
+        for name, namespace in cluster.managed.items()
+        if namespace.policy and namespace.policy.distributed is Distributed.KEEP
     )
 
 

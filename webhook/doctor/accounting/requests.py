@@ -16,6 +16,7 @@ from kai.share import Share, is_container_memory_key
 from service.text import quoted, shorten
 from webhook.doctor.pod_groups import DEFAULT_SUBGROUP
 from webhook.policy.checks import gpus_of_regular_containers, whole_gpus
+from webhook.policy.distributed import evidence_of, evidence_of_share
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _HIDING_APPS: Final = frozenset({keys.RESERVATION_APP, "scaling-pod"})
@@ -55,6 +56,8 @@ class GpuRequest:
     """Time of the request to delete the pod; None if there was none."""
     hiding_key: str
     """A label or annotation by which KAI counts the pod's GPUs as none; empty without one."""
+    evidence: str
+    """Evidence that the pod is a rank of a distributed job, such as `a PyTorchJob of 4 ranks`; or empty."""
 
     @property
     def title(self) -> str:
@@ -129,6 +132,7 @@ def read_request(
         subgroup=pod.labels.get(keys.SUBGROUP_NAME) or DEFAULT_SUBGROUP,
         deleted_at=_deleted_at(metadata),
         hiding_key=_hiding_key(pod),
+        evidence=_evidence(pod, has_share=share is not None) if is_of_kai else "",
     )
 
 
@@ -144,6 +148,16 @@ def _share(pod: PodView) -> Share | None:
     if share.fraction is not None and math.isnan(share.fraction):
         raise ValueError(f"{keys.GPU_FRACTION} is not a number")
     return share
+
+
+def _evidence(pod: PodView, *, has_share: bool) -> str:
+    if has_share:
+        evidence = evidence_of_share(pod)
+    else:
+        holders = (container for container in pod.containers if container.asks(keys.GPU_RESOURCE))
+        container = next(holders, None)
+        evidence = None if container is None else evidence_of(pod, container)
+    return "" if evidence is None else str(evidence)
 
 
 def _is_quantity(text: str) -> bool:
