@@ -1,4 +1,4 @@
-"""Pods created while webhook replicas are replaced, while the CA rotates, and while one replica is killed.
+"""Pods created while replicas are replaced, killed, or switched to another mode, and while the CA rotates.
 
 A real kube-apiserver creates real pods at a steady rate in a managed namespace. Two processes of
 `kaishare-webhook serve` run behind a load balancer that works like kube-proxy (`benchmarks.balancer`).
@@ -6,11 +6,13 @@ A real kube-apiserver creates real pods at a steady rate in a managed namespace.
 Phase A replaces the replicas one after another, like a Deployment with maxSurge 1: the new replica is ready,
 the old one gets SIGTERM, and its endpoint is removed only `--lag` later. Phase B adds a new CA to the Secret
 repeatedly; the replicas rotate their certificates as they do for an expiring CA, with a shorter wait. Phase C
-kills one replica with SIGKILL; its endpoint also remains for `--lag`.
+kills one replica with SIGKILL; its endpoint also remains for `--lag`. Phase D replaces all replicas by ones
+with --default-mode=observe, and those by ones with the mode default.
 
 At the end the pods are read from etcd. The benchmark exits with 1 if a creation failed, if a pod of phase A
 or B lacks a change that its namespace requires, or if phase C lost more pods than connections were aborted or
-refused, or another number than the API server counts. Needs KUBEBUILDER_ASSETS (a folder with etcd and
+refused, or another number than the API server counts. In phase D every pod has all changes or none.
+Needs KUBEBUILDER_ASSETS (a folder with etcd and
 kube-apiserver). Run: `python -m benchmarks.rollout`; about two minutes.
 """
 
@@ -49,6 +51,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.webhook_process import until
+from webhook.policy.labels import Mode
 from webhook.registration.configurations import UrlTarget
 
 NAMESPACE = "rollout"
@@ -82,8 +85,12 @@ class Phase:
     creations: int = 0
     failed: list[str] = field(default_factory=list)
     milliseconds: list[float] = field(default_factory=list)
+    observes: bool = False
+    """Whether replicas with --default-mode=observe take part, which change no pod."""
     unmutated: int = 0
     """Pods in etcd without the changes that their namespace requires."""
+    partly_mutated: int = 0
+    """Those of them with a part of the changes."""
     missing: int = 0
     """Created pods that are not in etcd."""
     failed_open: float = 0
@@ -103,13 +110,15 @@ class Replicas:
         self._folder = folder
         self._plan = plan
         self._count = 0
+        self._default_mode = Mode.DEFAULT
         self.running: list[Serving] = []
 
     async def add(self) -> None:
         """Start a replica; the balancer uses it once it is ready."""
         self._count += 1
         certificates = f"--certs self --namespace {OWN_NAMESPACE} --host-name 127.0.0.1 --bundle-wait 2s"
-        options = f"--kubeconfig {self._kubeconfig} {certificates} --drain {self._plan.drain}"
+        policy = f"--default-mode {self._default_mode}"
+        options = f"--kubeconfig {self._kubeconfig} {certificates} --drain {self._plan.drain} {policy}"
         replica = await start_serving(self._folder / f"log-{self._count}", *options.split())
         self.running.append(replica)
 
@@ -127,6 +136,12 @@ class Replicas:
         await self._forget_later(old.admission)
         if status := await old.ended():
             raise SystemExit(f"a replica ended with {status}: {old.log}")
+
+    async def switch(self) -> None:
+        """Replace every replica by one with the other default mode, as an upgrade of the chart does."""
+        self._default_mode = Mode.OBSERVE if self._default_mode is Mode.DEFAULT else Mode.DEFAULT
+        for _ in range(len(self.running)):
+            await self.replace()
 
     async def kill(self) -> None:
         """Kill the oldest replica with SIGKILL, and start another."""
@@ -188,11 +203,14 @@ class Rollout:
     async def run(self) -> list[Phase]:
         """Run all phases."""
         part = self._plan.creations // 5
-        rest = self._plan.creations - 3 * part
+        rest = self._plan.creations - 4 * part
         return [
             await self._phase("A: replicas replaced", rest, self._replicas.replace, least=2),
             await self._phase("B: CA rotated", 2 * part, lambda: rotate(self._client, self._replicas)),
             await self._phase("C: replica killed", part, self._replicas.kill, most=1),
+            await self._phase(
+                "D: default mode switched", part, self._replicas.switch, least=2, observes=True
+            ),
         ]
 
     async def _phase(
@@ -203,12 +221,13 @@ class Rollout:
         *,
         least: int = 1,
         most: int | None = None,
+        observes: bool = False,
     ) -> Phase:
         """Create pods while an action repeats; then count the results.
 
         The phase continues beyond the planned number of creations until the action has run often enough.
         """
-        phase = Phase(title=title)
+        phase = Phase(title=title, observes=observes)
         open_before, lost_before = await failed_open(self._client), self._lost()
         async with asyncio.TaskGroup() as group:
             creating = group.create_task(self._create(phase, creations, least))
@@ -258,7 +277,9 @@ class Rollout:
         async with self._client.list_objects(PODS) as pods:
             async for pod in pods:
                 kept += 1
-                mutated += is_mutated(json.loads(pod))
+                document = json.loads(pod)
+                mutated += is_mutated(document)
+                phase.partly_mutated += not is_mutated(document) and not is_unchanged(document)
         phase.unmutated = kept - mutated
         phase.missing = max(0, phase.creations - len(phase.failed) - kept)
 
@@ -270,9 +291,23 @@ def is_mutated(pod: dict[str, dict[str, object]]) -> bool:
     return is_ours and isinstance(annotations, dict) and annotations.get(keys.GPU_FRACTION) == "0.5"
 
 
+def is_unchanged(pod: dict[str, dict[str, object]]) -> bool:
+    """Whether a pod is stored as its author wrote it."""
+    is_default = pod["spec"]["schedulerName"] == keys.DEFAULT_SCHEDULER
+    return is_default and pod["metadata"].keys().isdisjoint({"labels", "annotations"})
+
+
 def problems(phase: Phase) -> list[str]:
     """Return the unexpected results of a phase."""
     problems_found = [f"{len(phase.failed)} creations failed: {phase.failed[0]}"] if phase.failed else []
+    if phase.partly_mutated:
+        problems_found.append(f"{phase.partly_mutated} pods with a part of the changes")
+    if phase.observes:
+        if phase.failed_open:
+            problems_found.append(f"no answer for {phase.failed_open:.0f} reviews")
+        if phase.unmutated in (0, phase.creations):
+            problems_found.append(f"{phase.unmutated} of {phase.creations} pods unmutated: one mode only")
+        return problems_found + _missing(phase)
     if phase.unmutated != phase.failed_open:
         problems_found.append(
             f"{phase.unmutated} pods unmutated, but the API server counts {phase.failed_open:.0f} failures"
@@ -281,9 +316,11 @@ def problems(phase: Phase) -> list[str]:
         problems_found.append(
             f"{phase.unmutated} pods unmutated, with {phase.lost_connections} connections lost"
         )
-    if phase.missing:
-        problems_found.append(f"{phase.missing} pods that were created are not in etcd")
-    return problems_found
+    return problems_found + _missing(phase)
+
+
+def _missing(phase: Phase) -> list[str]:
+    return [f"{phase.missing} pods that were created are not in etcd"] if phase.missing else []
 
 
 @contextlib.asynccontextmanager
@@ -320,14 +357,14 @@ async def measure(plan: Plan, plane: ControlPlane, folder: Path) -> int:
     print(f"{plan.rate:g} creations per second, {plan.burst} at once")
     print(f"drain {plan.drain}, endpoints of stopped replicas remain for {plan.lag:g} s")
     print(
-        f"{'phase':22} {'creations':>9} {'failed':>6} {'unmutated':>9} {'failed open':>11} {'lost':>5}"
+        f"{'phase':24} {'creations':>9} {'failed':>6} {'unmutated':>9} {'failed open':>11} {'lost':>5}"
         f" {'times':>5}  {'p50':>6} {'p99':>6} {'longest':>7} ms"
     )
     problems_found = []
     for phase in phases:
         took = sorted(phase.milliseconds)
         print(
-            f"{phase.title:22} {phase.creations:9} {len(phase.failed):6} {phase.unmutated:9}"
+            f"{phase.title:24} {phase.creations:9} {len(phase.failed):6} {phase.unmutated:9}"
             f" {phase.failed_open:11.0f} {phase.lost_connections:5} {phase.events:5}"
             f"  {statistics.median(took):6.1f} {took[int(len(took) * 0.99)]:6.1f} {took[-1]:7.1f}"
         )

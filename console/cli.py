@@ -25,7 +25,7 @@ from service.command import Parser, UsageError, namespace_name, read_by, run_com
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
-from webhook.cli import add_doctor_options, add_explain
+from webhook.cli import add_doctor_options, add_explain, add_running_default_mode
 from webhook.namespaces.documents import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
@@ -100,6 +100,11 @@ def _add_doctor(commands: Any) -> None:
         help="repeat the checks until there is no problem, for at most this time (default without a value:"
         " 5m)",
     )
+    examining.add_argument(
+        "--pre",
+        action="store_true",
+        help="check what an installation of kaishare needs and would change, before there is one",
+    )
     examining.set_defaults(run=_doctor, program=examining.prog.rpartition(" ")[0])
 
 
@@ -112,6 +117,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
         agents=parse_agent_options(arguments),
         output=arguments.output,
         wait_seconds=arguments.wait,
+        default_mode=arguments.default_mode,
+        is_before=arguments.pre,
         program=arguments.program,
     )
     return run(settings)
@@ -138,6 +145,7 @@ def _add_policies(commands: Any) -> None:
         default="table",
         help="output format; wide has more columns (default %(default)s)",
     )
+    add_running_default_mode(listing)
     listing.set_defaults(run=_policies)
 
 
@@ -149,6 +157,7 @@ def _policies(arguments: argparse.Namespace) -> int:
             cluster=parse_cluster_options(arguments),
             namespace=arguments.namespace,
             output=arguments.output,
+            default_mode=arguments.default_mode,
         )
     )
 

@@ -1,14 +1,36 @@
-"""Checks whether an API server answers; the first check of both doctors."""
+"""Checks whether an API server answers, and reads its release; the first check of both doctors."""
 
 from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, ok, problem
+from service.text import MALFORMED
 
 API_SERVER: Final = "API server"
 """Name of the check in reports."""
+
+
+class _Version(Struct):
+    major: str
+    minor: str
+
+
+async def kubernetes_release(client: KubeClient) -> tuple[int, int] | None:
+    """Return the API server's release, such as (1, 30); None if it cannot be read.
+
+    Raises:
+        ApiError, Unreachable, AccessError: the request fails.
+    """
+    try:
+        version = msgspec.json.decode(await client.get("/version"), type=_Version)
+        return int(version.major), int(version.minor.rstrip("+"))  # some clouds write 30+
+    except (*MALFORMED, ValueError):
+        return None
 
 
 async def reach(client: KubeClient, *, without: str) -> CheckResult:

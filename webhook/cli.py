@@ -32,6 +32,7 @@ from webhook.explain.command import run as explain
 from webhook.explain.namespaces import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
 from webhook.namespaces.documents import PoliciesError
 from webhook.policy.decide import Rules
+from webhook.policy.labels import Mode, read_default_mode
 from webhook.policy.values import is_object_name
 from webhook.registration.configurations import CONFIGURATION_NAME
 
@@ -145,6 +146,13 @@ def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Pa
         help="whether to inject default shares; false for a KAI with gpuSharing off (default true)",
     )
     rules.add_argument(
+        "--default-mode",
+        type=read_by(read_default_mode),
+        default=Mode.DEFAULT.value,
+        metavar="default|observe|off",
+        help="mode of managed namespaces without the label kaishare.dev/mode (default %(default)s)",
+    )
+    rules.add_argument(
         "--exclude-namespaces",
         type=read_by(namespace_names),
         default=EXCLUDED_NAMESPACES,
@@ -161,6 +169,16 @@ def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Pa
         f" (default: {'read from the cluster if the policies come from there' if serves else 'none'})",
     )
     return rules
+
+
+def add_running_default_mode(command: argparse.ArgumentParser) -> None:
+    """Add the option `--default-mode` to a command that reads it from the running webhook otherwise."""
+    command.add_argument(
+        "--default-mode",
+        type=read_by(read_default_mode),
+        metavar="default|observe|off",
+        help="the webhook's --default-mode (default: read from the webhook's Deployment)",
+    )
 
 
 def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: str = _SERVICE_ACCESS) -> None:
@@ -182,6 +200,7 @@ def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: st
         metavar="NAME",
         help="name of kaishare's webhook configurations (default %(default)s)",
     )
+    add_running_default_mode(examining)
     examining.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
@@ -290,6 +309,7 @@ def _rules(arguments: argparse.Namespace) -> Rules:
         inject_shares=arguments.inject_shares,
         excluded_namespaces=arguments.exclude_namespaces,
         default_priority_class=arguments.default_priority_class,
+        default_mode=arguments.default_mode,
     )
 
 
@@ -377,6 +397,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             context=arguments.context,
             configuration=arguments.webhook_configuration,
             output=arguments.output,
+            default_mode=arguments.default_mode,
         )
     )
 

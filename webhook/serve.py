@@ -120,7 +120,13 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                 else:
                     gc.collect()
                     gc.freeze()  # a full collection of all imports would delay a review by about 15 ms
-                    log("serving", admission=f"https://{admission}", ops=ops, **_known(policies))
+                    log(
+                        "serving",
+                        admission=f"https://{admission}",
+                        ops=ops,
+                        default_mode=settings.rules.default_mode,
+                        **_known(policies),
+                    )
             await wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
@@ -174,11 +180,12 @@ async def _open_policies(
     settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
 ) -> _DecisionInputs:
     """Open the source of policies; in a cluster also the watches on cluster facts and webhook order."""
+    mode = settings.rules.default_mode
     if settings.policies is not None:
-        opened = await open_files(settings.policies, metrics=metrics, log=log)
+        opened = await open_files(settings.policies, default_mode=mode, metrics=metrics, log=log)
         return _DecisionInputs(opened.source, lambda: settings.rules, opened.work)
     client = await cluster.client()
-    opened = open_cluster(client, metrics=metrics, log=log)
+    opened = open_cluster(client, default_mode=mode, metrics=metrics, log=log)
     order = open_order(client, own=settings.webhook_configuration, metrics=metrics, log=log)
     rules = ClusterRules(client, settings.rules, log=log, on_error=lambda: metrics.failed("cluster-rules"))
     metrics.show_watch(rules.watch)

@@ -11,6 +11,7 @@ from console.agent_options import AgentOptions
 from console.agents import AGENT_SECONDS, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
+from console.doctor.installation import examine_before
 from console.doctor.links import link_of
 from console.doctor.nodes import AGENTS, node_findings, read_gpu_nodes
 from console.doctor.releases import read_webhook_versions, release_findings
@@ -26,6 +27,7 @@ from service.text import counted, listed, one_line
 from service.version import version
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.command import examine as examine_webhook
+from webhook.policy.labels import Mode
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 _EVERY_SECONDS: Final = 5.0
@@ -48,6 +50,10 @@ class DoctorSettings:
     """Time limit of one request to an agent."""
     output: str = "text"
     """`text` or `json`."""
+    default_mode: Mode | None = None
+    """The webhook's --default-mode; None reads it from the webhook's Deployment."""
+    is_before: bool = False
+    """Whether to check what an installation needs, before there is one."""
     wait_seconds: float | None = None
     """Time to repeat the checks until there is no problem; None to run them once."""
 
@@ -104,7 +110,11 @@ async def examine(access: Access, settings: DoctorSettings) -> AsyncIterator[Che
 
 
 async def _findings(access: Access, settings: DoctorSettings) -> AsyncIterator[CheckResult]:
-    async for finding in examine_webhook(access, settings.configuration):
+    if settings.is_before:
+        async for finding in examine_before(access, settings.configuration, settings.default_mode):
+            yield finding
+        return
+    async for finding in examine_webhook(access, settings.configuration, settings.default_mode):
         yield finding
         if finding.check == API_SERVER and finding.state is State.PROBLEM:
             return

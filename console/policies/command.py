@@ -12,6 +12,7 @@ from kube.client import KubeClient
 from service.command import output_has_colour, write_note, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
+from webhook.policy.labels import Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class PoliciesSettings:
     """The only namespace to show; None for all managed ones."""
     output: str
     """`table`, `wide`, `json` or `yaml`."""
+    default_mode: Mode | None = None
+    """The webhook's --default-mode; None reads it from the webhook's Deployment."""
 
 
 def run(settings: PoliciesSettings) -> int:
@@ -51,4 +54,4 @@ def run(settings: PoliciesSettings) -> int:
 
 async def _read(settings: PoliciesSettings) -> PolicyTable:
     async with KubeClient(await settings.cluster.access()) as client:
-        return await read_policies(client, settings.namespace)
+        return await read_policies(client, settings.namespace, settings.default_mode)

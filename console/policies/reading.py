@@ -13,14 +13,20 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.objects import ObjectMeta
 from service.text import MALFORMED, one_line
+from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.cluster import excluded_by
+from webhook.doctor.default_mode import read_default_mode
 from webhook.namespaces.decode import LIST, MANAGED, ONE, PATH, NamespaceError, decode_metadata
-from webhook.policy.labels import NamespacePolicy
+from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
-from webhook.registration.objects import read_configuration
+from webhook.registration.objects import WebhookConfiguration, read_configuration
 
-_CONFIGURATION: Final = (
-    f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
+_CONFIGURATIONS: Final = ListSpec(
+    resource="mutatingwebhookconfigurations",
+    group="admissionregistration.k8s.io",
+    path="/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    verb="get",
+    without="the excluded namespaces and the webhook's --default-mode are not known",
 )
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _FORBIDDEN: Final = 403
@@ -74,19 +80,28 @@ class PolicyTable:
     """What could not be read, one line each."""
 
 
-async def read_policies(client: KubeClient, namespace: str | None) -> PolicyTable:
+async def read_policies(
+    client: KubeClient, namespace: str | None, default_mode: Mode | None = None
+) -> PolicyTable:
     """Read the policies of all managed namespaces, or of one namespace.
 
     Args:
         client: for the API server, with the caller's rights.
         namespace: the only namespace to read; None for all.
+        default_mode: the webhook's --default-mode; None reads it from the webhook's Deployment.
 
     Raises:
         ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
     """
-    policies = await (_all_policies(client) if namespace is None else _one_policy(client, namespace))
-    notes: list[str] = []
-    excluded = await _excluded(client)
+    reader = ApiReader(client)
+    webhooks = await reader.get(_CONFIGURATIONS, CONFIGURATION_NAME, read_configuration)
+    configuration = webhooks if isinstance(webhooks, WebhookConfiguration) else None
+    mode = default_mode or await read_default_mode(reader, configuration)
+    policies = await (
+        _all_policies(client, mode) if namespace is None else _one_policy(client, namespace, mode)
+    )
+    notes = [finding.what for finding in reader.missing] if default_mode is None else []
+    excluded = _excluded(configuration)
     try:
         counts = await _count_pods(client, policies, namespace) if policies else {}
     except (ApiError, Unreachable) as error:
@@ -109,36 +124,32 @@ def _reason(error: Exception) -> str:
     return one_line(str(error))
 
 
-async def _all_policies(client: KubeClient) -> dict[str, NamespacePolicy]:
+async def _all_policies(client: KubeClient, default_mode: Mode) -> dict[str, NamespacePolicy]:
     policies = {}
     async with client.list_objects(PATH, params=MANAGED, accept=LIST) as namespaces:
         async for item in namespaces:
-            policy = _policy(item)
+            policy = _policy(item, default_mode)
             if policy is not None:
                 policies[policy.namespace] = policy
     return policies
 
 
-async def _one_policy(client: KubeClient, namespace: str) -> dict[str, NamespacePolicy]:
-    policy = _policy(await client.get(f"{PATH}/{namespace}", accept=ONE))
+async def _one_policy(client: KubeClient, namespace: str, default_mode: Mode) -> dict[str, NamespacePolicy]:
+    policy = _policy(await client.get(f"{PATH}/{namespace}", accept=ONE), default_mode)
     return {} if policy is None else {namespace: policy}
 
 
-def _policy(item: bytes) -> NamespacePolicy | None:
+def _policy(item: bytes, default_mode: Mode) -> NamespacePolicy | None:
     try:
         name, metadata = decode_metadata(item)
     except NamespaceError as error:
         raise Unreachable(f"GET {PATH}: {error}") from None
-    return metadata.policy(name)
+    return metadata.policy(name, default_mode)
 
 
-async def _excluded(client: KubeClient) -> Collection[str]:
-    """Return the excluded namespaces; the defaults if the caller may not read the webhook configuration."""
-    try:
-        configuration = read_configuration(await client.get(_CONFIGURATION))
-    except (ApiError, *MALFORMED):
-        return EXCLUDED_NAMESPACES
-    for hook in configuration.hooks:
+def _excluded(configuration: WebhookConfiguration | None) -> Collection[str]:
+    """Return the excluded namespaces; the defaults if the webhook configuration could not be read."""
+    for hook in configuration.hooks if configuration else ():
         if hook.name == MUTATE:
             return excluded_by(hook)
     return EXCLUDED_NAMESPACES

@@ -31,6 +31,7 @@ _API_SERVER: Final = join(CLUSTER, 'name=~".+\\\\.kaishare\\\\.dev"')
 _FAIL_OPEN: Final = "apiserver_admission_webhook_fail_open_count"
 _DAY: Final = 86_400
 _GOOD: Final = join(CLUSTER, 'action!="error"')
+_OBSERVED: Final = join(CLUSTER, 'action="observed"')
 _FAILED: Final = join(CLUSTER, 'stage=~"timeout|patch|policies|http|mutate|validate-.+"')
 """Stages of reviews; decode, slow-body and too-large are unusable requests of other clients."""
 
@@ -369,6 +370,16 @@ def _api_server() -> list[model.Panel]:
 
 def _policies() -> list[model.Panel]:
     return [
+        lines(
+            "Pods in mode observe, by reason",
+            "What would the webhook change in namespaces with mode observe? It counts these pods and changes "
+            "none; docs/start/cluster-in-use.md says how to go on. No line: no such pod since the start.",
+            Query(
+                expr=f"sum by (cluster, reason) ({rate('kaishare_webhook_requests_total', _OBSERVED)})",
+                legend="{{cluster}} {{reason}}",
+            ),
+            unit=RATE,
+        ),
         lines(
             "Managed namespaces, by state of their policy",
             "How many namespaces have a policy, and how many policies are invalid or off?",

@@ -4,18 +4,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from gpuagent.pods import related
 from gpuagent.pods.lookups import Kind
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
+from kube.rights import review_right
 from service.check_results import CheckResult, ok, problem, unknown
-from service.text import MALFORMED, one_line
-
-_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+from service.text import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +54,6 @@ RIGHTS: Final = (
 CONFIG_MAPS: Final = _right_to_get(related.CONFIG_MAPS)
 
 
-class _Status(Struct):
-    allowed: bool = False
-    denied: bool = False
-    reason: str = ""
-    error: str = msgspec.field(name="evaluationError", default="")
-
-
-class _Review(Struct):
-    status: _Status
-
-
-_review = msgspec.json.Decoder(_Review)
-
-
 async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> AsyncIterator[CheckResult]:
     """Check each right with a SelfSubjectAccessReview.
 
@@ -83,7 +65,13 @@ async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> Asyn
     for right, is_needed in rights:
         check = f"right to {right}"
         try:
-            status = await _ask(client, right)
+            status = await review_right(
+                client,
+                verb=right.verb,
+                resource=right.resource,
+                group=right.group,
+                subresource=right.subresource,
+            )
         except (ApiError, Unreachable, AccessError) as error:
             yield unknown(check, str(error))
             continue
@@ -95,22 +83,6 @@ async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> Asyn
             yield problem(check, f"not granted: {right.without}", _rule(right))
         else:
             yield ok(check, f"not granted, which is optional: {right.without}")
-
-
-async def _ask(client: KubeClient, right: Right) -> _Status:
-    attributes = {"verb": right.verb, "resource": right.resource, "group": right.group}
-    if right.subresource:
-        attributes["subresource"] = right.subresource
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = await client.request("POST", _PATH, body=msgspec.json.encode(body))
-    try:
-        return _review.decode(answer).status
-    except MALFORMED as error:
-        raise Unreachable(f"POST {_PATH}: no review: {one_line(str(error))}") from None
 
 
 def _rule(right: Right) -> str:

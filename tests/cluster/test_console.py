@@ -432,7 +432,14 @@ async def test_unlisted_pods_are_unknown_and_not_zero(
     ended = await kaishare(plane, "policies", token=token)
     assert ended.status == 1
     assert ended.out.splitlines()[3].split()[-3:] == ["?", "?", "0"]
-    assert ended.err == "kaishare: warning: pods were not counted: the caller may not list pods\n"
+    assert ended.err == (
+        "kaishare: warning: the excluded namespaces and the webhook's --default-mode are not known: the caller may not"
+        " get mutatingwebhookconfigurations.admissionregistration.k8s.io\n"
+        "kaishare: warning: pods were not counted: the caller may not list pods\n"
+    )
+    ended = await kaishare(plane, "policies", "--default-mode", "off", token=token)
+    assert "--default-mode" not in ended.err, "the caller names it"
+    assert [line.split()[2] for line in ended.out.splitlines()[1:4]] == ["off", "observe", "off"]
     ended = await kaishare(plane, "policies", "-o", "json", token=token)
     assert all(policy["pods"] is None for policy in json.loads(ended.out))
     token = await admin.token("reads-no-namespaces")

@@ -1,4 +1,6 @@
-"""No pod is lost while the webhook is replaced or its CA rotates; a crash loses only the reviews in flight.
+"""No pod is lost while the webhook is replaced, its CA rotates or its default mode is switched.
+
+A crash loses only the reviews in flight.
 
 `python -m benchmarks.rollout` is the same with 10,000 pods, a longer drain and a slower balancer.
 """
@@ -15,12 +17,14 @@ PLAN = Plan(creations=400, rate=80, drain="1s", lag=0.3)
 
 async def test_four_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
     async with prepared(plane, tmp_path, PLAN) as rollout:
-        replaced, rotated, killed = await rollout.run()
-    assert [problems(phase) for phase in (replaced, rotated, killed)] == [[], [], []]
+        phases = await rollout.run()
+    assert [problems(phase) for phase in phases] == [[], [], [], []]
+    replaced, rotated, killed, switched = phases
     assert replaced.events >= 2, "both replicas"
     assert rotated.events >= 1
     assert killed.events == 1
-    assert sum(len(phase.milliseconds) for phase in (replaced, rotated, killed)) >= PLAN.creations
+    assert switched.events >= 2, "from default to observe, and back"
+    assert sum(len(phase.milliseconds) for phase in phases) >= PLAN.creations
 
 
 @pytest.mark.parametrize(
@@ -36,6 +40,11 @@ async def test_four_hundred_pods(plane: ControlPlane, tmp_path: Path) -> None:
             Phase(title="C: …", unmutated=1, failed_open=2, lost_connections=2),
             "API server counts 2",
         ),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4), ""),
+        (Phase(title="D: …", observes=True, creations=9), "one mode only"),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4, failed_open=1), "no answer for 1"),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4, partly_mutated=1), "a part of the"),
+        (Phase(title="D: …", observes=True, creations=9, unmutated=4, missing=1), "not in etcd"),
     ],
 )
 def test_a_phase_with_lost_pods_is_a_problem(phase: Phase, problem: str) -> None:

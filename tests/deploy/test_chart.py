@@ -2,10 +2,8 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "webhook": {"certificates": {"mode": "cert-manager", "certManager": {"issuerRef": {"kind": "ClusterIssuer", "name": "in-house"}}}}
     },
     "certificates of a Secret": GIVEN,
+    "a cluster in use": {"webhook": {"defaultMode": "observe"}},
     "namespace of its own": {"webhook": {"createNamespace": True}},
     "GPUs by a mount": {"agent": {"gpuAccess": "volume-mounts"}},
     "GPUs by CDI": {"agent": {"gpuAccess": "cdi"}},
@@ -900,76 +899,6 @@ def test_a_null_value_counts_as_empty() -> None:
     for part in ("monitors", "alerts", "dashboard", "guard"):
         null[part], empty[part] = {**null.get(part, {}), **on}, {**empty.get(part, {}), **on}
     assert without_empty(rendered(null)) == without_empty(rendered(empty))
-
-
-# What helm says after an installation.
-
-
-@pytest.fixture(scope="module")
-def chart_with_notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the chart whose only object holds the notes: `helm template` prints no notes."""
-    chart = tmp_path_factory.mktemp("notes") / "kaishare"
-    shutil.copytree(CHART, chart, ignore=shutil.ignore_patterns("templates"))
-    (chart / "templates").mkdir()
-    for name, place in (("_helpers.tpl", "templates"), ("NOTES.txt", ".")):
-        shutil.copy(CHART / "templates" / name, chart / place)
-    (chart / "templates" / "notes.yaml").write_text('notes: {{ tpl (.Files.Get "NOTES.txt") . | toJson }}\n')
-    return chart
-
-
-def notes(chart: Path, values: dict[str, Any]) -> str:
-    done = helm("template", "kaishare", str(chart), "--kube-version", "1.30.0", *options(values))
-    assert done.returncode == 0, done.stderr
-    text: str = yaml.safe_load(done.stdout)["notes"]
-    return text
-
-
-SYSTEM_NAMESPACES: list[str] = yaml.safe_load((CHART / "values.yaml").read_text())["excludedNamespaces"]
-
-
-def test_the_notes_warn_of_no_namespace_that_the_chart_excludes(chart_with_notes: Path) -> None:
-    text = notes(chart_with_notes, {})
-    assert "kubectl label namespace" in text
-    assert "WARNING" not in text
-    assert notes(chart_with_notes, {"excludedNamespaces": [*SYSTEM_NAMESPACES, "other"]}) == text
-
-
-def test_the_notes_of_a_simulated_agent_warn_of_its_figures(chart_with_notes: Path) -> None:
-    text = notes(chart_with_notes, {"agent": {"simulated": True}})
-    assert "WARNING: agent.simulated=true: every figure of the agent is synthetic" in text
-    assert "kaishare-agent doctor --gpus simulated:cluster" in text
-
-
-@pytest.mark.parametrize("excluded", [[], ["mine"], ["kube-system", "kai-scheduler"]], ids=str)
-def test_the_notes_name_every_system_namespace_that_is_not_excluded(
-    excluded: list[str], chart_with_notes: Path
-) -> None:
-    missing = ", ".join(name for name in SYSTEM_NAMESPACES if name not in excluded)
-    assert f"list and lacks {missing}. If such a namespace" in notes(
-        chart_with_notes, {"excludedNamespaces": excluded}
-    )
-
-
-def test_the_notes_warn_of_tokens_on_ports_without_tls(chart_with_notes: Path) -> None:
-    on = {"authentication": {"enabled": True}}
-    assert "set webhook.opsTlsSecret and agent.tlsSecret." in notes(chart_with_notes, on)
-    assert "set webhook.opsTlsSecret." in notes(chart_with_notes, {**on, "agent": {"tlsSecret": "tls"}})
-    tls = {"agent": {"tlsSecret": "tls"}, "webhook": {"opsTlsSecret": "tls"}}
-    assert "WARNING" not in notes(chart_with_notes, {**on, **tls})
-
-
-def test_the_notes_name_the_profile_that_the_release_needs(chart_with_notes: Path) -> None:
-    label = "pod-security.kubernetes.io/enforce=privileged"
-    assert label not in notes(chart_with_notes, {})
-    assert label in notes(chart_with_notes, {"webhook": {"hostNetwork": True}})
-    assert label in notes(chart_with_notes, {"agent": {"namespace": "default"}})  # helm's own default
-    assert label not in notes(chart_with_notes, {"agent": {"namespace": "default", "simulated": True}})
-
-
-def test_the_notes_say_on_which_nodes_the_agent_runs(chart_with_notes: Path) -> None:
-    assert "runs on nodes with nvidia.com/gpu.present=true. Check" in notes(chart_with_notes, {})
-    anywhere = {"agent": {"nodeSelector": {"nvidia.com/gpu.present": None}}}
-    assert "runs on all nodes. Check" in notes(chart_with_notes, anywhere)
 
 
 # What Kubernetes itself explains, and switches named after what they switch.

@@ -221,7 +221,8 @@ def webhook(folder: Path) -> Iterator[str]:
             [sys.executable, *command.split(), *ports.split()], cwd=ROOT, stderr=stream
         )
     trust = ssl.create_default_context(cafile=str(folder / "tls" / "ca.crt"))
-    review = json.dumps(review_of(pod(gpu_container()))).encode()
+    # The mode of the namespace `watched` is observe.
+    reviews = [json.dumps(review_of(pod(gpu_container()), name)).encode() for name in ("team-a", "watched")]
     done = threading.Event()
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -234,7 +235,8 @@ def webhook(folder: Path) -> Iterator[str]:
 
         def ask() -> None:
             while not done.wait(0.3):
-                assert post(admission + "/mutate", review, trust) == 200
+                for review in reviews:
+                    assert post(admission + "/mutate", review, trust) == 200
 
         asking = threading.Thread(target=ask)
         asking.start()

@@ -77,7 +77,7 @@ def namespace(name: str, annotations: Mapping[str, str] | None = None, **labels:
         key if "/" in key else f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()
     }
     own = {key: value for key, value in own.items() if value != "-"} | {"kubernetes.io/metadata.name": name}
-    metadata = PolicyMetadata(own, annotations or {})
+    metadata = PolicyMetadata.select(own, annotations)
     return Namespace(name, own, metadata, metadata.policy(name))
 
 

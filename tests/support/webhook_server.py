@@ -4,6 +4,7 @@ import io
 import json
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from webhook.server.tls import ServingContext
 if TYPE_CHECKING:
     from tests.support.webhook_process import HeldPolicies, Live
 
+DEFAULT_RULES = Rules()
 POLICIES = """
 apiVersion: v1
 kind: Namespace
@@ -97,15 +99,22 @@ class RunningWebhook:
 
 @pytest.fixture
 async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
+    async with running_webhook(tmp_path) as running:
+        yield running
+
+
+@asynccontextmanager
+async def running_webhook(tmp_path: Path, rules: Rules = DEFAULT_RULES) -> AsyncIterator[RunningWebhook]:
+    """Serve the policies of this module with an administrator's settings."""
     (tmp_path / "policies.yaml").write_text(POLICIES)
-    policies = FilePolicies(tmp_path / "policies.yaml")
+    policies = FilePolicies(tmp_path / "policies.yaml", default_mode=rules.default_mode)
     served = ensure(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     metrics = Metrics()
     metrics.show_policies(policies.all)
     stream = io.BytesIO()
     log = JsonLog(stream)
     context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
-    server = Server(policies=policies, rules=Rules, metrics=metrics, log=log)
+    server = Server(policies=policies, rules=lambda: rules, metrics=metrics, log=log)
     any_port = Address("127.0.0.1", 0)
     ops = await server.open_ops(any_port)
     admission = await server.open_admission(any_port, context.outer)

@@ -14,7 +14,7 @@ from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.reasons import Action, Finding, Reason
 
 _MODES: Final = frozenset(Mode) - {Mode.OFF}
-"""Modes of the namespaces whose pods the API server sends: the webhook configuration excludes mode off."""
+"""Modes of the namespaces whose pods the API server sends: its configuration excludes the label off."""
 
 
 class MutatingWebhook:

@@ -92,8 +92,13 @@ class NamespaceValidator:
 
     name = "validate-namespaces"
 
+    def __init__(self, *, rules: Callable[[], Rules]) -> None:
+        self._rules = rules
+
     async def review(self, review: Review) -> Outcome:
         """Admit or deny the policy labels and the selectors of a namespace.
+
+        In the modes observe and off a problem is a warning.
 
         Only what the request sets or changes is checked. An invalid label that exists already must not block
         other edits, such as the one that sets mode off.
@@ -111,11 +116,13 @@ class NamespaceValidator:
         warnings = [finding.warning for finding in _misspelt(after, before)]
         if own == own_before:
             return _admitted(review, Finding(Reason.LABELS_KEPT), warnings=warnings)
-        problems = label_problems(own, own_before)
-        if problems.count:
+        problems = label_problems(own, own_before, default_mode=self._rules().default_mode)
+        if problems.is_refused:
             return _refused(review, problems)
+        invalid = [Finding(Reason.LABEL_INVALID, {"problem": problem}) for problem in problems.first]
+        warnings += [finding.warning for finding in invalid[:_MAX_PROBLEMS]]
         warnings += [finding.warning for finding in _warnings(own, own_before)]
-        return _admitted(review, Finding(Reason.LABELS_VALID), warnings=warnings)
+        return _admitted(review, next(iter(invalid), Finding(Reason.LABELS_VALID)), warnings=warnings)
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:
         """Admit the namespace. An invalid label is ignored and reported later."""

@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from kai import keys
 from kai.installation import NAMESPACE, Installation, KaiPod
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.pod import Quantity
 from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
+from webhook.doctor.default_mode import read_default_mode
 from webhook.doctor.pod_groups import PodGroup, gpu_amount, list_pod_groups
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
@@ -83,6 +86,11 @@ class Namespace:
     policy: NamespacePolicy | None
     """The parsed policy; None if the namespace is not managed."""
 
+    @property
+    def has_own_keys(self) -> bool:
+        """Whether the namespace has a label or annotation with one of kaishare's prefixes."""
+        return bool(self.metadata.labels.keys() - {keys.QUEUE_LABEL} or self.metadata.annotations)
+
 
 class _QueueGpus(Struct, frozen=True):
     limit: float | None = None
@@ -140,6 +148,8 @@ class Cluster:
     installation: Installation | None
     """The installation of KAI; None if KAI's pods could not be listed."""
     kai_namespace: str
+    default_mode: Mode = Mode.DEFAULT
+    """The mode of namespaces that name none."""
 
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
@@ -239,16 +249,18 @@ async def list_queues(reader: ApiReader) -> ListResult[Queue]:
     return await reader.list(_QUEUES, _queue)
 
 
-async def read_cluster(reader: ApiReader, name: str) -> Cluster:
+async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None = None) -> Cluster:
     """Read the state of the cluster.
 
     Args:
         reader: for the API server.
         name: expected name of kaishare's webhook configurations.
+        default_mode: the webhook's --default-mode; None reads it from the webhook's Deployment.
     """
     mutating = await reader.list(_MUTATING, read_configuration)
+    mode = default_mode or await read_default_mode(reader, _ours(mutating, name, MUTATE))
     validating = await reader.list(_VALIDATING, read_configuration)
-    namespaces = await reader.list(_NAMESPACES, _namespace)
+    namespaces = await reader.list(_NAMESPACES, partial(_namespace, mode))
     queues = await list_queues(reader)
     pod_groups = await list_pod_groups(reader)
     priorities = await reader.list(_PRIORITIES, lambda item: _named(item).metadata.name)
@@ -264,6 +276,7 @@ async def read_cluster(reader: ApiReader, name: str) -> Cluster:
         priorities=priorities,
         installation=Installation.seen_in(pods.items) if pods.is_known else None,
         kai_namespace=kai_namespace,
+        default_mode=mode,
     )
 
 
@@ -290,9 +303,9 @@ def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
     return NAMESPACE
 
 
-def _namespace(item: bytes) -> Namespace | None:
+def _namespace(default_mode: Mode, item: bytes) -> Namespace | None:
     metadata = _named(item).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
     if metadata.deletion_timestamp or not own:
         return None
-    return Namespace(metadata.name, metadata.labels or {}, own, own.policy(metadata.name))
+    return Namespace(metadata.name, metadata.labels or {}, own, own.policy(metadata.name, default_mode))

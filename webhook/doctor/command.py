@@ -5,26 +5,21 @@ import io
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
-
-import msgspec
-from msgspec import Struct
 
 from kube.access import Access, AccessError, InCluster, find_access
 from kube.check import reach
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, State, write_report
 from service.command import UsageError
 from service.log import JsonLog
 from service.log_capture import capture_libraries
-from service.text import MALFORMED
 from webhook.doctor.accounting.reader import accounting_findings
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, Completeness
 from webhook.doctor.cluster import Cluster, read_cluster
 from webhook.doctor.dry_run import dry_run_findings
 from webhook.doctor.guard.check import guard_findings
-from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
+from webhook.doctor.kai import kai_findings, runtime_classes
+from webhook.doctor.kai_reader import runtime_class_findings, served_queue_versions
 from webhook.doctor.limit_ranges import limit_range_findings
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.owners import owner_findings
@@ -32,15 +27,8 @@ from webhook.doctor.queues import queue_findings
 from webhook.doctor.registration import registration_findings
 from webhook.doctor.serving import serving_findings
 from webhook.doctor.workloads import WORKLOAD_KINDS, workload_findings
+from webhook.policy.labels import Mode
 from webhook.registration.configurations import CONFIGURATION_NAME
-
-_RUNTIME_CLASSES: Final = ListSpec(
-    resource="runtimeclasses",
-    verb="get",
-    group="node.k8s.io",
-    path="/apis/node.k8s.io/v1/runtimeclasses",
-    without="the RuntimeClass of pods with a share was not checked",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +40,8 @@ class DoctorSettings:
     configuration: str = CONFIGURATION_NAME
     output: str = "text"
     """`text` or `json`."""
+    default_mode: Mode | None = None
+    """The webhook's --default-mode; None reads it from the webhook's Deployment."""
 
 
 def run(settings: DoctorSettings) -> int:
@@ -71,18 +61,27 @@ async def _examine(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
         access = await find_access(settings.kubeconfig, settings.context)
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
-    return access.server, [finding async for finding in examine(access, settings.configuration)]
+    examined = examine(access, settings.configuration, settings.default_mode)
+    return access.server, [finding async for finding in examined]
 
 
-async def examine(access: Access, configuration: str) -> AsyncIterator[CheckResult]:
-    """Run all checks; a failed request affects only the checks that need it."""
+async def examine(
+    access: Access, configuration: str, default_mode: Mode | None = None
+) -> AsyncIterator[CheckResult]:
+    """Run all checks; a failed request affects only the checks that need it.
+
+    Args:
+        access: the API server and the caller's credentials.
+        configuration: name of kaishare's webhook configurations.
+        default_mode: the webhook's --default-mode; None reads it from the webhook's Deployment.
+    """
     async with KubeClient(access) as client:
         reached = await reach(client, without="nothing else was checked")
         yield reached
         if reached.state is State.PROBLEM:
             return
         reader = ApiReader(client)
-        cluster = await read_cluster(reader, configuration)
+        cluster = await read_cluster(reader, configuration, default_mode)
         async for finding in _findings(reader, cluster, is_inside=isinstance(access, InCluster)):
             yield finding
         for finding in reader.missing:
@@ -108,11 +107,10 @@ async def _findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> 
         yield finding
     for finding in kai_findings(cluster):
         yield finding
-    for name, users in (runtime_classes(cluster.installation) if cluster.installation else {}).items():
-        exists = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
-        yield runtime_class_finding(name, users, exists or False)
-    served = await _queue_versions(reader.client) if cluster.queues.extent is Completeness.UNSERVED else ""
-    for finding in queue_findings(cluster, served):
+    classes = runtime_classes(cluster.installation) if cluster.installation else {}
+    async for finding in runtime_class_findings(reader, classes):
+        yield finding
+    for finding in queue_findings(cluster, await _served(reader, cluster)):
         yield finding
     async for finding in accounting_findings(reader, cluster):
         yield finding
@@ -124,18 +122,7 @@ async def _findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> 
         yield finding
 
 
-class _Version(Struct):
-    version: str
-
-
-class _Group(Struct):
-    versions: list[_Version]
-
-
-async def _queue_versions(client: KubeClient) -> str:
-    """Return the served versions of KAI's API, separated by commas; empty for none."""
-    try:
-        group = msgspec.json.decode(await client.get("/apis/scheduling.run.ai"), type=_Group)
-        return ", ".join(sorted(version.version for version in group.versions))
-    except (ApiError, Unreachable, AccessError, *MALFORMED):
-        return ""
+async def _served(reader: ApiReader, cluster: Cluster) -> str:
+    """Return the served versions of KAI's API if queues of v2 are not served; empty for none."""
+    unserved = cluster.queues.extent is Completeness.UNSERVED
+    return await served_queue_versions(reader.client) if unserved else ""

@@ -33,7 +33,8 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
         )
         return
     excluded = policies.keys() & cluster.excluded
-    off = {name for name, policy in policies.items() if policy.mode is Mode.OFF} - excluded
+    by_default = {name for name, policy in policies.items() if policy.has_default_mode} - excluded
+    off = {name for name, policy in policies.items() if policy.mode is Mode.OFF} - excluded - by_default
     managed = cluster.managed
     if managed:
         yield ok(_MANAGED, f"{len(managed)}: {listed(managed)}")
@@ -49,6 +50,10 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
             f"{listed(off)}: switched off by {keys_mode('off')}",
             "remove the label if the namespace is to be managed again",
         )
+    if by_default and cluster.default_mode is not Mode.DEFAULT:
+        make = warning if cluster.default_mode is Mode.OFF else ok
+        message = f"{listed(by_default)}: mode {cluster.default_mode}, by --default-mode of the webhook"
+        yield make(_MANAGED, message)
     yield from _not_selected(cluster, managed)
 
 

@@ -12,8 +12,8 @@ from typing import Final
 from kai.installation import Installation
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import MOST_LINES, counted, listed, one_line
-from webhook.doctor.api_reader import Completeness
-from webhook.doctor.cluster import Cluster
+from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.cluster import Cluster, Queue
 
 _QUEUES: Final = "queues"
 _PRIORITIES: Final = "priorities"
@@ -90,6 +90,24 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
         yield problem(_QUEUES, f"and {counted(len(problems) - MOST_LINES, 'more queue')} that KAI cannot use")
     if named and not problems:
         yield ok(_QUEUES, f"{counted(len(named), 'queue')} that policies name: {listed(named)}")
+
+
+def usable_queue_findings(queues: ListResult[Queue]) -> Iterator[CheckResult]:
+    """Yield a finding about the queues that namespaces can name: those with a parent and without children."""
+    if queues.extent is not Completeness.WHOLE:
+        return
+    parents = {queue.metadata.name: queue.spec.parent for queue in queues.items}
+    usable = sorted(
+        parents.keys() - set(parents.values()) - {q for q, parent in parents.items() if parent not in parents}
+    )
+    if usable:
+        yield ok(_QUEUES, f"{counted(len(usable), 'queue')} that namespaces can name: {listed(usable)}")
+    else:
+        yield warning(
+            _QUEUES,
+            "namespaces can name no queue: none has a parent and no children",
+            "create queues, such as those of deploy/kai/queues.yaml",
+        )
 
 
 def _root_queue_effect(installed: Installation | None) -> str:

@@ -48,7 +48,9 @@ def run(settings: ExplainSettings, rules: Rules) -> int:
         UsageError: standard output cannot be written.
     """
     namespaces = read_policies(settings.policies, kubeconfig=settings.kubeconfig, context=settings.context)
-    policies = Policies.collect(namespaces, settings.namespace, settings.edits)
+    policies = Policies.collect(
+        namespaces, settings.namespace, settings.edits, default_mode=rules.default_mode
+    )
     sources = read_sources(settings.filenames, recursive=settings.recursive)
     documents = list(
         explain(sources, namespace=settings.namespace, policies=policies.by_namespace, rules=rules)
@@ -57,7 +59,7 @@ def run(settings: ExplainSettings, rules: Rules) -> int:
     if settings.edits:
         used[settings.namespace] = None
     problems = {name: policies.problems(name) for name in used}
-    is_refused = any(invalid.count for invalid in problems.values()) or any(
+    is_refused = any(invalid.is_refused for invalid in problems.values()) or any(
         pod.is_refused for document in documents for pod in document.pods
     )
     _print(settings, documents, problems, policies, is_refused=is_refused)
@@ -103,10 +105,11 @@ def _write_notes(program: str, notes: Iterable[str]) -> None:
 
 
 def _refusals(documents: Sequence[ExplainedDocument], problems: Mapping[str, LabelProblems]) -> Iterator[str]:
-    """Yield a sentence for each cause of exit status 1."""
+    """Yield a sentence for each cause of exit status 1, and for each invalid label that is only a warning."""
     for namespace, invalid in problems.items():
+        kind = "error" if invalid.is_refused else "warning"
         for problem in invalid.first:
-            yield f"error: namespace {one_line(namespace)}: {problem}"
+            yield f"{kind}: namespace {one_line(namespace)}: {problem}"
     for document in documents:
         for pod in document.pods:
             title = f"error: {one_line(pod.pod.title)} in namespace {one_line(pod.namespace)}"

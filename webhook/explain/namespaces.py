@@ -14,6 +14,7 @@ from webhook.namespaces.documents import read_namespaces
 from webhook.policy.labels import (
     NO_METADATA,
     LabelProblems,
+    Mode,
     NamespacePolicy,
     PolicyMetadata,
     label_problems,
@@ -50,12 +51,18 @@ class Policies:
     metadata: Mapping[str, PolicyMetadata]
     by_namespace: Mapping[str, NamespacePolicy]
     """The policies of managed namespaces."""
+    default_mode: Mode = Mode.DEFAULT
     without_effect: Sequence[str] = field(default_factory=list)
     """Sentences about edits that no policy reads."""
 
     @classmethod
     def collect(
-        cls, namespaces: Mapping[str, PolicyMetadata], namespace: str, edits: NamespaceEdits
+        cls,
+        namespaces: Mapping[str, PolicyMetadata],
+        namespace: str,
+        edits: NamespaceEdits,
+        *,
+        default_mode: Mode = Mode.DEFAULT,
     ) -> "Policies":
         """Parse the policies of namespaces after edits of one of them."""
         metadata = dict(namespaces)
@@ -64,13 +71,13 @@ class Policies:
             metadata[namespace] = PolicyMetadata.select(
                 _edited(before.labels, edits.labels), _edited(before.annotations, edits.annotations)
             )
-        parsed = {name: own.policy(name) for name, own in metadata.items()}
+        parsed = {name: own.policy(name, default_mode) for name, own in metadata.items()}
         policies = {name: policy for name, policy in parsed.items() if policy is not None}
-        return cls(metadata, policies, list(_without_effect(edits)))
+        return cls(metadata, policies, default_mode, list(_without_effect(edits)))
 
     def problems(self, namespace: str) -> LabelProblems:
-        """Return what the webhook for namespaces would refuse in a namespace, managed or not."""
-        return label_problems(self.metadata.get(namespace, NO_METADATA))
+        """Return what the webhook for namespaces says about the labels of a namespace, managed or not."""
+        return label_problems(self.metadata.get(namespace, NO_METADATA), default_mode=self.default_mode)
 
 
 def read_policies(

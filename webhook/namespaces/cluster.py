@@ -42,6 +42,7 @@ class ClusterPolicies:
         *,
         client: KubeClient,
         log: JsonLog,
+        default_mode: Mode = Mode.DEFAULT,
         on_change: Callable[[Managed], Awaitable[None]] | None = None,
         on_error: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -52,6 +53,7 @@ class ClusterPolicies:
         Args:
             client: for the API server.
             log: for unavailability and unreadable namespaces, each once.
+            default_mode: the mode of namespaces that name none.
             on_change: called with all managed namespaces after the first list, and when a policy changes.
             on_error: called for each unexpected error.
             clock: monotonic seconds.
@@ -60,10 +62,10 @@ class ClusterPolicies:
         self._log = log
         self._on_change = on_change
         self._on_error = on_error
-        self._read = reader()
+        self._read = reader(default_mode)
         self._logged_errors: set[str] = set()
         self._changed = asyncio.Event()
-        self._lookups = NamespaceLookups(client, clock=clock)
+        self._lookups = NamespaceLookups(client, default_mode=default_mode, clock=clock)
         self.watch: Watch[ManagedNamespace] = Watch(
             client,
             Resource(name="namespaces", path=PATH, params=MANAGED, accept=LIST),
@@ -86,7 +88,7 @@ class ClusterPolicies:
             PolicyUnknown: the watch does not have the policy, and the API server does not answer.
         """
         known = self.watch.objects.get(("", namespace))
-        if known is not None and known.policy.mode in modes:
+        if known is not None and known.policy.selected_mode in modes:
             return known.policy
         return await self._lookups.find(namespace)
 

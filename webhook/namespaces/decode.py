@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
 from service.json_depth import decode_deep
 from service.text import MALFORMED, one_line
-from webhook.policy.labels import NamespacePolicy, PolicyMetadata
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 
 PATH: Final = "/api/v1/namespaces"
 MANAGED: Final = {"labelSelector": keys.QUEUE_LABEL}
@@ -62,13 +62,13 @@ def decode_metadata(data: bytes) -> tuple[str, PolicyMetadata]:
     return metadata.name, PolicyMetadata.select(metadata.labels, metadata.annotations)
 
 
-def reader() -> Callable[[bytes], ManagedNamespace | None]:
+def reader(default_mode: Mode = Mode.DEFAULT) -> Callable[[bytes], ManagedNamespace | None]:
     """Return a function that decodes a namespace; it returns None for a namespace that is not managed.
 
     Parsed policies are cached by metadata, because thousands of namespaces share a few sets of labels. The
     function raises as `decode_metadata`.
     """
-    policy_of = lru_cache(maxsize=_MOST_ALIKE)(_nameless_policy)
+    policy_of = lru_cache(maxsize=_MOST_ALIKE)(partial(_nameless_policy, default_mode))
 
     def read(data: bytes) -> ManagedNamespace | None:
         metadata = _decode(data)
@@ -77,7 +77,7 @@ def reader() -> Callable[[bytes], ManagedNamespace | None]:
         if sum(len(key) + len(value) for key, value in (*labels, *annotations)) <= _LONGEST_CACHED:
             policy = policy_of(labels, annotations)
         else:
-            policy = own.policy("")
+            policy = own.policy("", default_mode)
         if policy is None:
             return None
         gets_event = policy.problems and not metadata.deletion_timestamp
@@ -88,9 +88,9 @@ def reader() -> Callable[[bytes], ManagedNamespace | None]:
 
 
 def _nameless_policy(
-    labels: tuple[tuple[str, str], ...], annotations: tuple[tuple[str, str], ...]
+    default_mode: Mode, labels: tuple[tuple[str, str], ...], annotations: tuple[tuple[str, str], ...]
 ) -> NamespacePolicy | None:
-    return PolicyMetadata(dict(labels), dict(annotations)).policy("")
+    return PolicyMetadata(dict(labels), dict(annotations)).policy("", default_mode)
 
 
 def _decode(data: bytes) -> _Metadata:

@@ -32,6 +32,7 @@ class FilePolicies:
         self,
         path: Path,
         *,
+        default_mode: Mode = Mode.DEFAULT,
         on_change: Callable[[Mapping[str, NamespacePolicy]], Awaitable[None]] | None = None,
         on_broken: Callable[[PoliciesError], None] = lambda _error: None,
     ) -> None:
@@ -39,6 +40,7 @@ class FilePolicies:
 
         Args:
             path: file or directory.
+            default_mode: the mode of namespaces that name none.
             on_change: called with the policies after each reload.
             on_broken: called once for each edit that cannot be loaded, with the error.
 
@@ -46,13 +48,14 @@ class FilePolicies:
             PoliciesError: the files cannot be read.
         """
         self._path = path
+        self._default_mode = default_mode
         self._on_change = on_change
         self._on_broken = on_broken
         self._files = FileWatch(path)
         self._unsettled_reads = 0
         """Reads in a row during which a file changed."""
         self._metadata: Mapping[str, PolicyMetadata] = read_namespaces(path)
-        self._policies = dict(_policies(self._metadata))
+        self._policies = dict(_policies(self._metadata, default_mode))
 
     async def find(
         self,
@@ -120,7 +123,7 @@ class FilePolicies:
         changed = {name: own for name, own in metadata.items() if self._metadata.get(name) != own}
         loop_yield = LoopYield()
         for name, own in changed.items():
-            policy = own.policy(name)
+            policy = own.policy(name, self._default_mode)
             if policy is None:
                 policies.pop(name, None)
             else:
@@ -131,8 +134,10 @@ class FilePolicies:
             await self._on_change(policies)
 
 
-def _policies(metadata: Mapping[str, PolicyMetadata]) -> Iterator[tuple[str, NamespacePolicy]]:
+def _policies(
+    metadata: Mapping[str, PolicyMetadata], default_mode: Mode
+) -> Iterator[tuple[str, NamespacePolicy]]:
     for name, own in metadata.items():
-        policy = own.policy(name)
+        policy = own.policy(name, default_mode)
         if policy is not None:
             yield name, policy

@@ -14,7 +14,7 @@ from kube.errors import ApiError, Unreachable
 from service.backoff import TokenBucket
 from webhook.namespaces.decode import ONE, PATH, NamespaceError, reader
 from webhook.namespaces.source import PolicyUnknown
-from webhook.policy.labels import NamespacePolicy
+from webhook.policy.labels import Mode, NamespacePolicy
 
 LONGEST_SECONDS: Final = 1.0
 """Maximum time that a review waits for a fetch: a small part of a sensible timeoutSeconds."""
@@ -51,10 +51,16 @@ class _Entry:
 class NamespaceLookups:
     """Fetches policies by namespace name, caches them briefly, and combines concurrent requests."""
 
-    def __init__(self, client: KubeClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        default_mode: Mode = Mode.DEFAULT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._clock = clock
-        self._read = reader()
+        self._read = reader(default_mode)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._bucket = TokenBucket(per_second=_PER_SECOND, burst=_BURST, clock=clock)
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)

@@ -16,7 +16,7 @@ from webhook.namespaces.documents import PoliciesError
 from webhook.namespaces.events import PolicyEvents, ProblemLog
 from webhook.namespaces.files import FilePolicies
 from webhook.namespaces.source import PolicySource
-from webhook.policy.labels import NamespacePolicy
+from webhook.policy.labels import Mode, NamespacePolicy
 
 COMPONENT: Final = "kaishare-webhook"
 """The component that Events name as their source."""
@@ -35,7 +35,7 @@ class Opened:
     """Tasks to run while the source is in use, including `source.run`."""
 
 
-async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> Opened:
+async def open_files(path: Path, *, default_mode: Mode, metrics: Metrics, log: JsonLog) -> Opened:
     """Open policies from a file or directory.
 
     Raises:
@@ -51,13 +51,13 @@ async def open_files(path: Path, *, metrics: Metrics, log: JsonLog) -> Opened:
         metrics.failed("policies")
         log("policies not reloaded, keeping the last valid ones", ERROR, problem=str(error))
 
-    policies = FilePolicies(path, on_change=changed, on_broken=broken)
+    policies = FilePolicies(path, default_mode=default_mode, on_change=changed, on_broken=broken)
     metrics.show_policies(policies.all)
     await problems.report(policies.all())
     return Opened(policies, (policies.run,))
 
 
-def open_cluster(client: KubeClient, *, metrics: Metrics, log: JsonLog) -> Opened:
+def open_cluster(client: KubeClient, *, default_mode: Mode, metrics: Metrics, log: JsonLog) -> Opened:
     """Open policies from the namespaces of a cluster; invalid policies are reported by Events in them."""
     problems = ProblemLog(log)
 
@@ -82,7 +82,11 @@ def open_cluster(client: KubeClient, *, metrics: Metrics, log: JsonLog) -> Opene
     writer = EventWriter(client, component=COMPONENT, on_result=on_result, on_trouble=on_trouble)
     events = PolicyEvents(writer)
     policies = ClusterPolicies(
-        client=client, log=log, on_change=changed, on_error=lambda: metrics.failed("policies")
+        client=client,
+        log=log,
+        default_mode=default_mode,
+        on_change=changed,
+        on_error=lambda: metrics.failed("policies"),
     )
     metrics.show_policies(policies.all)
     metrics.show_watch(policies.watch)

@@ -20,8 +20,9 @@ class PolicySource(Protocol):
 
         Args:
             namespace: the namespace's name.
-            modes: the modes whose reviews the API server sends to the caller. A source that may be behind
-                checks again before it returns None or a policy with another mode.
+            modes: the modes whose reviews the API server sends to the caller, by the namespace's label. A
+                source that may be behind checks again before it returns None or a policy whose
+                `selected_mode` is another one.
 
         Raises:
             PolicyUnknown: the policy is not available now.

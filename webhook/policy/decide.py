@@ -119,6 +119,8 @@ class Rules:
     False suits a KAI with gpuSharing off, which refuses every pod with a share.
     """
     excluded_namespaces: frozenset[str] = EXCLUDED_NAMESPACES
+    default_mode: Mode = Mode.DEFAULT
+    """The mode of namespaces that name none; never enforce."""
     default_priority_class: str | None = None
     """The PriorityClass with `globalDefault`; None if there is none, or if it is not known.
 

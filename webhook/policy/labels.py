@@ -38,7 +38,7 @@ from kai.own_labels import (
     read_grace,
     read_over_share,
 )
-from service.text import printable, shorten
+from service.text import printable, quoted, shorten
 from webhook.policy.sizes import NO_SIZES, Caps, Sizes, read_sizes, size_problems
 from webhook.policy.values import (
     A_FRACTION,
@@ -78,6 +78,30 @@ class Mode(StrEnum):
     OFF = "off"
 
 
+DEFAULT_MODES: Final = (Mode.DEFAULT, Mode.OBSERVE, Mode.OFF)
+"""The modes that namespaces can have without naming one.
+
+Enforce is none of them: the API server selects the namespaces for its validating webhook by their label.
+"""
+_NEVER_REFUSES: Final = (Mode.OBSERVE, Mode.OFF)
+"""Modes of namespaces whose invalid labels are warnings, not refusals."""
+
+
+def read_default_mode(text: str) -> Mode:
+    """Read the mode of namespaces that name none.
+
+    Raises:
+        ValueError: the text is not a mode, or is enforce.
+    """
+    if text == Mode.ENFORCE:
+        raise ValueError(
+            '"enforce" is not allowed: label each namespace that is to have it, kaishare.dev/mode=enforce'
+        )
+    if text not in DEFAULT_MODES:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: {', '.join(DEFAULT_MODES)}")
+    return Mode(text)
+
+
 class Distributed(StrEnum):
     """What happens to pods with a whole GPU that are ranks of a distributed job."""
 
@@ -106,6 +130,8 @@ class NamespacePolicy:
     namespace: str
     queue: str | None
     mode: Mode = Mode.DEFAULT
+    has_default_mode: bool = True
+    """Whether `mode` is the webhook's --default-mode: the namespace names none, or an invalid one."""
     scheduler: str = keys.SCHEDULER_NAME
     share: PolicyShare | None = None
     """The default share."""
@@ -126,6 +152,11 @@ class NamespacePolicy:
     """Number of problems that `problems` omits."""
 
     @property
+    def selected_mode(self) -> Mode:
+        """The mode by which webhook configurations select the namespace: they see only its label."""
+        return Mode.DEFAULT if self.has_default_mode else self.mode
+
+    @property
     def state(self) -> str:
         """`off`, `invalid` or `valid`: the label of `kaishare_webhook_policies`."""
         if self.mode is Mode.OFF:
@@ -142,7 +173,12 @@ class NamespacePolicy:
 
     @classmethod
     def from_labels(
-        cls, namespace: str, labels: Mapping[str, str], annotations: Mapping[str, str] = _NOTHING
+        cls,
+        namespace: str,
+        labels: Mapping[str, str],
+        annotations: Mapping[str, str] = _NOTHING,
+        *,
+        default_mode: Mode = Mode.DEFAULT,
     ) -> "NamespacePolicy | None":
         """Parse a namespace's metadata; None if the queue label is missing, so the namespace is not managed.
 
@@ -150,6 +186,7 @@ class NamespacePolicy:
             namespace: the namespace's name.
             labels: its labels; those of others are ignored.
             annotations: its annotations; those of others are ignored.
+            default_mode: the mode if the labels name none.
         """
         if keys.QUEUE_LABEL not in labels:
             return None
@@ -157,9 +194,12 @@ class NamespacePolicy:
         unknown = _unknown_keys(labels)
         problems += _unknown_labels(unknown, labels)
         values.setdefault("queue", None)
+        has_default_mode = "mode" not in values
+        values.setdefault("mode", default_mode)
         sizes = read_sizes(labels, own_annotations(annotations), _caps(values))
         return cls(
             namespace=namespace,
+            has_default_mode=has_default_mode,
             share=share,
             sizes=sizes,
             problems=_in_order([*problems, *sizes.problems]),
@@ -182,9 +222,11 @@ class PolicyMetadata:
         """Select the policy's part of a namespace's metadata. Null counts as an empty text, as in Go."""
         return cls(_texts(own_labels(labels or {})), _texts(own_annotations(annotations or {})))
 
-    def policy(self, namespace: str) -> "NamespacePolicy | None":
+    def policy(self, namespace: str, default_mode: Mode = Mode.DEFAULT) -> "NamespacePolicy | None":
         """Parse the policy of the namespace; None if it is not managed."""
-        return NamespacePolicy.from_labels(namespace, self.labels, self.annotations)
+        return NamespacePolicy.from_labels(
+            namespace, self.labels, self.annotations, default_mode=default_mode
+        )
 
     def __bool__(self) -> bool:
         return bool(self.labels or self.annotations)
@@ -207,15 +249,25 @@ class LabelProblems:
     """The first ones, sorted by label; at most eight unknown labels and eight of sizes."""
     count: int
     """Number of all of them."""
+    mode: Mode = Mode.DEFAULT
+    """The mode of the namespace after the edit."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether `/validate/namespaces` refuses the edit; modes observe and off only warn."""
+        return self.count > 0 and self.mode not in _NEVER_REFUSES
 
 
-def label_problems(after: PolicyMetadata, before: PolicyMetadata = NO_METADATA) -> LabelProblems:
+def label_problems(
+    after: PolicyMetadata, before: PolicyMetadata = NO_METADATA, *, default_mode: Mode = Mode.DEFAULT
+) -> LabelProblems:
     """Find the invalid policy labels and selectors of a namespace, managed or not.
 
     Args:
         after: the namespace's metadata.
         before: the metadata before an edit. Only what the edit sets or changes is checked, and what conflicts
             with it. Without it, everything is checked.
+        default_mode: the mode of a namespace whose labels name none.
     """
     labels = after.labels
     changed = changed_keys(labels, before.labels)
@@ -235,7 +287,8 @@ def label_problems(after: PolicyMetadata, before: PolicyMetadata = NO_METADATA) 
         most=_MOST_OF_SIZES,
     )
     problems_in_order = _in_order(problems + _unknown_labels(first_unknown, labels) + of_sizes)
-    return LabelProblems(problems_in_order, len(problems) + len(unknown) + count)
+    mode: Mode = values.get("mode", default_mode)
+    return LabelProblems(problems_in_order, len(problems) + len(unknown) + count, mode)
 
 
 def changed_keys(after: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
@@ -316,9 +369,11 @@ def _boolean(value: str) -> bool | None:
     return {"true": True, "false": False}.get(value)
 
 
+_MODE_ABSENT: Final = "the webhook's --default-mode, which is default"
+
 _TABLE = (
     PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {A_NAME}", "not managed", read_name),
-    PolicyLabel(MODE, "mode", "default, observe, enforce, off", "default", _one_of(Mode)),
+    PolicyLabel(MODE, "mode", "default, observe, enforce, off", _MODE_ABSENT, _one_of(Mode)),
     PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {A_NAME}", "kai-scheduler", read_name),
     PolicyLabel(FRACTION, "fraction", A_FRACTION, "no default share", read_fraction),
     PolicyLabel(MEMORY, "memory", f"{AN_AMOUNT}; not together with {FRACTION}", "no default share", read_mib),

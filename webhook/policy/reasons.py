@@ -111,7 +111,7 @@ class Reason(Enum):
 
     NOT_MANAGED = Group.LEFT_ALONE, "not-managed", "the namespace has no label kai.scheduler/queue"
     NAMESPACE_EXCLUDED = Group.LEFT_ALONE, "namespace-excluded", "namespace {namespace} is excluded"
-    MODE_OFF = Group.LEFT_ALONE, "mode-off", "kaishare.dev/mode is off in this namespace"
+    MODE_OFF = Group.LEFT_ALONE, "mode-off", "the mode of the namespace is off"
     MIRROR_POD = Group.LEFT_ALONE, "mirror-pod", "a mirror pod of a static pod is never scheduled"
     NODE_NAME_SET = Group.LEFT_ALONE, "node-name-set", "spec.nodeName is set, so the pod is never scheduled"
     DAEMONSET = Group.LEFT_ALONE, "daemonset", "the pod belongs to a DaemonSet, which needs no queue"

@@ -52,7 +52,7 @@ class Server:
         webhooks: dict[str, AdmissionWebhook] = {
             "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
             "/validate/pods": PodValidator(policies=policies, rules=rules),
-            "/validate/namespaces": NamespaceValidator(),
+            "/validate/namespaces": NamespaceValidator(rules=rules),
         }
         self._ops = OpsServer(
             policies=policies,

@@ -86,7 +86,7 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
     judges: dict[str, AdmissionWebhook] = {
         "/mutate": MutatingWebhook(policies=policies, rules=Rules, metrics=metrics),
         "/validate/pods": PodValidator(policies=policies, rules=Rules),
-        "/validate/namespaces": NamespaceValidator(),
+        "/validate/namespaces": NamespaceValidator(rules=Rules),
     }
     endpoints = {path: ReviewHandler(judge, metrics=metrics, log=log) for path, judge in judges.items()}
     with asyncio.Runner() as runner:

@@ -1,0 +1,51 @@
+"""Asks the API server whether the caller has a right (SelfSubjectAccessReview)."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from kube.client import KubeClient
+from kube.errors import Unreachable
+from service.text import MALFORMED, one_line
+
+_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class AccessStatus(Struct):
+    """The API server's answer about one right."""
+
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+    error: str = msgspec.field(name="evaluationError", default="")
+
+
+class _Review(Struct):
+    status: AccessStatus
+
+
+_review = msgspec.json.Decoder(_Review)
+
+
+async def review_right(
+    client: KubeClient, *, verb: str, resource: str, group: str = "", subresource: str = ""
+) -> AccessStatus:
+    """Ask whether the caller has one right in every namespace.
+
+    Raises:
+        kube.errors.ApiError, kube.errors.Unreachable, kube.access.AccessError: there is no answer.
+    """
+    attributes = {"verb": verb, "resource": resource, "group": group}
+    if subresource:
+        attributes["subresource"] = subresource
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await client.request("POST", _PATH, body=msgspec.json.encode(body))
+    try:
+        return _review.decode(answer).status
+    except MALFORMED as error:
+        raise Unreachable(f"POST {_PATH}: no review: {one_line(str(error))}") from None
