@@ -22,6 +22,7 @@ from service import descriptors, documents, log_capture, log_line, log_writer
 from service import log as limited_log
 from service.http import protocols
 from tests.support.helm_chart import CHART, ROOT
+from webhook.policy import distributed
 from webhook.policy.decide import MOST_WARNINGS
 from webhook.policy.reasons import LONGEST_WARNING
 from webhook.server import bodies as intake
@@ -210,5 +211,6 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         ),
         "nesting of a YAML document": f"{documents._DEEPEST} levels",
         "a number in a YAML document": f"{documents._LONGEST_NUMBER} characters",
+        "the variable `TF_CONFIG` of a container": f"{distributed._LONGEST_CLUSTER >> 20} MiB",
         "file descriptors kept back from connections": f"{descriptors.RESERVED}, or half of a lower limit",
     }
