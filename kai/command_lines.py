@@ -70,19 +70,26 @@ def script_words(line: Sequence[str]) -> Sequence[str]:
 
 
 def _script(options: Sequence[str]) -> str | None:
-    """Return the script after a shell's `-c`, `-lc`, `-ec` and the like; None without one."""
-    for index, option in enumerate(options):
-        if not option.startswith("-"):
-            return None
-        if not option.startswith("--") and option.endswith("c"):
-            return options[index + 1] if index + 1 < len(options) else None
+    """Return the script after a shell's `-c`, `-lc`, `-euo pipefail -c` and the like; None without one."""
+    is_script = False
+    words = iter(options)
+    for word in words:
+        if word[:1] not in ("-", "+") or word in ("-", "--"):
+            return word if is_script else None
+        if not word.startswith("--"):
+            is_script = is_script or "c" in word
+            if word.endswith(("o", "O")):  # as in `-o pipefail`
+                next(words, None)
     return None
 
 
 def _split(script: str) -> list[str]:
+    """Split a script into words; operators of the shell, such as `;` and `&&`, are words of their own."""
     joined = script.replace("\\\n", " ")
+    words = shlex.shlex(joined, posix=True, punctuation_chars=True)
+    words.whitespace_split = True
     try:
-        return shlex.split(joined, comments=True)
+        return list(words)
     except ValueError:  # an unterminated quote
         return joined.split()
 
@@ -94,7 +101,7 @@ def option_value(option: str, words: Sequence[str]) -> str | None:
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == option:
             last_value = value if equals else (words[index + 1] if index + 1 < len(words) else "")
-    return None if last_value is None else last_value.rstrip(";")
+    return last_value
 
 
 def program(word: str) -> str:

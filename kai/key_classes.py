@@ -249,15 +249,22 @@ def fixed_keys(kind: KeyKind, on: On) -> tuple[str, ...]:
     )
 
 
-def removable(on: On) -> str:
-    """Return a regular expression for the keys of KAI that no component writes on such an object.
+def removable_from_pods() -> str:
+    """Return a regular expression for the keys of KAI that no component writes on pods.
 
-    A user may remove them.
+    Users may remove them.
     """
     return _one_of(
         f"{row.key}{'' if row.is_prefix else '$'}"
         for row in TABLE
-        if row.rule is KeyClass.KAI_ONLY and row.is_own and not (row.on & on and row.writer)
+        if row.rule is KeyClass.KAI_ONLY and row.is_own and not (row.on & On.POD and row.writer)
+    )
+
+
+def kept_on_owners() -> tuple[str, ...]:
+    """Return the keys that KAI or an administrator writes on owners: users may not remove them."""
+    return tuple(
+        row.key for row in TABLE if row.rule is KeyClass.KAI_ONLY and row.on & On.OWNER and row.writer
     )
 
 

@@ -125,7 +125,7 @@ def managed_findings(cluster: Cluster) -> Iterator[CheckResult]:
         for namespace in cluster.namespaces.items
         if namespace.policy and namespace.name not in cluster.excluded
     }
-    taken = [name for name, namespace in managed.items() if not namespace.has_own_keys]
+    taken = [name for name, namespace in managed.items() if not namespace.has_own_labels]
     if not managed:
         yield ok(_MANAGED, f"no namespace has the label {keys.QUEUE_LABEL}, so no pod changes at first")
         return

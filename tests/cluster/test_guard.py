@@ -31,7 +31,10 @@ KUBELET = "system:node:gpu-node-0"
 GROUP = {"runai-gpu-group": "63ba70c6"}
 READS_CONFIG_MAP = {
     "env": [
-        {"name": "GPU_PORTION", "valueFrom": {"configMapKeyRef": {"name": "half-0", "key": "GPU_PORTION"}}}
+        {
+            "name": "GPU_PORTION",
+            "valueFrom": {"configMapKeyRef": {"name": "half-abcdefg-shared-gpu-0", "key": "GPU_PORTION"}},
+        }
     ]
 }
 WHOLE_GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -109,19 +112,22 @@ async def refused(request: Any, *words: str) -> None:
             id="past the pod-grouper",
         ),
         pytest.param(
-            synced_pod(annotations={"runai/shared-gpu-configmap": "half"}),
+            synced_pod(annotations={"runai/shared-gpu-configmap": "half-abcdefg-shared-gpu"}),
             ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap that no container reads",
         ),
         pytest.param(
-            synced_pod(annotations={"runai/shared-gpu-configmap": "hal"}, container=READS_CONFIG_MAP),
+            synced_pod(
+                annotations={"runai/shared-gpu-configmap": "hal-abcdefg-shared-gpu"},
+                container=READS_CONFIG_MAP,
+            ),
             ["only KAI may write the annotation runai/shared-gpu-configmap"],
             id="a ConfigMap of another name than the one a container reads",
         ),
         pytest.param(
             synced_pod(
                 annotations={
-                    "runai/shared-gpu-configmap": "half",
+                    "runai/shared-gpu-configmap": "half-abcdefg-shared-gpu",
                     "vcluster.loft.sh/managed-annotations": "gpu-fraction\nrunai/shared-gpu-configmap",
                 },
                 container=READS_CONFIG_MAP,
@@ -194,7 +200,7 @@ async def refused(request: Any, *words: str) -> None:
         pytest.param(
             synced_pod(
                 annotations={
-                    "runai/shared-gpu-configmap": "half",
+                    "runai/shared-gpu-configmap": "half-abcdefg-shared-gpu",
                     "vcluster.loft.sh/managed-annotations": "\n" * 200_000,
                 }
             ),
@@ -218,7 +224,10 @@ async def test_refused_at_creation(asker: Asker, pod: dict[str, Any], words: lis
         pytest.param(synced_pod(), id="a share"),
         pytest.param(synced_pod(labels={"kai.scheduler/queue": "team-a-batch"}), id="the second queue"),
         pytest.param(
-            synced_pod(annotations={"runai/shared-gpu-configmap": "half"}, container=READS_CONFIG_MAP),
+            synced_pod(
+                annotations={"runai/shared-gpu-configmap": "half-abcdefg-shared-gpu"},
+                container=READS_CONFIG_MAP,
+            ),
             id="what KAI's mutating webhook makes of a share",
         ),
         pytest.param(synced_pod(annotations={"a": "b"}, container=WHOLE_GPU), id="a whole GPU"),
@@ -370,7 +379,8 @@ async def test_another_account_of_that_name_is_not_kai(asker: Asker, running: st
 
 async def test_kai_may_create_pods_with_its_keys(asker: Asker) -> None:
     pod = synced_pod(
-        labels=GROUP, annotations={"pod-group-name": "pg-1", "runai/shared-gpu-configmap": "half"}
+        labels=GROUP,
+        annotations={"pod-group-name": "pg-1", "runai/shared-gpu-configmap": "half-abcdefg-shared-gpu"},
     )
     await admitted(asker.create(pod, user=BINDER, dry_run=True))
     await refused(asker.create(pod, user=SYNCER, dry_run=True))

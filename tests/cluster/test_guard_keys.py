@@ -214,13 +214,7 @@ async def test_the_reservation_pods_account_writes_its_gpu_in_its_namespace_only
 
 OF_PODS: Final = tuple(key for key in FIXED if key not in OWNER_FIXED and not key[1].startswith(PREFIXES))
 """Keys of other projects that KAI reads on pods only."""
-KEPT_ON_OWNERS: Final = frozenset(
-    {
-        "kai.scheduler/skip-podgrouper",
-        "kai.scheduler/accounting",
-        *(key for _, key in KAI_ONLY if "unknown" in key),
-    }
-)
+KEPT_ON_OWNERS: Final = frozenset({"kai.scheduler/skip-podgrouper", "kai.scheduler/accounting"})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -259,7 +253,8 @@ async def test_an_owners_fixed_key_changes_only_while_it_has_no_pods(
     assert created.status == 201, created.message
     for name, value in (("bare", "x"), ("full", "y"), ("full", None)):
         busy = await edits(asker, workload(kind, f"{name}-busy"), key, value, ALICE)
-        assert_refused(busy, key[1], "while spec.replicas is 0 or spec.suspend is true")
+        remedy = "while spec.replicas is 0 or spec.suspend is true"
+        assert_refused(busy, key[1], "restore the old value", *([] if kind == "ConfigMap" else [remedy]))
         if kind != "ConfigMap":
             assert_admitted(await edits(asker, workload(kind, f"{name}-idle"), key, value, ALICE))
 
@@ -330,6 +325,52 @@ async def test_a_config_map_may_have_a_generated_name(asker: Asker) -> None:
     assert answer.status == 201, answer.message
 
 
+async def test_endpoints_may_have_the_labels_of_a_service(asker: Asker) -> None:
+    """Their controller copies them; a refusal would leave the Service without endpoints."""
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{ENFORCED}/endpointslices"
+    labels = {"run.ai/team": "a", "kai.scheduler/queue": "other"}
+    item = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "a", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [],
+    }
+    answer = await asker.send("POST", path, item, user=ALICE, dry_run=True)
+    assert answer.status == 201, answer.message
+
+
+@pytest.mark.parametrize("name", ["x-abcdefg-foo", "shared-gpu", "x-abcdefg-shared-gpu-x"])
+async def test_a_config_map_of_another_form_than_kais_is_not_named(asker: Asker, name: str) -> None:
+    """KAI keeps a name that the pod has, and the guard would not know the ConfigMap as KAI's."""
+    item = bare(ENFORCED, "x")
+    item["metadata"]["annotations"]["runai/shared-gpu-configmap"] = name
+    reference = {"configMapKeyRef": {"name": f"{name}-0", "key": "GPU_PORTION"}}
+    item["spec"]["containers"][0]["env"] = [{"name": "GPU_PORTION", "valueFrom": reference}]
+    answer = await asker.create(item, user=ALICE, dry_run=True)
+    assert_refused({"create": answer}, "runai/shared-gpu-configmap")
+
+
+@PLACES
+@pytest.mark.parametrize("key", [("annotations", "resource.kubernetes.io/extended-resource-claim")], ids=str)
+async def test_a_template_of_claims_has_no_key_of_kais(asker: Asker, place: str, key: Key) -> None:
+    if (await asker.send("GET", "/apis/resource.k8s.io/v1")).status != 200:
+        pytest.skip("NOT VERIFIED: the API server serves no ResourceClaimTemplates of resource.k8s.io/v1")
+    labels = {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
+    item = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "a", "namespace": place, "labels": labels},
+        "spec": {"metadata": {key[0]: {key[1]: "true"}}, "spec": {}},
+    }
+    path = f"/apis/resource.k8s.io/v1/namespaces/{place}/resourceclaimtemplates"
+    answer = await asker.send("POST", path, item, user=user_of(place), dry_run=True)
+    assert_refused({"create": answer}, key[1], "remove them")
+    item["spec"] = {"metadata": {"annotations": {"mine": "a"}}, "spec": {}}
+    answer = await asker.send("POST", path, item, user=user_of(place), dry_run=True)
+    assert answer.status == 201, answer.message
+
+
 CLAIM_KEY = "resource.kubernetes.io/extended-resource-claim"
 SCHEDULER, MANAGER = "system:kube-scheduler", "system:kube-controller-manager"
 CLAIM_CONTROLLER = account("kube-system", "resource-claim-controller")
@@ -372,4 +413,7 @@ async def test_a_claims_annotation_is_written_by_schedulers_only(asker: Asker, p
     for writer in (SCHEDULER, MANAGER, BINDER):
         assert_admitted(await edits(asker, stored, key, "true", writer))
     assert_admitted(await edits(asker, stored, ("annotations", "mine"), "b", user))
+    if place == HOST:
+        queue = ("labels", "kai.scheduler/queue")
+        assert_refused(await edits(asker, stored, queue, "other", user), queue[1])
     await asker.remove(where(stored))

@@ -87,9 +87,9 @@ class Namespace:
     """The parsed policy; None if the namespace is not managed."""
 
     @property
-    def has_own_keys(self) -> bool:
-        """Whether the namespace has a label or annotation with one of kaishare's prefixes."""
-        return bool(self.metadata.labels.keys() - {keys.QUEUE_LABEL} or self.metadata.annotations)
+    def has_own_labels(self) -> bool:
+        """Whether the namespace has a label with one of kaishare's prefixes, as in the chart's check."""
+        return bool(self.metadata.labels.keys() - {keys.QUEUE_LABEL})
 
 
 class _QueueGpus(Struct, frozen=True):

@@ -289,6 +289,14 @@ def _job_set(workload: _Workload) -> Additions | None:
         f"{_JOB_SET}/group-replicas": str(sum(compress(replicas, is_of_group))),
         f"{_JOB_SET}/job-group-index": str(sum(compress(replicas[:index], is_of_group))),
     }
+    coordinator = workload.spec.get("coordinator")
+    if isinstance(coordinator, dict):
+        pod = [workload.name, coordinator.get("replicatedJob") or ""]
+        pod += [coordinator.get(index) or 0 for index in ("jobIndex", "podIndex")]
+        network = _map(workload.spec.get("network"))
+        entries[f"{_JOB_SET}/coordinator"] = (
+            f"{'-'.join(map(str, pod))}.{network.get('subdomain') or workload.name}"
+        )
     spec = _map(_map(job.get("template")).get("spec"))
     by_job = job_labels(f"{workload.name}-{name}-0", {"completionMode": "Indexed", **spec})
     return Additions(labels=entries | by_job, annotations=entries, owner=_JOB)

@@ -26,7 +26,8 @@ from kai.key_classes import (
     On,
     beginning_with,
     fixed_keys,
-    removable,
+    kept_on_owners,
+    removable_from_pods,
 )
 from kai.own_labels import EXCLUDED_NAMESPACES
 
@@ -63,8 +64,8 @@ _VALUES: Final[Mapping[str, str]] = {
     "ownAnnotations": beginning_with(*PREFIXES, keys.CONTAINER_PREFIX),
     "ownKeys": beginning_with(*PREFIXES),
     "queueLabel": keys.QUEUE_LABEL,
-    "removableOfOwners": removable(On.OWNER),
-    "removableOfPods": removable(On.POD),
+    "keptOnOwners": _cel_list(kept_on_owners()),
+    "removableOfPods": removable_from_pods(),
     "reservationNamespace": RESERVATION_NAMESPACE,
     "reservedApps": _cel_list(RESERVED_APPS),
     "reservedGpu": keys.RESERVED_GPU,

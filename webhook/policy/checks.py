@@ -30,7 +30,7 @@ DOTTED_NAME: Final = "names with a dot before v0.16.5"
 """The detail of `name-unsupported` for a pod or owner whose name contains a dot."""
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 _ROUNDING = 1e-9  # so that 3 × 0.1 is within a cap of 0.3
-_CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}(?:-[a-z]+)+")
+_CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}-shared-gpu")
 LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
 _LONGEST_SHARE = 40

@@ -40,13 +40,13 @@ Which share does a managed pod get? (`_decide_share`) Only the lines with a star
     one GPU, and the pod asks to keep it                      `whole-gpu-kept`
     no GPU, and share-for does not cover the pod              `no-gpu`
     no GPU, but another kind of GPU resource                  `other-gpu-resource`
+    no size applies, and the default share is invalid         `policy-invalid`
+    no size applies, and there is no default share            `no-default-share`
+    the size is 1                                             `size-whole-gpu`
     one GPU, and the pod is a rank of a distributed job       `distributed` (see below)
     the pod names a size that does not exist                  `size-unknown`
     the selectors of several sizes match                      `size-ambiguous`
     the size is invalid, or no size and a selector is         `policy-invalid`
-    no size applies, and the default share is invalid         `policy-invalid`
-    no size applies, and there is no default share            `no-default-share`
-    the size is 1                                             `size-whole-gpu`
     gpu-fraction-container-name names another container       `container-conflict`
     not the first container, and KAI is older than v0.9.12    `container-not-first`
     KAI does not support the pod's name                       `name-unsupported`
@@ -57,7 +57,7 @@ The share is that of the size which the pod's label names, else of the one size 
 pod's labels, else the default share (`_choose_share`). A pod that names a size counts as marked. If the pod's
 size is in doubt, the pod gets no share and its author a warning; `verify` denies such a pod.
 
-A rank of a distributed job keeps its whole GPU if it would get a share otherwise (`_keeps_ranks_apart`). It
+A rank of a distributed job keeps its whole GPU where the policy has a share for it (`_keeps_ranks_apart`). It
 gets the share all the same if the pod names a size, if the namespace has the label
 kaishare.dev/distributed=share, or if the namespace's cap forbids a whole GPU. `distributed` has the evidence.
 """

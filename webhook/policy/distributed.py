@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kai.command_lines import beginning, option_value, program, script_words
+from kai.command_lines import beginning, program, script_words
 from kai.pod import Container, PodView
 
 MOST_RANKS: Final = 1_000_000
@@ -63,6 +63,8 @@ VARIABLES: Final = (
     Row("WORLD_SIZE", "training-operator v1.9 pytorch/envvar.go, xgboost/xgboost.go; PyTorch"),
     Row("PET_NNODES", "training-operator v1.7 and later pytorch/envvar.go; Trainer v2 constants.go; PyTorch"),
     Row("NNODES", "PyTorch's examples"),
+    Row("JAX_NUM_PROCESSES", "Trainer v2 plugins/jax/jax.go"),
+    Row("DMLC_NUM_WORKER", "Trainer v2 constants.go (XGBoost)"),
     Row("PADDLE_NNODES", "training-operator v1.9 paddlepaddle/envvar.go"),
     Row("LWS_GROUP_SIZE", "LeaderWorkerSet pod_webhook.go", "a LeaderWorkerSet"),
     Row("OMPI_COMM_WORLD_SIZE", "Open MPI"),
@@ -166,6 +168,15 @@ _TRAINING_JOBS: Final = {
 }
 """Kinds of the group `kubeflow.org` whose controllers create pods (training-operator v1.9)."""
 _TORCH: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+_FLAGS: Final = frozenset(
+    {"--standalone", "-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"}
+)
+"""torchrun's options without a value (PyTorch torch/distributed/run.py)."""
+_MOST_COMMANDS: Final = 16
+"""Maximum number of torchrun's commands that are read in one script."""
+_REFERENCE: Final = re.compile(r"\$(?:\(([A-Za-z_]\w{0,62})\)|\{([A-Za-z_]\w{0,62})\}|([A-Za-z_]\w{0,62}))")
+"""A reference of Kubernetes, `$(NAME)`, or of a shell."""
+_LONGEST_NUMBER: Final = 16
 
 
 class _Task(Struct):
@@ -218,7 +229,7 @@ def _numbers(pod: PodView, container: Container, values: Mapping[str, str], kind
     yield from _number(pod.annotations, LWS_SIZE)
     if KUEUE_GROUP in pod.labels and pod.annotations.get(KUEUE_SERVING) != "true":
         yield from _number(pod.annotations, KUEUE_COUNT)
-    nodes = _torch_nodes(container)
+    nodes = _torch_nodes(container, values)
     if nodes:
         yield Evidence(NODES_OPTION.workload, nodes)
 
@@ -271,11 +282,43 @@ def _of_cluster(text: str, workload: str) -> Iterator[Evidence]:
         yield Evidence(workload or CLUSTER.workload, tasks, CLUSTER.unit)
 
 
-def _torch_nodes(container: Container) -> int:
-    """Return the value of torchrun's option `--nnodes`; 0 if there is none."""
+def _torch_nodes(container: Container, values: Mapping[str, str]) -> int:
+    """Return the largest value of torchrun's own option `--nnodes`; 0 if there is none.
+
+    Args:
+        container: the container.
+        values: its environment, for references such as `$(NODES)` and `$NODES`.
+    """
     if b"torch" not in bytes(container.command) + bytes(container.args):
         return 0
-    words = script_words(beginning(container.command_line))
-    if not any(program(word) in _TORCH for word in words):
-        return 0
-    return _largest(option_value(NODES_OPTION.name, words) or "")
+    line = [_expanded(word, values) for word in beginning(container.command_line)]
+    words = script_words(line)
+    starts = [index for index, word in enumerate(words) if program(word) in _TORCH]
+    return max((_nodes(words[index + 1 :]) for index in starts[:_MOST_COMMANDS]), default=0)
+
+
+def _nodes(words: Sequence[str]) -> int:
+    """Return the value of `--nnodes` before the program that torchrun starts; 0 if there is none."""
+    takes_value = False
+    for index, word in enumerate(words):
+        if not word.startswith("-"):
+            if not takes_value:
+                break  # the program; its arguments are not torchrun's
+            takes_value = False
+            continue
+        name, equals, value = word.partition("=")
+        if name == NODES_OPTION.name or name == NODES_OPTION.name[:-1]:  # argparse knows the beginning, too
+            return _largest(value if equals else "".join(words[index + 1 : index + 2]))
+        takes_value = not equals and name not in _FLAGS
+    return 0
+
+
+def _expanded(word: str, values: Mapping[str, str]) -> str:
+    """Replace references to variables with short values."""
+    if "$" not in word:
+        return word
+    return _REFERENCE.sub(lambda match: _short(values.get(match[1] or match[2] or match[3]), match[0]), word)
+
+
+def _short(value: str | None, otherwise: str) -> str:
+    return value if value and len(value) <= _LONGEST_NUMBER else otherwise

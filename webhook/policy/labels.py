@@ -251,11 +251,13 @@ class LabelProblems:
     """Number of all of them."""
     mode: Mode = Mode.DEFAULT
     """The mode of the namespace after the edit."""
+    ends_enforce: bool = False
+    """Whether an invalid mode takes the place of `enforce`."""
 
     @property
     def is_refused(self) -> bool:
         """Whether `/validate/namespaces` refuses the edit; modes observe and off only warn."""
-        return self.count > 0 and self.mode not in _NEVER_REFUSES
+        return self.count > 0 and (self.ends_enforce or self.mode not in _NEVER_REFUSES)
 
 
 def label_problems(
@@ -288,7 +290,12 @@ def label_problems(
     )
     problems_in_order = _in_order(problems + _unknown_labels(first_unknown, labels) + of_sizes)
     mode: Mode = values.get("mode", default_mode)
-    return LabelProblems(problems_in_order, len(problems) + len(unknown) + count, mode)
+    return LabelProblems(
+        problems_in_order,
+        len(problems) + len(unknown) + count,
+        mode,
+        ends_enforce=before.labels.get(MODE) == Mode.ENFORCE and MODE in labels and "mode" not in values,
+    )
 
 
 def changed_keys(after: Mapping[str, str], before: Mapping[str, str]) -> set[str]:

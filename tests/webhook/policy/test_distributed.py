@@ -189,6 +189,36 @@ def test_evidence_keeps_the_whole_gpu(case: tuple[str, dict[str, Any], str | Non
     assert Reason.RANKS_MAY_MEET not in [warning.reason for warning in shared.warnings]
 
 
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        (["/bin/bash", "-euo", "pipefail", "-c", "torchrun --nnodes=4 t.py"], 4),
+        (["bash", "-o", "pipefail", "-c", "torchrun --nnodes 4 t.py"], 4),
+        (["bash", "-ce", "torchrun --nnodes=4 t.py"], 4),
+        (["torchrun", "--nnodes=4", "train.py", "--nnodes=1"], 4),
+        (["torchrun", "--nnodes=1", "train.py", "--nnodes", "8"], None),
+        (["torchrun", "--standalone", "train.py", "--nnodes=8"], None),
+        (["torchrun", "--nproc_per_node", "1", "--nnodes", "2", "train.py"], 2),
+        (["python", "-m", "torch.distributed.run", "--nnodes=1:3", "-m", "train", "--nnodes=1"], 3),
+        (["bash", "-c", "torchrun --nnodes=4 a.py && torchrun --nnodes=1 b.py"], 4),
+        (["sh", "-c", "cd /x;torchrun --nnodes=4 a.py"], 4),
+        (["sh", "-c", "(torchrun --nnodes=4 a.py)"], 4),
+        (["sh", "-c", "torchrun --nnodes=4&"], 4),
+        (["torchrun", "--nnode=4", "a.py"], 4),
+        (["torchrun", "--nnodes=$(NODES)", "a.py"], 3),
+        (["sh", "-c", "torchrun --nnodes=$NODES a.py"], 3),
+        (["sh", "-c", "torchrun --nnodes=${NODES} a.py"], 3),
+        (["sh", "-c", "torchrun --nnodes=$OTHER a.py"], None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_torchruns_own_option_counts(command: list[str], ranks: int | None) -> None:
+    worker = gpu_container(command=command, env=[{"name": "NODES", "value": "3"}])
+    document = view(pod(worker))
+    evidence = evidence_of(document, document.containers[0])
+    assert (evidence.ranks if evidence else None) == ranks
+
+
 ALL_EVIDENCE = [
     *(
         Evidence(row.workload or row.name, MOST_RANKS, row.unit)

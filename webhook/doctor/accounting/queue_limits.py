@@ -15,7 +15,7 @@ from webhook.doctor.accounting.reading import (
     gpus,
     named,
 )
-from webhook.doctor.accounting.requests import GpuRequest
+from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
 from webhook.doctor.api_reader import Completeness
 from webhook.doctor.cluster import Queue
 
@@ -68,7 +68,9 @@ def _queue_of(reading: Reading, pod: GpuRequest) -> str | None:
 
 
 def _requested(reading: Reading, pod: GpuRequest) -> float:
-    share = reading.node_of(pod).in_queue(pod.share) if pod.share and not pod.obstacle else None
+    """Return the GPUs that a pod certainly requests; a claim beside a share does not hide the share."""
+    is_readable = pod.obstacle in ("", CLAIMS)
+    share = reading.node_of(pod).in_queue(pod.share) if pod.share and is_readable else None
     return pod.whole + (share or 0.0)
 
 

@@ -10,6 +10,7 @@ from service.check_results import CheckResult, problem, warning
 from service.text import listed, one_line, quoted
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.guard.objects import PARAMETERS, Guard, shipped_guard
+from webhook.doctor.kai import matched_schedulers
 
 _CHECK: Final = "guard"
 _KAI_NAMESPACES, _OWNER_KINDS, _SCHEDULER = PARAMETERS
@@ -123,6 +124,7 @@ def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> I
 
 def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
     used = {namespace.policy.scheduler for namespace in cluster.managed.values() if namespace.policy}
+    used |= matched_schedulers(cluster)
     for policy, expression in _expressions(guard, _SCHEDULER).items():
         for name in values_of(expression) or ():
             if name == keys.DEFAULT_SCHEDULER:
@@ -134,7 +136,7 @@ def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
             elif used and name not in used:
                 yield warning(
                     _CHECK,
-                    f"{policy}: schedulerName is {quoted(name)}, but namespaces use {listed(used)}",
+                    f"{policy}: schedulerName is {quoted(name)}, but pods of KAI use {listed(used)}",
                     f"set {_setting(_SCHEDULER)}",
                 )
 
