@@ -104,6 +104,7 @@ def test_the_code_knows_every_key_in_an_expression(policy: str) -> None:
         "/",
         "/v1",
         "kubernetes.io/config.mirror",
+        MODE,
     }
     expressions = [entry["expression"] for entry in [*spec.get("variables", []), *spec["validations"]]]
     named_keys = {

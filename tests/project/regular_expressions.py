@@ -21,10 +21,6 @@ SCRIPTS: Final = "gpuagent/server/static/*.js"
 
 BOUNDED: Final[dict[tuple[str, str], str]] = {
     (
-        "webhook/policy/checks.py",
-        "(.+)-[a-z0-9]{7}(?:-[a-z]+)+",
-    ): "253 characters: no object has a longer name",
-    (
         "docs/tables.py",
         r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)",
     ): "pages of our own documentation",

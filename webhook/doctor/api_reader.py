@@ -89,6 +89,10 @@ class ApiReader:
             yield make("rights", f"{without}: the caller may not {missing}", f"grant the right to {missing}")
         yield from self._failed
 
+    def record(self, finding: CheckResult) -> None:
+        """Add a finding about something that the cluster does not show."""
+        self._failed[finding] = None
+
     async def list(self, spec: ListSpec, read: Callable[[bytes], T | None]) -> ListResult[T]:
         """List all objects of a kind.
 

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from service.check_results import unknown
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.registration.objects import WebhookConfiguration
@@ -53,25 +54,33 @@ async def read_default_mode(reader: ApiReader, webhooks: WebhookConfiguration | 
         webhooks: kaishare's mutating configuration, whose Service names the namespace; None if there is none.
     """
     hooks = webhooks.hooks if webhooks else ()
+    is_unread = False
     for namespace in sorted(
         {hook.client_config.service.namespace for hook in hooks if hook.client_config.service}
     ):
         path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-        for mode in (await reader.list(replace(_DEPLOYMENTS, path=path), _mode)).items:
+        deployments = await reader.list(replace(_DEPLOYMENTS, path=path), _mode)
+        for mode in deployments.items:
             return mode
+        is_unread = is_unread or not deployments.is_known  # the reader has reported it
+    if hooks and not is_unread:
+        reader.record(unknown(_DEPLOYMENTS.resource, f"{_DEPLOYMENTS.without}; give {_OPTION}"))
     return Mode.DEFAULT
 
 
-def _mode(deployment: bytes) -> Mode:
-    """Return the mode in the arguments of a Deployment; the last one counts, as for argparse."""
+def _mode(deployment: bytes) -> Mode | None:
+    """Return the mode in the arguments of a Deployment; None for one that is not a mode, such as a reference.
+
+    The last one counts, as for argparse.
+    """
     containers = _deployment.decode(deployment).spec.template.spec.containers or ()
     words = [
         word for container in containers for word in (*(container.command or ()), *(container.args or ()))
     ]
-    mode = Mode.DEFAULT
+    mode: Mode | None = Mode.DEFAULT
     for word, following in pairwise([*words, ""]):
         option, equals, value = word.partition("=")
         text = value if equals else following
-        if option == _OPTION and text in DEFAULT_MODES:
-            mode = Mode(text)
+        if option == _OPTION:
+            mode = Mode(text) if text in DEFAULT_MODES else None
     return mode

@@ -151,12 +151,13 @@ def deployment(*containers: dict[str, Any]) -> bytes:
         (["serve", "--default-mode=observe"], "observe"),
         (["serve", "--default-mode", "off", "--drain=5s"], "off"),
         (["serve", "--default-mode=observe", "--default-mode=default"], "default"),
-        (["serve", "--default-mode=enforce"], "default"),
-        (["serve", "--default-mode"], "default"),
+        (["serve", "--default-mode=enforce"], None),
+        (["serve", "--default-mode=$(MODE)"], None),
+        (["serve", "--default-mode"], None),
     ],
 )
 def test_the_default_mode_is_read_from_the_arguments_of_the_deployment(
-    arguments: list[str], mode: str
+    arguments: list[str], mode: str | None
 ) -> None:
     assert _mode(deployment({"args": arguments})) == mode
     assert _mode(deployment({"command": ["kaishare-webhook", *arguments]}, {})) == mode

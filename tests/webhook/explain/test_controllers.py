@@ -433,3 +433,13 @@ def test_jobs_of_other_projects_get_the_share_if_they_have_one_rank(file: str) -
         created = with_one_gpu(json.loads(as_json(pod.as_created(NAMESPACE))))
         created["metadata"]["name"] = "case"  # a bare pod without a name gets no share
         assert decided(policy_of(HALF), created).reason is Reason.WHOLE_GPU_CONVERTED, pod.title
+
+
+def test_a_job_sets_pods_have_the_label_of_its_coordinator() -> None:
+    document = job_set(TEMPLATE, [1, 2]).manifest
+    document["spec"]["coordinator"] = {"replicatedJob": "r1", "jobIndex": 1}
+    name = document["metadata"]["name"]
+    for pod in find_pods(document):
+        created = pod.as_created("team-a")["metadata"]
+        for entries in (created["labels"], created["annotations"]):
+            assert entries["jobset.sigs.k8s.io/coordinator"] == f"{name}-r1-1-0.{name}"

@@ -5,6 +5,7 @@ import difflib
 import pytest
 
 from webhook.policy.labels import (
+    DEFAULT_MODES,
     LABELS,
     Mode,
     NamespacePolicy,
@@ -213,6 +214,23 @@ def test_only_changed_labels_are_judged() -> None:
     problems = label_problems(PolicyMetadata(after), PolicyMetadata(before))
     assert problems.count == 1
     assert "the nearest known label is kaishare.dev/gpu-fraction" in str(problems.first[0])
+
+
+@pytest.mark.parametrize("mode", DEFAULT_MODES)
+@pytest.mark.parametrize(
+    ("before", "after", "ends"),
+    [
+        ("enforce", "enforced", True),
+        ("default", "enforced", False),
+        ("enforce", "off", False),
+        ("off", "of", False),
+    ],
+)
+def test_an_invalid_mode_does_not_end_enforce(mode: Mode, before: str, after: str, ends: bool) -> None:
+    """Under another default mode than `default` the edit would be admitted, and switch the policy off."""
+    metadata = (PolicyMetadata(QUEUE | {"kaishare.dev/mode": value}) for value in (after, before))
+    problems = label_problems(*metadata, default_mode=mode)
+    assert problems.is_refused is (ends or (problems.count > 0 and mode is Mode.DEFAULT))
 
 
 def test_a_problem_with_a_hostile_label_is_printable_text() -> None:

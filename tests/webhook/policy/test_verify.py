@@ -436,6 +436,8 @@ NAMED = [
     ("case-2", "case-abcdefg-shared-gpu", False),
     ("case", "case-2-abcdefg-shared-gpu", False),
     ("case", "case-abcdefg", False),
+    ("case", "case-abcdefg-foo", False),
+    ("case", "case-abcdefg-shared-gpu-x", False),
     ("case", "case", False),
     ("case", "", False),
     ("case", "case-abcdefg-shared-gpu", True),

@@ -56,6 +56,17 @@ def test_shares_with_a_mig_annotation_fill_a_gpu_twice() -> None:
     assert "add up to 2 GPUs: team-b/s0" in lines[1]
 
 
+def test_a_claim_beside_a_share_does_not_hide_the_share_from_the_limit() -> None:
+    accounts = KaiAccounts.of_two_nodes(limit=1)
+    for number in range(4):
+        pod = accounts.run(f"s{number}", fraction="0.5", group=f"group-{number // 2}")
+        pod["spec"]["resourceClaims"] = [{"name": "a", "resourceClaimName": "a"}]
+    assert any(
+        'queue "team-b" has a limit of 1 GPU, and its pods request 2 GPUs' in line
+        for line in problems(accounts.add_up())
+    )
+
+
 def test_the_limit_of_a_parent_queue_covers_its_child_queues() -> None:
     accounts = KaiAccounts.of_two_nodes()
     accounts.queues[0]["spec"]["resources"] = {"gpu": {"limit": 3}}

@@ -110,7 +110,7 @@ async def test_each_hollow_guard_is_a_problem(
 
 
 def hollow_paths(hollow: HollowGuard) -> str:
-    more = "spec.matchConditions.changes-metadata-or-a-config-map-of-kai, "
+    more = "spec.matchConditions.changes-metadata-or-is-read-whole, "
     return more + hollow.path if hollow.path == "spec.matchConditions.never" else hollow.path
 
 

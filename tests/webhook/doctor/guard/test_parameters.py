@@ -133,7 +133,7 @@ TENANTS = but(
         ),
         (
             {"schedulerName": "'kai-2'"},
-            {(State.WARNING, f'{QUEUES}: schedulerName is "kai-2", but namespaces use kai-scheduler')},
+            {(State.WARNING, f'{QUEUES}: schedulerName is "kai-2", but pods of KAI use kai-scheduler')},
         ),
     ],
 )
