@@ -292,7 +292,7 @@ def _torch_nodes(container: Container, values: Mapping[str, str]) -> int:
     if b"torch" not in bytes(container.command) + bytes(container.args):
         return 0
     line = [_expanded(word, values) for word in beginning(container.command_line)]
-    words = script_words(line)
+    words = script_words(beginning(line))  # values may be longer than their references
     starts = [index for index, word in enumerate(words) if program(word) in _TORCH]
     return max((_nodes(words[index + 1 :]) for index in starts[:_MOST_COMMANDS]), default=0)
 

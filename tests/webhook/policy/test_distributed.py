@@ -1,10 +1,12 @@
 """The evidence that a pod is a rank of a distributed job, row by row of the table in the code."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.own_labels import SIZE
 from tests.support.pods import container, gpu_container, pod, view
 from webhook.policy.decide import Decision, Rules, decide
@@ -217,6 +219,22 @@ def test_torchruns_own_option_counts(command: list[str], ranks: int | None) -> N
     document = view(pod(worker))
     evidence = evidence_of(document, document.containers[0])
     assert (evidence.ranks if evidence else None) == ranks
+
+
+def test_long_values_of_references_do_not_lengthen_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def measured(words: Sequence[str]) -> Sequence[str]:
+        read.append(sum(map(len, words)))
+        return words
+
+    monkeypatch.setattr("webhook.policy.distributed.script_words", measured)
+    script = "torchrun " + "$A" * 8000
+    worker = gpu_container(command=["sh", "-c", script], env=[{"name": "A", "value": "x" * 16}])
+    document = view(pod(worker))
+    assert evidence_of(document, document.containers[0]) is None
+    assert read
+    assert max(read) <= LONGEST_COMMAND_LINE
 
 
 ALL_EVIDENCE = [
