@@ -35,7 +35,7 @@ demo: $(STAMP)
 
 # Generates the tables of the documentation from the code.
 docs: $(STAMP)
-	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md
+	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md docs/api.md docs/shares.schema.json
 
 # Generates the dashboards, the rules of the mixin, the plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)

@@ -6,6 +6,12 @@ of a scrape includes HTTP. Between samples the agent looks for changed files and
 measured first, on an agent that takes no samples, and is not part of a row. About 6 s per row. Run:
 `python -m benchmarks.agent`.
 
+The agent of the rows "by a service account" reads its pods from a real kube-apiserver, as in a pod; that
+of the rows "by a kubeconfig" does so with a token in a kubeconfig. They need KUBEBUILDER_ASSETS, a folder
+with etcd and kube-apiserver. The audit log of that API server has the requests of an agent with 64 pods
+in 60 namespaces: from the start until 15 s after the pods are listed, and then in `--quiet-minutes` in
+which nothing changes. The figures for more nodes are multiples of these.
+
 Every process uses its GPU. The agent asks for utilisation every 2 s at most, so only the last rows, with an
 interval of 2.5 s, have it in every sample. Beside them stand rows with a driver that does not report it.
 """
@@ -14,6 +20,7 @@ import argparse
 import asyncio
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -21,15 +28,30 @@ import tempfile
 import time
 import uuid
 from asyncio.subprocess import Process
-from collections.abc import Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from benchmarks.agent_cluster import (
+    PROGRAM,
+    RIGHTS,
+    AgentRequest,
+    audit_log,
+    audit_options,
+    audited,
+    counted,
+    counting_link,
+    fill,
+)
+from kube.client import KubeClient
+from tests.support.administrator import Administrator
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
 
@@ -40,9 +62,19 @@ UTILIZATION_INTERVAL_MS = 2500
 """Interval at which every sample includes the utilisation."""
 IDLE_INTERVAL_MS = 3_600_000
 """Interval of an agent that takes no sample after its first."""
+LARGE_INTERVAL_MS = 1000
+"""Interval for 512 pods with 4,096 processes, whose sample takes more than `INTERVAL_MS`."""
+SETTLED_SECONDS = 15.0
+"""Time after the pods are listed that belongs to the start."""
+NODES = (1, 500, 5000)
+"""Numbers of agents for which the load of the API server is computed."""
 MOST = {"sample_ms": 10.0, "scrape_ms": 10.0, "resident_mib": 56.0}
-"""Limits for a node with 8 GPUs, 64 processes on each, and 64 pods. The memory holds for every `Spread`, the
-CPU for pods that use the GPU of their share: with 64 pods on each GPU there are 512 shares, not 64."""
+"""Limits for a node with 8 GPUs, 64 processes on each, and 64 pods.
+
+The memory holds for every `Spread` with pods from a file. By a service account it holds for `Spread.OWN`;
+the others need 2 MiB more. The CPU is that of pods that use the GPU of their share: with 64 pods on each GPU
+there are 512 shares, not 64.
+"""
 
 
 class Spread(StrEnum):
@@ -67,6 +99,7 @@ class Load:
     utilization: bool = True
     """Whether the driver reports utilisation."""
     interval_ms: int = INTERVAL_MS
+    namespaces: int = 8
 
     def places(self) -> Iterator[tuple[int, int, int]]:
         """Yield PID, GPU and pod of every process."""
@@ -85,6 +118,22 @@ class Cost:
     scrape_ms: float
     resident_mib: float
     series: int
+    scrape_bytes: int
+    api_ms: float
+    """CPU of a request for `/api/v1/shares`."""
+    api_bytes: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """How an agent starts: its program, where it finds the pods, and the files of its node."""
+
+    folder: Path
+    """Has the driver's answers and `proc`, and gets the log."""
+    pods: str
+    """Value of `--pods`."""
+    program: Sequence[str] = ("-m", "gpuagent")
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def gpu_uuid(index: int) -> str:
@@ -101,11 +150,11 @@ def pods_of(load: Load) -> Iterator[dict[str, Any]]:
     """Build pods of realistic size with their BindRequests, and the reservation pods."""
     for number in range(load.pods):
         meta = {
-            "namespace": f"team-{number % 8}",
+            "namespace": f"team-{number % load.namespaces}",
             "name": f"train-{number}-7d9c5b8f4-x2x7k",
             "uid": pod_uid(number),
         }
-        labels = {"kai.scheduler/queue": f"team-{number % 8}", "app": "train"}
+        labels = {"kai.scheduler/queue": f"team-{number % load.namespaces}", "app": "train"}
         annotations = {"gpu-fraction": "0.12" if load.spread is Spread.OWN else "0.02"}
         if load.spread is Spread.EVERYWHERE:
             groups = [f"group-{index}" for index in range(load.gpus)]
@@ -130,6 +179,7 @@ def pods_of(load: Load) -> Iterator[dict[str, Any]]:
             "kind": "BindRequest",
             "metadata": {
                 **{key: meta[key] for key in ("namespace", "name")},
+                "labels": {"selected-node": "node-1"},
                 "ownerReferences": [
                     {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
                 ],
@@ -160,8 +210,15 @@ def pods_of(load: Load) -> Iterator[dict[str, Any]]:
         }
 
 
-def write_node(load: Load, folder: Path) -> None:
-    """Write the data of driver, kernel and API server."""
+def write_node(load: Load, folder: Path, uids: Sequence[str] = ()) -> None:
+    """Write the data of driver and kernel.
+
+    Args:
+        load: the node.
+        folder: where.
+        uids: UIDs of the pods, if an API server assigned them. Without them, the pods are written to a file,
+            with the UIDs of `pod_uid`.
+    """
     each = TOTAL_MIB * 9 // 10 * MIB // max(1, load.processes // load.gpus)
     lines = ["driver 580.65.06"]
     lines += [
@@ -176,33 +233,95 @@ def write_node(load: Load, folder: Path) -> None:
         lines.append(f"process {gpu} - 0 {pid} {each} 4294967295 4294967295")
         if load.utilization:
             lines.append(f"sample {gpu} {pid} 0 {10 + pid % 90}")
-        proc.add(pid, in_pod(pod_uid(pod), f"{pod:064x}"))
+        proc.add(pid, in_pod(uids[pod] if uids else pod_uid(pod), f"{pod:064x}"))
     (folder / "answers").write_text("".join(f"{line}\n" for line in lines))
-    items = list(pods_of(load))
-    (folder / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    if not uids:
+        items = list(pods_of(load))
+        (folder / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
 
 @asynccontextmanager
-async def agent(folder: Path, library: Path, interval_ms: int) -> Any:
-    """Start an agent on a node; yield its process and address."""
+async def with_pods_file(load: Load) -> AsyncIterator[Start]:
+    """Write a node with its pods in a file."""
+    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
+        write_node(load, Path(name))
+        yield Start(Path(name), f"{name}/pods.json")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A control plane with a service account for agents."""
+
+    plane: ControlPlane
+    token: str
+
+    @asynccontextmanager
+    async def node(self, load: Load) -> AsyncIterator[Path]:
+        """Create the pods of a node, and write its files; delete the pods in the end."""
+        async with KubeClient(self.plane.access()) as client:
+            admin = Administrator(client)
+            with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
+                try:
+                    write_node(load, Path(name), await fill(admin, pods_of(load)))
+                    yield Path(name)
+                finally:
+                    await admin.clean_up()
+
+    def by_account(self, folder: Path, port: int | None = None) -> Start:
+        """Return the start of an agent as in a pod; `port` is that of a link to the API server."""
+        environment = {**self.plane.environment, "KUBERNETES_SERVICE_PORT": str(port or self.plane.port)}
+        return Start(folder, "cluster", ("-c", PROGRAM, str(self.plane.account(self.token))), environment)
+
+    def by_kubeconfig(self, folder: Path) -> Start:
+        """Return the start of an agent with a token in a kubeconfig."""
+        kubeconfig = str(self.plane.kubeconfig(token=self.token))
+        return Start(folder, "cluster", environment={"KUBECONFIG": kubeconfig, "KUBERNETES_SERVICE_HOST": ""})
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[Cluster]:
+    """Run a control plane whose audit log has the agents' requests."""
+    assets = assets_folder()
+    if assets is None:
+        raise SystemExit("KUBEBUILDER_ASSETS must name a folder with the programs etcd and kube-apiserver")
+    with (
+        tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name,
+        control_plane(assets, Path(name), *audit_options(Path(name))) as plane,
+    ):
+        async with KubeClient(plane.access()) as client:
+            admin = Administrator(client)
+            await admin.prepare()
+            yield Cluster(plane, await admin.token("agent", *RIGHTS))
+
+
+@asynccontextmanager
+async def agent(start: Start, library: Path, interval_ms: int) -> AsyncIterator[tuple[Process, str]]:
+    """Start an agent, and wait until it has listed its pods; yield its process and address."""
     options = (
-        f"--node node-1 --pods {folder}/pods.json --proc-root {folder}/proc"
+        f"--node node-1 --pods {start.pods} --proc-root {start.folder}/proc"
         f" --interval {interval_ms}ms --grace 100ms"
     )
-    with (folder / "log").open("wb") as stream:
+    log = start.folder / "log"
+    with log.open("wb") as stream:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gpuagent", "serve", "--listen", "127.0.0.1:0", *options.split()),
+            *(sys.executable, *start.program, "serve", "--listen", "127.0.0.1:0", *options.split()),
             stderr=stream,
-            env={**os.environ, "LD_LIBRARY_PATH": str(library.parent), ANSWERS: f"{folder}/answers"},
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": str(library.parent),
+                ANSWERS: f"{start.folder}/answers",
+                **start.environment,
+            },
         )
     try:
-        for _ in range(200):
+        for _ in range(400):
             await asyncio.sleep(0.05)
-            match = re.search(r'"url":"([^"]+)"', (folder / "log").read_text())
-            if match:
+            text = log.read_text()
+            match = re.search(r'"url":"([^"]+)"', text)
+            if match and (start.pods != "cluster" or "pods listed" in text):
                 break
         else:
-            raise SystemExit(f"the agent did not start: {(folder / 'log').read_text()}")
+            raise SystemExit(f"the agent did not start: {log.read_text()}")
         yield process, match[1]
     finally:
         process.terminate()
@@ -230,53 +349,96 @@ async def samples_so_far(session: aiohttp.ClientSession, url: str) -> tuple[int,
     return (int(match[1]) if match else 0), text
 
 
-async def measure_idle(library: Path, *, seconds: float) -> float:
+async def measure_idle(start: Start, library: Path, *, seconds: float) -> float:
     """Return the CPU of an agent between samples, in milliseconds per second."""
-    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
-        folder = Path(name)
-        write_node(Load(8, 64, 512), folder)
-        async with agent(folder, library, IDLE_INTERVAL_MS) as (process, _):
-            await asyncio.sleep(2)
-            before = cpu_ms(process)
-            await asyncio.sleep(seconds)
-            return (cpu_ms(process) - before) / seconds
+    async with agent(start, library, IDLE_INTERVAL_MS) as (process, _):
+        await asyncio.sleep(2)
+        before = cpu_ms(process)
+        await asyncio.sleep(seconds)
+        return (cpu_ms(process) - before) / seconds
 
 
-async def measure(load: Load, library: Path, *, idle: float, seconds: float, scrapes: int) -> Cost:
+async def measure(
+    load: Load, start: Start, library: Path, *, idle: float, seconds: float, scrapes: int
+) -> Cost:
     """Measure one agent on one node; `idle` is its CPU between samples, in milliseconds per second."""
-    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
-        folder = Path(name)
-        write_node(load, folder)
-        async with (
-            agent(folder, library, load.interval_ms) as (process, url),
-            aiohttp.ClientSession() as session,
-        ):
-            await asyncio.sleep(1 + 2 * load.interval_ms / 1000)  # the first samples and scrapes are dearer
-            await samples_so_far(session, url)
-            first, _ = await samples_so_far(session, url)
-            before, began = cpu_ms(process), time.monotonic()
-            await asyncio.sleep(seconds)
-            sampling = cpu_ms(process) - before - idle * (time.monotonic() - began)
-            last, text = await samples_so_far(session, url)
-            per_sample = sampling / (last - first)
-            before, began = cpu_ms(process), time.monotonic()
-            for _ in range(scrapes):
-                last_before, last = last, (await samples_so_far(session, url))[0]
-                before += (last - last_before) * per_sample
-            before += idle * (time.monotonic() - began)
-            per_scrape = (cpu_ms(process) - before) / scrapes
-            if load.utilization is not bool(re.search(r"utilization_ratio\{.*\} (0\.[1-9]|1\.0)", text)):
-                raise SystemExit("the agent's utilisation is not that of the simulated node")
-            if load.processes > 1:
-                if "kaishare_agent_attribution_ok 1" not in text:
-                    raise SystemExit(f"the simulated node has a problem: {(folder / 'log').read_text()}")
-                if (load.spread is Spread.FOREIGN) is not bool(re.search(r"pod_flagged\{.*\} 1", text)):
-                    raise SystemExit("the agent's flags are not those of the simulated node")
-            series = sum(line.startswith("kaishare_") for line in text.splitlines())
-            return Cost(per_sample, per_scrape, resident_mib(process), series)
+    async with (
+        agent(start, library, load.interval_ms) as (process, url),
+        aiohttp.ClientSession() as session,
+    ):
+        await asyncio.sleep(1 + 2 * load.interval_ms / 1000)  # the first samples and scrapes are dearer
+        await samples_so_far(session, url)
+        first, _ = await samples_so_far(session, url)
+        before, began = cpu_ms(process), time.monotonic()
+        await asyncio.sleep(seconds)
+        sampling = cpu_ms(process) - before - idle * (time.monotonic() - began)
+        last, text = await samples_so_far(session, url)
+        per_sample = sampling / (last - first)
+        before, began = cpu_ms(process), time.monotonic()
+        for _ in range(scrapes):
+            last_before, last = last, (await samples_so_far(session, url))[0]
+            before += (last - last_before) * per_sample
+        before += idle * (time.monotonic() - began)
+        per_scrape = (cpu_ms(process) - before) / scrapes
+        first, before, began = last, cpu_ms(process), time.monotonic()
+        for _ in range(scrapes):
+            async with session.get(f"{url}/api/v1/shares") as response:
+                body = await response.read()
+        last, _ = await samples_so_far(session, url)
+        before += (last - first) * per_sample + idle * (time.monotonic() - began) + per_scrape
+        per_request = (cpu_ms(process) - before) / scrapes
+        check(load, text, start.folder / "log")
+        return Cost(
+            sample_ms=per_sample,
+            scrape_ms=per_scrape,
+            resident_mib=resident_mib(process),
+            series=sum(line.startswith("kaishare_") for line in text.splitlines()),
+            scrape_bytes=len(text.encode()),
+            api_ms=per_request,
+            api_bytes=len(body),
+        )
 
 
-async def run(seconds: float, scrapes: int) -> int:
+def check(load: Load, text: str, log: Path) -> None:
+    """Check that the agent judges the simulated node as it is.
+
+    Raises:
+        SystemExit: /metrics says otherwise.
+    """
+    if load.utilization is not bool(re.search(r"utilization_ratio\{.*\} (0\.[1-9]|1\.0)", text)):
+        raise SystemExit("the agent's utilisation is not that of the simulated node")
+    if load.processes > 1:
+        if "kaishare_agent_attribution_ok 1" not in text:
+            raise SystemExit(f"the simulated node has a problem: {log.read_text()}")
+        if (load.spread is Spread.FOREIGN) is not bool(re.search(r"pod_flagged\{.*\} 1", text)):
+            raise SystemExit("the agent's flags are not those of the simulated node")
+    if load.processes >= load.pods and text.count('source="bind-request"') < load.pods:
+        raise SystemExit(f"the agent does not know every pod's share: {log.read_text()}")
+
+
+def row(load: Load, cost: Cost, pods: str) -> str:
+    """Return a line with the results."""
+    each = cost.sample_ms / load.processes * 1000
+    scrape, api = cost.scrape_bytes / 1000, cost.api_bytes / 1000
+    unreported = "" if load.utilization else ", no utilisation"
+    return (
+        f"{load.pods:4} {load.processes:9}   {cost.series:6}   {cost.sample_ms:6.2f}   {each:8.1f} µs"
+        f"   {cost.scrape_ms:6.2f} {scrape:7.0f}   {cost.api_ms:6.2f} {api:7.0f}"
+        f"   {cost.resident_mib:8.1f}   every {load.interval_ms} ms{pods}{unreported}"
+        f"{load.spread}"
+    )
+
+
+def machine() -> str:
+    """Return the machine and the date, for comparisons."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, {model[1] if model else platform.machine()}, {os.cpu_count()} cores,"
+        f" Python {platform.python_version()}"
+    )
+
+
+async def run(seconds: float, scrapes: int, quiet_minutes: float) -> int:
     """Measure every load and print the results; return 1 if the largest node exceeds a limit of `MOST`."""
     loads = [Load(8, 64, processes) for processes in (1, 64, 512, 1024, 2048, 4096)]
     loads[3:3] = [Load(8, 64, 512, spread) for spread in (Spread.EVERYWHERE, Spread.FOREIGN)]
@@ -285,32 +447,98 @@ async def run(seconds: float, scrapes: int) -> int:
         for spread in (Spread.OWN, Spread.EVERYWHERE)
         for utilization in (False, True)
     ]
-    print("8 GPUs, 64 pods; CPU in ms, peak resident memory in MiB")
-    print("processes   series   sample   per process   scrape   resident")
+    large = Load(8, 512, 4096, interval_ms=LARGE_INTERVAL_MS)
+    print(machine())
+    print("8 GPUs; CPU in ms, sizes in kB, peak resident memory in MiB")
+    print("pods processes   series   sample   per process   scrape    size   /api/…    size   resident")
     worst = dict.fromkeys(MOST, 0.0)
     limited = {Spread.OWN: set(MOST), Spread.EVERYWHERE: {"resident_mib"}, Spread.FOREIGN: {"resident_mib"}}
-    with tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name:
+
+    async def add(load: Load, start: Start, pods: str = "") -> None:
+        at_least = 8 * load.interval_ms / 1000
+        cost = await measure(load, start, library, idle=idle, seconds=max(seconds, at_least), scrapes=scrapes)
+        print(row(load, cost, pods), flush=True)
+        is_limited = load.pods == 64 and load.processes == 512 and load.utilization
+        if is_limited and not (pods and load.spread is not Spread.OWN):
+            for figure in limited[load.spread]:
+                worst[figure] = max(worst[figure], getattr(cost, figure))
+
+    async with AsyncExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="kaishare-benchmark-"))
         library = built_library(Path(name))
-        idle = await measure_idle(library, seconds=2 * seconds)
+        async with with_pods_file(Load(8, 64, 512)) as start:
+            idle = await measure_idle(start, library, seconds=2 * seconds)
         print(f"between samples: {idle:.2f} ms a second, not included below")
-        for load in loads:
-            at_least = 8 * load.interval_ms / 1000
-            cost = await measure(load, library, idle=idle, seconds=max(seconds, at_least), scrapes=scrapes)
-            each = cost.sample_ms / load.processes * 1000
-            print(
-                f"{load.processes:9}   {cost.series:6}   {cost.sample_ms:6.2f}   {each:8.1f} µs"
-                f"   {cost.scrape_ms:6.2f}   {cost.resident_mib:8.1f}"
-                f"   every {load.interval_ms} ms{'' if load.utilization else ', no utilisation'}"
-                f"{load.spread}",
-                flush=True,
-            )
-            if load.processes == 512 and load.utilization:
-                for figure in limited[load.spread]:
-                    worst[figure] = max(worst[figure], getattr(cost, figure))
+        for load in (*loads, large):
+            async with with_pods_file(load) as start:
+                await add(load, start)
+        if assets_folder() is None:
+            print("no rows by a service account: KUBEBUILDER_ASSETS names no folder with kube-apiserver")
+        else:
+            made = await stack.enter_async_context(cluster())
+            for load in (*(Load(8, 64, 512, spread) for spread in Spread), large):
+                async with made.node(load) as folder:
+                    idle = await measure_idle(made.by_account(folder), library, seconds=2 * seconds)
+                    await add(load, made.by_account(folder), ", by a service account")
+                    if load.spread is Spread.OWN:
+                        await add(load, made.by_kubeconfig(folder), ", by a kubeconfig")
+            await count_requests(made, library, quiet_minutes)
     for figure, most in MOST.items():
         verdict = "within" if worst[figure] <= most else "OVER"
         print(f"8 GPUs × 64 processes × 64 pods: {figure} {worst[figure]:.2f}, {verdict} {most:g}")
     return int(any(worst[figure] > most for figure, most in MOST.items()))
+
+
+async def count_requests(made: Cluster, library: Path, quiet_minutes: float) -> None:
+    """Print what an agent asks of the API server at its start, and in minutes in which nothing changes."""
+    log = audit_log(made.plane.folder)
+    async with (
+        made.node(Load(8, 64, 512, namespaces=60)) as folder,
+        counting_link(made.plane.port) as link,
+    ):
+        earlier = len(audited(log))
+        async with agent(made.by_account(folder, link.port), library, 5000) as (process, _):
+            await asyncio.sleep(SETTLED_SECONDS)
+            at_start = audited(log)[earlier:]
+            cpu, sent, received = cpu_ms(process), link.sent, link.received
+            print(
+                f"start, 64 pods in 60 namespaces: {len(at_start)} requests, {cpu / 1000:.1f} s CPU,"
+                f" {sent / 1000:.0f} kB from the API server, {received / 1000:.0f} kB to it,"
+                f" {link.connections} connections"
+            )
+            print(listed(at_start))
+            began = time.monotonic()
+            await asyncio.sleep(quiet_minutes * 60)
+            passed = time.monotonic() - began
+            quiet = audited(log)[earlier + len(at_start) :]
+            print(
+                f"{quiet_minutes:g} quiet minutes, a sample every 5 s: {len(quiet)} requests,"
+                f" {(cpu_ms(process) - cpu) / 1000:.1f} s CPU,"
+                f" {(link.sent - sent) / 1000:.0f} kB from the API server,"
+                f" {(link.received - received) / 1000:.0f} kB to it"
+            )
+            print(listed(quiet))
+            print_multiples(at_start, quiet, passed, link.sent - sent)
+
+
+def listed(requests: Sequence[AgentRequest]) -> str:
+    """Return the number of requests by kind, one line each."""
+    return "\n".join(f"  {count:5} {name}" for name, count in counted(requests).most_common()) or "  none"
+
+
+def print_multiples(
+    at_start: Sequence[AgentRequest], quiet: Sequence[AgentRequest], seconds: float, sent: int
+) -> None:
+    """Print the load of the API server by many agents, as multiples of one."""
+    watches = len({request.resource for request in at_start if request.verb == "watch"})
+    from_etcd = sum(request.is_quorum_read for request in quiet)
+    print("agents   open watches   requests/s   of these from etcd   kB/s   requests of a start at once")
+    for nodes in NODES:
+        print(
+            f"{nodes:6}   {nodes * watches:12}   {nodes * len(quiet) / seconds:10.2f}"
+            f"   {nodes * from_etcd / seconds:18.2f}   {nodes * sent / seconds / 1000:4.1f}"
+            f"   {nodes * len(at_start):27}"
+        )
 
 
 def main() -> None:
@@ -318,8 +546,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0, help="seconds of sampling per row")
     parser.add_argument("--scrapes", type=int, default=40, help="scrapes per row")
+    parser.add_argument(
+        "--quiet-minutes",
+        type=float,
+        default=2.0,
+        help="minutes in which requests to the API server are counted",
+    )
     options = parser.parse_args()
-    sys.exit(asyncio.run(run(options.seconds, options.scrapes)))
+    sys.exit(asyncio.run(run(options.seconds, options.scrapes, options.quiet_minutes)))
 
 
 if __name__ == "__main__":

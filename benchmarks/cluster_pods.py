@@ -22,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.agent import MIB, TOTAL_MIB, cpu_ms, gpu_uuid
+from benchmarks.agent_cluster import PROGRAM
 from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
 from tests.support.administrator import Administrator, right
@@ -35,15 +36,6 @@ NODE = "node-1"
 GPUS = 8
 PROCESSES = 64  # on each GPU
 AT_ONCE = 16
-# As `python -m gpuagent` in a pod, but for the folder where the kubelet would mount its credentials.
-PROGRAM = """
-import sys
-from pathlib import Path
-from kube.access import InCluster
-InCluster.__init__.__kwdefaults__["folder"] = Path(sys.argv.pop(1))
-from gpuagent.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 def pods_elsewhere(count: int) -> Iterable[dict[str, Any]]:
@@ -165,7 +157,7 @@ async def measure(pods: int, on_node: int, seconds: float, plane: ControlPlane, 
         )
         rights = [
             right("pods", "list", "watch"),
-            right("bindrequests", "get", group="scheduling.run.ai"),
+            right("bindrequests", "list", "watch", group="scheduling.run.ai"),
             right("nodes", "get"),
             right("namespaces", "get"),
         ]

@@ -20,7 +20,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.cluster_pods import NODE, PROGRAM
+from benchmarks.agent_cluster import PROGRAM
+from benchmarks.cluster_pods import NODE
 from benchmarks.cluster_policies import until
 from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
@@ -44,7 +45,7 @@ from tests.support.webhook_in_a_pod import in_a_pod
 MAX_HEALTHZ_SECONDS: Final = 1.0
 AGENT_RIGHTS: Final = (
     right("pods", "list", "watch"),
-    right("bindrequests", "get", group="scheduling.run.ai"),
+    right("bindrequests", "list", "watch", group="scheduling.run.ai"),
     right("nodes", "get"),
     right("namespaces", "get"),
     right("events", "create", "patch"),

@@ -25,6 +25,7 @@ from gpuagent.top.client import PATH, Received, age_of_figures
 from kube.client import KubeClient, PodResponse
 from kube.errors import ApiError, Unreachable, status_error
 from kube.objects import ObjectMeta
+from kube.pod_readiness import PodReadiness
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.http.authentication import OWN_HEADER
 from service.text import MALFORMED, one_line, quoted
@@ -36,7 +37,9 @@ MOST_AT_ONCE: Final = 16
 """Maximum number of concurrent requests to agents."""
 
 NETWORK_ADVICE: Final = "check that networkPolicies.apiServerCIDRs lets the API server reach the agents"
-_SELECTOR: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
+AGENT_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
+"""Label selector of the agents' DaemonSet and pods."""
+
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 _PORT: Final = 9445
 _PORT_NAME: Final = "http"
@@ -83,35 +86,10 @@ class _Spec(Struct, rename="camel", frozen=True):
     containers: list[_Container] = []
 
 
-class _Waiting(Struct, frozen=True):
-    reason: str = ""
-
-
-class _ContainerState(Struct, frozen=True):
-    waiting: _Waiting | None = None
-
-
-class _ContainerStatus(Struct, rename="camel", frozen=True):
-    restart_count: int = 0
-    state: _ContainerState = _ContainerState()
-
-
-class _Condition(Struct, frozen=True):
-    type: str
-    status: str
-    reason: str = ""
-
-
-class _Status(Struct, rename="camel", frozen=True):
-    phase: str = ""
-    conditions: list[_Condition] | None = None
-    container_statuses: list[_ContainerStatus] | None = None
-
-
 class _Pod(Struct, frozen=True):
     metadata: _Metadata
     spec: _Spec
-    status: _Status = _Status()
+    status: PodReadiness = PodReadiness()
 
 
 _pod = msgspec.json.Decoder(_Pod)
@@ -134,7 +112,7 @@ class AgentPod:
     created_at: datetime | None
     is_ready: bool
     trouble: str
-    """Why the pod is not ready, from its status, such as `CrashLoopBackOff`; empty for a ready pod."""
+    """Why the pod is not ready, in the scheduler's or the kubelet's words; empty for a ready pod."""
     restarts: int
     is_running: bool = True
     """Whether its phase is Running, so that it may answer although it is not ready."""
@@ -235,7 +213,7 @@ class Agents:
         """
         path = f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods"
         pods: list[AgentPod] = []
-        async with self._client.list_objects(path, params={"labelSelector": _SELECTOR}) as objects:
+        async with self._client.list_objects(path, params={"labelSelector": AGENT_LABELS}) as objects:
             async for item in objects:
                 try:
                     pods.append(_agent_pod(_pod.decode(item)))
@@ -383,9 +361,6 @@ def _status_and_text(response: PodResponse) -> str:
 def _agent_pod(pod: _Pod) -> AgentPod:
     metadata, status = pod.metadata, pod.status
     ports = [port for container in pod.spec.containers for port in container.ports or ()]
-    is_ready = any(
-        condition.type == "Ready" and condition.status == "True" for condition in status.conditions or ()
-    )
     return AgentPod(
         namespace=metadata.namespace,
         name=metadata.name,
@@ -395,9 +370,9 @@ def _agent_pod(pod: _Pod) -> AgentPod:
         port=next((port.container_port for port in ports if port.name == _PORT_NAME), _PORT),
         version=(metadata.labels or {}).get(VERSION_LABEL, ""),
         created_at=metadata.creation_timestamp,
-        is_ready=is_ready,
-        trouble="" if is_ready else _trouble(status),
-        restarts=sum(container.restart_count for container in status.container_statuses or ()),
+        is_ready=status.is_ready,
+        trouble=status.trouble,
+        restarts=status.restarts,
         is_running=status.phase == "Running",
         is_terminating=metadata.deletion_timestamp is not None,
     )
@@ -411,16 +386,3 @@ def _is_probed_with_tls(container: _Container) -> bool:
     """Whether the kubelet probes the container over TLS, as it must if the port has TLS."""
     probes = (container.readiness_probe, container.liveness_probe, container.startup_probe)
     return any(probe and probe.http_get and probe.http_get.scheme == _HTTPS for probe in probes)
-
-
-def _trouble(status: _Status) -> str:
-    """Return the most specific reason of a pod that is not ready."""
-    for container in status.container_statuses or ():
-        if container.state.waiting is not None and container.state.waiting.reason:
-            return one_line(container.state.waiting.reason, _LONGEST_REASON)
-    for condition in status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status == "False":
-            return one_line(condition.reason or "not scheduled", _LONGEST_REASON)
-    return (
-        "not ready" if status.phase == "Running" else one_line(status.phase or "no status", _LONGEST_REASON)
-    )

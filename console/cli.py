@@ -25,7 +25,8 @@ from service.command import Parser, UsageError, namespace_name, read_by, run_com
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
-from webhook.cli import add_doctor_options, add_explain, add_running_default_mode
+from webhook.cli import add_doctor_options, add_running_default_mode
+from webhook.explain.arguments import add_explain
 from webhook.namespaces.documents import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
@@ -101,6 +102,13 @@ def _add_doctor(commands: Any) -> None:
         " 5m)",
     )
     examining.add_argument(
+        "-n",
+        "--namespace",
+        type=read_by(namespace_name),
+        metavar="NAMESPACE",
+        help="check the policy of this namespace only, with rights in it (default: the whole cluster)",
+    )
+    examining.add_argument(
         "--pre",
         action="store_true",
         help="check what an installation of kaishare needs and would change, before there is one",
@@ -111,8 +119,11 @@ def _add_doctor(commands: Any) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     from console.doctor.command import DoctorSettings, run  # noqa: PLC0415 - imports only what is needed
 
+    if arguments.pre and arguments.namespace is not None:
+        raise UsageError("give --pre or --namespace, not both")
     settings = DoctorSettings(
         cluster=parse_cluster_options(arguments),
+        namespace=arguments.namespace,
         configuration=arguments.webhook_configuration,
         agents=parse_agent_options(arguments),
         output=arguments.output,
@@ -143,7 +154,7 @@ def _add_policies(commands: Any) -> None:
         "--output",
         choices=("table", "wide", "json", "yaml"),
         default="table",
-        help="output format; wide has more columns (default %(default)s)",
+        help="output format; wide has every value, one below the other (default %(default)s)",
     )
     add_running_default_mode(listing)
     listing.set_defaults(run=_policies)

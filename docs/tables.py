@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from docs import api_schema
 from kai.key_classes import PREFIXES, TABLE, KeyClass, On
 from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from webhook.policy.distributed import EVIDENCE
@@ -87,6 +88,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "reasons-admitted": _reasons(Group.ADMITTED),
     "reasons-labels": _reasons(Group.LABELS),
     "reasons-failed": _reasons(Group.FAILED),
+    "api-objects": api_schema.objects,
     "kai-prefixes": _prefixes,
     **{f"kai-keys-{rule}": _kai_keys(rule) for rule in KeyClass},
 }
@@ -98,9 +100,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def main(files: list[str]) -> None:
-    """Rewrite the files whose tables are not up to date."""
+    """Rewrite the files: the tables of a document, or the whole schema of the agent's API."""
     for file in map(Path, files):
-        file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")
+        is_schema = file.name == api_schema.FILE
+        text = api_schema.schema_text() if is_schema else written(file.read_text(encoding="utf-8"))
+        file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

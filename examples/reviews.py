@@ -22,7 +22,7 @@ class AdmittedPod:
     """A pod after its review."""
 
     source: FoundPod
-    document: dict[str, Any]
+    document: Mapping[str, Any]
     warnings: tuple[str, ...]
     """Warnings for the client that creates the pod: kubectl, or a controller."""
 

@@ -1,9 +1,15 @@
-"""Types of the agent's JSON API `/api/v1/shares`, as far as `top` shows it. None is an unknown value."""
+"""Types of the agent's JSON API `/api/v1/shares`: what `top` decodes, and the source of its JSON Schema.
 
-from typing import Any
+None is an unknown value, and null in JSON. A field with a default may be missing in the response of an older
+agent. docs/api.md has the fields with these descriptions.
+"""
+
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
+
+PATH = "/api/v1/shares"
 
 
 class ApiObject(Struct, rename="camel", frozen=True, gc=False):
@@ -14,128 +20,312 @@ class ApiObject(Struct, rename="camel", frozen=True, gc=False):
 
 
 class ApiProblem(ApiObject, frozen=True, gc=False):
-    """Why something is unknown."""
+    """A reason why figures are unknown or verdicts suspended, or a problem of a reservation pod."""
 
-    reason: str
-    gpu_uuid: str = ""
-    detail: str = ""
+    reason: Annotated[str, Meta(description="As `reason` of `kaishare_agent_attribution_problem`.")]
+    gpu_uuid: Annotated[
+        str,
+        Meta(
+            description="UUID of the GPU or MIG device; `index-3` for a GPU that never answered; empty if"
+            " the problem"
+            " concerns the whole node."
+        ),
+    ] = ""
+    detail: Annotated[str, Meta(description="One line for a person.")] = ""
 
 
 class ApiGpu(ApiObject, frozen=True, gc=False):
-    """The sums of one GPU, in bytes."""
+    """One GPU that answered in the sample, with its sums."""
 
-    uuid: str
-    index: int
-    model: str = ""
-    mig: bool = False
-    total_bytes: int | None = None
-    used_bytes: int | None = None
-    promised_bytes: int | None = None
-    host_bytes: int | None = None
-    unattributed_bytes: int | None = None
+    uuid: Annotated[str, Meta(description="UUID of the GPU.")]
+    index: Annotated[int, Meta(description="Index of the GPU in the driver's list.")]
+    model: Annotated[str, Meta(description="Name of the model, as the driver has it.")] = ""
+    mig: Annotated[bool, Meta(description="Whether the GPU is in MIG mode.")] = False
+    total_bytes: Annotated[
+        int | None,
+        Meta(description="Total memory, in bytes. Null if the driver does not report it."),
+    ] = None
+    used_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Total minus free minus reserved memory, in bytes. Null if the driver does not"
+            " report it."
+        ),
+    ] = None
+    reserved_bytes: Annotated[
+        int | None,
+        Meta(description="Memory that the driver reserves, in bytes. Null if the driver does not report it."),
+    ] = None
+    memory_unknown: Annotated[
+        str | None,
+        Meta(
+            description="Why the driver does not report the memory of the GPU, in one line. Null while it"
+            " does."
+        ),
+    ] = None
+    promised_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Sum of the pods' shares of the GPU, in bytes. Null if the pods, or the share of"
+            " one of"
+            " them on this GPU, are unknown."
+        ),
+    ] = None
+    host_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Memory of processes outside of the node's pods and of reservation pods, in bytes."
+            " Null if"
+            " the memory of such a process, or the owner of any process, is unknown."
+        ),
+    ] = None
+    unattributed_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Used memory that no process accounts for, in bytes; may be negative. Null if the"
+            " memory of"
+            " the GPU or of a process, or the list of processes, is unknown."
+        ),
+    ] = None
 
 
 class ApiAmount(ApiObject, frozen=True, gc=False):
-    """A share or a limit, in bytes."""
+    """A share or a limit on one GPU."""
 
-    bytes: int
-    source: str
+    bytes: Annotated[int, Meta(description="Amount of memory, in bytes.")]
+    source: Annotated[
+        str,
+        Meta(
+            description="Origin of the amount, as `source` of `kaishare_pod_gpu_memory_share_bytes` or"
+            " `…_limit_bytes`."
+        ),
+    ]
+
+
+BytesOnGpu: TypeAlias = Annotated[
+    int | None,
+    Meta(description="Memory, in bytes. Null if the share is a fraction of a GPU whose memory is unknown."),
+]
 
 
 class ApiCandidate(ApiObject, frozen=True, gc=False):
-    """A pod's share according to one source."""
+    """The share of a pod according to one source."""
 
-    source: str
-    says: str = ""
-    """The source's own words."""
-    counts: bool = True
-    """Whether the source may decide the share."""
-    bytes_per_gpu: dict[str, int | None] = {}
-    """By GPU UUID; the key is empty while the GPU is unknown."""
+    source: Annotated[str, Meta(description="Origin of the share, as in a share.")]
+    says: Annotated[str, Meta(description="The share in the source's own form, such as `portion 0.50`.")] = ""
+    counts: Annotated[
+        bool,
+        Meta(
+            description="False if the source never decides the share. The agent omits the field where it"
+            " is true."
+        ),
+    ] = True
+    bytes_per_gpu: Annotated[
+        dict[str, BytesOnGpu],
+        Meta(
+            description="Memory by UUID of the GPU, in bytes. The key is empty while the GPU is unknown. A"
+            " value is"
+            " null if the share is a fraction of a GPU whose memory is unknown."
+        ),
+    ] = {}
 
 
 class ApiHolding(ApiObject, frozen=True, gc=False):
-    """The memory of a pod on one GPU, in bytes, and its utilisation."""
+    """The memory and utilisation of a pod on one GPU or MIG device."""
 
-    gpu_uuid: str
-    gpu: int
-    mig: bool = False
-    used_bytes: int | None = None
-    utilization_ratio: float | None = None
-    """From 0 to 1; None if unknown, and from an agent that does not measure it."""
-    processes: int = 0
+    gpu_uuid: Annotated[str, Meta(description="UUID of the GPU or MIG device.")]
+    gpu: Annotated[int, Meta(description="Index of the GPU.")]
+    mig: Annotated[bool, Meta(description="Whether the GPU is in MIG mode; there is no verdict then.")] = (
+        False
+    )
+    used_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Memory of the pod's processes, in bytes; 0 without a process. Null if the memory"
+            " or the"
+            " owner of a process that may belong to the pod is unknown."
+        ),
+    ] = None
+    utilization_ratio: Annotated[
+        float | None,
+        Meta(
+            description="Part of the last interval in which the pod's processes had a kernel running, from"
+            " 0 to 1."
+            " Null if the driver does not report it, or without a previous sample of at most 12 s before."
+        ),
+    ] = None
+    processes: Annotated[
+        int | None,
+        Meta(
+            description="Number of the pod's processes. Null if the list of processes is missing or cut at"
+            " 950, or"
+            " the owner of a process that may belong to the pod is unknown."
+        ),
+    ] = None
 
     @property
     def known_processes(self) -> int | None:
-        """The number of processes; None if unknown, which the response writes as 0 beside unknown memory."""
+        """The number of processes; None if unknown, which an older agent writes as 0 beside unknown"
+        " memory."""
         return self.processes if self.processes or self.used_bytes is not None else None
 
 
 class ApiVerdict(ApiObject, frozen=True, gc=False):
-    """The verdict on one pod for one reason on one GPU."""
+    """The verdict on one pod for one reason on one GPU. A pod that is not judged for a reason has no"
+    " entry."""
 
-    reason: str
-    gpu_uuid: str = ""
-    flagged: bool = False
-    lasted_seconds: float | None = None
-    """Duration of the current uninterrupted violation; None if there is none."""
-    balance_seconds: float | None = None
-    """Seconds that count towards the grace; None from an agent without a balance."""
-    used_bytes: int | None = None
-    allowed_bytes: int | None = None
+    reason: Annotated[str, Meta(description="As `reason` of `kaishare_pod_flagged`.")]
+    gpu_uuid: Annotated[str, Meta(description="UUID of the GPU; empty if the pod's GPU is unknown.")] = ""
+    flagged: Annotated[bool, Meta(description="Whether the pod is flagged.")] = False
+    lasted_seconds: Annotated[
+        float | None,
+        Meta(
+            description="Duration of the present, uninterrupted violation, in seconds. Null if the newest"
+            " sample"
+            " shows none."
+        ),
+    ] = None
+    balance_seconds: Annotated[
+        float | None,
+        Meta(
+            description="Seconds that count towards the grace. Null only from an older agent without a"
+            " balance."
+        ),
+    ] = None
+    used_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Memory that was compared, in bytes. Null if only a lower bound is known, or if the"
+            " reason is not about memory."
+        ),
+    ] = None
+    used_at_least_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Lower bound of the memory that was compared, in bytes. Null if `usedBytes` is known,"
+            " or if the reason is not about memory."
+        ),
+    ] = None
+    allowed_bytes: Annotated[
+        int | None,
+        Meta(
+            description="Share or limit that it was compared with, without slack, in bytes. Null if there"
+            " is none."
+        ),
+    ] = None
 
 
 class ApiOverSharePolicy(ApiObject, frozen=True, gc=False):
-    """The namespace's settings for pods above their share."""
+    """The settings of a pod's namespace for pods above their share."""
 
-    evict: bool = False
-    grace_seconds: float | None = None
+    evict: Annotated[bool, Meta(description="Whether the namespace asks for eviction.")] = False
+    grace_seconds: Annotated[
+        float | None,
+        Meta(
+            description="Grace of the namespace, in seconds. Null if the namespace sets none; the agent's"
+            " `--grace`"
+            " applies then."
+        ),
+    ] = None
 
 
 class ApiTenant(ApiObject, frozen=True, gc=False):
-    """A pod's names in its vCluster."""
+    """The names of a pod inside its vCluster."""
 
-    name: str
-    namespace: str
-    pod: str
+    name: Annotated[str, Meta(description="Name of the vCluster.")]
+    namespace: Annotated[str, Meta(description="Namespace inside the vCluster.")]
+    pod: Annotated[str, Meta(description="Name of the pod inside the vCluster.")]
 
 
 class ApiWorkload(ApiObject, frozen=True, gc=False):
-    """A pod's workload, as its metadata names it."""
+    """The workload of a pod, from metadata that the pod's owner can write."""
 
-    kind: str
-    name: str
+    kind: Annotated[str, Meta(description="Kind of the controller, such as `Deployment`.")]
+    name: Annotated[str, Meta(description="Name of the controller.")]
 
 
 class ApiPod(ApiObject, frozen=True, gc=False):
-    """One pod with its shares, usage and verdicts."""
+    """One pod that has a share, an assigned GPU, or memory on a GPU, with its verdicts."""
 
-    namespace: str
-    name: str
-    uid: str
-    phase: str = ""
-    queue: str | None = None
-    size: str | None = None
-    """Name of the size; None without one, and from an agent that does not report it."""
-    workload: ApiWorkload | None = None
-    vcluster: ApiTenant | None = None
-    gpu_groups: list[str] = []
-    gpu_uuids: list[str] = []
-    gpu_unresolved: bool = False
-    """Whether the pod has a share of a GPU that is unknown."""
-    has_unsized_gpus: bool = False
-    """Whether the pod gets GPUs by a ResourceClaim or a resource without a known size."""
-    lacks_reservation: bool = False
-    shares: dict[str, ApiAmount] = {}
-    limits: dict[str, ApiAmount] = {}
-    candidates: list[ApiCandidate] = []
-    """The best candidate comes first."""
-    over_share_policy: ApiOverSharePolicy | None = field(default=None, name="asked")
-    share_changed: str | None = None
-    """Differences of the share from a better source; None without one."""
-    notes: list[str] = []
-    gpus: list[ApiHolding] = []
-    verdicts: list[ApiVerdict] = []
+    namespace: Annotated[str, Meta(description="Namespace of the pod on the host.")]
+    name: Annotated[str, Meta(description="Name of the pod on the host.")]
+    uid: Annotated[str, Meta(description="UID of the pod.")]
+    phase: Annotated[str, Meta(description="`status.phase` of the pod; empty if the pod has none.")] = ""
+    queue: Annotated[
+        str | None,
+        Meta(description="Queue label as the agent first saw it. Null if the pod had none."),
+    ] = None
+    size: Annotated[
+        str | None,
+        Meta(
+            description="Name of the size, as the agent first saw it. Null if the pod has none, or from an"
+            " older agent."
+        ),
+    ] = None
+    workload: Annotated[
+        ApiWorkload | None, Meta(description="Workload of the pod. Null if the pod has no controller.")
+    ] = None
+    vcluster: Annotated[
+        ApiTenant | None,
+        Meta(description="Names inside the vCluster. Null if the pod belongs to the host."),
+    ] = None
+    gpu_groups: Annotated[list[str], Meta(description="KAI's GPU groups of the pod.")] = []
+    gpu_uuids: Annotated[
+        list[str],
+        Meta(description="UUIDs of the assigned GPUs; empty if the pod has none, or if they are unknown."),
+    ] = []
+    gpu_unresolved: Annotated[
+        bool, Meta(description="Whether the pod has a share of a GPU that is unknown.")
+    ] = False
+    has_unsized_gpus: Annotated[
+        bool,
+        Meta(
+            description="Whether the pod gets GPUs by a ResourceClaim or by a resource whose size its"
+            " manifest does not"
+            " state."
+        ),
+    ] = False
+    lacks_reservation: Annotated[
+        bool,
+        Meta(description="Whether the pod runs with a share in a group that has no reservation pod."),
+    ] = False
+    shares: Annotated[
+        dict[str, ApiAmount],
+        Meta(
+            description="The share in force, by UUID of the GPU. No entry for a GPU whose share is unknown."
+        ),
+    ] = {}
+    limits: Annotated[
+        dict[str, ApiAmount],
+        Meta(description="The limit of an enforcer, by UUID of the GPU. No entry for a GPU without a limit."),
+    ] = {}
+    candidates: Annotated[
+        list[ApiCandidate], Meta(description="The share according to each source, the best source first.")
+    ] = []
+    over_share_policy: Annotated[
+        ApiOverSharePolicy | None,
+        Meta(
+            description="Settings of the pod's namespace for pods above their share. Null if the namespace"
+            " has none,"
+            " or its labels are unknown."
+        ),
+    ] = field(default=None, name="asked")
+    share_changed: Annotated[
+        str | None,
+        Meta(
+            description="How the pod's annotations differ from the record that counts. Null if they do not."
+        ),
+    ] = None
+    notes: Annotated[
+        list[str], Meta(description="Invalid values of the pod, one line each; at most nine.")
+    ] = []
+    gpus: Annotated[
+        list[ApiHolding], Meta(description="Every GPU that the pod uses, or that is assigned to it.")
+    ] = []
+    verdicts: Annotated[
+        list[ApiVerdict],
+        Meta(description="Every reason for which the pod is judged, on each GPU."),
+    ] = []
 
     def share_on(self, gpu_uuid: str) -> ApiAmount | None:
         """Return the share on a GPU; by the best candidate if the GPU is unknown ("") or does not respond."""
@@ -149,19 +339,54 @@ class ApiPod(ApiObject, frozen=True, gc=False):
 class AgentResponse(ApiObject, frozen=True, gc=False):
     """The root of the response: the node, its GPUs and its pods."""
 
-    node: str
-    simulated: bool = False
-    driver_version: str | None = None
-    sample_timestamp: float | None = None
-    last_good_sample_timestamp: float | None = None
-    """Unix time, on the agent's clock."""
-    attribution_ok: bool | None = None
-    flag_transitions: dict[str, dict[str, int]] = {}
-    """Flags raised, cleared and dropped since the agent started, by reason; empty from an agent that does not
-    count them."""
-    problems: list[ApiProblem] = []
-    gpus: list[ApiGpu] = []
-    pods: list[ApiPod] = []
+    node: Annotated[str, Meta(description="Name of the node.")]
+    simulated: Annotated[
+        bool, Meta(description="Whether the figures are synthetic (`--gpus simulated:…`).")
+    ] = False
+    driver_version: Annotated[
+        str | None,
+        Meta(
+            description="Version of the driver. Null if the driver has not reported it in the newest sample."
+        ),
+    ] = None
+    sample_timestamp: Annotated[
+        float | None,
+        Meta(
+            description="Unix time of the sample that is shown, in seconds. Null before the first sample,"
+            " and while"
+            " the last one is stale: `gpus` and `pods` are empty then, which means unknown and not none."
+        ),
+    ] = None
+    last_good_sample_timestamp: Annotated[
+        float | None,
+        Meta(
+            description="Unix time of the last sample for which the driver answered, in seconds, on the"
+            " agent's clock."
+            " Null before the first one."
+        ),
+    ] = None
+    attribution_ok: Annotated[
+        bool | None,
+        Meta(
+            description="False while a problem of the node or of every GPU suspends all verdicts. Null"
+            " before the"
+            " first sample."
+        ),
+    ] = None
+    flag_transitions: Annotated[
+        dict[str, dict[str, int]],
+        Meta(
+            description="Flags since the agent started: by reason, the numbers `raised`, `cleared` and"
+            " `dropped`. Empty"
+            " from an older agent."
+        ),
+    ] = {}
+    problems: Annotated[list[ApiProblem], Meta(description="All present problems.")] = []
+    gpus: Annotated[
+        list[ApiGpu],
+        Meta(description="The GPUs that answered; one that did not is in `problems`."),
+    ] = []
+    pods: Annotated[list[ApiPod], Meta(description="The pods with GPUs, by namespace and name.")] = []
 
 
 def transitions_text(response: AgentResponse) -> str:

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from gpuagent.names import may_name_object
-from kai.own_labels import EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
+from gpuagent.shares.limits import GpuSharingMode
+from kai.own_labels import AGENT_EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
 from service.command import (
     TOKENS,
@@ -102,6 +103,15 @@ def _parser() -> argparse.ArgumentParser:
         help="mean time between two samples; each one varies by up to 20%% (default %(default)s)",
     )
     serving.add_argument(
+        "--gpu-sharing-mode",
+        type=read_by(GpuSharingMode.parse),
+        metavar="MODE",
+        help=(
+            "global.gpuSharingMode of KAI's chart; it decides whether a memory limit above the share counts:"
+            f" {', '.join(GpuSharingMode)} (default: unknown; such pods are flagged and not evicted)"
+        ),
+    )
+    serving.add_argument(
         "--grace",
         type=read_by(_duration),
         default="2m",
@@ -127,10 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument(
         "--exclude-namespaces",
         type=read_by(namespace_names),
-        default=EXCLUDED_NAMESPACES,
+        default=AGENT_EXCLUDED_NAMESPACES,
         metavar="A,B",
         help="namespaces where pods without a share are not flagged and no pod is evicted; replaces "
-        + ",".join(sorted(EXCLUDED_NAMESPACES)),
+        + ",".join(sorted(AGENT_EXCLUDED_NAMESPACES)),
     )
     serving.add_argument(
         "--events",
@@ -331,6 +341,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             reservation_namespace=arguments.reservation_namespace,
             excluded_namespaces=arguments.exclude_namespaces,
             kai_version=arguments.kai_version,
+            gpu_sharing_mode=arguments.gpu_sharing_mode,
             read_config_maps=arguments.read_kai_configmaps,
             authenticates=arguments.authentication == TOKENS,
             certificate_directory=arguments.certs,

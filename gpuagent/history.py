@@ -15,6 +15,8 @@ from typing import Final
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
+from gpuagent.sampling.schedule import LONGEST_GAP
+from gpuagent.verdicts.grounds import OF_RECORDS
 from gpuagent.verdicts.judge import Verdicts
 
 WINDOW_SECONDS: Final = 900.0
@@ -23,8 +25,8 @@ MAX_SERIES: Final = 2048
 """Largest number of pods on GPUs with a history. One series takes about 0.7 KiB."""
 
 _BUCKET_SECONDS: Final = 15.0
-_INTERVALS_IN_A_BUCKET: Final = 1.5
-"""Smallest width of a bucket. Samples are at most 1.4 intervals apart, since their jitter is 20 %."""
+_INTERVALS_IN_A_BUCKET: Final = LONGEST_GAP
+"""Smallest width of a bucket: the longest time between two samples."""
 _MIB: Final = 1 << 20
 _UNKNOWN: Final = -1
 _MAX_MIB: Final = (1 << 31) - 1
@@ -104,7 +106,7 @@ class History:
     """
 
     def __init__(self, *, interval: float, max_series: int = MAX_SERIES) -> None:
-        """Set the seconds between samples; a bucket is at least 1.5 times as wide."""
+        """Set the seconds between samples; a bucket is at least 2.5 times as wide."""
         self.bucket_seconds = max(_BUCKET_SECONDS, interval * _INTERVALS_IN_A_BUCKET)
         self._buckets = max(1, math.ceil(WINDOW_SECONDS / self.bucket_seconds))
         self._max_series = max_series
@@ -238,7 +240,7 @@ def _standings(verdicts: Verdicts) -> dict[SeriesKey, _Standing]:
             state, earlier = standings.get(place, _WITHIN)
             if state is not PodState.FLAGGED:
                 standings[place] = PodState.OVER, since if earlier is None else min(since, earlier)
-        elif place not in standings:
+        elif place not in standings and key.reason not in OF_RECORDS:
             standings[place] = _WITHIN
     return standings
 

@@ -59,7 +59,7 @@ class SamplePipeline:
         self._started_at = clock()
         self._evaluation: Evaluation | None = None
         self._last_good: tuple[float | None, float | None] = None, None
-        """Time of the last response of the driver: on the injected clock, and in Unix time."""
+        """End of the last sample with a GPU: on the injected clock, and in Unix time."""
         self._index: tuple[Inventory, PodIndex] | None = None
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
@@ -91,10 +91,10 @@ class SamplePipeline:
         graces = {
             uid: policy.grace for uid, policy in over_share_policies.items() if policy.grace is not None
         }
-        verdicts, transitions = self._judge.judge(snapshot, graces)
+        verdicts, transitions = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
         self.history.record(snapshot, verdicts)
         if snapshot.is_good:
-            self._last_good = snapshot.taken_at, snapshot.wall_time
+            self._last_good = sample.ended_at, sample.wall_time + sample.seconds
         self._transition_counts.update(
             (transition.verdict.key.reason, transition.change) for transition in transitions
         )

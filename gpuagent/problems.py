@@ -10,7 +10,7 @@ class Cause(StrEnum):
     """The `reason` label of `kaishare_agent_attribution_problem`."""
 
     NVML = "nvml"
-    """The driver does not respond, for one GPU or at all."""
+    """The driver does not respond, or not in time, for one GPU or at all."""
     PROC_DENIED = "proc-denied"
     """The owner of a process on the GPU is unknown: /proc is not readable, or does not show it."""
     PID_NAMESPACE = "pid-namespace"
@@ -20,13 +20,14 @@ class Cause(StrEnum):
     GARBAGE = "garbage"
     """The driver's list is implausible: a process uses more memory than its device has."""
     MEMORY_UNKNOWN = "memory-unknown"
-    """The driver does not report the memory of a process; suspends only the verdicts on its pod."""
+    """The driver does not report the memory of a process; only a lower bound of its pod's memory on that GPU
+    is known."""
     NEGATIVE_UNATTRIBUTED = "negative-unattributed"
     """The processes use more memory than the device reports as used."""
     PODS_STALE = "pods-stale"
     """The source of pods has been silent for 60 s."""
     SAMPLE_STALE = "sample-stale"
-    """The last successful sample is older than three intervals."""
+    """The last successful sample is too old (`sampling.schedule.longest_gap`)."""
     RESERVATION_CONFLICT = "reservation-conflict"
     """One GPU has reservation pods, or pods with whole GPUs, of two namespaces; suspends no verdict."""
     RESERVATION_UNRESOLVED = "reservation-unresolved"
@@ -35,6 +36,11 @@ class Cause(StrEnum):
 
 SUSPENDS_NOTHING: Final = frozenset({Cause.RESERVATION_CONFLICT, Cause.RESERVATION_UNRESOLVED})
 """Tenants can cause these problems. Suspending verdicts would let them escape a flag."""
+
+
+LEAVES_LOWER_BOUNDS: Final = frozenset({Cause.TRUNCATED, Cause.PROC_DENIED})
+"""Problems that hide processes, but leave the others and their owners as they are. The memory of these is a
+lower bound, and a lower bound above a limit still grounds a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ _NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN}
 class Suspension:
     """The scope in which the problems of one moment suspend verdicts.
 
-    `memory-unknown` is not included, since it suspends the verdicts of one pod and not of a GPU. Problems of
+    `memory-unknown` is not included, since it concerns one pod on a GPU and not the GPU. Problems of
     reservation pods suspend nothing.
     """
 
@@ -65,12 +71,18 @@ class Suspension:
     """GPUs whose verdicts are suspended."""
 
     @classmethod
-    def of(cls, problems: Iterable[Problem], present: Collection[str]) -> "Suspension":
+    def of(
+        cls,
+        problems: Iterable[Problem],
+        present: Collection[str],
+        *,
+        ignored: frozenset[Cause] = frozenset(),
+    ) -> "Suspension":
         """Compute the scope from the problems and the UUIDs of the GPUs that responded.
 
-        A lost GPU is represented by its problem.
+        A lost GPU is represented by its problem. `ignored` are causes that are left out.
         """
-        wide = [problem for problem in problems if problem.cause not in _NARROW]
+        wide = [problem for problem in problems if problem.cause not in _NARROW | ignored]
         bad = frozenset(problem.gpu_uuid for problem in wide if problem.gpu_uuid)
         node = any(not problem.gpu_uuid for problem in wide)
         return cls(node or (bool(bad) and bad.issuperset(present)), bad)

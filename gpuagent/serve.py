@@ -24,10 +24,11 @@ from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing
+from gpuagent.sampling.schedule import answer_deadline, longest_gap
 from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, OPEN_PATHS, HttpServer
+from gpuagent.shares.limits import GpuSharingMode
 from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.status import INTERVALS_UNTIL_STALE
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.over_share import GraceBounds, OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
@@ -50,8 +51,9 @@ START_AGAIN: Final = 3
 """Exit status if a new process can do what this process cannot."""
 
 HUNG_SECONDS: Final = 300.0
-"""Maximum duration of one sample before `/healthz` requests a restart. It is long because killing a
-process in the middle of a driver call has frozen GPUs (dcgm-exporter #84)."""
+"""Maximum time without any GPU because driver calls hang, before `/healthz` requests a restart. It is long
+because killing a process in the middle of a driver call has frozen GPUs (dcgm-exporter #84). While another
+GPU responds, a hanging one is no reason for a restart."""
 
 _LOOK_EVERY_SECONDS: Final = 1.0
 
@@ -79,6 +81,8 @@ class Settings:
     reservation_namespace: str
     excluded_namespaces: frozenset[str]
     kai_version: Version | None = None
+    gpu_sharing_mode: GpuSharingMode | None = None
+    """None if the administrator has not stated it."""
     read_config_maps: bool = False
     events: bool = True
     """Whether to write Events for flags, if pods come from the API server."""
@@ -142,7 +146,7 @@ def _node(settings: Settings, log: JsonLog) -> _Node:
         scenario = load_scenario(settings.scenario)
         if settings.node not in (None, scenario.node.name):
             raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
-        simulated = simulated_gpus(scenario)
+        simulated = simulated_gpus(scenario, deadline=answer_deadline(settings.interval))
         return _Node(
             source=simulated, name=simulated.node, pods=simulated.pods_file, proc_root=simulated.proc_root
         )
@@ -150,7 +154,8 @@ def _node(settings: Settings, log: JsonLog) -> _Node:
 
     if not settings.node:
         raise UsageError("--node is required unless the node is simulated")
-    return _Node(source=NvmlGpus(), name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
+    gpus = NvmlGpus(deadline=answer_deadline(settings.interval))
+    return _Node(source=gpus, name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
 
 
 def _simulated_cluster(settings: Settings, log: JsonLog) -> _Node:
@@ -199,7 +204,7 @@ async def _cluster(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterat
 
 
 async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bool]:
-    """Return the exit status, and whether a driver call hangs."""
+    """Return the exit status, and whether a call of the driver or of /proc hangs."""
     async with _cluster(settings, node, log) as cluster:
         return await _serve_cluster(settings, node, cluster, log)
 
@@ -236,10 +241,13 @@ async def _serve_cluster(
 
     pipeline = SamplePipeline(
         pods=pods,
-        share_resolver=ShareResolver(kai_version=settings.kai_version),
+        share_resolver=ShareResolver(
+            kai_version=settings.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
+        ),
         judge=Judge(
             grace=settings.grace,
-            longest_gap=INTERVALS_UNTIL_STALE * settings.interval,
+            interval=settings.interval,
+            longest_gap=longest_gap(settings.interval),
             slack=settings.slack,
             excluded_namespaces=settings.excluded_namespaces,
         ),
@@ -255,7 +263,7 @@ async def _serve_cluster(
         pipeline.status,
         node=node.name,
         is_simulated=node.source.is_simulated,
-        watch=pods.watch if isinstance(pods, ClusterPods) else None,
+        watches=(pods.watch, pods.bind_requests.watch) if isinstance(pods, ClusterPods) else (),
         counts=Counts(
             events=actions.events if actions else {},
             evictions=actions.evictions if actions else {},
@@ -307,7 +315,7 @@ async def _serve_cluster(
     finally:
         sampler.stop()
         await port.stop()
-    is_hung = sampler.seconds_since_start_of_call > 0
+    is_hung = sampler.has_unanswered_call
     for reason in fatal:
         log(reason, ERROR)
     log("stopped", hung=is_hung)
@@ -377,5 +385,7 @@ async def _watch(pipeline: SamplePipeline, seconds: float) -> None:
 
 
 def _unhealthy_reason(sampler: Sampler) -> str:
-    hung = sampler.seconds_since_start_of_call
-    return f"the current sample has been running for {hung:.0f} s" if hung > HUNG_SECONDS else ""
+    hanging, running = sampler.seconds_hanging, sampler.seconds_since_start_of_call
+    if hanging > HUNG_SECONDS:
+        return f"no GPU has responded for {hanging:.0f} s: driver calls hang"
+    return f"the current sample has been running for {running:.0f} s" if running > HUNG_SECONDS else ""

@@ -9,12 +9,16 @@ from typing import Final
 from gpuagent.gpus.reading import LostGpu
 from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.problems import Cause, Problem, Suspension
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Problem, Suspension
+from gpuagent.sampling.schedule import longest_gap
 from gpuagent.verdicts.judge import Transition, TransitionCounts, Verdicts
 from gpuagent.verdicts.over_share import OverSharePolicy
 
-INTERVALS_UNTIL_STALE: Final = 3
-PODS_STALE_SECONDS: Final = 60.0
+PODS_STALE_SECONDS: Final = 180.0
+"""Time without contact after which the pods count as unknown.
+
+A silent watch is renewed after 150 s, and the API server has 10 s for its answer.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class Evaluation:
     """UIDs of the reservation pods of the cluster's own KAI, by their namespace. Tenants' pods with the
     labels of a reservation pod are not included."""
     good_at: float | None = None
-    """Time of the last sample for which the driver responded, in monotonic seconds; None before the first."""
+    """End of the last sample for which the driver responded, in monotonic seconds; None before the first."""
     good_wall_time: float | None = None
     """Unix time of the same moment."""
     history: History | None = None
@@ -85,7 +89,7 @@ def status_at(
         now: seconds on the injected clock.
         evaluation: evaluation of the newest sample; None before the first.
         started_at: start of the agent, on the same clock.
-        interval: seconds between two samples.
+        interval: average seconds between two samples.
         pods_silent_for: seconds since the source of pods was known to be up to date.
     """
     snapshot = evaluation.snapshot if evaluation else None
@@ -96,7 +100,7 @@ def status_at(
     if pods_silent_for > PODS_STALE_SECONDS:
         problems[Cause.PODS_STALE, ""] = pods_stale(pods_silent_for)
     age = now - (started_at if good_at is None else good_at)
-    is_stale = age > INTERVALS_UNTIL_STALE * interval
+    is_stale = age > longest_gap(interval)
     if is_stale:
         detail = (
             f"no successful sample within {age:.1f} s"
@@ -106,11 +110,12 @@ def status_at(
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
     is_suspended = Suspension.of(problems.values(), present).is_total
+    is_silent = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).is_total
     is_known = snapshot is not None or is_stale
     verdicts = evaluation.verdicts if evaluation else Verdicts()
     return Status(
         snapshot=None if is_stale else snapshot,
-        verdicts=_while_it_lasts(verdicts, is_stale=is_stale, is_suspended=is_suspended),
+        verdicts=_while_it_lasts(verdicts, is_stale=is_stale, is_silent=is_silent),
         over_share_policies=evaluation.over_share_policies if evaluation else {},
         problems=tuple(problems.values()),
         attribution_ok=not is_suspended if is_known else None,
@@ -137,10 +142,11 @@ def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[st
     return tuple(dict.fromkeys(problem.detail for problem in problems if problem.cause in causes))
 
 
-def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_suspended: bool) -> Verdicts:
+def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_silent: bool) -> Verdicts:
+    """Return the verdicts that hold now; those by a lower bound survive an incomplete list of processes."""
     if is_stale:
         return Verdicts()
-    return replace(verdicts, by_key={}) if is_suspended else verdicts
+    return replace(verdicts, by_key={}) if is_silent else verdicts
 
 
 def pods_stale(seconds: float) -> Problem:

@@ -6,6 +6,7 @@ start, around 0.9) and `--cuda-memory-fraction` or CUDA_MEMORY_FRACTION (1.0). O
 them, so kaishare warns the developer.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,19 @@ class Setting:
         if value is None or len(value) > _LONGEST_NUMBER or _NUMBER.fullmatch(value) is None:
             return False
         return float(value) > fraction + _ROUNDING
+
+
+_COUNTED_PART = 1 - 100 / 15000
+"""Smallest part of a card's memory that KAI counts: whole hundreds of MiB, of 15 GB and more (kai.memory)."""
+
+
+def largest_setting(fraction: float) -> float:
+    """Return the largest value of an option that stays within a share, whatever the model of the card.
+
+    A framework takes a part of the whole memory, and KAI's share is a part of the memory in whole hundreds of
+    MiB. The value has two decimals and is at least 0.01. The agent's Event names the same value.
+    """
+    return max(math.floor(fraction * _COUNTED_PART * 100), 1) / 100
 
 
 def settings_of(

@@ -1,12 +1,14 @@
 """Release and settings of the KAI in a cluster, read from the pods of its namespace.
 
 The names of KAI's programs are the same in every release. The flags are those of
-`cmd/admission/app/options.go`; up to v0.9 the binder is also the webhook and has the first flag.
+`cmd/admission/app/options.go`; up to v0.9 the binder is also the webhook and has the first flag. Since v0.18
+the operator derives them from `global.gpuSharingMode`.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
@@ -26,11 +28,28 @@ _PROGRAMS: Final = frozenset(
 _TAG = re.compile(r"(?:^|/)([a-z0-9._-]+):([A-Za-z0-9._-]+)(?:@[^/]*)?$")
 _SHARES: Final = "--gpu-sharing-enabled"
 _HAMI: Final = "--hami-core-enabled"
+_NV_FRACTIONS: Final = "--nv-fractions-enabled"
 _RUNTIME_CLASSES: Final = ("--gpu-fraction-runtime-class-name", "--gpu-pod-runtime-class-name")
 _RESERVATION_RUNTIME_CLASS: Final = "--runtime-class-name"
 _RESERVATION_NAMESPACE: Final = "--resource-reservation-namespace"
 _QUEUE_LABEL: Final = "--queue-label-key"
 _FALSE: Final = frozenset({"false", "0", "f", "F", "FALSE", "False"})
+
+
+class SharingMode(StrEnum):
+    """How KAI shares GPUs: the values of `global.gpuSharingMode` in KAI's chart since v0.18.
+
+    Earlier releases have the first three, without these names.
+    """
+
+    DISABLED = "Disabled"
+    """KAI's admission refuses pods with a share."""
+    NON_MEMORY_ENFORCED = "NonMemoryEnforced"
+    """Nothing enforces the memory of a share."""
+    HAMI_CORE = "HamiCore"
+    """HAMi-core enforces the memory of a share in the containers."""
+    NV_FRACTIONS = "NvFractions"
+    """NVIDIA's runtime enforces the memory of a share. KAI accepts the annotations of other modes, too."""
 
 
 class KaiContainer(Struct, frozen=True):
@@ -92,15 +111,16 @@ class Installation:
         return tuple(sorted({c.image or "" for containers in self.programs.values() for c in containers}))
 
     @property
-    def shares_gpus(self) -> bool | None:
-        """Whether KAI admits pods with a share; None if its admission webhook was not found."""
-        deciding = self._deciding
-        return any(_is_on(container, _SHARES) for container in deciding) if deciding else None
+    def sharing_modes(self) -> frozenset[SharingMode]:
+        """The modes of the pods of KAI's admission; empty if none was found, several during a rollout."""
+        return frozenset(map(_sharing_mode, self._deciding))
 
     @property
-    def has_hami(self) -> bool:
-        """Whether KAI passes memory limits to HAMi-core."""
-        return any(_is_on(container, _HAMI) for container in self._deciding)
+    def sharing_values(self) -> str:
+        """The value of KAI's chart that turns GPU sharing on; both values if the release is not known."""
+        old, new = "global.gpuSharing=true", f"global.gpuSharingMode={SharingMode.NON_MEMORY_ENFORCED}"
+        names = {new if version.has_sharing_modes else old for version in self.versions}
+        return names.pop() if len(names) == 1 else f"{old} (since v0.18: {new})"
 
     @property
     def runtime_class(self) -> str | None:
@@ -155,6 +175,14 @@ def _versions(image: str) -> Iterator[Version]:
             yield Version.parse(match[2])
         except ValueError:
             return
+
+
+def _sharing_mode(container: KaiContainer) -> SharingMode:
+    if _is_on(container, _NV_FRACTIONS):
+        return SharingMode.NV_FRACTIONS
+    if not _is_on(container, _SHARES):
+        return SharingMode.DISABLED
+    return SharingMode.HAMI_CORE if _is_on(container, _HAMI) else SharingMode.NON_MEMORY_ENFORCED
 
 
 def _is_on(container: KaiContainer, flag: str) -> bool:

@@ -13,7 +13,8 @@ from kai.gonumber import parse_int
 from kai.share import MIB, MOST_BYTES, Share
 from kai.version import Version
 
-_MEGABYTE = 10**6
+MEGABYTE = 10**6
+"""Unit of `gpu-memory` for releases of KAI that count megabytes."""
 _HAMI_LIMIT = re.compile(r"([0-9]{1,18})([gGmMkK]?)")
 _HAMI_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30}
 _LABEL_IN_BYTES_FROM = 1 << 20  # a label of 1 Ti or more "MiB" is in bytes (a bug of GPU feature discovery)
@@ -44,7 +45,7 @@ class Card:
         if mib * MIB > MOST_BYTES:
             raise ValueError(f"{mib} MiB is more than any GPU has")
         counts_megabytes = version is not None and version.counts_megabytes
-        amount, unit = (mib * MIB // _MEGABYTE, _MEGABYTE) if counts_megabytes else (mib, MIB)
+        amount, unit = (mib * MIB // MEGABYTE, MEGABYTE) if counts_megabytes else (mib, MIB)
         units = amount - amount % 100
         if units <= 0:
             raise ValueError(f"{mib} MiB is less than the 100 MiB KAI counts in")

@@ -49,6 +49,9 @@ POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+EVICTED_OWNER: Final = "kaishare.dev/evicted-owner"
+"""Annotation of the agent's Events in its own namespace: a digest of the evicted pod's owner."""
+
 MODE_OFF: Final = "off"
 """Value of `MODE` that switches kaishare off for a namespace: pods are neither changed nor evicted."""
 GRACE_FORM: Final = "an integer and s, m or h, from 30s to 24h"
@@ -100,3 +103,8 @@ EXCLUDED_NAMESPACES: Final = frozenset(
     }
 )
 """Namespaces that both services ignore by default; the option `--exclude-namespaces` replaces the set."""
+
+AGENT_EXCLUDED_NAMESPACES: Final = EXCLUDED_NAMESPACES | {"nvidia-device-plugin"}
+"""Default of the agent's `--exclude-namespaces`. NVIDIA's device plugin without the operator is installed in
+this namespace (NVIDIA/k8s-device-plugin, README.md); its MPS control daemon uses GPUs without a share. The
+webhook needs no such rule: it changes pods only in namespaces that have a queue."""

@@ -1,16 +1,16 @@
 """Address and credentials of an API server, from a pod's service account or from a kubeconfig."""
 
-import logging
 import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from kube.kubeconfig import InvalidKubeconfig, context_namespace
+from kube.kubeconfig_login import Headers, Login, log_in
 from service.file_watch import FileWatch
-from service.text import one_line
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
@@ -52,7 +52,7 @@ class Access(Protocol):
             AccessError: a certificate cannot be read.
         """
 
-    async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
+    async def headers(self, *, renewed: bool = False) -> Headers:
         """Return the headers that authenticate the caller.
 
         Args:
@@ -119,7 +119,7 @@ class InCluster:
             self._trust = _trust_of(str(self._ca_file))
         return self._trust
 
-    async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
+    async def headers(self, *, renewed: bool = False) -> Headers:
         """Return the token, which is read again every 10 s. The kubelet replaces it long before it expires.
 
         Raises:
@@ -132,23 +132,22 @@ class InCluster:
             except AccessError:
                 if renewed:  # otherwise the last token is used until the server refuses it
                     raise
-        return {"Authorization": f"Bearer {self._token}"}
+        return (("Authorization", f"Bearer {self._token}"),)
 
 
 class KubeConfig:
-    """Access by a kubeconfig, read by kubernetes-asyncio, which supports all login plugins."""
+    """Access by a kubeconfig, which is read and used as by kubectl."""
 
-    def __init__(self, path: str, configuration: Any, *, context: str | None = None) -> None:
-        self._path = path
+    def __init__(self, where: str, login: Login, *, context: str | None = None) -> None:
+        self._where = where
         self._context = context
-        self._configuration = configuration
-        self._trust = _trust_of_configuration(path, configuration)
+        self._login = login
 
     @classmethod
     async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
         """Read a kubeconfig.
 
-        A login plugin has no time limit, as with kubectl, because it may wait for a person.
+        A credential plugin has no time limit, as with kubectl, because it may wait for a person.
 
         Args:
             path: the file; None uses `$KUBECONFIG`, else `~/.kube/config`.
@@ -158,39 +157,43 @@ class KubeConfig:
             AccessError: the kubeconfig cannot be read, or its login fails.
         """
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        return cls(where, await _load_configuration(where, context), context=context)
+        return cls(where, await _log_in(where, context), context=context)
 
     @property
     def server(self) -> str:
         """The cluster's address."""
-        return str(self._configuration.host).rstrip("/")
+        return self._login.server
 
     @property
     def namespace(self) -> str:
-        """Always `default`, because users name the namespace explicitly."""
-        return "default"
+        """The context's namespace; `default` if it names none.
+
+        Raises:
+            AccessError: it is not the name of a namespace.
+        """
+        try:
+            return context_namespace(self._login.context)
+        except InvalidKubeconfig as error:
+            raise AccessError(str(error)) from None
 
     @property
     def route(self) -> Route:
         """The cluster's `proxy-url` and `tls-server-name`."""
-        configuration = self._configuration
-        return Route(proxy=configuration.proxy or None, server_hostname=configuration.tls_server_name or None)
+        return Route(proxy=self._login.proxy, server_hostname=self._login.server_hostname)
 
     def trust(self) -> ssl.SSLContext:
         """Return a TLS context with the kubeconfig's CA and client certificate."""
-        return self._trust
+        return self._login.trust
 
-    async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
-        """Return the token; empty if a client certificate authenticates the caller.
+    async def headers(self, *, renewed: bool = False) -> Headers:
+        """Return the token and the impersonation; no token if a client certificate authenticates the caller.
 
         Raises:
             AccessError: the kubeconfig is missing, or its login fails.
         """
         if renewed:
-            self._configuration = await _load_configuration(self._path, self._context)
-            self._trust = _trust_of_configuration(self._path, self._configuration)
-        token = await self._configuration.get_api_key_with_prefix("BearerToken")
-        return {"Authorization": token.strip()} if token else {}
+            self._login = await _log_in(self._where, self._context)
+        return self._login.headers
 
 
 async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
@@ -206,72 +209,18 @@ async def find_access(kubeconfig: str | None = None, context: str | None = None)
     return await KubeConfig.load(kubeconfig, context)
 
 
-def _exists(paths: str) -> bool:
+async def _log_in(where: str, context: str | None) -> Login:
     try:
-        return any(path and Path(path).expanduser().exists() for path in paths.split(os.pathsep))
-    except RuntimeError:  # the user has no home directory, as in a container image
-        return False
+        return await log_in(where, context)
+    except InvalidKubeconfig as error:
+        raise AccessError(str(error)) from None
 
 
-async def _load_configuration(where: str, context: str | None) -> Any:
-    if not _exists(where):
-        raise AccessError(f"{where}: no such kubeconfig")
-    # Imported here, because it costs 66 MiB and a third of a second, which a service in a cluster saves.
-    from kubernetes_asyncio import client, config  # noqa: PLC0415
-
-    logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)  # its errors are raised, too
-    configuration = client.Configuration()
-    try:
-        # Persisting would change the user's file (and fails with a TypeError in 36.1).
-        loader = await config.load_kube_config(
-            config_file=where,
-            context=context or _current_context(where),
-            client_configuration=configuration,
-            persist_config=False,
-        )
-    except Exception as error:  # noqa: BLE001 - parser and plugins raise all kinds of errors
-        is_structure = isinstance(error, TypeError | AttributeError | KeyError | IndexError)
-        problem = "not a kubeconfig" if is_structure else one_line(str(error)) or "incomplete kubeconfig"
-        raise AccessError(f"{where}: {problem}") from None
-    if not hasattr(loader, "host"):
-        raise AccessError(f"{where}: the cluster of the context has no server")
-    return configuration
-
-
-def _current_context(where: str) -> str | None:
-    """Return the current context of several kubeconfigs: as for kubectl, that of the first file with one.
-
-    kubernetes-asyncio 36.1 takes the last file's, perhaps that of another cluster. None for a single file.
-    """
-    import yaml  # noqa: PLC0415 - for a kubeconfig only, as kubernetes-asyncio
-
-    files = [Path(path).expanduser() for path in where.split(os.pathsep) if path]
-    if len(files) < 2:
-        return None
-    for file in files:
-        document = yaml.safe_load(file.read_bytes()) if file.exists() else None
-        if isinstance(document, dict) and document.get("current-context"):
-            return str(document["current-context"])
-    return None
-
-
-def _trust_of_configuration(where: str, configuration: Any) -> ssl.SSLContext:
-    context = _trust_of(configuration.ssl_ca_cert or None, where)
-    if not configuration.verify_ssl:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if configuration.cert_file:
-        try:
-            context.load_cert_chain(configuration.cert_file, configuration.key_file)
-        except OSError as error:
-            raise AccessError(f"{where}: client certificate: {error.strerror or error}") from None
-    return context
-
-
-def _trust_of(ca_file: str | None, where: str = "") -> ssl.SSLContext:
+def _trust_of(ca_file: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        raise AccessError(f"{where or ca_file}: CA certificate: {error.strerror or error}") from None
+        raise AccessError(f"{ca_file}: CA certificate: {error.strerror or error}") from None
     # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context

@@ -14,8 +14,10 @@ from typing import Any, Final
 import aiohttp
 
 from kube.access import Access
-from kube.errors import ApiError, Unreachable, status_error
+from kube.errors import ApiError, Silent, Unreachable, status_error
+from kube.kubeconfig_login import Headers
 from kube.list_splitter import ListSplitter, MalformedList
+from kube.warning_headers import parse_warnings
 from service.tasks import LoopYield
 from service.text import one_line
 from service.version import version
@@ -31,6 +33,10 @@ _LIST_SILENT_SECONDS: Final = 30.0
 _LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
 _LONGEST_ERROR: Final = 65536  # bytes
+_LONGEST_HEADER: Final = 32768
+"""Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
+_MOST_HEADERS: Final = 1024
+"""Each warning is a header."""
 _BY_THE_CLOCK: Final = (9, 10)
 """OpenSSL's error codes for certificates that are not yet valid or have expired."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -49,6 +55,18 @@ class PodResponse:
     """The header Date; empty if absent."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunResponse:
+    """The API server's answer to a creation by dry run: the object as it would be stored, or a Status."""
+
+    status: int
+    reason: str
+    """HTTP's reason phrase."""
+    body: bytes
+    warnings: tuple[str, ...]
+    """The texts of the headers `Warning`."""
+
+
 class KubeClient:
     """A client for one API server. Every request has a time limit."""
 
@@ -63,6 +81,8 @@ class KubeClient:
             auto_decompress=False,
             connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=30),
             cookie_jar=aiohttp.DummyCookieJar(),
+            max_field_size=_LONGEST_HEADER,
+            max_headers=_MOST_HEADERS,
         )
 
     @property
@@ -131,6 +151,41 @@ class KubeClient:
         """Get one object; raises as `request`."""
         return await self.request("GET", path, **options)
 
+    async def create_by_dry_run(
+        self, path: str, body: bytes, *, field_manager: str, seconds: float = _SECONDS
+    ) -> DryRunResponse:
+        """Create an object by dry run: all admission runs, and nothing is stored.
+
+        There is no parameter that could send the request without `dryRun`. A refusal is an answer, since its
+        warnings and its whole message count.
+
+        Args:
+            path: path of the list that the object would belong to.
+            body: the object as JSON.
+            field_manager: name of the program, as in managedFields.
+            seconds: time limit of the whole request.
+
+        Raises:
+            Unreachable: there is no valid response, or it has more than 16 MiB.
+            kube.access.AccessError: there are no credentials.
+        """
+        request_line = f"POST {path}"
+        async with self._authenticated(
+            "POST",
+            path,
+            params={"dryRun": "All", "fieldManager": field_manager},
+            headers={"Accept": "application/json", "Content-Type": "application/json"},
+            body=body,
+            limit=aiohttp.ClientTimeout(total=seconds),
+        ) as response:
+            _require_plain(response, request_line)
+            return DryRunResponse(
+                status=response.status,
+                reason=response.reason or "",
+                body=await _bounded_body(response, request_line, _LONGEST_ANSWER),
+                warnings=parse_warnings(response.headers.getall("Warning", [])),
+            )
+
     async def get_from_pod(
         self, path: str, *, headers: Mapping[str, str] = _NO_HEADERS, seconds: float = _SECONDS
     ) -> "PodResponse":
@@ -152,7 +207,7 @@ class KubeClient:
         request_line = f"GET {path}"
         limit = aiohttp.ClientTimeout(total=seconds)
         with _transport_errors(request_line):
-            sent = {"Accept": "*/*", **headers, **await self._access.headers()}
+            sent = _with_identity({"Accept": "*/*", **headers}, await self._access.headers())
             async with self._send("GET", path, params=None, headers=sent, body=None, limit=limit) as response:
                 _require_plain(response, request_line)
                 longest = _LONGEST_ANSWER if response.status < 300 else _LONGEST_ERROR
@@ -199,6 +254,7 @@ class KubeClient:
 
         Raises:
             ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating.
+            kube.errors.Silent: the stream was silent for too long.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
         async with self._open(
@@ -235,9 +291,40 @@ class KubeClient:
         body: bytes | None = None,
         answer_seconds: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open a successful answer; other answers are an ApiError."""
         request_line = f"{method} {path}"
-        async with contextlib.AsyncExitStack() as stack:
+        async with self._authenticated(
+            method,
+            path,
+            params=params,
+            headers=headers,
+            limit=limit,
+            body=body,
+            answer_seconds=answer_seconds,
+        ) as response:
             with _transport_errors(request_line):
+                if response.status >= 300:
+                    raise await _error(response, request_line)
+            _require_plain(response, request_line)
+            if "Date" in response.headers:
+                self._dated = response.headers["Date"], self._clock()
+            yield response
+
+    @contextlib.asynccontextmanager
+    async def _authenticated(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None,
+        headers: Mapping[str, str],
+        limit: aiohttp.ClientTimeout,
+        body: bytes | None = None,
+        answer_seconds: float | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open an answer of any status. After a 401 the request is repeated once with renewed credentials."""
+        async with contextlib.AsyncExitStack() as stack:
+            with _transport_errors(f"{method} {path}"):
                 for is_second in (False, True):
                     identity = await self._access.headers(renewed=is_second)
                     async with asyncio.timeout(answer_seconds):
@@ -246,7 +333,7 @@ class KubeClient:
                                 method,
                                 path,
                                 params=params,
-                                headers={**headers, **identity},
+                                headers=_with_identity(headers, identity),
                                 body=body,
                                 limit=limit,
                             )
@@ -254,11 +341,6 @@ class KubeClient:
                     if response.status != 401 or is_second:
                         break
                     await stack.aclose()
-                if response.status >= 300:
-                    raise await _error(response, request_line)
-            _require_plain(response, request_line)
-            if "Date" in response.headers:
-                self._dated = response.headers["Date"], self._clock()
             yield response
 
     def _send(
@@ -267,7 +349,7 @@ class KubeClient:
         path: str,
         *,
         params: Mapping[str, str] | None,
-        headers: Mapping[str, str],
+        headers: Headers,
         body: bytes | None,
         limit: aiohttp.ClientTimeout,
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
@@ -333,6 +415,12 @@ class ObjectList:
             params["continue"] = metadata.continue_
 
 
+def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
+    """Return headers with those of the caller, which take precedence."""
+    names = {name.lower() for name, _ in identity}
+    return *((name, value) for name, value in headers.items() if name.lower() not in names), *identity
+
+
 def _require_plain(response: aiohttp.ClientResponse, request_line: str) -> None:
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
@@ -389,9 +477,11 @@ async def _error(response: aiohttp.ClientResponse, request_line: str) -> ApiErro
 
 @contextlib.contextmanager
 def _transport_errors(request_line: str) -> Iterator[None]:
-    """Convert connection errors into `Unreachable`."""
+    """Convert connection errors into `Unreachable`, and an answer that falls silent into `Silent`."""
     try:
         yield
+    except aiohttp.SocketTimeoutError:
+        raise Silent(f"{request_line}: no data in time") from None
     except _TRANSPORT as error:
         raise Unreachable(f"{request_line}: {_error_text(error)}") from None
 

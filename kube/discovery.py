@@ -1,5 +1,7 @@
-"""Discovers the kinds that are not namespaced, by the API server's aggregated discovery."""
+"""Discovers the kinds that an API server serves, by its aggregated discovery."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -21,15 +23,22 @@ class _ResponseKind(Struct):
 
 
 class _Resource(Struct):
+    resource: str = ""
     scope: str = ""
     kind: _ResponseKind | None = msgspec.field(name="responseKind", default=None)
 
 
 class _Version(Struct):
+    version: str = ""
     resources: list[_Resource] = []
 
 
+class _GroupName(Struct):
+    name: str = ""
+
+
 class _Group(Struct):
+    metadata: _GroupName = msgspec.field(default_factory=_GroupName)
     versions: list[_Version] = []
 
 
@@ -38,6 +47,42 @@ class _Groups(Struct):
 
 
 _groups = msgspec.json.Decoder(_Groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedKind:
+    """A kind that the API server serves in one version of its group."""
+
+    group: str
+    """API group; empty for the core group."""
+    version: str
+    kind: str
+    resource: str
+    """Name in paths, such as `deployments`."""
+    is_namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        """The field apiVersion of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def path(self) -> str:
+        """The path of the list of all its objects."""
+        return f"{self._root}/{self.resource}"
+
+    def path_in(self, namespace: str) -> str:
+        """Return the path of the list of its objects in a namespace."""
+        return f"{self._root}/namespaces/{namespace}/{self.resource}"
+
+    @property
+    def name(self) -> str:
+        """The resource with its group, as in `kubectl get`: `deployments.apps`."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
+    @property
+    def _root(self) -> str:
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
 
 async def discover_cluster_scoped(client: KubeClient) -> frozenset[GroupKind]:
@@ -49,19 +94,40 @@ async def discover_cluster_scoped(client: KubeClient) -> frozenset[GroupKind]:
     """
     kinds: set[GroupKind] = set()
     for path in _PATHS:
-        kinds |= _cluster_scoped(await client.get(path, accept=_DISCOVERY), path)
+        answer = await client.get(path, accept=_DISCOVERY)
+        for _, _, resource in _resources(answer, path):
+            if resource.scope == "Cluster" and resource.kind is not None:
+                kinds.add((resource.kind.group, resource.kind.kind))
     return frozenset(kinds)
 
 
-def _cluster_scoped(answer: bytes, path: str) -> set[GroupKind]:
+async def discover_groups(client: KubeClient) -> list[ServedKind]:
+    """Ask the API server for the kinds of all groups but the core group, preferred versions first.
+
+    Raises as `discover_cluster_scoped`.
+    """
+    path = "/apis"
+    answer = await client.get(path, accept=_DISCOVERY)
+    return [
+        ServedKind(
+            group=group,
+            version=version,
+            kind=resource.kind.kind,
+            resource=resource.resource,
+            is_namespaced=resource.scope == "Namespaced",
+        )
+        for group, version, resource in _resources(answer, path)
+        if resource.kind is not None
+    ]
+
+
+def _resources(answer: bytes, path: str) -> Iterator[tuple[str, str, _Resource]]:
+    """Yield each resource of an answer with its group and version."""
     try:
         groups = _groups.decode(answer).items
     except MALFORMED as error:
         raise Unreachable(f"GET {path}: no aggregated discovery: {one_line(str(error))}") from None
-    return {
-        (resource.kind.group, resource.kind.kind)
-        for group in groups
-        for version in group.versions
-        for resource in version.resources
-        if resource.scope == "Cluster" and resource.kind is not None
-    }
+    for group in groups:
+        for version in group.versions:
+            for resource in version.resources:
+                yield group.metadata.name, version.version, resource

@@ -1,5 +1,6 @@
 """Errors of requests to an API server; every message is one line."""
 
+import re
 from typing import Final
 
 import msgspec
@@ -8,6 +9,9 @@ from msgspec import Raw, Struct
 from service.text import LONGEST_LINE, MALFORMED, one_line
 
 _LONGEST_WAIT: Final = 300.0  # seconds
+_FORBIDDEN: Final = 403
+_USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
+"""The words of RBAC's refusals (`endpoints/handlers/responsewriters/errors.go` of k8s.io/apiserver)."""
 
 
 class ApiError(Exception):
@@ -34,9 +38,24 @@ class ApiError(Exception):
         self.causes = causes
         """Causes of the Status object, such as `NamespaceTerminating`."""
 
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether a right is missing, or an admission plugin refused the request."""
+        return self.status == _FORBIDDEN
+
+    @property
+    def user(self) -> str:
+        """The user whose right is missing, such as `system:anonymous`; empty if the message names none."""
+        match = _USER.search(self.message)
+        return match[1] if match else ""
+
 
 class Unreachable(Exception):
     """The API server gave no valid answer: refused, cut, timed out, not TLS, or not JSON."""
+
+
+class Silent(Unreachable):
+    """An open answer brought no data for too long; the connection may be dead, or there may be no news."""
 
 
 class _Kind(Struct):
@@ -88,6 +107,7 @@ def status_error(
     http_status: int = 0,
     http_reason: str = "",
     retry_after: str = "",
+    longest: int = LONGEST_LINE,
 ) -> ApiError:
     """Create an error from a Status object, or from other content in its place.
 
@@ -97,15 +117,16 @@ def status_error(
         http_status: status of the answer; 0 for a Status in a stream.
         http_reason: reason phrase of the answer.
         retry_after: the header Retry-After, which API servers write in seconds.
+        longest: largest length of the message in characters.
     """
     try:
         status = _status.decode(body)
     except MALFORMED:
-        status = _Status(message=bytes(body)[: 4 * LONGEST_LINE].decode(errors="replace"))
+        status = _Status(message=bytes(body)[: 4 * longest].decode(errors="replace"))
     return ApiError(
         http_status or status.code or 0,
         one_line(status.reason or http_reason or "no reason given"),
-        one_line(status.message or ""),
+        one_line(status.message or "", longest),
         request_line,
         causes=_causes(status.details),
         retry_after=min(float(retry_after), _LONGEST_WAIT)

@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -56,6 +56,9 @@ class Event:
     message: str
     """Cut to 1024 bytes."""
     is_warning: bool = True
+    related: ObjectReference | None = None
+    """A second object, in any namespace."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def event_name(about: str, *parts: str) -> str:
@@ -65,6 +68,43 @@ def event_name(about: str, *parts: str) -> str:
     """
     digits = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_HASH_DIGITS]
     return f"{about[: _LONGEST_NAME - 1 - _HASH_DIGITS].rstrip('-.')}.{digits}"
+
+
+def event_object(
+    event: Event, *, component: str, host: str, first_at: float, last_at: float, count: int = 1
+) -> dict[str, Any]:
+    """Return an Event in the form of core/v1 recorders.
+
+    It has no eventTime, because API servers require further fields together with one.
+
+    Args:
+        event: the Event.
+        component: source of the Event.
+        host: name of the node; empty if it does not matter.
+        first_at: Unix time of the first occurrence.
+        last_at: Unix time of the last occurrence.
+        count: number of occurrences.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": event.name,
+            "namespace": event.namespace,
+            **({"annotations": dict(event.annotations)} if event.annotations else {}),
+        },
+        "involvedObject": _reference(event.about),
+        **({"related": _reference(event.related)} if event.related else {}),
+        "reason": event.reason,
+        "message": _shortened(event.message),
+        "source": {"component": component, **({"host": host} if host else {})},
+        "firstTimestamp": _timestamp(first_at),
+        "lastTimestamp": _timestamp(last_at),
+        "count": count,
+        "type": "Warning" if event.is_warning else "Normal",
+        "reportingComponent": component,
+        "reportingInstance": host,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +199,7 @@ class EventWriter:
     def emit(self, event: Event) -> None:
         """Queue an Event, without waiting or raising. Only for the event loop's thread."""
         now = self._wall_clock()
-        message = shorten_utf8(printable(event.message, _LONGEST_MESSAGE), _LONGEST_MESSAGE)
-        event = replace(event, message=message)
+        event = replace(event, message=_shortened(event.message))
         self._queue(_Waiting(event, queued_at=self._clock(), first_at=now, last_at=now))
 
     async def settled(self) -> None:
@@ -245,7 +284,16 @@ class EventWriter:
         if before is not None and await self._patch(waiting, before.count + waiting.times):
             self._remember(key, _Written(before.count + waiting.times, before.first_at))
             return "updated"
-        body = msgspec.json.encode(self._as_object(waiting))
+        body = msgspec.json.encode(
+            event_object(
+                event,
+                component=self._component,
+                host=self._host,
+                first_at=waiting.first_at,
+                last_at=waiting.last_at,
+                count=waiting.times,
+            )
+        )
         path = f"/api/v1/namespaces/{event.namespace}/events"
         try:
             expect_kind(await self._client.request("POST", path, body=body), "Event", f"POST {path}")
@@ -280,40 +328,26 @@ class EventWriter:
         if len(self._written) > self._timing.max_remembered:
             self._written.popitem(last=False)
 
-    def _as_object(self, waiting: _Waiting) -> dict[str, Any]:
-        """Return the object in the form of core/v1 recorders.
-
-        It has no eventTime, because API servers require further fields together with one.
-        """
-        event, about = waiting.event, waiting.event.about
-        versioned = {"resourceVersion": about.resource_version} if about.resource_version else {}
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": event.name, "namespace": event.namespace},
-            "involvedObject": {
-                "apiVersion": about.api_version,
-                "kind": about.kind,
-                "namespace": about.namespace,
-                "name": about.name,
-                "uid": about.uid,
-                **versioned,
-            },
-            "reason": event.reason,
-            "message": event.message,
-            "source": {"component": self._component, **({"host": self._host} if self._host else {})},
-            "firstTimestamp": _timestamp(waiting.first_at),
-            "lastTimestamp": _timestamp(waiting.last_at),
-            "count": waiting.times,
-            "type": "Warning" if event.is_warning else "Normal",
-            "reportingComponent": self._component,
-            "reportingInstance": self._host,
-        }
-
     def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             self._on_trouble(problem)
+
+
+def _reference(about: ObjectReference) -> dict[str, str]:
+    versioned = {"resourceVersion": about.resource_version} if about.resource_version else {}
+    return {
+        "apiVersion": about.api_version,
+        "kind": about.kind,
+        "namespace": about.namespace,
+        "name": about.name,
+        "uid": about.uid,
+        **versioned,
+    }
+
+
+def _shortened(message: str) -> str:
+    return shorten_utf8(printable(message, _LONGEST_MESSAGE), _LONGEST_MESSAGE)
 
 
 def _timestamp(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Evicts a pod by the eviction API (policy/v1), which respects PodDisruptionBudgets."""
 
+import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -40,9 +41,18 @@ class Evicted:
 
 
 async def evict(
-    client: KubeClient, *, namespace: str, name: str, uid: str, is_trial: bool = False
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    is_trial: bool = False,
+    within: float | None = None,
 ) -> Evicted:
     """Request the eviction of a pod. Errors are returned, not raised.
+
+    The only precondition is the UID. A resourceVersion would let the pod's owner prevent the eviction by
+    patching the pod in a loop.
 
     Args:
         client: for the API server.
@@ -50,6 +60,9 @@ async def evict(
         name: name of the pod.
         uid: UID of the pod; another pod with the same name is not evicted.
         is_trial: whether to use a dry run, which checks disruption budgets, too.
+        within: seconds until the request ends, waits for a connection, credentials and the answer included.
+            Nothing is sent later. The API server stops a request that still waits in one of its queues when
+            the connection is closed. None: the client's own limit.
     """
     options = {"preconditions": {"uid": uid}, **({"dryRun": ["All"]} if is_trial else {})}
     body = {
@@ -60,8 +73,11 @@ async def evict(
     }
     path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
     try:
-        answer = await client.request("POST", path, body=msgspec.json.encode(body))
+        async with asyncio.timeout(within):
+            answer = await client.request("POST", path, body=msgspec.json.encode(body))
         expect_kind(answer, "Status", f"POST {path}")
+    except TimeoutError:
+        return Evicted(EvictionAnswer.FAILED, f"POST {path}: no answer within {within:.1f} s")
     except ApiError as error:
         return Evicted(_answer(error), str(error), error.retry_after or 0.0)
     except (Unreachable, AccessError) as error:

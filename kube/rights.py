@@ -29,9 +29,15 @@ _review = msgspec.json.Decoder(_Review)
 
 
 async def review_right(
-    client: KubeClient, *, verb: str, resource: str, group: str = "", subresource: str = ""
+    client: KubeClient,
+    *,
+    verb: str,
+    resource: str,
+    group: str = "",
+    subresource: str = "",
+    namespace: str = "",
 ) -> AccessStatus:
-    """Ask whether the caller has one right in every namespace.
+    """Ask whether the caller has one right in a namespace, or in every one if the namespace is empty.
 
     Raises:
         kube.errors.ApiError, kube.errors.Unreachable, kube.access.AccessError: there is no answer.
@@ -39,6 +45,8 @@ async def review_right(
     attributes = {"verb": verb, "resource": resource, "group": group}
     if subresource:
         attributes["subresource"] = subresource
+    if namespace:
+        attributes["namespace"] = namespace
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

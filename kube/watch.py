@@ -5,10 +5,11 @@ The whole state arrives as the initial events of a watch (the watch-list API, on
 the decoded objects and one raw object.
 
 The watch recovers from expired resourceVersions (410), expired tokens, errors that are not JSON, streams that
-close at once or fall silent, and long outages.
+close at once or fall silent, and long outages. One object that cannot be decoded is skipped.
 """
 
 import asyncio
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,8 +18,8 @@ from typing import Final, Generic, TypeVar
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
-from kube.watch_events import ObjectMetadata, read_event, read_metadata
+from kube.errors import ApiError, Silent, Unreachable
+from kube.watch_events import ObjectMetadata, UnreadableObject, read_event, read_metadata
 from service.backoff import JITTER_DOWN, Backoff
 from service.tasks import LoopYield
 
@@ -36,7 +37,9 @@ _LIST_INSTEAD_SECONDS: Final = 600.0
 """Time for which lists are used after the watch-list API failed; the API server may be upgraded meanwhile."""
 _WHOLE_WATCH: Final = 0.9
 """Fraction of a watch's time after which its end counts as the API server's timeout."""
-_USUAL: Final = frozenset({"closed", "gone"})
+_REFUSED: Final = frozenset({"403", "404"})
+"""Causes that only an administrator can remove: a missing right, or an API that is not served."""
+_USUAL: Final = frozenset({"closed", "gone", "silent"})
 """Normal causes for the end of a watch, unless they repeat at once."""
 
 
@@ -45,13 +48,19 @@ class WatchTiming:
     """Time limits of a watch, in seconds."""
 
     watch: int = 40
-    """Duration of one watch. It is short, because each new watch proves contact within 60 s."""
+    """Least duration of one watch. It is short, because each new watch proves contact within 60 s."""
+    spread: int = 0
+    """Largest random addition to `watch`; it keeps apart the watches of clients that started together."""
+    silence: float = float("inf")
+    """Silence after which a watch is renewed at its version; bookmarks, about one a minute, end a silence."""
     initial: float = 30.0
     """Maximum duration of the initial events."""
     grace: float = 8.0
-    """Maximum silence of a stream, in addition to `watch`."""
+    """Time by which a stream may exceed the duration of its watch."""
     first_pause: float = 0.5
     longest_pause: float = 30.0
+    longest_refused: float = 0.0
+    """Longest pause after 403 or 404, if it is longer than `longest_pause`."""
     healthy_after: float = 5.0
     """Minimum duration of a successful stream."""
 
@@ -90,6 +99,7 @@ class Watch(Generic[T]):
         read: Callable[[bytes], T | None],
         on_change: Callable[[Mapping[Key, T]], None] = lambda _objects: None,
         on_trouble: Callable[[str], None] = lambda _problem: None,
+        on_unreadable: Callable[[str], None] = lambda _problem: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         timing: WatchTiming | None = None,
@@ -103,13 +113,16 @@ class Watch(Generic[T]):
             on_change: called with all objects after the whole state has been read, and once for each batch of
                 changes.
             on_trouble: called with one line when the problem changes, and with "" when it is resolved.
+            on_unreadable: called with one line for each object that cannot be decoded and is skipped.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
             timing: time limits; None uses the defaults.
         """
         self.resource = resource
         self.restarts: Counter[str] = Counter()
-        """Number of restarts by cause: `closed`, `gone`, `unreachable`, `credentials` or a status."""
+        """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
+        self.unreadable = 0
+        """Number of objects that could not be decoded and were skipped."""
         self.objects: dict[Key, T] = {}
         self.is_synced = False
         """Whether the whole state has been read at least once."""
@@ -117,10 +130,13 @@ class Watch(Generic[T]):
         """Unix time of the last message about the resource; None before the first."""
         self.problem = ""
         """The current problem in one line; empty if there is none."""
+        self.cause = ""
+        """Cause of the current problem, as in `restarts`; empty if there is none."""
         self._client = client
         self._read = read
         self._on_change = on_change
         self._on_trouble = on_trouble
+        self._on_unreadable = on_unreadable
         self._clock = clock
         self._wall_clock = wall_clock
         self._timing = timing or WatchTiming()
@@ -131,8 +147,8 @@ class Watch(Generic[T]):
         """resourceVersion at which the next watch begins; empty to read the whole state first."""
         self._oldest = "0"
         """Minimum resourceVersion of a list; 0 for any, empty to let the server read from etcd."""
-        self._has_received_version = False
-        """Whether the current stream has sent a version, in an event or a bookmark."""
+        self._version_at = -float("inf")
+        """Time of the last version, in a list, an event or a bookmark, on the monotonic clock."""
         self._lists_until = -float("inf")
         """Time until which the whole state is read by lists, on the monotonic clock."""
 
@@ -147,7 +163,9 @@ class Watch(Generic[T]):
     async def run(self) -> None:
         """Keep the objects in sync until cancelled."""
         timing = self._timing
-        backoff = Backoff(first=timing.first_pause, most=timing.longest_pause, jitter=JITTER_DOWN)
+        pauses = Backoff(first=timing.first_pause, most=timing.longest_pause, jitter=JITTER_DOWN)
+        longest_refused = max(timing.longest_refused, timing.longest_pause)
+        refused_pauses = Backoff(first=timing.first_pause, most=longest_refused, jitter=JITTER_DOWN)
         previous_cause = ""
         while True:
             self._opened_at = None
@@ -158,15 +176,18 @@ class Watch(Generic[T]):
             is_usual = end.cause in _USUAL and (is_healthy or end.cause != previous_cause)
             previous_cause = end.cause
             if is_healthy:
-                backoff.reset()
+                pauses.reset()
+                refused_pauses.reset()
             if not is_usual:
-                self._report(end.problem)
+                self._report(end.problem, end.cause)
             elif is_healthy:
                 self._report("")
                 continue
+            backoff = refused_pauses if end.cause in _REFUSED else pauses
             await asyncio.sleep(backoff.step(at_least=end.retry_after))
 
-    def _report(self, problem: str) -> None:
+    def _report(self, problem: str, cause: str = "") -> None:
+        self.cause = cause
         if problem != self.problem:
             self.problem = problem
             self._on_trouble(problem)
@@ -179,7 +200,13 @@ class Watch(Generic[T]):
             if error.status == _GONE:
                 self._version = ""
                 return _End("gone", str(error))
+            if error.status == _TOO_NEW and not self._version:
+                self._oldest = ""
             return _End(str(error.status or "error"), str(error), error.retry_after or 0.0)
+        except Silent as error:
+            # Only a dead connection is silent longer than the API server keeps the watch open.
+            is_renewed = self._opened_at is not None and self._timing.silence < self._timing.watch
+            return _End("silent" if is_renewed else "unreachable", str(error))
         except Unreachable as error:
             return _End("unreachable", str(error))
         except AccessError as error:
@@ -194,6 +221,10 @@ class Watch(Generic[T]):
                 if self._version or error.status not in _NO_WATCH_LIST:
                     raise
                 self._list_instead()
+            except Silent:
+                if not self._version:
+                    self._list_instead()
+                raise
             else:
                 return
         if not self._version:
@@ -206,6 +237,7 @@ class Watch(Generic[T]):
     async def _list(self) -> None:
         """Read the whole state by a list."""
         objects: dict[Key, T] = {}
+        unreadable = self.unreadable
         params = dict(self.resource.params)
         if self._oldest:
             params |= {"resourceVersion": self._oldest, "resourceVersionMatch": "NotOlderThan"}
@@ -214,43 +246,62 @@ class Watch(Generic[T]):
                 self.resource.path, params=params, accept=self.resource.accept
             ) as listed:
                 async for item in listed:
-                    self._put(objects, read_metadata(item, self._request_line), item)
+                    try:
+                        metadata = read_metadata(item, self._request_line)
+                    except UnreadableObject as error:
+                        self._skip(error)
+                    else:
+                        self._put(objects, metadata, item)
         except ApiError as error:
             if error.status in (_GONE, _TOO_NEW):
                 self._oldest = ""
             raise
+        self._require_readable(objects, unreadable)
         self._record_contact()
         self._replace(objects, listed.resource_version)
 
     async def _watch(self) -> None:
         """Watch from the known version; without one, read the whole state as initial events first."""
         timing = self._timing
+        seconds = timing.watch + random.randint(0, timing.spread)  # noqa: S311 - spreads load, no secret
         params = {
             **self.resource.params,
             "watch": "1",
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(timing.watch),
+            "timeoutSeconds": str(seconds),
         }
         if self._version:
             params["resourceVersion"] = self._version
-        else:  # the newest state, served from the API server's cache
+        else:
+            # Without a version the API server asks etcd for the newest one, and serves it from its cache.
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+            if self.is_synced and self._oldest:
+                params["resourceVersion"] = self._oldest
         async with self._client.lines(
             self.resource.path,
             params=params,
             accept=self.resource.accept.replace("List;", ";"),
-            idle_seconds=timing.watch + timing.grace,
+            idle_seconds=min(seconds + timing.grace, timing.silence),
         ) as batches:
-            self._has_received_version = False
             if not self._version:
                 await self._take_initial(batches)
             self._record_contact()
-            self._opened_at = opened_at = self._clock()
-            async for batch in batches:
-                await self._take(batch)
-        if not self._has_received_version and self._clock() - opened_at >= timing.watch * _WHOLE_WATCH:
-            # The API server sends a bookmark shortly before the end of a watch. A watch without one began at
-            # a version newer than the server's, as after a restore of etcd (Kubernetes 1.36.3).
+            self._opened_at = self._clock()
+            healthy = asyncio.get_running_loop().call_later(timing.healthy_after, self._report, "")
+            try:
+                async for batch in batches:
+                    await self._take(batch)
+            finally:
+                healthy.cancel()
+                self._forget_old_version()
+
+    def _forget_old_version(self) -> None:
+        """Read the whole state next if no version has come for the time of a watch.
+
+        The API server sends bookmarks, but none to a watch that began at a version newer than the server's,
+        as after a restore of etcd (Kubernetes 1.36.3). Such a watch is silent although objects change.
+        """
+        if self._clock() - self._version_at >= self._timing.watch * _WHOLE_WATCH:
             self._version = ""
 
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
@@ -262,10 +313,11 @@ class Watch(Generic[T]):
             ApiError, Unreachable: as `KubeClient.lines`, and if the stream ended first or took too long.
         """
         objects: dict[Key, T] = {}
+        unreadable = self.unreadable
         try:
             async with asyncio.timeout(self._timing.initial):
                 async for batch in batches:
-                    await self._take(batch, objects)
+                    await self._take(batch, objects, unreadable)
                     if self._version:
                         return
         except TimeoutError:
@@ -277,19 +329,27 @@ class Watch(Generic[T]):
                 self._list_instead()
         raise Unreachable(f"{self._request_line}: the stream ended within the initial events")
 
-    async def _take(self, lines: list[bytes], initial: dict[Key, T] | None = None) -> None:
+    async def _take(
+        self, lines: list[bytes], initial: dict[Key, T] | None = None, unreadable: int = 0
+    ) -> None:
         """Process a batch of events.
 
         Args:
             lines: the events.
             initial: the incomplete whole state, while initial events arrive.
+            unreadable: number of skipped objects before the initial events.
         """
         is_changed = False
         try:
             for line in lines:
-                event = read_event(line, self._request_line)
+                try:
+                    event = read_event(line, self._request_line)
+                except UnreadableObject as error:
+                    self._skip(error)
+                    continue
                 if not self._version and initial is not None:
                     if event.ends_initial_events:
+                        self._require_readable(initial, unreadable)
                         self._replace(initial, event.metadata.resourceVersion)
                     elif not event.is_bookmark:
                         self._put(initial, event.metadata, None if event.is_deletion else event.object)
@@ -298,7 +358,7 @@ class Watch(Generic[T]):
                         self._put(self.objects, event.metadata, None if event.is_deletion else event.object)
                         is_changed = True
                     self._version = self._oldest = event.metadata.resourceVersion
-                    self._has_received_version = True
+                    self._version_at = self._clock()
                     self._record_contact()
                 await self._loop_yield.maybe_yield()
         finally:
@@ -314,11 +374,29 @@ class Watch(Generic[T]):
         else:
             objects[key] = value
 
+    def _skip(self, error: UnreadableObject) -> None:
+        """Count an object that cannot be decoded; its last readable state stays."""
+        self.unreadable += 1
+        self._on_unreadable(str(error))
+
+    def _require_readable(self, objects: Mapping[Key, T], unreadable: int) -> None:
+        """Check that a whole state has a readable object, if it has any.
+
+        Args:
+            objects: the whole state.
+            unreadable: number of skipped objects before it was read.
+
+        Raises:
+            Unreachable: all objects were skipped, so the answer does not come from an API server.
+        """
+        if not objects and self.unreadable > unreadable:
+            raise Unreachable(f"{self._request_line}: not a list: no object can be decoded")
+
     def _replace(self, objects: dict[Key, T], version: str) -> None:
         """Replace the known objects by a complete new state."""
         self.objects = objects
         self._version = self._oldest = version
-        self._has_received_version = True
+        self._version_at = self._clock()
         self.is_synced = True
         self._on_change(objects)
 

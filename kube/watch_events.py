@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from kube.errors import Unreachable, status_error
 from kube.shallow import shallow_object
-from service.json_depth import decode_deep
+from service.json_depth import decode_deep, without_deep_values
 from service.text import MALFORMED, one_line
 
 _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
@@ -62,6 +62,10 @@ class WatchEvent:
     ends_initial_events: bool = False
 
 
+class UnreadableObject(Exception):
+    """An object of a list or of a watch cannot be decoded; the message is one line with the reason."""
+
+
 def read_event(line: bytes, request_line: str) -> WatchEvent:
     """Decode a line of a watch. An object that is nested too deep for a decoder is shortened.
 
@@ -72,24 +76,29 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
     Raises:
         ApiError: the line is an error of the API server.
         Unreachable: the line is not an event.
+        UnreadableObject: the line is an event about an object that cannot be decoded.
     """
     try:
-        event = decode_deep(_event.decode, line)
+        event = _decode_event(line)
     except MALFORMED as error:
         raise _malformed(request_line, "not an event", error) from None
     if event.type == "ERROR":
         raise status_error(event.object, request_line)
     item = shallow_object(event.object)
     if event.type == "BOOKMARK":
+        try:
+            metadata = read_metadata(item, request_line, is_bookmark=True)
+        except UnreadableObject as error:
+            raise Unreachable(str(error)) from None
         return WatchEvent(
-            metadata=read_metadata(item, request_line, is_bookmark=True),
+            metadata=metadata,
             object=item,
             is_bookmark=True,
             ends_initial_events=_ends_initial_events(item),
         )
-    metadata = read_metadata(item, request_line)
     if event.type not in _CHANGES:
-        raise _malformed(request_line, "not an event", f"unknown type {event.type}")
+        raise _malformed(request_line, "not an event", f"unknown type {one_line(event.type)}")
+    metadata = read_metadata(item, request_line)
     return WatchEvent(metadata=metadata, object=item, is_deletion=event.type == "DELETED")
 
 
@@ -102,15 +111,31 @@ def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) 
         is_bookmark: whether the object may lack a name.
 
     Raises:
-        Unreachable: the bytes are not an object.
+        UnreadableObject: the bytes are not an object.
     """
     try:
         metadata = _object.decode(item).metadata
     except MALFORMED as error:
-        raise _malformed(request_line, "not an object", error) from None
+        raise UnreadableObject(f"{request_line}: not an object: {one_line(str(error))}") from None
     if not metadata.resourceVersion or not (metadata.name or is_bookmark):
-        raise _malformed(request_line, "not an object", "name or resourceVersion is missing")
+        raise UnreadableObject(f"{request_line}: not an object: name or resourceVersion is missing")
     return metadata
+
+
+def _decode_event(line: bytes) -> _Event:
+    """Decode the event around an object of any depth.
+
+    Python 3.12.1 refuses more than about 1,500 levels whatever `sys.setrecursionlimit` says, because it
+    counts the levels of C code separately. Without this second try, a user who may write `managedFields`
+    could end the watch again and again.
+
+    Raises:
+        service.text.MALFORMED: the line is not an event.
+    """
+    try:
+        return decode_deep(_event.decode, line)
+    except RecursionError:
+        return _event.decode(without_deep_values(line))
 
 
 def _ends_initial_events(bookmark: bytes) -> bool:

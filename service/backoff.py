@@ -26,11 +26,26 @@ def jittered(seconds: float, jitter: Jitter) -> float:
 class TokenBucket:
     """A token bucket: starts full with `burst` tokens, and gains `per_second` tokens per second."""
 
-    def __init__(self, *, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        per_second: float,
+        burst: int,
+        clock: Callable[[], float] = time.monotonic,
+        tokens: float | None = None,
+    ) -> None:
+        """Create a bucket.
+
+        Args:
+            per_second: tokens gained per second.
+            burst: maximum number of tokens.
+            clock: seconds.
+            tokens: number of tokens at the start; None for a full bucket.
+        """
         self._per_second = per_second
         self._burst = burst
         self._clock = clock
-        self._tokens = float(burst)
+        self._tokens = float(burst) if tokens is None else min(tokens, float(burst))
         self._counted_at = clock()
 
     def take(self) -> bool:

@@ -1,19 +1,20 @@
 """Results of the checks of `doctor`, and their report as text or JSON."""
 
 import json
-import shutil
 import sys
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from service.command import output_has_colour, write_output
-from service.text import printable, width
+from service.command import DEFAULT_COLUMNS, columns_of, output_has_colour, write_output
+from service.text import fold, printable, shorten_middle, width
 
 _LEAST: Final = 40
-"""Smallest width of the observation, in columns."""
+"""Smallest width of the column with the observations; in less room they are below the checks."""
+
+_STACKED: Final = "  "
+"""Indentation of an observation below its check."""
 
 _LONGEST: Final = 4000
 """Longest observation and longest advice, in characters."""
@@ -86,7 +87,7 @@ def write_report(
 
     Args:
         findings: results in the order of the report.
-        output: `text`, wrapped to the width of a terminal, or `json`.
+        output: `text`, wrapped to the width of the terminal or to 80 columns, or `json`.
         about: see `as_json`.
         heading: see `as_text`.
 
@@ -96,40 +97,56 @@ def write_report(
     if output == "json":
         text = as_json(findings, about)
     else:
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        text = as_text(findings, heading=heading, columns=columns, colour=output_has_colour())
+        text = as_text(findings, heading=heading, columns=columns_of(sys.stdout), colour=output_has_colour())
     write_output(text)
     return exit_status(findings)
 
 
 def as_text(
-    findings: Sequence[CheckResult], *, heading: str = "", columns: int | None = None, colour: bool = False
+    findings: Sequence[CheckResult],
+    *,
+    heading: str = "",
+    columns: int = DEFAULT_COLUMNS,
+    colour: bool = False,
 ) -> str:
     """Format a line for each result with its advice and docs below it, and a summary as the last line.
 
     Args:
         findings: results in the order of the report.
         heading: first line; empty for none.
-        columns: width at which lines are wrapped; None for no wrapping.
+        columns: largest width of a line, at least 40; see `service.text.fold` for longer words.
         colour: whether to colour the states.
     """
     states = max((len(finding.state) for finding in findings), default=0)
     checks = max((width(printable(finding.check)) for finding in findings), default=0)
-    indent = " " * (states + checks + 4)
-    lines = [heading] if heading else []
+    room = columns - states - checks - 4
+    indent = " " * (states + checks + 4) if room >= _LEAST else _STACKED
+    lines = fold(printable(heading, _LONGEST), columns, indent=_STACKED) if heading else []
     for finding in findings:
-        check = printable(finding.check)
-        head = f"{finding.state:<{states}}  {check}{' ' * (checks - width(check))}  "
-        observation = _folded(printable(finding.what, _LONGEST), head, indent, columns)
-        if colour and observation:
-            observation[0] = _coloured(observation[0], finding.state)
-        lines += observation
+        block = [*_observation(finding, states, checks, indent, columns)]
+        if colour:
+            block[0] = _coloured(block[0], finding.state)
+        lines += block
         if finding.advice:
-            lines += _folded(f"-> {printable(finding.advice, _LONGEST)}", indent, indent + "   ", columns)
+            advice = printable(finding.advice, _LONGEST)
+            lines += fold(advice, columns, head=f"{indent}-> ", indent=f"{indent}   ")
         if finding.docs:
-            lines.append(f"{indent}see {printable(finding.docs)}")
-    lines.append(_summary(findings))
+            lines += fold(printable(finding.docs), columns, head=f"{indent}see ", indent=f"{indent}    ")
+    lines += fold(_summary(findings), columns, indent=_STACKED)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _observation(finding: CheckResult, states: int, checks: int, indent: str, columns: int) -> Iterator[str]:
+    """Yield the state, the check and the observation, in three columns or below each other."""
+    check, what = printable(finding.check), printable(finding.what, _LONGEST)
+    head = f"{finding.state:<{states}}  "
+    if indent == _STACKED:
+        yield head + shorten_middle(check, columns - len(head))
+        if what:
+            yield from fold(what, columns, head=indent, indent=indent)
+    else:
+        head += f"{check}{' ' * (checks - width(check))}  "
+        yield from (line.rstrip(" ") for line in fold(what, columns, head=head, indent=indent))
 
 
 def as_json(findings: Sequence[CheckResult], about: Mapping[str, Any]) -> str:
@@ -180,13 +197,3 @@ def _number(count: int, noun: str) -> str:
 
 def _count(findings: Sequence[CheckResult], state: State) -> int:
     return sum(finding.state is state for finding in findings)
-
-
-def _folded(text: str, head: str, indent: str, columns: int | None) -> list[str]:
-    if columns is None:
-        return [head + text]
-    room = max(columns, len(indent) + _LEAST)
-    wrapper = textwrap.TextWrapper(
-        room, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
-    return wrapper.wrap(text)

@@ -4,13 +4,14 @@ import argparse
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
 from service.log_line import INFO, LEVELS
-from service.text import printable, quoted
+from service.text import fold, printable, quoted
 
 T = TypeVar("T")
 
@@ -25,6 +26,12 @@ class UsageError(ValueError):
 
 UNUSABLE: Final = 2
 """Exit status for invalid input or unusable output."""
+
+DEFAULT_COLUMNS: Final = 80
+"""Width of text that is not written to a terminal."""
+
+LEAST_COLUMNS: Final = 40
+"""Smallest width for which text is formatted; a narrower terminal wraps it."""
 
 INTERRUPTED: Final = 130
 """Exit status after Ctrl-C."""
@@ -84,6 +91,13 @@ def write_document(text: str) -> bool:
     return write_output(text)
 
 
+def columns_of(stream: TextIO) -> int:
+    """Return the largest width of a line on a standard stream: the terminal's, but at least 40; else 80."""
+    if not stream.isatty():
+        return DEFAULT_COLUMNS
+    return max(shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns, LEAST_COLUMNS)
+
+
 def output_has_colour() -> bool:
     """Whether standard output may be coloured: it is a terminal, and `NO_COLOR` is unset or empty."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -140,6 +154,12 @@ def write_note(line: str) -> None:
         sys.stderr.flush()
     except OSError:
         _discard(sys.stderr)
+
+
+def write_warning(line: str) -> None:
+    """Write a sentence to standard error, on several lines if it is longer than one; see `write_note`."""
+    for part in fold(printable(line, _LONGEST_NOTE), columns_of(sys.stderr), indent="  "):
+        write_note(part)
 
 
 def _discard(stream: TextIO) -> None:

@@ -95,6 +95,38 @@ def _first_columns(text: str, columns: int) -> str:
     return head
 
 
+def fold(text: str, columns: int, *, head: str = "", indent: str = "") -> list[str]:
+    """Break a printable text between words into lines of at most a number of terminal columns.
+
+    A word is never broken, so that names, paths and commands can be copied. A word that is too long for the
+    room after the indentation has a line of its own with less indentation. Only a word that is longer than a
+    line is shortened, in its middle and with an ellipsis.
+
+    Args:
+        text: text without line breaks.
+        columns: largest width of a line; at least 1.
+        head: beginning of the first line; it is shorter than a line.
+        indent: beginning of each further line.
+    """
+    if width(head) + width(text) <= columns:
+        return [head + text]
+    lines: list[str] = []
+    line, blanks = head, ""
+    for index, word in enumerate(text.split(" ")):
+        blanks += " " * bool(index)
+        if not word:
+            continue
+        gap, blanks = blanks, ""
+        if width(line) + width(gap) + width(word) <= columns:
+            line += gap + word
+            continue
+        if line.strip(" "):
+            lines.append(line.rstrip(" "))
+        short = shorten_middle(word, columns)
+        line = indent[: max(columns - width(short), 0)] + short
+    return [*lines, line.rstrip(" ")]
+
+
 def width(text: str) -> int:
     """Return the number of terminal columns that a text needs."""
     if text.isascii():

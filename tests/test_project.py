@@ -140,11 +140,11 @@ def test_the_progress_takes_one_line_of_a_terminal(
 
 def test_the_readme_quotes_the_output_of_explain() -> None:
     block = re.search(
-        r"^\$ kaishare-webhook (explain .*)\n((?:.*\n)*?)```$", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^\$ kaishare (explain .*)\n((?:.*\n)*?)```$", (ROOT / "README.md").read_text(), re.MULTILINE
     )
     assert block is not None
     done = subprocess.run(
-        [sys.executable, "-m", "webhook", *block[1].split()],
+        [sys.executable, "-m", "console", *block[1].split()],
         cwd=ROOT,
         capture_output=True,
         text=True,

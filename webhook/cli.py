@@ -8,17 +8,15 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from kai.own_labels import EXCLUDED_NAMESPACES
-from kai.version import Version
 from service.command import (
     TOKENS,
     Parser,
     UsageError,
     add_authentication,
     add_log_level,
-    namespace_names,
+    namespace_name,
     read_by,
     run_command,
 )
@@ -27,14 +25,12 @@ from service.text import quoted
 from service.units import parse_duration
 from service.version import version
 from webhook.certificates.options import add_certificate_options, parse_certificate_options
-from webhook.explain.command import OUTPUTS, ExplainSettings
-from webhook.explain.command import run as explain
-from webhook.explain.namespaces import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
+from webhook.explain.arguments import add_explain
+from webhook.explain.namespaces import CLUSTER
 from webhook.namespaces.documents import PoliciesError
-from webhook.policy.decide import Rules
-from webhook.policy.labels import Mode, read_default_mode
-from webhook.policy.values import is_object_name
+from webhook.policy.labels import read_default_mode
 from webhook.registration.configurations import CONFIGURATION_NAME
+from webhook.settings.arguments import add_rule_options, parse_rule_options
 
 _SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
 
@@ -61,9 +57,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kaishare-webhook {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    serving = commands.add_parser(
-        "serve", parents=[policy_options(serves=True)], help="run the admission webhook"
+    serving = commands.add_parser("serve", help="run the admission webhook")
+    serving.add_argument(
+        "--policies",
+        metavar="cluster|FILE|DIR",
+        help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
+        " (YAML or JSON) (default: the cluster)",
     )
+    serving.add_argument(
+        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {_SERVICE_ACCESS})"
+    )
+    add_rule_options(serving)
     serving.add_argument(
         "--listen",
         default="127.0.0.1:8443",
@@ -86,6 +90,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_certificate_options(serving)
     serving.add_argument(
+        "--settings-namespace",
+        type=read_by(namespace_name),
+        metavar="NAMESPACE",
+        help="namespace of the ConfigMap kaishare-settings, which the webhook keeps equal to its settings"
+        " (default: not written)",
+    )
+    serving.add_argument(
         "--drain",
         type=read_by(parse_duration),
         default="5s",
@@ -103,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     add_log_level(serving)
     serving.set_defaults(run=_serve)
 
-    add_explain(commands)
+    add_explain(commands, default_access=_SERVICE_ACCESS)
 
     examining = commands.add_parser(
         "doctor", help="check the cluster for problems that keep policies from taking effect"
@@ -113,71 +124,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def policy_options(*, serves: bool, default_access: str = _SERVICE_ACCESS) -> Parser:
-    """Return the options of `serve` and `explain` that decide about pods, as a parent parser.
-
-    Args:
-        serves: whether the options are for `serve`, whose defaults differ.
-        default_access: the access to a cluster without `--kubeconfig`.
-    """
-    rules = Parser(add_help=False)
-    rules.add_argument(
-        "--policies",
-        metavar="cluster|FILE|DIR",
-        help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
-        f" (YAML or JSON) (default: {'the cluster' if serves else 'none'})",
-    )
-    rules.add_argument(
-        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {default_access})"
-    )
-    rules.add_argument(
-        "--kai-version",
-        type=read_by(Version.parse),
-        metavar="X.Y.Z",
-        help="KAI's release (default: unknown; only shares that every release supports are injected)",
-    )
-    rules.add_argument(
-        "--inject-shares",
-        type=read_by(_boolean),
-        nargs="?",
-        const=True,
-        default=True,
-        metavar="true|false",
-        help="whether to inject default shares; false for a KAI with gpuSharing off (default true)",
-    )
-    rules.add_argument(
-        "--default-mode",
-        type=read_by(read_default_mode),
-        default=Mode.DEFAULT.value,
-        metavar="default|observe|off",
-        help="mode of managed namespaces without the label kaishare.dev/mode (default %(default)s)",
-    )
-    rules.add_argument(
-        "--exclude-namespaces",
-        type=read_by(namespace_names),
-        default=EXCLUDED_NAMESPACES,
-        metavar="A,B",
-        help="namespaces whose pods are never changed; replaces the default list "
-        + ",".join(sorted(EXCLUDED_NAMESPACES)),
-    )
-
-    rules.add_argument(
-        "--default-priority-class",
-        type=read_by(_class_name),
-        metavar="NAME",
-        help="the cluster's default PriorityClass (globalDefault)"
-        f" (default: {'read from the cluster if the policies come from there' if serves else 'none'})",
-    )
-    return rules
-
-
 def add_running_default_mode(command: argparse.ArgumentParser) -> None:
     """Add the option `--default-mode` to a command that reads it from the running webhook otherwise."""
     command.add_argument(
         "--default-mode",
         type=read_by(read_default_mode),
         metavar="default|observe|off",
-        help="the webhook's --default-mode (default: read from the webhook's Deployment)",
+        help="the webhook's --default-mode (default: read from the cluster)",
     )
 
 
@@ -206,131 +159,10 @@ def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: st
     )
 
 
-def add_explain(commands: Any, *, default_access: str = _SERVICE_ACCESS) -> None:
-    """Add the command `explain` to the subparsers of a program.
-
-    Args:
-        commands: the result of `add_subparsers`.
-        default_access: the access to a cluster without `--kubeconfig`.
-    """
-    explaining = commands.add_parser(
-        "explain",
-        parents=[policy_options(serves=False, default_access=default_access)],
-        help="show what the webhook would do to the pods of a manifest",
-        description="Shows what the webhook would do to the pods of manifests; changes nothing in a cluster.",
-        epilog=_EXPLAIN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    explaining.add_argument(
-        "-f",
-        "--filename",
-        action="append",
-        required=True,
-        metavar="FILE|DIR|-",
-        help="manifests; - reads standard input; may be repeated",
-    )
-    explaining.add_argument(
-        "-R",
-        "--recursive",
-        action="store_true",
-        help="also read the directories below (default: only the .yaml, .yml and .json files in it)",
-    )
-    explaining.add_argument(
-        "-n",
-        "--namespace",
-        default="default",
-        metavar="NAMESPACE",
-        help="namespace of manifests that name none, and of --label and --annotation (default %(default)s)",
-    )
-    explaining.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        type=read_by(read_label_edit),
-        metavar="KEY=VALUE",
-        help="preview a label of the namespace; KEY- removes one; may be repeated (default: none)",
-    )
-    explaining.add_argument(
-        "--annotation",
-        action="append",
-        default=[],
-        type=read_by(read_annotation_edit),
-        metavar="KEY=VALUE",
-        help="preview an annotation of the namespace, the selector of a size; KEY- removes one;"
-        " may be repeated"
-        " (default: none)",
-    )
-    explaining.add_argument(
-        "--context",
-        metavar="NAME",
-        help="context of the kubeconfig, with --policies cluster (default: the current context)",
-    )
-    explaining.add_argument(
-        "-o",
-        "--output",
-        choices=OUTPUTS,
-        default="text",
-        help="output format; patch writes one JSON Patch per line, manifest the manifests with their pods"
-        " changed (default %(default)s)",
-    )
-    explaining.set_defaults(run=_explain, program=explaining.prog.rpartition(" ")[0])
-
-
-_EXPLAIN_EXAMPLES = """examples:
-  %(prog)s --policies cluster -n vision -f deployment.yaml
-  %(prog)s --label kai.scheduler/queue=vision --label kaishare.dev/gpu-fraction=0.5 -f .
-  kubectl kustomize overlays/prod | %(prog)s --policies namespaces/ -o manifest -f -
-
-exit status: 0 if nothing would be refused, 1 if a pod or a label would be, 2 for unusable input or output
-"""
-
-
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and int(text)):
         raise ValueError(f"{quoted(text)} is not allowed; allowed: an integer from 1 to 999999")
     return int(text)
-
-
-def _class_name(text: str) -> str:
-    if not is_object_name(text):
-        raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a PriorityClass")
-    return text
-
-
-def _boolean(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(f'"{text}" is not allowed; allowed: true, false')
-    return text == "true"
-
-
-def _rules(arguments: argparse.Namespace) -> Rules:
-    return Rules(
-        kai_version=arguments.kai_version,
-        inject_shares=arguments.inject_shares,
-        excluded_namespaces=arguments.exclude_namespaces,
-        default_priority_class=arguments.default_priority_class,
-        default_mode=arguments.default_mode,
-    )
-
-
-def _explain(arguments: argparse.Namespace) -> int:
-    edits = NamespaceEdits(labels=arguments.label, annotations=arguments.annotation)
-    if arguments.policies is None and not edits:
-        raise UsageError("give --policies, --label, --annotation, or several of them")
-    if arguments.context is not None and arguments.policies != CLUSTER:
-        raise UsageError("--context needs --policies cluster")
-    settings = ExplainSettings(
-        program=arguments.program,
-        filenames=arguments.filename,
-        recursive=arguments.recursive,
-        namespace=arguments.namespace,
-        policies=arguments.policies,
-        kubeconfig=arguments.kubeconfig,
-        context=arguments.context,
-        edits=edits,
-        output=arguments.output,
-    )
-    return explain(settings, _rules(arguments))
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -354,13 +186,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     settings = Settings(
         policies=policies,
         kubeconfig=arguments.kubeconfig,
-        rules=_rules(arguments),
+        rules=parse_rule_options(arguments).rules(),
         certificates=certificates,
         listen=listen,
         ops_listen=ops_listen,
         webhook_configuration=arguments.webhook_configuration,
         authenticates=arguments.authentication == TOKENS,
         ops_certificate_directory=arguments.ops_certs,
+        settings_namespace=arguments.settings_namespace,
         drain_seconds=arguments.drain,
         max_in_flight=arguments.max_in_flight,
     )
@@ -370,6 +203,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         except AccessError as error:
             if arguments.authentication == TOKENS:
                 raise UsageError(f"{error}; --authentication=tokens needs an API server") from None
+            if arguments.settings_namespace is not None and arguments.policies not in (None, CLUSTER):
+                raise UsageError(f"{error}; --settings-namespace needs an API server") from None
             raise UsageError(
                 f"{error}; to run without a cluster, give --policies a file or directory"
                 " and --certs a directory"

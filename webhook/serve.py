@@ -19,6 +19,7 @@ from service.http.listeners import Address
 from service.http.page_server import PortSecurity
 from service.http.tls_files import TlsFiles
 from service.log import WARNING, JsonLog
+from service.version import version
 from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
 from webhook.certificates.files import FileCertificate, FileSettings
 from webhook.metrics import Metrics
@@ -33,6 +34,8 @@ from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
 from webhook.server.ops_server import AUDIENCE, OPEN_PATHS
 from webhook.server.server import PORT_LIMITS, Server
 from webhook.server.tls import CertificateSource
+from webhook.settings.document import PublishedSettings
+from webhook.settings.publisher import open_publisher
 
 _SWITCH_SECONDS = 0.0005
 """Interpreter switch interval in seconds (Python's default is 5 ms).
@@ -59,6 +62,8 @@ class Settings:
     """Kubeconfig of the cluster; None uses the default of kube.access.find_access."""
     webhook_configuration: str = CONFIGURATION_NAME
     """Name of kaishare's webhook configurations, whose call order is watched."""
+    settings_namespace: str | None = None
+    """Namespace of the ConfigMap in which these settings are published; None does not publish them."""
     drain_seconds: float = DRAIN_SECONDS
     max_in_flight: int = MOST_IN_FLIGHT
 
@@ -70,7 +75,8 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 
     Raises:
         webhook.namespaces.documents.PoliciesError: the policies cannot be read.
-        kube.access.AccessError: a cluster is needed for policies or CA, and no access to it is configured.
+        kube.access.AccessError: a cluster is needed, such as for policies or CA, and no access to it is
+            configured.
         certs.directory.CertificateError: there is no usable certificate.
         service.http.tls_files.TlsFilesError: the certificate of the ops port cannot be used.
         OSError: an address cannot be listened on.
@@ -90,6 +96,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         certificate = await _certificate(settings, cluster, metrics, log)
         directory = settings.ops_certificate_directory
         tls = TlsFiles(directory, log=log) if directory else None
+        publishing = await _publishing(settings, cluster, opened, metrics, log)
         security = PortSecurity(
             authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
         )
@@ -105,7 +112,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         stack.push_async_callback(server.stop)
         ops = f"{'https' if tls else 'http'}://{await server.open_ops(settings.ops_listen, security)}"
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(work()) for work in (*opened.work, certificate.run)]
+            running = [group.create_task(work()) for work in (*opened.work, *publishing, certificate.run)]
             if tls is not None:
                 running.append(group.create_task(tls.run()))
             if not certificate.issued.is_set():
@@ -173,6 +180,8 @@ class _DecisionInputs:
 
     source: PolicySource
     rules: Callable[[], Rules]
+    knows_default_class: Callable[[], bool]
+    """Whether the default PriorityClass in `rules` is known."""
     work: Sequence[Work]
 
 
@@ -183,13 +192,39 @@ async def _open_policies(
     mode = settings.rules.default_mode
     if settings.policies is not None:
         opened = await open_files(settings.policies, default_mode=mode, metrics=metrics, log=log)
-        return _DecisionInputs(opened.source, lambda: settings.rules, opened.work)
+        given = settings.rules.default_priority_class is not None
+        return _DecisionInputs(opened.source, lambda: settings.rules, lambda: given, opened.work)
     client = await cluster.client()
     opened = open_cluster(client, default_mode=mode, metrics=metrics, log=log)
     order = open_order(client, own=settings.webhook_configuration, metrics=metrics, log=log)
     rules = ClusterRules(client, settings.rules, log=log, on_error=lambda: metrics.failed("cluster-rules"))
     metrics.show_watch(rules.watch)
-    return _DecisionInputs(opened.source, lambda: rules.current, (*opened.work, order, rules.run))
+    return _DecisionInputs(
+        opened.source,
+        lambda: rules.current,
+        lambda: rules.knows_default_class,
+        (*opened.work, order, rules.run),
+    )
+
+
+async def _publishing(
+    settings: Settings, cluster: "_Cluster", inputs: _DecisionInputs, metrics: Metrics, log: JsonLog
+) -> Sequence[Work]:
+    """Return the task that publishes the settings; none unless a namespace is given for them."""
+    namespace = settings.settings_namespace
+    if namespace is None:
+        return ()
+
+    def current() -> PublishedSettings:
+        return PublishedSettings(
+            version=version(),
+            policies="cluster" if settings.policies is None else "files",
+            rules=inputs.rules(),
+            knows_default_class=inputs.knows_default_class(),
+        )
+
+    client = await cluster.client()
+    return (open_publisher(client, current, namespace=namespace, metrics=metrics, log=log),)
 
 
 async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog) -> Authentication | None:

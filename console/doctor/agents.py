@@ -79,7 +79,8 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
     if len(by_failure) > MOST_LINES:
         yield problem(RESPONSES, f"and {len(by_failure) - MOST_LINES} more kinds of failures")
     if readings and not by_failure:
-        yield ok(RESPONSES, f"{counted(len(readings), 'agent')} answer through the API server")
+        count = counted(len(readings), "agent answers", "agents answer")
+        yield ok(RESPONSES, f"{count} through the API server")
 
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
@@ -117,7 +118,8 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
     if len(lines) > MOST_LINES:
         yield problem(ATTRIBUTION, f"and {len(lines) - MOST_LINES} more kinds of problems")
     if answered and not lines:
-        yield ok(ATTRIBUTION, f"{counted(len(answered), 'agent')} attribute all memory to pods")
+        count = counted(len(answered), "agent attributes", "agents attribute")
+        yield ok(ATTRIBUTION, f"{count} all memory to pods")
 
 
 def _by_reason(

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,22 +11,25 @@ from console.agent_options import AgentOptions
 from console.agents import AGENT_SECONDS, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
+from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
 from console.doctor.installation import examine_before
 from console.doctor.links import link_of
 from console.doctor.nodes import AGENTS, node_findings, read_gpu_nodes
-from console.doctor.releases import read_webhook_versions, release_findings
+from console.doctor.releases import release_findings
 from kube.access import Access, AccessError
-from kube.check import API_SERVER
+from kube.check import reach
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, State, exit_status, problem, unknown, write_report
-from service.command import UsageError, write_note
+from service.command import UsageError, write_warning
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import counted, listed, one_line
 from service.version import version
-from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.command import examine as examine_webhook
+from webhook.doctor.api_reader import ApiReader, ListSpec
+from webhook.doctor.cluster import Cluster, read_cluster
+from webhook.doctor.command import policy_findings, webhook_findings
+from webhook.doctor.registration import registration_findings
 from webhook.policy.labels import Mode
 from webhook.registration.configurations import CONFIGURATION_NAME
 
@@ -51,7 +54,9 @@ class DoctorSettings:
     output: str = "text"
     """`text` or `json`."""
     default_mode: Mode | None = None
-    """The webhook's --default-mode; None reads it from the webhook's Deployment."""
+    """The webhook's --default-mode; None reads it from the cluster."""
+    namespace: str | None = None
+    """The only namespace to check; None for the whole cluster."""
     is_before: bool = False
     """Whether to check what an installation needs, before there is one."""
     wait_seconds: float | None = None
@@ -89,7 +94,7 @@ async def _run(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
         summary = _summary(findings)
         if summary != reported:
             reported = summary
-            write_note(f"{settings.program}: waiting: {summary}")
+            write_warning(f"{settings.program}: waiting: {summary}")
         await asyncio.sleep(min(_EVERY_SECONDS, remaining))
 
 
@@ -114,32 +119,53 @@ async def _findings(access: Access, settings: DoctorSettings) -> AsyncIterator[C
         async for finding in examine_before(access, settings.configuration, settings.default_mode):
             yield finding
         return
-    async for finding in examine_webhook(access, settings.configuration, settings.default_mode):
-        yield finding
-        if finding.check == API_SERVER and finding.state is State.PROBLEM:
-            return
     async with KubeClient(access) as client:
-        reader = ApiReader(client)
-        async for finding in _agent_findings(reader, settings):
-            yield finding
+        reached = await reach(client, without="nothing else was checked")
+        yield reached
+        if reached.state is State.PROBLEM:
+            return
+        reader = ApiReader(client, settings.namespace)
+        cluster = await read_cluster(reader, settings.configuration, settings.default_mode)
+        if settings.namespace is not None:
+            for finding in registration_findings(cluster) if cluster.is_absent else ():
+                yield finding
+            async for finding in policy_findings(reader, cluster):
+                yield finding
+        else:
+            async for finding in webhook_findings(reader, cluster, is_inside=False):
+                yield finding
+            async for finding in _agent_findings(reader, cluster, settings):
+                yield finding
         for finding in reader.missing:
             yield finding
 
 
-async def _agent_findings(reader: ApiReader, settings: DoctorSettings) -> AsyncIterator[CheckResult]:
+async def _agent_findings(
+    reader: ApiReader, cluster: Cluster, settings: DoctorSettings
+) -> AsyncIterator[CheckResult]:
     agents = Agents(reader.client, options=settings.agents, seconds=settings.agent_seconds)
+    namespace = settings.agents.namespace
     nodes = await read_gpu_nodes(reader)
     pods: list[AgentPod] = []
+    with_agent: Collection[str] | None = None
+    daemon_sets: Sequence[AgentDaemonSet] = ()
     try:
         pods = await agents.list()
     except (ApiError, Unreachable, AccessError) as error:
-        yield _not_listed(error, settings.agents.namespace)
-        with_agent = None
+        if isinstance(error, ApiError) and error.status == _FORBIDDEN:
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            reader.refuse(ListSpec(resource="pods", path=path, without="the agents were not checked"))
+        else:
+            yield unknown(AGENTS, f"not checked: {one_line(str(error))}")
     else:
-        with_agent = frozenset(pod.node for pod in pods)
-        if not pods:
-            yield _no_agents(settings.agents.namespace, has_gpus=bool(nodes.items))
-    for finding in node_findings(nodes, with_agent if pods else None):
+        daemon_sets = (await list_agent_daemon_sets(reader, namespace)).items
+        if pods or daemon_sets:
+            with_agent = frozenset(pod.node for pod in pods)
+        elif not cluster.is_absent:
+            yield _no_agents(namespace, has_gpus=bool(nodes.items))
+        if daemon_sets and not pods and not nodes.items:
+            yield unknown(AGENTS, f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
+    for finding in node_findings(nodes, with_agent, daemon_sets):
         yield finding
     now = reader.client.server_time()
     started = [pod for pod in pods if pod.node and not pod.is_terminating]
@@ -149,8 +175,9 @@ async def _agent_findings(reader: ApiReader, settings: DoctorSettings) -> AsyncI
     readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
     for finding in (*response_findings(readings, now), *attribution_findings(readings)):
         yield finding
-    webhooks = await read_webhook_versions(reader, settings.configuration)
-    for finding in release_findings(pods, webhooks, version()):
+    published = cluster.running.published
+    release = published.version if published else ""
+    for finding in release_findings(pods, cluster.webhook_pods.items, release, version()):
         yield finding
 
 
@@ -161,13 +188,3 @@ def _no_agents(namespace: str, *, has_gpus: bool) -> CheckResult:
         f"no agent found in namespace {namespace}; the usage of GPUs is unknown",
         "install the chart with agent.enabled, or name the namespace with --agent-namespace",
     )
-
-
-def _not_listed(error: Exception, namespace: str) -> CheckResult:
-    if isinstance(error, ApiError) and error.status == _FORBIDDEN:
-        return unknown(
-            AGENTS,
-            f"not checked: the caller may not list pods in {namespace}",
-            f"grant the rights to list pods and to get pods/proxy in {namespace}",
-        )
-    return unknown(AGENTS, f"not checked: {one_line(str(error))}")

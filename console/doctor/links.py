@@ -7,11 +7,14 @@ _PAGE: Final = "docs/doctor.md"
 
 CHECKS: Final = (
     "API server",
+    "installation",
     "mutating webhook",
     "validating webhooks",
     "order",
+    "webhook pods",
     "caBundle",
     "certificate",
+    "settings",
     "managed namespaces",
     "enforce",
     "guard",

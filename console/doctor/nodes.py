@@ -1,17 +1,19 @@
 """Reads the nodes with GPUs, and checks the labels that the agent's DaemonSet and KAI use."""
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from console.doctor.daemon_sets import AgentDaemonSet, Taint
 from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
 from kube.objects import ObjectMeta
 from service.check_results import CheckResult, ok, problem, unknown, warning
-from service.text import counted, listed
+from service.text import MOST_LINES, counted, listed
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 
 AGENTS: Final = "agents"
@@ -32,12 +34,17 @@ class _Metadata(ObjectMeta, frozen=True):
     labels: dict[str, str] | None = None
 
 
+class _Spec(Struct, frozen=True):
+    taints: list[Taint] | None = None
+
+
 class _Status(Struct, frozen=True):
     capacity: dict[str, str] | None = None
 
 
 class _Node(Struct, frozen=True):
     metadata: _Metadata
+    spec: _Spec = _Spec()
     status: _Status = _Status()
 
 
@@ -52,6 +59,8 @@ class GpuNode:
     is_labelled: bool
     """Whether the label `PRESENT_LABEL` has the value `true`."""
     has_memory_label: bool
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
 
 
 async def read_gpu_nodes(reader: ApiReader) -> ListResult[GpuNode]:
@@ -73,15 +82,22 @@ def _gpu_node(item: bytes) -> GpuNode | None:
         name=node.metadata.name,
         is_labelled=is_labelled,
         has_memory_label=keys.NODE_GPU_MEMORY in labels,
+        labels=labels,
+        taints=tuple(node.spec.taints or ()),
     )
 
 
-def node_findings(nodes: ListResult[GpuNode], with_agent: Collection[str] | None) -> Iterator[CheckResult]:
+def node_findings(
+    nodes: ListResult[GpuNode],
+    with_agent: Collection[str] | None,
+    daemon_sets: Sequence[AgentDaemonSet] = (),
+) -> Iterator[CheckResult]:
     """Yield findings about the labels of nodes with GPUs, and about nodes without an agent. Pure.
 
     Args:
         nodes: the nodes with GPUs.
         with_agent: names of the nodes that have an agent; None if the agents could not be listed.
+        daemon_sets: the agents' DaemonSets; empty if there is none, or if they could not be listed.
     """
     if not nodes.is_known:
         return
@@ -106,7 +122,13 @@ def node_findings(nodes: ListResult[GpuNode], with_agent: Collection[str] | None
         have = "has" if len(nodes.items) == 1 else "have"
         yield ok(LABELS, f"{counted(len(nodes.items), 'node')} with GPUs {have} both labels")
     if with_agent is not None:
-        yield _coverage(nodes, with_agent)
+        uncovered = [node for node in nodes.items if node.name not in with_agent]
+        if not uncovered:
+            yield ok(AGENTS, f"each of {counted(len(nodes.items), 'node')} with GPUs has an agent")
+        elif daemon_sets:
+            yield from _kept_away(uncovered, daemon_sets[0])
+        else:
+            yield _uncovered(uncovered)
 
 
 def _missing(names: Collection[str], label: str, consequence: str) -> CheckResult:
@@ -118,12 +140,8 @@ def _missing(names: Collection[str], label: str, consequence: str) -> CheckResul
     )
 
 
-def _coverage(nodes: ListResult[GpuNode], with_agent: Collection[str]) -> CheckResult:
-    uncovered = [node for node in nodes.items if node.name not in with_agent]
-    if not uncovered:
-        return ok(AGENTS, f"each of {counted(len(nodes.items), 'node')} with GPUs has an agent")
+def _uncovered(uncovered: Sequence[GpuNode]) -> CheckResult:
     unlabelled = [node.name for node in uncovered if not node.is_labelled]
-    have = "has" if len(uncovered) == 1 else "have"
     advice = (
         f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)},"
         " or change agent.nodeSelector of the chart"
@@ -131,9 +149,37 @@ def _coverage(nodes: ListResult[GpuNode], with_agent: Collection[str]) -> CheckR
         else "compare the taints of the nodes with agent.tolerations of the chart,"
         " and check --agent-namespace"
     )
-    return problem(
-        AGENTS,
-        f"{counted(len(uncovered), 'node')} with GPUs {have} no agent:"
-        f" {listed([node.name for node in uncovered])}; the usage of their GPUs is unknown",
-        advice,
+    return problem(AGENTS, _without_agent([node.name for node in uncovered]), advice)
+
+
+def _without_agent(names: Collection[str]) -> str:
+    have = "has" if len(names) == 1 else "have"
+    return (
+        f"{counted(len(names), 'node')} with GPUs {have} no agent: {listed(names)};"
+        " the usage of their GPUs is unknown"
     )
+
+
+def _kept_away(uncovered: Sequence[GpuNode], daemon_set: AgentDaemonSet) -> Iterator[CheckResult]:
+    """Yield a problem for each reason why the DaemonSet has no pod on nodes with GPUs."""
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for node in uncovered:
+        reasons = "; ".join(daemon_set.obstacles(node.name, node.labels, node.taints))
+        by_reason[reasons].append(node.name)
+    name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
+    title = f"DaemonSet {name} wants {counted(daemon_set.desired, 'pod')}"
+    for reasons, names in sorted(by_reason.items())[:MOST_LINES]:
+        if reasons:
+            yield problem(
+                AGENTS,
+                f"{_without_agent(names)}. {title}, and not there: {reasons}",
+                "correct the named values of the chart, or the labels and taints of the nodes",
+            )
+        else:
+            yield problem(
+                AGENTS,
+                f"{_without_agent(names)}. {title}, also there: its pods are not created or not scheduled",
+                f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness",
+            )
+    if len(by_reason) > MOST_LINES:
+        yield problem(AGENTS, f"and {len(by_reason) - MOST_LINES} more reasons")

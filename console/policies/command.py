@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import sys
 from dataclasses import dataclass
 
 from console.cluster import ClusterOptions
@@ -9,9 +10,10 @@ from console.policies.reading import PolicyTable, read_policies
 from console.policies.report import as_json, as_table, as_yaml
 from kai import keys
 from kube.client import KubeClient
-from service.command import output_has_colour, write_note, write_output
+from service.command import columns_of, output_has_colour, write_output, write_warning
 from service.log import JsonLog
 from service.log_capture import capture_libraries
+from service.text import fold
 from webhook.policy.labels import Mode
 
 
@@ -25,7 +27,7 @@ class PoliciesSettings:
     output: str
     """`table`, `wide`, `json` or `yaml`."""
     default_mode: Mode | None = None
-    """The webhook's --default-mode; None reads it from the webhook's Deployment."""
+    """The webhook's --default-mode; None reads it from the cluster."""
 
 
 def run(settings: PoliciesSettings) -> int:
@@ -33,6 +35,7 @@ def run(settings: PoliciesSettings) -> int:
 
     Raises:
         AccessError: the kubeconfig cannot be read.
+        PoliciesError: the caller may not read the namespaces, or the one does not exist.
         ApiError, Unreachable: the namespaces cannot be read.
         UsageError: standard output cannot be written.
     """
@@ -43,12 +46,18 @@ def run(settings: PoliciesSettings) -> int:
     elif settings.output == "yaml":
         write_output(as_yaml(table))
     elif settings.namespace is not None and not table.rows:
-        write_output(f"Namespace {settings.namespace} is not managed: no label {keys.QUEUE_LABEL}.\n")
+        sentence = f"Namespace {settings.namespace} is not managed: no label {keys.QUEUE_LABEL}."
+        write_output("".join(f"{line}\n" for line in fold(sentence, columns_of(sys.stdout))))
     else:
-        lines = as_table(table, wide=settings.output == "wide", colour=output_has_colour())
+        lines = as_table(
+            table,
+            wide=settings.output == "wide",
+            colour=output_has_colour(),
+            columns=columns_of(sys.stdout),
+        )
         write_output("".join(f"{line}\n" for line in lines))
     for note in table.notes:
-        write_note(f"kaishare: warning: {note}")
+        write_warning(f"kaishare: warning: {note}")
     return int(any(row.policy.problems for row in table.rows))
 
 

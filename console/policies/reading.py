@@ -1,7 +1,7 @@
 """Reads the policies of a cluster and counts the pods of their namespaces, object by object."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,8 +15,10 @@ from kube.objects import ObjectMeta
 from service.text import MALFORMED, one_line
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.cluster import excluded_by
-from webhook.doctor.default_mode import read_default_mode
+from webhook.doctor.settings import RunningSettings, read_running_settings, webhook_namespace
 from webhook.namespaces.decode import LIST, MANAGED, ONE, PATH, NamespaceError, decode_metadata
+from webhook.namespaces.documents import PoliciesError
+from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.registration.objects import WebhookConfiguration, read_configuration
@@ -26,10 +28,10 @@ _CONFIGURATIONS: Final = ListSpec(
     group="admissionregistration.k8s.io",
     path="/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     verb="get",
-    without="the excluded namespaces and the webhook's --default-mode are not known",
+    without="the excluded namespaces are not known",
 )
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-_FORBIDDEN: Final = 403
+_INSTEAD: Final = "policies -n NAMESPACE shows one namespace with your rights"
 _NOT_FOUND: Final = 404
 
 
@@ -88,20 +90,22 @@ async def read_policies(
     Args:
         client: for the API server, with the caller's rights.
         namespace: the only namespace to read; None for all.
-        default_mode: the webhook's --default-mode; None reads it from the webhook's Deployment.
+        default_mode: the webhook's --default-mode; None reads it from the cluster.
 
     Raises:
+        PoliciesError: the caller may not read the namespaces, or the one does not exist.
         ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
     """
     reader = ApiReader(client)
     webhooks = await reader.get(_CONFIGURATIONS, CONFIGURATION_NAME, read_configuration)
     configuration = webhooks if isinstance(webhooks, WebhookConfiguration) else None
-    mode = default_mode or await read_default_mode(reader, configuration)
+    running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
+    mode = running.rules.default_mode
     policies = await (
         _all_policies(client, mode) if namespace is None else _one_policy(client, namespace, mode)
     )
-    notes = [finding.what for finding in reader.missing] if default_mode is None else []
-    excluded = _excluded(configuration)
+    notes = [] if webhooks is None else list(_notes(running, configuration))
+    excluded = _excluded(running, configuration)
     try:
         counts = await _count_pods(client, policies, namespace) if policies else {}
     except (ApiError, Unreachable) as error:
@@ -119,23 +123,36 @@ async def read_policies(
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, ApiError) and error.status == _FORBIDDEN:
+    if isinstance(error, ApiError) and error.is_forbidden:
         return "the caller may not list pods"
     return one_line(str(error))
 
 
 async def _all_policies(client: KubeClient, default_mode: Mode) -> dict[str, NamespacePolicy]:
     policies = {}
-    async with client.list_objects(PATH, params=MANAGED, accept=LIST) as namespaces:
-        async for item in namespaces:
-            policy = _policy(item, default_mode)
-            if policy is not None:
-                policies[policy.namespace] = policy
+    try:
+        async with client.list_objects(PATH, params=MANAGED, accept=LIST) as namespaces:
+            async for item in namespaces:
+                policy = _policy(item, default_mode)
+                if policy is not None:
+                    policies[policy.namespace] = policy
+    except ApiError as error:
+        if error.is_forbidden:
+            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+        raise
     return policies
 
 
 async def _one_policy(client: KubeClient, namespace: str, default_mode: Mode) -> dict[str, NamespacePolicy]:
-    policy = _policy(await client.get(f"{PATH}/{namespace}", accept=ONE), default_mode)
+    try:
+        item = await client.get(f"{PATH}/{namespace}", accept=ONE)
+    except ApiError as error:
+        if error.status == _NOT_FOUND:
+            raise PoliciesError(does_not_exist(namespace)) from None
+        if error.is_forbidden:
+            raise PoliciesError(f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}") from None
+        raise
+    policy = _policy(item, default_mode)
     return {} if policy is None else {namespace: policy}
 
 
@@ -147,12 +164,22 @@ def _policy(item: bytes, default_mode: Mode) -> NamespacePolicy | None:
     return metadata.policy(name, default_mode)
 
 
-def _excluded(configuration: WebhookConfiguration | None) -> Collection[str]:
-    """Return the excluded namespaces; the defaults if the webhook configuration could not be read."""
-    for hook in configuration.hooks if configuration else ():
-        if hook.name == MUTATE:
-            return excluded_by(hook)
-    return EXCLUDED_NAMESPACES
+def _excluded(running: RunningSettings, configuration: WebhookConfiguration | None) -> Collection[str]:
+    """Return the excluded namespaces; the defaults if none could be read."""
+    known = [running.rules.excluded_namespaces] if running.knows("excluded_namespaces") else []
+    known += (
+        [excluded_by(hook) for hook in configuration.hooks if hook.name == MUTATE] if configuration else []
+    )
+    return frozenset[str]().union(*known) if known else EXCLUDED_NAMESPACES
+
+
+def _notes(running: RunningSettings, configuration: WebhookConfiguration | None) -> Iterator[str]:
+    """Yield a sentence for each setting of the webhook that is not known."""
+    reason = one_line(running.unpublished)
+    if configuration is None and not running.knows("excluded_namespaces"):
+        yield f"the excluded namespaces are not known: {reason}"
+    if not running.knows("default_mode"):
+        yield "the webhook's default mode is not known; give --default-mode (assumed: default)"
 
 
 async def _count_pods(

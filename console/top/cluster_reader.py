@@ -11,6 +11,7 @@ from gpuagent.top.client import Received
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
+from service.text import one_line
 
 
 class ClusterReader:
@@ -28,10 +29,16 @@ class ClusterReader:
         """
         try:
             pods = await self._agents.list()
-        except (ApiError, Unreachable, AccessError) as error:
+        except ApiError as error:
+            raise ReadFailed(self._denied(error) if error.is_forbidden else str(error)) from None
+        except (Unreachable, AccessError) as error:
             raise ReadFailed(str(error)) from None
         self._pods = {pod.name: pod for pod in pods}
         return [AgentRef(pod.name, pod.node) for pod in pods]
+
+    def _denied(self, error: ApiError) -> str:
+        user = f" as {one_line(error.user)}" if error.user else ""
+        return f"the agents are not visible to you: you may not list pods in {self._agents.namespace}{user}"
 
     async def read(self, agent: AgentRef) -> Received:
         """Return the agent's response.

@@ -102,6 +102,11 @@ class Layout:
     columns: tuple[tuple[Column, int], ...]
     width: int
 
+    @property
+    def has_reasons(self) -> bool:
+        """Whether the reasons of flags have a column."""
+        return any(column.name == "reason" for column, _ in self.columns)
+
     def heading(self) -> str:
         """Return the line with the headings."""
         cells = (fit(column.heading, width, is_right=column.is_right) for column, width in self.columns)
@@ -157,14 +162,19 @@ def agent_text(line: AgentLine, now: float) -> str:
     return f" {SIGN_OLD} {agent.node}: {suspended}{'; '.join(agent.problems) or 'no figures'}"
 
 
-def layout(width: int, widths: Widths) -> Layout:
+def layout(width: int, widths: Widths, *, has_bar: bool = True) -> Layout:
     """Choose the columns for a width: as many as fit in their order of rank, then widen the long ones.
 
     Args:
         width: of the terminal, in columns.
         widths: from `merge_widths`.
+        has_bar: whether the use of the share is drawn, too.
     """
-    wanted = [column for column in COLUMNS if not column.is_optional or widths.get(column.name, 0)]
+    wanted = [
+        column
+        for column in COLUMNS
+        if (not column.is_optional or widths.get(column.name, 0)) and (has_bar or column.name != "bar")
+    ]
     chosen = [column for column in wanted if not column.rank]
     for column in sorted(wanted, key=lambda column: column.rank):
         if column.rank and _needed([*chosen, column], widths) <= width:
@@ -204,16 +214,3 @@ def _widened(columns: list[Column], widths: Widths, width: int) -> tuple[tuple[C
             sizes[name] -= less
             left += less
     return tuple((column, sizes[column.name]) for column in columns)
-
-
-def everything(widths: Widths) -> Layout:
-    """Return a layout with every column but the bar, in which nothing is shortened."""
-    chosen = [
-        column
-        for column in COLUMNS
-        if column.name != "bar" and (not column.is_optional or widths.get(column.name, 0))
-    ]
-    sizes = tuple(
-        (column, max(widths.get(column.name, column.narrowest), len(column.heading))) for column in chosen
-    )
-    return Layout(sizes, 2 + sum(1 + width for _, width in sizes))

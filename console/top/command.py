@@ -18,7 +18,7 @@ from console.top.reader import AgentReader, ReadFailed, UrlReader
 from console.top.rounds import Rounds
 from console.top.text import as_json, as_text
 from gpuagent.top.client import with_question
-from service.command import UsageError, namespace_name, read_by, write_output
+from service.command import UsageError, columns_of, namespace_name, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import quoted
@@ -121,8 +121,11 @@ async def _print_once(
     failures = [agent.failure for agent in cluster.agents.values() if agent.failure]
     if arguments.url and failures:
         raise UsageError(f"{arguments.url}: {with_question(failures[0])}")
-    format_all = as_json if arguments.output == "json" else as_text
-    write_output(format_all(cluster, arrangement, time.monotonic()))
+    now = time.monotonic()
+    if arguments.output == "json":
+        write_output(as_json(cluster, arrangement, now))
+    else:
+        write_output(as_text(cluster, arrangement, now, columns=columns_of(sys.stdout)))
     return _NEGATIVE if failures or not cluster.agents else 0
 
 

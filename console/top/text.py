@@ -2,37 +2,55 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
 
-from console.top.arrange import Arrangement, arrange, is_old
+from console.top.arrange import AgentLine, Arrangement, GroupLine, arrange, is_old
 from console.top.cluster import AgentState, Cluster
-from console.top.columns import everything
+from console.top.columns import agent_text, group_text, layout
 from console.top.head import head
 from console.top.widths import merge_widths
 from gpuagent.api_types import read_document
+from service.command import DEFAULT_COLUMNS
+from service.text import fold
 
-_LONGEST: Final = 400
-"""Largest length of an agent's line."""
-
-
-def as_text(cluster: Cluster, arrangement: Arrangement, now: float) -> str:
-    """Return the head and all lines of the table, each with a line break; nothing is shortened."""
-    return "".join(f"{line.rstrip()}\n" for line in _lines(cluster, arrangement, now))
+_INDENT: Final = "     "
+"""Indentation of a further line: that of a row's cells, and two columns more."""
 
 
-def _lines(cluster: Cluster, arrangement: Arrangement, now: float) -> Iterator[str]:
-    yield from (line.text for line in head(cluster, cluster.totals(), now))
+def as_text(cluster: Cluster, arrangement: Arrangement, now: float, *, columns: int = DEFAULT_COLUMNS) -> str:
+    """Return the head and all lines of the table, each with a line break.
+
+    The table has the columns that fit. The reasons of flags are below a row if they have no column.
+
+    Args:
+        cluster: the agents.
+        arrangement: which rows, and in what order.
+        now: monotonic seconds, on the clock of the agents' state.
+        columns: largest width of a line.
+    """
+    return "".join(f"{line.rstrip()}\n" for line in _lines(cluster, arrangement, now, columns))
+
+
+def _lines(cluster: Cluster, arrangement: Arrangement, now: float, columns: int) -> Iterator[str]:
+    for part in head(cluster, cluster.totals(), now):
+        yield from fold(part.text, columns, indent="  ")
     lines = arrange(cluster, arrangement)
     if not lines:
-        yield _no_lines(cluster, arrangement)
+        yield from fold(_no_lines(cluster, arrangement), columns)
         return
-    layout = everything(merge_widths(agent.widths for agent in cluster.agents.values()))
+    widths = merge_widths(agent.widths for agent in cluster.agents.values())
+    chosen = layout(columns, widths, has_bar=False)
     yield ""
-    yield layout.heading()
-    wide = replace(layout, width=max(layout.width, _LONGEST))  # long reasons of agents
+    yield chosen.heading()
     for line in lines:
-        yield wide.line(line, now, is_old=is_old(cluster, line))
+        if isinstance(line, GroupLine):
+            yield from fold(group_text(line), columns, indent="   ")
+        elif isinstance(line, AgentLine):
+            yield from fold(agent_text(line, now), columns, indent=_INDENT)
+        else:
+            yield chosen.line(line, now, is_old=is_old(cluster, line))
+            if line.reasons and not chosen.has_reasons:
+                yield from fold(", ".join(line.reasons), columns, head=_INDENT, indent=_INDENT)
 
 
 def _no_lines(cluster: Cluster, arrangement: Arrangement) -> str:

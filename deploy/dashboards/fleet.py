@@ -72,6 +72,8 @@ _POD: Final = (
     "node",
     "gpu",
 )
+_WORKLOAD: Final = ("namespace", "vcluster", "virtual_namespace", "workload_kind", "workload")
+_BY_WORKLOAD: Final = ", ".join(("cluster", *_WORKLOAD))
 _TO_NODE: Final = links.to_node("agent_scheme", "agent_job")
 _COUNTED_AS_FREE: Final = (
     "GPUs in MIG mode without pods, time-sliced GPUs, and whole GPUs whose pod has not used them yet count "
@@ -500,6 +502,50 @@ def _flags() -> list[model.Panel]:
                 ),
             ),
             width=12,
+        ),
+        rows(
+            "Time over the share in the last hour, by workload",
+            "Whose pods exceed their shares one after the other, each too briefly for a flag? Divide by pods "
+            "at a time: more than 12 minutes raise the alert KaishareWorkloadOverShare. A row without a name "
+            "has pods without a controller. Pods that have ended count, too. Needs the recorded figures.",
+            TableLayout(
+                labels=("cluster", *_WORKLOAD), sort_by="time over share", links=(links.to_namespace(),)
+            ),
+            *largest(
+                20,
+                Column(
+                    title="time over share",
+                    expr=f"max by ({_BY_WORKLOAD}) "
+                    f"(workload:kaishare_pod_over_share_seconds:increase1h{{{PODS}}})",
+                    unit=SECONDS,
+                ),
+                Column(
+                    title="pods at a time",
+                    expr=f"max by ({_BY_WORKLOAD}) "
+                    f"(avg_over_time(workload:kaishare_pods_judged:count{{{PODS}}}[1h]))",
+                ),
+                on=_BY_WORKLOAD,
+            ),
+            width=14,
+        ),
+        rows(
+            "Time over the share in the last hour, by namespace",
+            "In which namespaces do pods exceed their shares, whatever their workloads are called? The sum "
+            "over all pods. Needs the recorded figures.",
+            TableLayout(
+                labels=("cluster", "namespace"), sort_by="time over share", links=(links.to_namespace(),)
+            ),
+            *largest(
+                20,
+                Column(
+                    title="time over share",
+                    expr="max by (cluster, namespace) "
+                    f"(namespace:kaishare_pod_over_share_seconds:increase1h{{{CLUSTER}}})",
+                    unit=SECONDS,
+                ),
+                on="cluster, namespace",
+            ),
+            width=10,
         ),
         rows(
             "Evictions since the agents started",

@@ -331,8 +331,8 @@ def _agent() -> list[model.Panel]:
         ),
         number(
             "Oldest contact with the API server",
-            "How long has a watch of the agent been silent? A healthy watch restarts every 40 s. Red from 5 "
-            "minutes: see KaishareWatchStale in docs/runbooks.md. unknown: pods come from a file.",
+            "How long has a watch of the agent been silent? A healthy watch is renewed after 150 s. Red "
+            "from 5 minutes: see KaishareWatchStale in docs/runbooks.md. unknown: pods come from a file.",
             f"max by (cluster) (time() - {of_agent('kaishare_watch_last_contact_timestamp_seconds')})",
             unit=SECONDS,
             limits=red_from(300),

@@ -145,6 +145,22 @@ local notScraped(installed, selector, expected) = |||
           |||,
           pod + ' held more than its share of ' + gpu + ' for {{ $value | humanizeDuration }} of the last hour, and was not flagged for five minutes in a row.'
         ),
+        // Pods that end before their grace are never flagged, each by itself. The time of all pods of the workload in the last
+        // hour is divided by the number of pods at a time: 12 minutes mean the same as for a single pod above. Pods that
+        // these two alerts name are left out. The mean is over the minutes in which the workload had pods.
+        alert(
+          'KaishareWorkloadOverShare',
+          'The pods of a workload exceed their shares one after the other, each for less than the grace',
+          |||
+            sum by (${cluster}, namespace, vcluster, virtual_namespace, workload_kind, workload) (
+              pod:kaishare_pod_over_share_seconds:increase1h
+                unless on (${cluster}, uid) max_over_time(ALERTS{alertname=~"KaisharePodOverShare|KaisharePodOverShareRepeatedly", alertstate="firing", job=""}[1h])
+            )
+              / avg_over_time(workload:kaishare_pods_judged:count[1h])
+              > ${minutes} * 60
+          |||,
+          '{{ with $labels.workload }}Pods of the {{ $labels.workload_kind }} {{ . }}{{ else }}Pods without a controller{{ end }} in namespace {{ $labels.namespace }}{{ with $labels.virtual_namespace }} ({{ . }} of vCluster {{ $labels.vcluster }}){{ end }} held more than their shares for {{ $value | humanizeDuration }} of the last hour, counted as one pod at a time, and none of them was flagged for long.'
+        ),
         alert(
           'KaisharePodLimitBypassed',
           'A pod holds more GPU memory than its enforcer allows',
@@ -430,8 +446,8 @@ local notScraped(installed, selector, expected) = |||
     {
       name: 'kaishare-watches',
       rules: [
-        // A healthy watch restarts every 40 s, so 5 minutes without contact mean a failure. One sample in the window shows
-        // no change: see KaishareAgentStale.
+        // A healthy watch of the webhook restarts every 40 s. The agent's is renewed after 150 s of silence. So 5 minutes
+        // without contact mean a failure. One sample in the window shows no change: see KaishareAgentStale.
         alert(
           'KaishareWatchStale',
           'A watch of the API server delivers nothing',

@@ -33,6 +33,7 @@
     alerts: {
       KaisharePodOverShare: { 'for': '5m', keepFiringFor: '5m', severity: 'warning' },
       KaisharePodOverShareRepeatedly: { 'for': '5m', keepFiringFor: '15m', severity: 'warning', minutes: 12 },
+      KaishareWorkloadOverShare: { 'for': '10m', keepFiringFor: '15m', severity: 'warning', minutes: 12 },
       KaisharePodLimitBypassed: { 'for': '1m', keepFiringFor: '5m', severity: 'warning' },
       KaisharePodUnassignedGPU: { 'for': '5m', keepFiringFor: '5m', severity: 'warning' },
       KaisharePodWithoutShare: { 'for': '5m', keepFiringFor: '5m', severity: 'warning' },

@@ -26,6 +26,34 @@ local windows = ['5m', '30m', '1h', '6h'];
   ||| % { labels: labels, used: used, share: share },
   local gpus(labels, series) = 'sum by (%s) (\n  %s\n)' % [labels, std.strReplace(std.rstripChars(perGpu(series), '\n'), '\n', '\n  ')],
 
+  // Time over the share in the last hour, of pods that have ended in it, too. The agent counts from 0 for each new pod.
+  // increase() does not see what a counter had at its first scrape, and nothing of a pod that one scrape saw. So there are
+  // two cases:
+  // 1. The pod is new: an hour ago its agent evaluated pods and did not know this one, or the agent is younger than an hour
+  //    and did not continue the counter of another. All that the counter reached lies within the hour.
+  // 2. increase() for all others. The counter of an agent that was blind for a while returns with its old value.
+  // Only targets with the agent's job count: a tenant's target can export these names.
+  local overSeconds = 'kaishare_pod_over_share_seconds_total{${agent}}',
+  local overInAnHour = |||
+    (
+      max_over_time(%(series)s[1h])
+        unless on (${cluster}, uid) kaishare_pod_info{${agent}} offset 1h
+        and on (${cluster}, job, instance) (
+          kaishare_agent_attribution_ok{${agent}} offset 1h == 1
+          or time() - max_over_time(process_start_time_seconds{${agent}}[1h]) < 3600
+        )
+    )
+    or increase(%(series)s[1h])
+  ||| % { series: overSeconds },
+  // Adds the workload to a figure of pods. An owner can edit what names the workload, and two agents may describe one pod, so
+  // topk takes one description.
+  local ofWorkload(figure, info) = |||
+    (
+      %(figure)s
+    ) * on (${cluster}, uid) group_left (workload_kind, workload) topk by (${cluster}, uid) (1, %(info)s)
+  ||| % { figure: std.strReplace(std.rstripChars(figure, '\n'), '\n', '\n  '), info: info },
+  local workloadLabels = '${cluster}, namespace, vcluster, virtual_namespace, workload_kind, workload',
+
   // Reviews that got no answer of the webhook's, each counted once: shed reviews, and failures by stage. The stage policies
   // also counts failed updates that concern no review. They are rare, and no other series has the pods that mode enforce
   // refuses because their policy is unknown: such a review is answered with HTTP 500 and has no action.
@@ -49,6 +77,29 @@ local windows = ['5m', '30m', '1h', '6h'];
             max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_promised_bytes)
               / max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_total_bytes)
           |||),
+        ],
+      },
+      // Over-share by workload and namespace. A pod on several GPUs counts with the one on which it was over for longest. Pods
+      // without a controller are one workload of their namespace, with empty labels.
+      {
+        name: 'kaishare-over-share',
+        rules: [
+          record('pod:kaishare_pod_over_share_seconds:increase1h', ofWorkload(
+            |||
+              max by (${cluster}, namespace, pod, uid, vcluster, virtual_namespace) (
+                sum by (${cluster}, namespace, pod, uid, vcluster, virtual_namespace, gpu_uuid) (
+                  %s
+                )
+              ) > 0
+            ||| % std.strReplace(std.rstripChars(overInAnHour, '\n'), '\n', '\n    '),
+            'max_over_time(kaishare_pod_info{${agent}}[1h])'
+          )),
+          record('workload:kaishare_pod_over_share_seconds:increase1h', 'sum by (%s) (pod:kaishare_pod_over_share_seconds:increase1h)' % workloadLabels),
+          record('namespace:kaishare_pod_over_share_seconds:increase1h', 'sum by (${cluster}, namespace) (pod:kaishare_pod_over_share_seconds:increase1h)'),
+          record('workload:kaishare_pods_judged:count', 'count by (%s) (\n  %s\n)' % [
+            workloadLabels,
+            std.strReplace(std.rstripChars(ofWorkload('max by (${cluster}, namespace, uid, vcluster, virtual_namespace) (%s)' % overSeconds, 'kaishare_pod_info{${agent}}'), '\n'), '\n', '\n  '),
+          ]),
         ],
       },
       // Figures by queue and namespace. Tenants that run KAI inside their vClusters choose names of queues themselves, so a

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.actions.events import COMPONENT, FlagEvents
+from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.actions.evictor import Evictor
-from gpuagent.pods.inventory import NodePod
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter
-from kube.eviction import Evicted, evict
 from service.log import INFO, WARNING, JsonLog
 from service.tasks import restart_on_error
 
@@ -64,7 +63,6 @@ class VerdictActions:
         """
         self.events: Counter[tuple[str, str]] = Counter()
         """Number of Events by reason and result."""
-        self._client = client
         self._log = log
         self._clock = clock
         self._writer: EventWriter | None = None
@@ -81,11 +79,13 @@ class VerdictActions:
             self._flags = FlagEvents(self._writer, clock=clock, is_simulated=settings.is_simulated)
         self._evictor: Evictor | None = None
         if settings.eviction is not EvictionMode.OFF:
+            calls = ClusterCalls(
+                client, node=node, rules=settings.rules, clock=clock, announce=self._announce
+            )
             self._evictor = Evictor(
                 rules=settings.rules,
                 budget=settings.budget,
-                evict_pod=self._evict if settings.eviction is EvictionMode.ON else None,
-                announce=self._announce,
+                calls=calls if settings.eviction is EvictionMode.ON else None,
                 sample_now=sample_now,
                 log=log,
                 clock=clock,
@@ -110,11 +110,6 @@ class VerdictActions:
                 group.create_task(restart_on_error(self._writer.run, on_error=self._failed("Event writer")))
             if self._evictor is not None:
                 group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evictor")))
-
-    async def _evict(self, pod: NodePod, *, is_trial: bool) -> Evicted:
-        return await evict(
-            self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=is_trial
-        )
 
     async def _announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
         """Write the Event of an eviction before the pod goes, and wait for the API server up to a timeout."""

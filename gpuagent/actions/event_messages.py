@@ -54,7 +54,7 @@ def _description(verdict: Verdict, seconds: float) -> str:
     is_unplaced = reason is FlagReason.NO_SHARE and pod_share.is_unplaced
     template = UNPLACED_MESSAGE if is_unplaced else reason.message
     return template.format(
-        used=size(verdict.used_bytes),
+        used=verdict.used_text,
         allowed=size(verdict.allowed_bytes),
         gpu=_gpu(verdict),
         lasted=time_over(seconds, verdict.balance),

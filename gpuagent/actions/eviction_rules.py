@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuagent.ledger.slack import Slack
+from gpuagent.pods.inventory import NodePod
 from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.grounds import FlagReason, Key
@@ -31,6 +32,9 @@ class EvictionRefusal(StrEnum):
     TERMINATING = "terminating"
     NOT_RUNNING = "not-running"
     WEAK_EVIDENCE = "weak-evidence"
+    CONSENT_WITHDRAWN = "consent-withdrawn"
+    POD_CHANGED = "pod-changed"
+    UNDECIDED_LIMIT = "undecided-limit"
 
 
 _LINES: Final = {
@@ -39,8 +43,11 @@ _LINES: Final = {
     EvictionRefusal.STATIC_POD: "it is a static pod, which the kubelet would recreate",
     EvictionRefusal.TERMINATING: "it is already terminating, and ends after its own grace period",
     EvictionRefusal.NOT_RUNNING: "none of its containers has started, by its status",
+    EvictionRefusal.CONSENT_WITHDRAWN: "by their present labels, the namespace and the pod do not request it",
+    EvictionRefusal.POD_CHANGED: "the pod's share was edited after the sample",
     EvictionRefusal.WEAK_EVIDENCE: "a process was not attributed by the pod's UID, or others could have"
     " written the share: the evidence is too weak to evict it",
+    EvictionRefusal.UNDECIDED_LIMIT: "its memory limit is above its share, and --gpu-sharing-mode is not set",
 }
 
 
@@ -55,7 +62,18 @@ class EvictionRules:
     def refusal(self, verdict: Verdict, evaluation: Evaluation) -> EvictionRefusal | None:
         """Return why a pod must not be evicted; None if eviction is allowed."""
         pod = verdict.pod_share.pod
-        if pod.uid in evaluation.reservation_uids or pod.namespace == self.reservation_namespace:
+        if pod.uid in evaluation.reservation_uids:
+            return EvictionRefusal.RESERVATION_POD
+        refusal = self.refusal_by_state(pod)
+        if refusal is not None:
+            return refusal
+        if verdict.key.gpu_uuid in verdict.pod_share.gpus_with_undecided_limit:
+            return EvictionRefusal.UNDECIDED_LIMIT
+        return None if self._is_proven(verdict, evaluation) else EvictionRefusal.WEAK_EVIDENCE
+
+    def refusal_by_state(self, pod: NodePod) -> EvictionRefusal | None:
+        """Return why a pod must not be evicted by its namespace and its own state alone."""
+        if pod.namespace == self.reservation_namespace:
             return EvictionRefusal.RESERVATION_POD
         if pod.namespace in self.excluded_namespaces:
             return EvictionRefusal.EXCLUDED_NAMESPACE
@@ -65,8 +83,6 @@ class EvictionRules:
             return EvictionRefusal.TERMINATING
         if not pod.is_running:
             return EvictionRefusal.NOT_RUNNING
-        if not self._is_proven(verdict, evaluation):
-            return EvictionRefusal.WEAK_EVIDENCE
         return None
 
     def _is_proven(self, verdict: Verdict, evaluation: Evaluation) -> bool:
@@ -125,6 +141,11 @@ def owner_of(pod_share: PodShare) -> str:
     owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
     owner = hashlib.sha256(owners.encode()).hexdigest() if owners else f"{tenant.namespace}/{tenant.pod}"
     return f"{pod.namespace}/{tenant.vcluster}/{owner}"
+
+
+def owner_key(pod_share: PodShare) -> str:
+    """Return a digest of the owner's identifier: of constant length, and without names."""
+    return hashlib.sha256(owner_of(pod_share).encode()).hexdigest()
 
 
 def _evictable_verdicts(evaluation: Evaluation) -> Iterator[Verdict]:

@@ -1,21 +1,34 @@
-"""Evicts one pod at a time: never without a fresh sample, and never beyond the budget."""
+"""Evicts one pod at a time: never without a fresh sample and fresh consent, and never beyond the budget."""
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuagent.actions.eviction_rules import EvictionRules, candidates, explained, is_settled, owner_of, still
+from gpuagent.actions.consent import Consent, NoConsent
+from gpuagent.actions.eviction_records import KEPT_SECONDS, PastEviction, remaining_evictions
+from gpuagent.actions.eviction_rules import (
+    EvictionRefusal,
+    EvictionRules,
+    candidates,
+    explained,
+    is_settled,
+    owner_key,
+    still,
+)
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.log import named
 from gpuagent.pods.inventory import NodePod
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.over_share import OverSharePolicy
+from kube.access import AccessError
+from kube.errors import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
-from service.backoff import KeyedBackoff, TokenBucket
+from service.backoff import JITTER_DOWN, Backoff, KeyedBackoff, TokenBucket
 from service.log import INFO, WARNING, JsonLog
 
 _MESSAGES: Final = {
@@ -25,11 +38,43 @@ _MESSAGES: Final = {
 }
 
 
-class EvictCall(Protocol):
-    """Sends an eviction to the API server."""
+_MOST_EDITS: Final = 3
+"""Number of evictions that edits of a pod can delay. Its owner could otherwise prevent all by editing it in
+a loop."""
+_FINAL_STATUSES: Final = frozenset({400, 403, 404, 405, 422})
+"""HTTP statuses after which another attempt to read the records is useless."""
 
-    async def __call__(self, pod: NodePod, *, is_trial: bool) -> Evicted:
-        """Evict a pod, or only test whether the API server would allow it. Never raises."""
+
+class EvictionCalls(Protocol):
+    """Requests to the API server for evictions."""
+
+    async def past_evictions(self) -> list[PastEviction]:
+        """Read the recorded evictions of this node.
+
+        Raises:
+            ApiError, Unreachable, AccessError: the records cannot be read.
+        """
+
+    async def consent(
+        self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool
+    ) -> Consent | NoConsent:
+        """Read again whether the pod may be evicted. Never raises."""
+
+    async def try_eviction(self, pod: NodePod) -> Evicted:
+        """Test whether the API server would allow the eviction. Never raises."""
+
+    async def record(self, pod: NodePod, owner: str) -> None:
+        """Record an eviction before it is requested.
+
+        Raises:
+            ApiError, Unreachable, AccessError: the record may not be stored.
+        """
+
+    async def announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
+        """Write the Event of an eviction before it is requested."""
+
+    async def evict(self, pod: NodePod, *, within: float) -> Evicted:
+        """Evict the pod; nothing is sent after `within` seconds. Never raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +92,19 @@ class EvictionTiming:
     once."""
     leaving: float = 600.0
     """Time after an eviction until a pod that still runs is logged."""
+    recall: float = 60.0
+    """Time of attempts to read the recorded evictions, after which they count as unavailable."""
 
 
 class Evictor:
     """Checks the newest verdicts against the rules, and evicts the pods that the rules allow."""
 
-    def __init__(  # noqa: PLR0913 - two of them are a clock and a pace
+    def __init__(
         self,
         *,
         rules: EvictionRules,
         budget: Budget,
-        evict_pod: EvictCall | None,
-        announce: Callable[[Verdict, Evaluation], Awaitable[None]],
+        calls: EvictionCalls | None,
         sample_now: Callable[[], None],
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
@@ -69,8 +115,7 @@ class Evictor:
         Args:
             rules: which pods must not be evicted.
             budget: maximum number of evictions of this node.
-            evict_pod: sends an eviction to the API server; None for a dry run.
-            announce: writes the Event of an eviction before it happens.
+            calls: requests to the API server; None for a dry run.
             sample_now: requests a sample that begins after the call.
             log: receives the reason of every decision.
             clock: seconds, the same clock as that of the samples.
@@ -79,8 +124,8 @@ class Evictor:
         self.results: Counter[str] = Counter()
         """Number of decisions by result."""
         self._rules = rules
-        self._evict_pod = evict_pod
-        self._announce = announce
+        self._calls = calls
+        self._budget = budget
         self._sample_now = sample_now
         self._log = log
         self._clock = clock
@@ -92,6 +137,9 @@ class Evictor:
         """Time of the last action by flag, for flags that still stand and need no further action."""
         self._logged: dict[Key, str] = {}
         """Last logged result by flag, for flags that still stand; avoids repeated lines."""
+        self._edits: Counter[str] = Counter()
+        """Number of evictions that an edit of the pod delayed, by UID."""
+        self._must_recall = calls is not None
         self._evaluation: Evaluation | None = None
         self._news = asyncio.Event()
 
@@ -102,6 +150,9 @@ class Evictor:
 
     async def run(self) -> None:
         """Evict until cancelled, at most one pod per sample."""
+        if self._calls is not None and self._must_recall:
+            await self._recall(self._calls)
+            self._must_recall = False
         while True:
             evaluation = await self._next()
             pods_to_evict = candidates(evaluation)
@@ -109,9 +160,57 @@ class Evictor:
             self._logged = {
                 key: result for key, result in self._logged.items() if not is_settled(key, evaluation)
             }
+            self._edits = Counter(
+                {uid: count for uid, count in self._edits.items() if uid in evaluation.snapshot.pod_uids}
+            )
             verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
                 await self._go(verdict)
+
+    async def _recall(self, calls: EvictionCalls) -> None:
+        """Restore budget and back-off from the recorded evictions; without them, allow one eviction."""
+        give_up_at = self._clock() + self._timing.recall
+        backoff = Backoff(first=1.0, most=10.0, jitter=JITTER_DOWN)
+        while True:
+            try:
+                past = await calls.past_evictions()
+            except (ApiError, Unreachable, AccessError) as error:
+                is_final = isinstance(error, ApiError) and error.status in _FINAL_STATUSES
+                wait = backoff.step((isinstance(error, ApiError) and error.retry_after) or 0.0)
+                if is_final or self._clock() + wait > give_up_at:
+                    self._start_with(1.0)
+                    self._log(
+                        "past evictions unavailable",
+                        WARNING,
+                        error=str(error),
+                        problem="the eviction budget starts with one eviction, and owners without a back-off",
+                    )
+                    return
+                await asyncio.sleep(wait)
+            else:
+                break
+        now = self._clock()
+        for eviction in past:
+            if eviction.owner:
+                self._owners.fail(eviction.owner, now - eviction.seconds_ago)
+        self._start_with(remaining_evictions(self._budget, past))
+        is_too_long = self._budget.seconds > KEPT_SECONDS
+        if past or is_too_long:
+            self._log(
+                "past evictions read",
+                INFO,
+                evictions=len(past),
+                secondsUntilNext=round(self._bucket.seconds_until_next()),
+                **({"problem": "Events do not cover the budget's period"} if is_too_long else {}),
+            )
+
+    def _start_with(self, evictions: float) -> None:
+        self._bucket = TokenBucket(
+            per_second=self._budget.per_second,
+            burst=self._budget.evictions,
+            clock=self._clock,
+            tokens=evictions,
+        )
 
     async def _next(self) -> Evaluation:
         while True:
@@ -129,7 +228,7 @@ class Evictor:
         if refusal is not None:
             self._log_once(verdict, refusal, explained(refusal))
             return False
-        if self._owners.is_backing_off(owner_of(verdict.pod_share), now):
+        if self._owners.is_backing_off(owner_key(verdict.pod_share), now):
             line = "the eviction of a pod of the same owner was requested recently"
             self._log_once(verdict, "owner-backoff", line)
             return False
@@ -149,34 +248,90 @@ class Evictor:
         return not verdict.pod_share.pod.is_terminating or now - min(since) < self._timing.leaving
 
     async def _go(self, verdict: Verdict) -> None:
-        """Take a fresh sample, test the eviction, write the Event, and evict."""
-        key, pod = verdict.key, verdict.pod_share.pod
+        """Take a fresh sample, and evict the pod if that sample shows it above its share."""
         fresh = await self._fresh_evaluation()
         if fresh is None:
             self._put_off(verdict, "no-fresh-sample", "no fresh sample within the timeout")
             return
-        now = still(key, fresh)
+        now = still(verdict.key, fresh)
         if now is None:
             self._put_off(verdict, "recovered", "")
             return
         if not self._may_go(now, fresh):
             return
-        if self._evict_pod is None:
+        if self._calls is None:
             self._evicted(now, "dry-run")
             return
-        trial = await self._evict_pod(pod, is_trial=True)
-        if trial.answer is not EvictionAnswer.EVICTED:
-            self._refused(now, trial)
+        await self._evict(now, fresh, self._calls)
+
+    async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: EvictionCalls) -> None:
+        """Read consent, test the eviction, record and announce it, read consent again, and evict.
+
+        The first consent prevents the Event of an eviction that the namespace no longer requests. The second
+        one is at most `CONSENT_SECONDS` old when the eviction is sent.
+        """
+        pod = verdict.pod_share.pod
+        if await self._consent(verdict, fresh, calls) is None:
             return
-        await self._announce(now, fresh)
-        done = await self._evict_pod(pod, is_trial=False)
+        trial = await calls.try_eviction(pod)
+        if trial.answer is not EvictionAnswer.EVICTED:
+            self._refused(verdict, trial)
+            return
+        try:
+            await calls.record(pod, owner_key(verdict.pod_share))
+        except (ApiError, Unreachable, AccessError) as error:
+            self._put_off(verdict, *_not_recorded(error))
+            return
+        await calls.announce(verdict, fresh)
+        newest = self._evaluation or fresh
+        now = still(verdict.key, newest)
+        if now is None:
+            self._put_off(verdict, "recovered", "")
+            return
+        if self._clock() - newest.snapshot.taken_at > self._timing.fresh:
+            self._put_off(now, "no-fresh-sample", "the newest sample is too old")
+            return
+        if (refusal := self._rules.refusal(now, newest)) is not None:
+            self._put_off(now, refusal, explained(refusal))
+            return
+        consent = await self._consent(now, newest, calls)
+        if consent is None:
+            return
+        left = consent.seconds_left(self._clock())
+        if left <= 0:
+            self._put_off(now, EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
+            return
+        await self._evict_with_consent(now, calls, left)
+
+    async def _evict_with_consent(self, verdict: Verdict, calls: EvictionCalls, seconds: float) -> None:
+        try:
+            done = await calls.evict(verdict.pod_share.pod, within=seconds)
+        except BaseException:
+            self._charge(verdict)  # the pod may be evicted all the same
+            raise
         if done.answer is EvictionAnswer.EVICTED:
-            self._evicted(now, "evicted")
+            self._evicted(verdict, "evicted")
             return
         if done.answer is EvictionAnswer.FAILED:
             # Without the API server's answer the pod may be evicted all the same.
-            self._charge(now)
-        self._refused(now, done)
+            self._charge(verdict)
+        self._refused(verdict, done)
+
+    async def _consent(
+        self, verdict: Verdict, evaluation: Evaluation, calls: EvictionCalls
+    ) -> Consent | None:
+        """Return the present consent to an eviction; logs the reason if there is none."""
+        uid = verdict.key.uid
+        policy = evaluation.over_share_policies.get(uid, OverSharePolicy())
+        consent = await calls.consent(verdict, policy, accepts_edits=self._edits[uid] >= _MOST_EDITS)
+        if isinstance(consent, Consent):
+            return consent
+        if consent.result == EvictionRefusal.POD_CHANGED:
+            self._edits[uid] += 1
+        if consent.result == EvictionAnswer.GONE:
+            self._done[verdict.key] = self._clock()
+        self._put_off(verdict, consent.result, consent.line, consent.retry_after)
+        return None
 
     async def _fresh_evaluation(self) -> Evaluation | None:
         """Return the evaluation of a sample that begins now; None after a timeout."""
@@ -194,7 +349,7 @@ class Evictor:
     def _charge(self, verdict: Verdict) -> None:
         """Count an eviction against the node's budget, and start the back-off of the pod's owner."""
         self._bucket.take()
-        self._owners.fail(owner_of(verdict.pod_share), self._clock())
+        self._owners.fail(owner_key(verdict.pod_share), self._clock())
 
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._charge(verdict)
@@ -224,7 +379,15 @@ class Evictor:
             result=result,
             **named(verdict.pod_share),
             gpu=verdict.key.gpu_uuid,
-            usedBytes=verdict.used_bytes,
+            **{"usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes": verdict.used_bytes},
             allowedBytes=verdict.allowed_bytes,
             **({"why": line} if line else {}),
         )
+
+
+def _not_recorded(error: Exception) -> tuple[str, str, float]:
+    """Return result, explanation and wait for an eviction whose record cannot be stored."""
+    if not isinstance(error, ApiError):
+        return EvictionAnswer.FAILED, str(error), 0.0
+    result = EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED
+    return result, str(error), error.retry_after or 0.0

@@ -63,7 +63,8 @@ class TransitionLog:
         for transition in transitions:
             verdict = transition.verdict
             message, level = _MESSAGES[transition.change]
-            known = {"usedBytes": verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
+            used = "usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes"
+            known = {used: verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
             self._log(
                 message,
                 level,

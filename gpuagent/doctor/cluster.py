@@ -15,8 +15,8 @@ from gpuagent.doctor.pods import no_pods, pod_findings
 from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import right_findings
 from gpuagent.doctor.vclusters import inside_finding, serves_bind_requests, vclusters_with_kai
+from gpuagent.pods.availability import UnavailableReason
 from gpuagent.pods.cluster import ClusterPods
-from gpuagent.pods.lookups import UnavailableReason
 from kai.installation import NAMESPACE, KaiPod
 from kai.version import Version
 from kube.access import Access, AccessError

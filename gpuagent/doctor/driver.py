@@ -50,7 +50,7 @@ def driver_findings(observation: Observation, host: Host) -> Iterator[CheckResul
     library, version = loaded_library(host)
     module = module_version(host)
     named = f", library {version or 'of unknown version'} ({library})" if library else ""
-    if observation.is_hung:
+    if observation.is_hung or observation.reading.is_hanging:
         yield problem(
             _CHECK,
             f"the driver does not respond{named}",

@@ -1,15 +1,20 @@
 """Checks of the installed KAI: version and GPU sharing. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from kai.installation import NAMESPACE, Installation, KaiPod
+from kai.installation import NAMESPACE, Installation, KaiPod, SharingMode
 from kai.version import Version
 from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
 
 _VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"
+_ENFORCEMENT: Final[Mapping[SharingMode, str]] = {
+    SharingMode.NON_MEMORY_ENFORCED: "on, without enforcement: no argument of KAI enables it",
+    SharingMode.HAMI_CORE: "on, with limits that HAMi-core enforces in the containers",
+    SharingMode.NV_FRACTIONS: "on, with limits that NVIDIA's runtime enforces (NvFractions)",
+}
 
 
 def kai_findings(pods: Iterable[KaiPod], *, configured: Version | None) -> Iterator[CheckResult]:
@@ -52,14 +57,16 @@ def _version(installed: Installation, configured: Version | None) -> CheckResult
 
 
 def _sharing(installed: Installation) -> CheckResult:
-    if installed.shares_gpus is None:
+    modes = installed.sharing_modes
+    if not modes:
         return unknown(_SHARING, f"no pod of KAI's admission in the namespace {NAMESPACE}")
-    if not installed.shares_gpus:
+    if len(modes) > 1:
+        return unknown(_SHARING, f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}")
+    (mode,) = modes
+    if mode is SharingMode.DISABLED:
         return problem(
             _SHARING,
             "off: KAI refuses every pod with a share",
-            "install KAI with global.gpuSharing=true",
+            f"install KAI with {installed.sharing_values}",
         )
-    if installed.has_hami:
-        return ok(_SHARING, "on, with limits that HAMi-core enforces in the containers")
-    return ok(_SHARING, "on, without enforcement: no argument of KAI enables it")
+    return ok(_SHARING, _ENFORCEMENT[mode])

@@ -41,7 +41,7 @@ class Observation:
 
 
 class Probe:
-    """Reads the GPUs, always from one thread, as the driver's library requires."""
+    """Reads the GPUs from one thread, with a deadline for all of them."""
 
     def __init__(self, *, source: GpuSource, processes: Processes, seconds: float = LOOK_SECONDS) -> None:
         self._source = source
@@ -52,7 +52,7 @@ class Probe:
     @property
     def is_hung(self) -> bool:
         """Whether a driver call has not returned."""
-        return self._worker.is_hung
+        return self._worker.is_hung or self._source.is_hanging
 
     def observe(self) -> Observation:
         """Read the GPUs and their processes once."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.pods import related
+from gpuagent.pods import bind_request_watch, related
 from gpuagent.pods.lookups import Kind
 from kube.access import AccessError
 from kube.client import KubeClient
@@ -16,7 +16,7 @@ from service.text import one_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """One verb on one resource, in every namespace."""
+    """One verb on one resource, in every namespace or in the agent's own."""
 
     verb: str
     resource: str
@@ -25,31 +25,52 @@ class Right:
     group: str = ""
     subresource: str = ""
     is_needed: bool = False
+    is_in_own_namespace: bool = False
 
     def __str__(self) -> str:
-        """Return the right in RBAC's words: `get bindrequests.scheduling.run.ai`, `create pods/eviction`."""
+        """Return the right in RBAC's words: `list bindrequests.scheduling.run.ai`, `create pods/eviction`."""
         group = f".{self.group}" if self.group else ""
         part = f"/{self.subresource}" if self.subresource else ""
-        return f"{self.verb} {self.resource}{group}{part}"
+        place = " in its own namespace" if self.is_in_own_namespace else ""
+        return f"{self.verb} {self.resource}{group}{part}{place}"
 
 
-def _right_to_get(kind: Kind, *, is_needed: bool = False) -> Right:
-    resource, _, group = kind.resource.partition(".")
-    return Right(verb="get", resource=resource, group=group, without=kind.without, is_needed=is_needed)
+def _right_to_get(kind: Kind) -> Right:
+    return Right(verb="get", resource=kind.resource, without=kind.without)
+
+
+def _right_to_bind_requests(verb: str) -> Right:
+    resource, _, group = bind_request_watch.RESOURCE.partition(".")
+    return Right(
+        verb=verb, resource=resource, group=group, without=bind_request_watch.WITHOUT, is_needed=True
+    )
 
 
 _PODS: Final = "no GPU memory can be attributed to pods"
+_NO_EVICTION: Final = "no pod can be evicted"
 _EVENTS: Final = "flags appear in metrics, log and page only"
 
+EVICTION_RIGHTS: Final = (
+    Right(verb="create", resource="pods", subresource="eviction", without=_NO_EVICTION),
+    Right(verb="get", resource="pods", without=_NO_EVICTION),
+    Right(verb="create", resource="events", without=_NO_EVICTION, is_in_own_namespace=True),
+    Right(
+        verb="list",
+        resource="events",
+        without="after a restart, the eviction budget starts with one eviction",
+        is_in_own_namespace=True,
+    ),
+)
 RIGHTS: Final = (
     Right(verb="list", resource="pods", without=_PODS, is_needed=True),
     Right(verb="watch", resource="pods", without=_PODS, is_needed=True),
-    _right_to_get(related.BIND_REQUESTS, is_needed=True),
+    _right_to_bind_requests("list"),
+    _right_to_bind_requests("watch"),
     Right(verb="create", resource="events", without=_EVENTS, is_needed=True),
     Right(verb="patch", resource="events", without=_EVENTS, is_needed=True),
     _right_to_get(related.NODES),
     _right_to_get(related.NAMESPACES),
-    Right(verb="create", resource="pods", subresource="eviction", without="no pod can be evicted"),
+    *EVICTION_RIGHTS,
 )
 CONFIG_MAPS: Final = _right_to_get(related.CONFIG_MAPS)
 
@@ -71,6 +92,7 @@ async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> Asyn
                 resource=right.resource,
                 group=right.group,
                 subresource=right.subresource,
+                namespace=client.namespace if right.is_in_own_namespace else "",
             )
         except (ApiError, Unreachable, AccessError) as error:
             yield unknown(check, str(error))

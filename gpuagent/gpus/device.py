@@ -55,7 +55,9 @@ class Device:
         self._retry.end_wait()
 
     def read(self, now: float) -> tuple[Gpu | None, tuple[Problem, ...]]:
-        """Read the device, or return the failure. A failed device is opened again after a back-off.
+        """Read the device; None if it does not respond, with the reason in `failure`.
+
+        A failed device is opened again after a back-off.
 
         Raises:
             DriverGone, DriverReplaced: the driver as a whole failed.
@@ -75,12 +77,7 @@ class Device:
                 self._retry.reset()
                 self.failure = None
                 return gpu, problems
-        return None, (self.problem(self.scope),)
-
-    def problem(self, scope: str) -> Problem:
-        """Return the problem of a device that does not respond."""
-        why = explained(self.failure) if self.failure else "the GPU does not respond"
-        return Problem(Cause.NVML, scope, why)
+        return None, ()
 
     @property
     def scope(self) -> str:

@@ -1,5 +1,6 @@
 """Interface to the GPU driver: the calls that the agent needs, and the types of failures."""
 
+import threading
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeAlias
@@ -40,6 +41,21 @@ class NotPermitted(CallFailed):
     """The agent's container has no permission (NoPermission). A new process would not get it, either."""
 
 
+class CallTimedOut(CallFailed):
+    """A call did not return in time. It may still hang, and then no other call may follow in its thread.
+
+    `call` is empty for the calls that read a GPU.
+    """
+
+    def __init__(self, call: str, seconds: float) -> None:
+        super().__init__(call, "NoAnswer")
+        self._seconds = seconds
+
+    def __str__(self) -> str:
+        where = f"{self.call}: " if self.call else ""
+        return f"{where}no answer within {self._seconds:g} s"
+
+
 REFUSALS: Final = (NotOffered, NotPermitted)
 """Failures that persist until the node is changed. They affect one figure, and not the whole device."""
 
@@ -52,6 +68,7 @@ _HINTS: Final = {
     "OperatingSystem": "the system blocks this container from the driver's device files",
     "GpuIsLost": "the GPU fell off the bus; see XID 79 in the kernel log",
     "ResetRequired": "the GPU must be reset",
+    "NoAnswer": "driver or GPU hang; see XID and hung tasks in the kernel log",
     "Unknown": "often the container has lost its device files, for example by systemctl daemon-reload",
 }
 
@@ -111,17 +128,19 @@ class UtilizationSample(msgspec.Struct, frozen=True, gc=False):
 
 
 class ErrorCounts:
-    """Number of failed calls by call and error."""
+    """Number of failed calls by call and error. Thread-safe."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
 
     def add(self, call: str, error: str) -> None:
         """Count one failure."""
-        self._counts[call, error] = self._counts.get((call, error), 0) + 1
+        with self._lock:
+            self._counts[call, error] = self._counts.get((call, error), 0) + 1
 
     def copy(self) -> dict[tuple[str, str], int]:
-        """Return the counts by (call, error). Safe to call from another thread."""
+        """Return the counts by (call, error)."""
         return self._counts.copy()
 
 
@@ -132,7 +151,9 @@ Handle: TypeAlias = Any
 class Driver(Protocol):
     """The driver calls that the agent makes. Each raises a CallFailed or DriverReplaced.
 
-    All calls come from one thread. Any call may block for long.
+    Calls for different GPUs come from different threads; those for one GPU and its MIG devices come from one.
+    `start`, `stop`, `version` and `count` come from a thread of their own, and no device is in use during
+    `start` and `stop`. Any call may block for ever.
     """
 
     errors: ErrorCounts

@@ -1,5 +1,6 @@
 """The driver through NVIDIA's binding pynvml: probes call versions, and classifies errors."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from gpuagent.gpus.driver import (
     UtilizationSample,
 )
 from gpuagent.gpus.process_list_call import ProcessListCall
-from gpuagent.gpus.reader import GpuReader
+from gpuagent.gpus.reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.reading import DriverReplaced
 
 _KIND: Final[dict[int, type[CallFailed]]] = {
@@ -62,12 +63,22 @@ class _Device:
     """Whether only the newer of the two utilisation calls works."""
 
 
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.list_call = ProcessListCall()
+
+
 class NvmlDriver:
-    """The Driver of the node. Once loaded, the library stays loaded until the process ends."""
+    """The Driver of the node. Once loaded, the library stays loaded until the process ends.
+
+    NVML is thread-safe (its reference, "Thread Safety"). Each thread opens the handle that it uses. NVML does
+    not promise that a hanging call leaves the calls on other GPUs alone: the driver serialises some of them
+    by locks of its own.
+    """
 
     def __init__(self) -> None:
         self.errors = ErrorCounts()
-        self._list_call = ProcessListCall()
+        self._of_thread = _OfThread()
         self._list_versions = dict.fromkeys(ProcessList, _LIST_VERSIONS)
 
     def start(self) -> None:
@@ -130,7 +141,7 @@ class NvmlDriver:
             return entries
 
     def _list(self, which: ProcessList, version: str, device: _Device) -> list[ListedProcess]:
-        return self._sized(which.value, self._list_call.read, which.value + version, device.handle)
+        return self._sized(which.value, self._of_thread.list_call.read, which.value + version, device.handle)
 
     def utilization(self, device: _Device, since: int) -> list[UtilizationSample]:
         """Return the utilisation samples after a time, by the older of two calls or else by the newer one.
@@ -261,5 +272,8 @@ class NvmlGpus(GpuReader):
 
     is_simulated = False
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(driver=NvmlDriver(), clock=clock)
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, deadline: float = DEADLINE_SECONDS
+    ) -> None:
+        """Set the clock, and the seconds until a GPU counts as unanswered."""
+        super().__init__(driver=NvmlDriver(), clock=clock, deadline=deadline)

@@ -6,6 +6,7 @@ that takes six times as long.
 """
 
 import ctypes
+import mmap
 from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped]
@@ -26,10 +27,10 @@ _MOST_ROOM: Final = 1 << 14
 
 
 class ProcessListCall:
-    """Reads process lists. Not thread-safe, since all lists share one array."""
+    """Reads process lists. Not thread-safe, since all lists share one array: each thread needs its own."""
 
     def __init__(self) -> None:
-        self._entries = (_ENTRY * _FIRST_ROOM)()
+        self._entries = _array(_FIRST_ROOM)
 
     def read(self, symbol: str, handle: Any) -> list[ListedProcess]:
         """Return the process list of a device.
@@ -73,4 +74,10 @@ class ProcessListCall:
         """Make room for twice the number of entries that the driver asks for, up to a limit."""
         room = min(2 * needed, _MOST_ROOM)
         if room > len(self._entries):
-            self._entries = (_ENTRY * room)()
+            self._entries = _array(room)
+
+
+def _array(room: int) -> Any:
+    """Return an array in memory of its own, of which only the pages that the driver writes are resident."""
+    entries = _ENTRY * room
+    return entries.from_buffer(mmap.mmap(-1, ctypes.sizeof(entries)))

@@ -3,22 +3,31 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from gpuagent.gpus.calls import Call, CallThread
 from gpuagent.gpus.device import Device
+from gpuagent.gpus.device_reader import Answer, DeviceReader
 from gpuagent.gpus.driver import (
     CallFailed,
+    CallTimedOut,
     Driver,
     DriverGone,
     NotOffered,
     NotPermitted,
     explained,
 )
-from gpuagent.gpus.reading import Gpu, GpuReading, LostGpu
+from gpuagent.gpus.reading import DriverReplaced, Gpu, GpuReading, LostGpu
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
 RECOUNT_SECONDS: Final = 60.0
 """Interval of reading the number of GPUs, and minimum time between two initialisations for missing GPUs."""
 _LONGEST_WAIT_SECONDS: Final = 3600.0
+
+DEADLINE_SECONDS: Final = 10.0
+"""Default deadline of each GPU. Opening a GPU takes seconds without the driver's persistence mode."""
+_TURN_SECONDS: Final = 0.05
+"""Time for which a GPU is read alone. Threads that read at once would wait for each other's locks, in the
+driver and in Python. A GPU that takes longer delays the next ones by this much and no more."""
 
 
 class GpuReader:
@@ -30,14 +39,27 @@ class GpuReader:
     start appears only after a new initialisation. NVML is therefore initialised again when the number of GPUs
     changes (checked every minute), and while GPUs are missing: one is lost, or the node's label has another
     number than the driver. Since missing GPUs may stay missing, the interval grows from 1, 2 and 4 minutes to
-    an hour, and restarts when the set of missing GPUs changes. The thread that calls `read` makes all driver
-    calls, so no initialisation can invalidate a handle during a call.
+    an hour, and restarts when the set of missing GPUs changes.
+
+    Each GPU has a thread and a deadline of its own (`DeviceReader`). The calls that concern the node have
+    another thread with the same deadline. A call that is unanswered at the deadline is left alone: its thread
+    gets no other call until the answer, and `read` no longer waits for it. An initialisation invalidates all
+    handles, so there is none while a call is unanswered.
     """
 
-    def __init__(self, *, driver: Driver, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, *, driver: Driver, clock: Callable[[], float], deadline: float = DEADLINE_SECONDS
+    ) -> None:
+        """Set the driver, the clock of back-offs, and the deadline in seconds of real time."""
         self._driver = driver
         self._clock = clock
-        self._devices: list[Device] | None = None
+        self._deadline = deadline
+        self._node_thread = CallThread("driver")
+        self._device_threads: list[CallThread] = []
+        """By index; the threads of GPUs that are gone remain, without a call."""
+        self._starting: Call[tuple[str, int]] | None = None
+        """An initialisation that is unanswered, or was answered after its deadline."""
+        self._devices: list[DeviceReader] | None = None
         self._known: dict[str, LostGpu] = {}
         """Every GPU that has responded, by UUID, as it is reported if it gets lost."""
         self._version = ""
@@ -52,6 +74,11 @@ class GpuReader:
     def errors(self) -> dict[tuple[str, str], int]:
         """Number of failed driver calls by (call, error)."""
         return self._driver.errors.copy()
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether a driver call is unanswered. Thread-safe."""
+        return self._node_thread.is_busy or any(thread.is_busy for thread in self._device_threads)
 
     def expect(self, count: int | None) -> None:
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
@@ -70,66 +97,113 @@ class GpuReader:
             devices = self._start(now) if self._devices is None else self._recounted(self._devices, now)
             reading = self._sweep(devices, now)
         except CallFailed as failed:
+            is_hanging = self.is_hanging
             reading = GpuReading(
                 gpus=(),
                 problems=(Problem(Cause.NVML, "", explained(failed)),),
                 lost=_by_index(self._known.values()),
                 driver_version=self._version,
-                restart_may_help=not isinstance(failed, DriverGone) and self._may_be_mended(failed),
+                restart_may_help=not is_hanging
+                and not isinstance(failed, DriverGone)
+                and self._may_be_mended(failed),
+                is_hanging=is_hanging,
             )
         if reading.gpus:
             self._retry.reset()
-        else:
+        elif not reading.is_hanging and self._starting is None:
             self._shut_down()
             self._retry.back_off(now)
             self._nothing = reading
         return reading
 
     def close(self) -> None:
-        """Shut the driver down; a later read starts it again."""
+        """Shut the driver down, and end the threads; a later read starts them again.
+
+        While a call is unanswered, the driver is left alone.
+        """
+        if self.is_hanging:
+            return
         self._shut_down()
+        for thread in (self._node_thread, *self._device_threads):
+            thread.stop()
 
     def _shut_down(self) -> None:
-        self._devices = None
-        self._driver.stop()
+        self._devices = self._starting = None
+        self._node_thread.begin(self._driver.stop).wait(self._deadline)
 
-    def _start(self, now: float) -> list[Device]:
+    def _start(self, now: float) -> list[DeviceReader]:
+        version, count = self._initialised()
+        by_index = {gpu.index: uuid for uuid, gpu in self._known.items()}
+        while len(self._device_threads) < count:
+            self._device_threads.append(CallThread(f"gpu-{len(self._device_threads)}"))
+        self._version = version
+        self._recount_at = now + RECOUNT_SECONDS
+        self._devices = [
+            DeviceReader(
+                Device(driver=self._driver, index=index, uuid=by_index.get(index, "")),
+                self._device_threads[index],
+                deadline=self._deadline,
+            )
+            for index in range(count)
+        ]
+        return self._devices
+
+    def _initialised(self) -> tuple[str, int]:
+        """Initialise the driver, or take the result of an initialisation that was late.
+
+        Returns:
+            The driver's version and number of GPUs.
+
+        Raises:
+            CallTimedOut: the initialisation has not returned; a later call asks for its result.
+        """
+        if self._starting is None:
+            if self._node_thread.is_busy:
+                raise CallTimedOut("nvmlShutdown", self._deadline)
+            self._starting = self._node_thread.begin(self._initialise)
+            self._starting.wait(self._deadline)
+        if not self._starting.is_answered:
+            raise CallTimedOut("nvmlInit", self._deadline)
+        call, self._starting = self._starting, None
+        return call.result()
+
+    def _initialise(self) -> tuple[str, int]:
         self._driver.start()
         try:
-            self._version = self._driver.version()
+            version = self._driver.version()
         except DriverGone:
             raise
         except CallFailed:  # the version is optional
-            self._version = ""
-        by_index = {gpu.index: uuid for uuid, gpu in self._known.items()}
-        devices = [
-            Device(driver=self._driver, index=index, uuid=by_index.get(index, ""))
-            for index in range(self._driver.count())
-        ]
-        self._recount_at = now + RECOUNT_SECONDS
-        self._devices = devices
-        return devices
+            version = ""
+        return version, self._driver.count()
 
-    def _recounted(self, devices: list[Device], now: float) -> list[Device]:
+    def _recounted(self, devices: list[DeviceReader], now: float) -> list[DeviceReader]:
         """Return the devices to read, after a new initialisation if it is due."""
         if now < self._recount_at:
             return devices
         self._recount_at = now + RECOUNT_SECONDS
-        if self._count() not in (None, len(devices)) or self._is_missing_some(devices, now):
+        if self.is_hanging:
+            return devices
+        is_other = self._count() not in (None, len(devices))
+        if (is_other or self._is_missing_some(devices, now)) and not self.is_hanging:
             return self._restarted(devices, now)
         return devices
 
     def _count(self) -> int | None:
         """Return the driver's number of GPUs; None if unknown."""
+        call = self._node_thread.begin(self._driver.count)
+        if not call.wait(self._deadline):
+            return None
         try:
-            return self._driver.count()
+            return call.result()
         except DriverGone:
             raise
         except CallFailed:
             return None
 
-    def _is_missing_some(self, devices: list[Device], now: float) -> bool:
+    def _is_missing_some(self, readers: list[DeviceReader], now: float) -> bool:
         """Whether GPUs are missing that a new initialisation may find, and an attempt is due."""
+        devices = [reader.device for reader in readers]
         expected = None if any(device.is_mig for device in devices) else self._expected
         listed = {device.scope for device in devices}
         lost = [
@@ -150,7 +224,7 @@ class GpuReader:
         self._restart.back_off(now)
         return True
 
-    def _restarted(self, devices: list[Device], now: float) -> list[Device]:
+    def _restarted(self, devices: list[DeviceReader], now: float) -> list[DeviceReader]:
         """Initialise the driver again. Failed devices keep their back-off."""
         self._shut_down()
         started = self._start(now)
@@ -159,23 +233,42 @@ class GpuReader:
             started[index] = device
         return started
 
-    def _sweep(self, devices: list[Device], now: float) -> GpuReading:
+    def _answers(self, readers: list[DeviceReader], now: float) -> list[Answer]:
+        """Read all GPUs; return an answer without a GPU for each one that does not respond in time.
+
+        Raises:
+            DriverGone, DriverReplaced: the driver as a whole failed.
+        """
+        for reader in readers:
+            reader.begin(now)
+            call = reader.wait(_TURN_SECONDS)
+            if call is not None and call.error is not None:
+                break  # the driver as a whole failed
+        calls = [reader.finish() for reader in readers]
+        for kind in (DriverReplaced, BaseException):
+            for call in calls:
+                if call is not None and isinstance(call.error, kind):
+                    call.result()
+        return [(None, ()) if call is None else call.result() for call in calls]
+
+    def _sweep(self, devices: list[DeviceReader], now: float) -> GpuReading:
         gpus: dict[str, Gpu] = {}
         problems: list[Problem] = []
-        failed: list[Device] = []
-        for device in devices:
-            gpu, more = device.read(now)
+        failed: list[DeviceReader] = []
+        for reader, (gpu, more) in zip(devices, self._answers(devices, now), strict=True):
             if gpu is None:
-                failed.append(device)
+                failed.append(reader)
             elif gpu.uuid in gpus:
-                problems.append(Problem(Cause.NVML, device.place, "the GPU has the same UUID as another GPU"))
+                problems.append(
+                    Problem(Cause.NVML, reader.device.place, "the GPU has the same UUID as another GPU")
+                )
             else:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
                 self._known[gpu.uuid] = LostGpu(gpu.index, gpu.uuid, gpu.model)
-        lost = self._unanswered(failed, gpus)
-        problems.extend(device.problem(gpu.scope) for device, gpu in zip(failed, lost, strict=True))
-        listed = {device.scope for device in devices}
+        lost = self._lost([reader.device for reader in failed], gpus)
+        problems.extend(reader.problem(gpu.scope) for reader, gpu in zip(failed, lost, strict=True))
+        listed = {reader.device.scope for reader in devices}
         problems.extend(
             Problem(Cause.NVML, uuid, "the driver no longer lists this GPU")
             for uuid in self._known
@@ -189,7 +282,7 @@ class GpuReader:
             gpus=tuple(gpus.values()), problems=tuple(problems), lost=all_lost, driver_version=self._version
         )
 
-    def _unanswered(self, failed: Iterable[Device], gpus: Collection[str]) -> list[LostGpu]:
+    def _lost(self, failed: Iterable[Device], gpus: Collection[str]) -> list[LostGpu]:
         """Return a lost GPU for each device that failed, given the UUIDs that responded.
 
         A failed device takes the UUID of the GPU that last responded at its index. Indices move when a GPU is
@@ -208,23 +301,25 @@ class GpuReader:
             taken.add(device.uuid)
         return lost
 
-    def _without_gpus(self, devices: list[Device], lost: tuple[LostGpu, ...]) -> GpuReading:
-        failures = [(device.scope, device.failure) for device in devices if device.failure]
+    def _without_gpus(self, readers: list[DeviceReader], lost: tuple[LostGpu, ...]) -> GpuReading:
+        failures = [(reader.device.scope, reader.failure) for reader in readers if reader.failure]
         why = "; ".join(f"{scope}: {explained(failure)}" for scope, failure in failures)
+        is_hanging = self.is_hanging
+        may_be_mended = any(self._may_be_mended(failure) for _, failure in failures)
         return GpuReading(
             gpus=(),
             problems=(Problem(Cause.NVML, "", why or "the driver lists no GPU"),),
             lost=lost,
             driver_version=self._version,
-            restart_may_help=any(self._may_be_mended(failure) for _, failure in failures)
-            or bool(self._known and not failures),
+            restart_may_help=not is_hanging and (may_be_mended or bool(self._known and not failures)),
+            is_hanging=is_hanging,
         )
 
     def _may_be_mended(self, failure: CallFailed) -> bool:
         """Whether a restart may help; not if the driver refuses a call that never worked in this process."""
         if isinstance(failure, NotPermitted):
             return bool(self._known)  # the container had device files before, so a new one may get them again
-        return not isinstance(failure, NotOffered)
+        return not isinstance(failure, NotOffered | CallTimedOut)
 
 
 def _by_index(gpus: Iterable[LostGpu]) -> tuple[LostGpu, ...]:

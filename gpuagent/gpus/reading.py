@@ -89,6 +89,8 @@ class GpuReading:
     driver_version: str = ""
     restart_may_help: bool = False
     """Whether no GPU responds although the driver is loaded; a new process may then see the GPUs."""
+    is_hanging: bool = False
+    """Whether no GPU responds and a driver call is unanswered; ending the process then may freeze a GPU."""
 
 
 class DriverReplaced(Exception):
@@ -98,7 +100,8 @@ class DriverReplaced(Exception):
 class GpuSource(Protocol):
     """A source of the node's GPUs.
 
-    `read` and `close` are called from one thread, and `read` may block for long.
+    `read` and `close` are called from one thread. `read` waits for a GPU until a deadline, and not at all
+    for one whose last call is unanswered.
     """
 
     @property
@@ -111,6 +114,10 @@ class GpuSource(Protocol):
 
         Returns a copy, which another thread may keep.
         """
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether a driver call is unanswered. Thread-safe."""
 
     def expect(self, count: int | None) -> None:
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
@@ -125,4 +132,4 @@ class GpuSource(Protocol):
         """
 
     def close(self) -> None:
-        """Shut the driver down."""
+        """Shut the driver down, unless a call is unanswered."""

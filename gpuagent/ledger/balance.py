@@ -101,6 +101,8 @@ def build_snapshot(
 def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
     """Return the pod's current share: empty for a finished pod, and without lost GPUs."""
     if pod_share.pod.is_finished:
+        if not pod_share.has_share:  # the usual case
+            return pod_share
         return replace(
             pod_share,
             has_share=False,
@@ -270,7 +272,8 @@ class _Tally:
                         gpu_uuid=device,
                         gpu_index=gpu.index,
                         used_bytes=None if is_hidden or usage.unknown else usage.known_bytes,
-                        processes=usage.processes,
+                        processes=None if is_hidden else usage.processes,
+                        known_bytes=usage.known_bytes,
                         utilization_ratio=usage.utilization_ratio
                         if has_utilization and not is_hidden
                         else None,

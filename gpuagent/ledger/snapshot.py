@@ -20,16 +20,18 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     gpu_uuid: str
     gpu_index: int
     used_bytes: int | None
-    """None: the memory of a process is unknown, or the GPU's process list is implausible."""
-    processes: int
+    """None: the memory of a process is unknown, or the GPU's process list is incomplete or implausible."""
+    processes: int | None
+    """None: the owner of a process is unknown, or the GPU's process list is incomplete or implausible."""
+    known_bytes: int = 0
+    """Memory of the processes that are known to be the pod's: a lower bound where `used_bytes` is None."""
     utilization_ratio: float | None = None
     """Share of the last interval in which these processes had a kernel running, from 0 to 1; None if the
     driver does not report it."""
     is_mig: bool = False
     """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
     has_unknown_memory: bool = False
-    """Whether the driver does not report the memory of one of these processes; suspends all verdicts on
-    the pod."""
+    """Whether the driver does not report the memory of one of these processes."""
     is_by_uid: bool = True
     """Whether the cgroup path of every process names the pod first, by its UID, which the API server
     assigned. Tenants can write a container ID, a static pod's hash, or the name of a cgroup below their

@@ -1,11 +1,12 @@
 """Builds an Inventory from Kubernetes objects, from whatever source. Pure."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuagent.pods import objects
-from gpuagent.pods.bounds import LABELS, LONGEST_NAME, bounded, kept_data
+from gpuagent.pods.bind_requests import bind_request
+from gpuagent.pods.bounds import LABELS, bounded, kept_data
 from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
 from gpuagent.pods.reading import node_pod
@@ -13,7 +14,6 @@ from gpuagent.pods.tenants import tenant_of
 from kai import keys
 from kai.memory import Card
 
-_MOST_GROUPS: Final = 1024
 _UNKNOWN_GPU: Final = "-1"
 
 
@@ -33,7 +33,6 @@ def build(
     *,
     node: str,
     reservation_namespace: str,
-    bind_requests_unknown: Collection[tuple[str, str]] = (),
 ) -> AssembledInventory:
     """Build the inventory of one node.
 
@@ -41,14 +40,8 @@ def build(
         items: Kubernetes objects, and NodePods of this node that were already decoded.
         node: name of the node.
         reservation_namespace: namespace of KAI's reservation pods.
-        bind_requests_unknown: namespace and name of pods for which it is unknown whether a BindRequest
-            exists.
     """
-    parts = _Assembly(
-        node=node,
-        reservation_namespace=reservation_namespace,
-        bind_requests_unknown=bind_requests_unknown,
-    )
+    parts = _Assembly(node=node, reservation_namespace=reservation_namespace)
     for item in items:
         try:
             parts.add(item)
@@ -63,7 +56,6 @@ def build(
 class _Assembly:
     node: str
     reservation_namespace: str
-    bind_requests_unknown: Collection[tuple[str, str]]
     pods: dict[str, NodePod] = field(default_factory=dict)
     reservations: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """GPUs by host namespace and group; the namespace is empty for the cluster's own KAI."""
@@ -93,7 +85,7 @@ class _Assembly:
                     self.elsewhere += 1
             case objects.BindRequestObject():
                 self.unreadable_bind_requests.add(key)
-                self.bind_requests[key] = _bind_request(item)
+                self.bind_requests[key] = bind_request(item)
                 self.unreadable_bind_requests.remove(key)
             case objects.ConfigMap():
                 self._add_config_map(key, item)
@@ -106,10 +98,11 @@ class _Assembly:
     def _add_pod(self, pod: NodePod) -> None:
         if pod.uid in self.pods or pod.uid in self.reservation_uids:
             raise ObjectError(f"Pod {pod.namespace}/{pod.name}: uid {pod.uid} already belongs to another pod")
+        if not pod.whole_gpus:  # a pod without a GPU cannot reserve one
+            self.pods[pod.uid] = pod
+            return
         group = pod.labels.get(keys.GPU_GROUP, "")
         is_reservation = group or pod.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
-        if not pod.whole_gpus:
-            is_reservation = False  # a pod without a GPU cannot reserve one
         if pod.namespace == self.reservation_namespace and is_reservation:
             self.reservation_uids.update({pod.uid, pod.config_hash} - {""})
             self._reserve(group, pod, is_tenants=False)
@@ -170,25 +163,10 @@ class _Assembly:
             reservation_pods=tuple(self.reservation_pods),
             tenant_reservation_uids=frozenset(self.tenant_reservation_uids),
             bind_requests=self.bind_requests,
-            bind_requests_unknown=frozenset((*self.bind_requests_unknown, *self.unreadable_bind_requests)),
+            bind_requests_unknown=frozenset(self.unreadable_bind_requests),
             config_maps=self.config_maps,
             config_map_owners=self.config_map_owners,
             node_labels=self.node_labels,
             namespaces=self.namespaces,
             reservation_uids=frozenset(self.reservation_uids),
         )
-
-
-def _bind_request(object_: objects.BindRequestObject) -> BindRequest:
-    spec, received = object_.spec, object_.spec.received_gpu or objects.ReceivedGpu()
-    groups = tuple(spec.selected_gpu_groups or ())
-    if len(groups) > _MOST_GROUPS:
-        where = f"BindRequest {object_.metadata.namespace or 'default'}/{object_.metadata.name}"
-        raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
-    return BindRequest(
-        pod_uid=bounded(object_.metadata.pod_owner_uid),
-        portion=(received.portion or "")[:LONGEST_NAME],  # a valid value is far shorter
-        count=received.count or 0,
-        groups=tuple(map(bounded, groups)),
-        resource_type=bounded(spec.received_resource_type),
-    )

@@ -1,19 +1,22 @@
-"""Pods of a node from the API server: one watch, and KAI's objects fetched by name."""
+"""Pods of a node from the API server: watches of pods and BindRequests, and other objects fetched by name."""
 
 import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from gpuagent.pods.assemble import build
+from gpuagent.pods.availability import Unavailable
+from gpuagent.pods.bind_request_watch import BindRequestWatch
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.pods.lookups import Fetcher, FetchTiming, Unavailable
-from gpuagent.pods.objects import KubernetesObject, ObjectError
-from gpuagent.pods.related import BIND_REQUESTS, RelatedObjects
+from gpuagent.pods.lookups import Fetcher, FetchTiming, Kind, ObjectRef
+from gpuagent.pods.objects import ObjectError
+from gpuagent.pods.related import CONFIG_MAPS, NAMESPACES, NODES, ConfigMapRefs, namespace_ref
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
@@ -21,6 +24,10 @@ from service.log import INFO, WARNING, JsonLog
 _GATHER_SECONDS: Final = 0.1
 _FIRST_SECONDS: Final = 10.0
 _MOST_LINES: Final = 20
+WATCH_TIMING: Final = WatchTiming(watch=300, spread=300, silence=150.0)
+"""Timing of the agent's watches. Long ones keep the number of requests low on a large cluster."""
+_LONGEST_REFUSED: Final = 600.0
+"""Longest pause of the watch of BindRequests without the right or the API, in seconds."""
 
 
 class ClusterPods:
@@ -38,7 +45,7 @@ class ClusterPods:
         timing: WatchTiming | None = None,
         fetch_timing: FetchTiming | None = None,
     ) -> None:
-        """Set up the watch and the fetches; call `run` to start them.
+        """Set up the watches and the fetches; call `run` to start them.
 
         Args:
             client: connection to the API server.
@@ -47,20 +54,19 @@ class ClusterPods:
             log: receives each problem once.
             read_config_maps: whether to fetch KAI's ConfigMaps, which needs a right of its own.
             clock: monotonic seconds.
-            timing: of the watch; None for the defaults.
+            timing: of the watches; None for `WATCH_TIMING`.
             fetch_timing: of the fetches by name; None for the defaults.
         """
         self._node = node
         self._reservation_namespace = reservation_namespace
         self._log = log
-        self._related = RelatedObjects(
-            node=node, reservation_namespace=reservation_namespace, with_config_maps=read_config_maps
-        )
         self._inventory: Inventory | None = None
         self._ended = EndedPods()
         self._changed = asyncio.Event()
-        self._changed_pods: Mapping[tuple[str, str], NodePod] | None = None
-        """The pods, if they changed since the objects to fetch were last determined."""
+        self._are_pods_changed = False
+        """Whether the pods changed since the objects to fetch were last determined."""
+        self._requested_uids: frozenset[str] = frozenset()
+        """UIDs of the pods for which objects are fetched."""
         self._logged_lines: frozenset[str] = frozenset()
         self._unread: frozenset[str] = frozenset()
         self.watch: Watch[NodePod] = Watch(
@@ -73,30 +79,59 @@ class ClusterPods:
             read=self._read,
             on_change=self._pods_changed,
             on_trouble=self._log_watch_problem,
+            on_unreadable=self._log_unreadable,
             clock=clock,
-            timing=timing,
+            timing=timing or WATCH_TIMING,
         )
         """The watch of the pods, with its restarts by cause, last contact and current problem."""
-        self._fetcher = Fetcher(
+        self.bind_requests = BindRequestWatch(
             client,
+            node=node,
             on_change=self._changed.set,
             on_unavailable=self._log_unavailable,
+            on_unreadable=lambda line: self._log_unreadable(line, "skipping invalid object"),
             clock=clock,
-            timing=fetch_timing,
+            timing=timing or replace(WATCH_TIMING, longest_refused=_LONGEST_REFUSED),
         )
+        """The watch of KAI's BindRequests."""
+
+        def fetcher(kind: Kind) -> Fetcher:
+            return Fetcher(
+                client,
+                kind,
+                on_change=self._changed.set,
+                on_unavailable=self._log_unavailable,
+                clock=clock,
+                timing=fetch_timing,
+            )
+
+        self._nodes, self._namespaces = fetcher(NODES), fetcher(NAMESPACES)
+        self._nodes.request([ObjectRef(names=(node,))])
+        self._config_maps = fetcher(CONFIG_MAPS) if read_config_maps else None
+        self._config_map_refs = ConfigMapRefs(reservation_namespace=reservation_namespace)
 
     @property
     def inventory(self) -> Inventory | None:
         """The current inventory; None before the first.
 
-        The first inventory needs a list of the pods, and one request for each object that belongs to them.
+        The first inventory needs the lists of pods and BindRequests, and the Node. It does not wait for the
+        namespaces: their labels count once a pod has been above its share for a while.
         """
         return self._inventory
 
     @property
     def unavailable(self) -> tuple[Unavailable, ...]:
-        """Kinds of objects that cannot be fetched, for lack of a right or of the API."""
-        return self._fetcher.unavailable
+        """Kinds of objects that cannot be read, for lack of a right or of the API."""
+        states = (
+            self.bind_requests.availability,
+            *(fetcher.availability for fetcher in self._fetchers),
+        )
+        return tuple(state.problem for state in states if state.problem is not None)
+
+    @property
+    def _fetchers(self) -> tuple[Fetcher, ...]:
+        fetchers = (self._nodes, self._config_maps, self._namespaces)
+        return tuple(fetcher for fetcher in fetchers if fetcher is not None)
 
     def seconds_since_contact(self) -> float:
         """Return the seconds since the last contact with the API server; infinite before the first."""
@@ -106,16 +141,23 @@ class ClusterPods:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.watch.run())
-            group.create_task(self._fetcher.run())
+            group.create_task(self.bind_requests.run())
+            for fetcher in self._fetchers:
+                group.create_task(fetcher.run())
             group.create_task(self._keep())
 
     async def _keep(self) -> None:
-        await self._changed.wait()
+        while not self.watch.is_synced:
+            await self._next_change()
         self._request_related()
         # The first inventory decides which annotations count, so it waits for KAI's records.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_SECONDS):
-                await self._fetcher.settled.wait()
+                await self._nodes.settled.wait()
+                if self._config_maps is not None and self.watch.objects:
+                    await self._config_maps.settled.wait()
+                while not self.bind_requests.is_settled:
+                    await self._next_change()
         while True:
             self._request_related()
             self._changed.clear()
@@ -124,25 +166,34 @@ class ClusterPods:
             self._request_related()
             await asyncio.sleep(_GATHER_SECONDS)  # combines changes and fetches that arrive together
 
+    async def _next_change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
     def _request_related(self) -> None:
         """Request the objects that belong to the pods, once for all changes that arrived together."""
-        pods, self._changed_pods = self._changed_pods, None
-        if pods is not None:
-            self._fetcher.request(self._related.of(pods.values()))
+        if not self._are_pods_changed:
+            return
+        self._are_pods_changed = False
+        pods = self.watch.objects.values()
+        known, self._requested_uids = self._requested_uids, frozenset(pod.uid for pod in pods)
+        new = {pod.namespace for pod in pods if pod.uid not in known}
+        self._namespaces.request(
+            map(namespace_ref, sorted({pod.namespace for pod in pods})), renewed=map(namespace_ref, new)
+        )
+        if self._config_maps is not None:
+            self._config_maps.request(self._config_map_refs.of(pods))
 
     def _build(self) -> None:
         pods = self.watch.objects.values()
-        objects: list[NodePod | KubernetesObject] = [*pods, *self._fetcher.objects]
         assembled = build(
-            objects,
+            chain(pods, *(fetcher.objects for fetcher in self._fetchers)),
             node=self._node,
             reservation_namespace=self._reservation_namespace,
-            bind_requests_unknown=self._related.bind_requests_unknown(
-                pods, self._fetcher.answered(BIND_REQUESTS)
-            ),
         )
-        new = [line for line in assembled.lines if line not in self._logged_lines]
-        self._logged_lines = frozenset(assembled.lines)
+        lines = assembled.lines + self.bind_requests.lines
+        new = [line for line in lines if line not in self._logged_lines]
+        self._logged_lines = frozenset(lines)
         for line in new[:_MOST_LINES]:
             self._log("skipping invalid object", WARNING, error=line)
         if len(new) > _MOST_LINES:
@@ -156,24 +207,32 @@ class ClusterPods:
                 reservation_pods=len(assembled.inventory.reservation_pods),
                 tenant_reservation_pods=assembled.inventory.tenant_reservation_count,
             )
-        ended = self._ended.without({pod.uid for pod in pods})
-        self._inventory = replace(assembled.inventory, ended_uids=ended)
+        listed = assembled.inventory.pods
+        bind_requests = self.bind_requests.known(listed)
+        self._inventory = replace(
+            assembled.inventory,
+            bind_requests=bind_requests,
+            bind_requests_unknown=self.bind_requests.unknown(listed, bind_requests),
+            ended_uids=self._ended.without({pod.uid for pod in pods}),
+        )
 
     def _read(self, data: bytes) -> NodePod | None:
         try:
             pod = read_pod(data)
         except ObjectError as error:
-            line = str(error)
-            if line not in self._unread and len(self._unread) < _MOST_LINES:
-                self._unread |= {line}
-                self._log("skipping invalid pod", WARNING, error=line)
+            self._log_unreadable(str(error))
             return None
         self._ended.add((pod.uid,))
         return pod
 
-    def _pods_changed(self, pods: Mapping[tuple[str, str], NodePod]) -> None:
-        self._changed_pods = pods
+    def _pods_changed(self, _pods: Mapping[tuple[str, str], NodePod]) -> None:
+        self._are_pods_changed = True
         self._changed.set()
+
+    def _log_unreadable(self, line: str, message: str = "skipping invalid pod") -> None:
+        if line not in self._unread and len(self._unread) < _MOST_LINES:
+            self._unread |= {line}
+            self._log(message, WARNING, error=line)
 
     def _log_watch_problem(self, problem: str) -> None:
         if problem:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuagent.pods.assemble import AssembledInventory, build
+from gpuagent.pods.bind_requests import LastBindRequests
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
@@ -29,7 +30,8 @@ class FilePods:
     """Keeps an Inventory in line with a v1 PodList or List that may change at any time.
 
     The file may also contain Node, Namespace, ConfigMap and BindRequest objects. A change takes effect within
-    2 s. If a change breaks the file, the last valid inventory stays, and the log has one line.
+    2 s. If a change breaks the file, the last valid inventory stays, and the log has one line. A BindRequest
+    that is removed from the file counts until its pod ends.
 
     Raises:
         DocumentError: the file is missing or broken at the start; the message names the file.
@@ -53,6 +55,7 @@ class FilePods:
         self._logged_lines: frozenset[str] = frozenset()
         self._is_broken = False
         self._ended = EndedPods()
+        self._last_bind_requests = LastBindRequests()
         self._inventory = self._take(self._read())
         self._contact = clock()
 
@@ -113,7 +116,13 @@ class FilePods:
             self._log("more invalid objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
         self._logged_lines = frozenset(assembled.lines)
         self._ended.add(inventory.pods)
-        return replace(inventory, ended_uids=self._ended.without(inventory.pods.keys()))
+        for key, request in inventory.bind_requests.items():
+            self._last_bind_requests.add(key, request)
+        return replace(
+            inventory,
+            bind_requests=self._last_bind_requests.of(inventory.pods, inventory.bind_requests),
+            ended_uids=self._ended.without(inventory.pods.keys()),
+        )
 
     def _read(self) -> AssembledInventory:
         objects: list[KubernetesObject] = []

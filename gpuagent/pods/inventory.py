@@ -105,11 +105,11 @@ class Inventory:
     """The same for KAI inside vClusters, by host namespace and group. Tenants can forge these entries, so
     they count only for pods of the same namespace."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
-    """BindRequests by namespace and name of the pod."""
+    """BindRequests by namespace and name of the pod; the last one seen of a pod, also if it was deleted."""
     bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
-    """Namespace and name of pods whose BindRequest is unknown: its request is pending, failed, or returned
-    a malformed object. Without the right or the API, or with a pods file, the BindRequest is known to be
-    absent; the pod's group label alone then counts."""
+    """Namespace and name of pods whose BindRequest is unknown: the BindRequests have not been listed, their
+    watch fails, or the BindRequest is malformed. Without the right or the API, or with a pods file, the
+    BindRequest is known to be absent; the pod's group label alone then counts."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """Data of KAI's ConfigMaps by namespace and name."""
     config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -73,7 +73,7 @@ class Processes:
         self._threads_left = THREADS_OF_A_SAMPLE
         for gpu in reading.gpus:
             denied: list[int] = []
-            for process in _processes_of(gpu):
+            for process in processes_of(gpu):
                 pid = process.pid
                 if pid not in origins:
                     try:
@@ -216,7 +216,8 @@ def _may_hold_much(gpu: Gpu) -> bool:
     return (not parts and not gpu.mig) or any(used is None or used > _HIDDEN_EVIDENCE_BYTES for used in parts)
 
 
-def _processes_of(gpu: Gpu) -> Iterable[GpuProcess]:
+def processes_of(gpu: Gpu) -> Iterable[GpuProcess]:
+    """Return every process on a GPU, including those on its MIG devices."""
     if not gpu.instances:
         return gpu.processes or ()
     lists = [gpu.processes, *(instance.processes for instance in gpu.instances)]

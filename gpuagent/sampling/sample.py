@@ -47,6 +47,13 @@ class Sample:
     """Unix time of the start."""
     seconds: float
     """Duration of the reading."""
+    is_extra: bool = False
+    """Whether the sample was taken beside the schedule, as before an eviction. It stands for no time."""
     problems: tuple[Problem, ...] = ()
     """Problems of the look-up in /proc (`proc-denied`, `pid-namespace`). The driver's problems are in the
     reading."""
+
+    @property
+    def ended_at(self) -> float:
+        """End of the reading, in monotonic seconds; the age of the sample counts from it."""
+        return self.taken_at + self.seconds

@@ -1,7 +1,6 @@
-"""Samples the GPUs in a thread of its own, since a driver call may never return."""
+"""Samples the GPUs in a thread of its own, since a reading may wait for a driver call until the deadline."""
 
 import asyncio
-import math
 import threading
 import time
 from collections import Counter
@@ -11,15 +10,15 @@ from random import SystemRandom
 from typing import Final, TypeVar
 
 from gpuagent.gpus.reading import DriverReplaced, GpuReading, GpuSource
+from gpuagent.sampling.process_lookup import ProcessLookup
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
+from gpuagent.sampling.schedule import Schedule, answer_deadline
 from service.log import JsonLog
 
 _T = TypeVar("_T")
 _LOOK_WHILE_AWAY_SECONDS: Final = 0.5
 _LEAVE_SECONDS: Final = 0.2
-_JITTER: Final = 0.2
-"""Maximum deviation of the time between two samples, as a fraction of the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +26,14 @@ class Timing:
     """Sampling intervals and timeouts in seconds, and the clocks."""
 
     interval: float
+    """Average time between two samples."""
     give_up_after: float = 60.0
     """Maximum time without any GPU while the driver responds."""
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     random: Callable[[], float] = SystemRandom().random
-    """Random numbers, uniform from 0 to 1; they shift each sample a little."""
+    """Random numbers, uniform from 0 to 1 without 1, from which the schedule follows. They come from the
+    system: other generators can be reconstructed from the published times of their samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,12 @@ class _Receiver:
 
 
 class Sampler:
-    """Samples at a regular interval with jitter, and passes each sample to the event loop.
+    """Samples at unpredictable times (`schedule`), and passes each sample to the event loop.
 
     A driver call can hang in the kernel, where nothing can end it. Killing the process in the middle of a
-    call has frozen GPUs (dcgm-exporter #84). The thread is therefore a daemon that does not delay the exit,
-    and `/healthz` checks the duration of the current call.
+    call has frozen GPUs (dcgm-exporter #84). All threads are therefore daemons that do not delay the exit. A
+    GPU that hangs is missing in the samples, and is no reason for a restart. `/healthz` asks for a restart
+    if no GPU responds for long because calls hang.
 
     While no GPU responds, the source is read every half second, or at each interval if that is shorter. The
     source itself limits the calls to the driver.
@@ -64,7 +66,7 @@ class Sampler:
         log: JsonLog,
     ) -> None:
         self._source = source
-        self._processes = processes
+        self._lookup = ProcessLookup(processes, deadline=answer_deadline(timing.interval))
         self._timing = timing
         self._log = log
         self._clock = timing.clock
@@ -72,6 +74,7 @@ class Sampler:
         self._wake = threading.Event()
         self._stopping = False
         self._call_began: float | None = None
+        self._hanging_since: float | None = None
         self._lost_since: float | None = None
         self._crashes: Counter[tuple[str, str]] = Counter()
         self._last_crash = ""
@@ -96,9 +99,9 @@ class Sampler:
             self._thread.join(_LEAVE_SECONDS)
 
     def sample_now(self) -> None:
-        """Request a sample that begins after this call, without waiting for the interval.
+        """Request a sample that begins after this call, without waiting for the next regular one.
 
-        Its `taken_at` is not before the time of this call.
+        Its `taken_at` is not before the time of this call. The regular samples stay as they are scheduled.
         """
         self._wake.set()
 
@@ -109,6 +112,17 @@ class Sampler:
         return 0.0 if began is None else self._clock() - began
 
     @property
+    def seconds_hanging(self) -> float:
+        """Seconds for which no GPU has responded because driver calls hang; 0 if one responds."""
+        since = self._hanging_since
+        return 0.0 if since is None else self._clock() - since
+
+    @property
+    def has_unanswered_call(self) -> bool:
+        """Whether a thread is in a call: the sample in progress, or a hanging one of an earlier sample."""
+        return self._call_began is not None or self._source.is_hanging
+
+    @property
     def errors(self) -> dict[tuple[str, str], int]:
         """Number of errors by (call, error): those of the driver, and unexpected ones as call `sample`."""
         return self._source.errors | self._crashes.copy()
@@ -117,35 +131,43 @@ class Sampler:
         try:
             self._sample_until_stopped(receiver)
         finally:
+            self._call_began = self._clock()
             self._source.close()
+            self._lookup.close()
+            self._call_began = None
 
     def _sample_until_stopped(self, receiver: "_Receiver") -> None:
-        due = self._clock()
+        schedule = Schedule(interval=self._timing.interval, random=self._timing.random, now=self._clock())
         while not self._stopping:
+            began = self._clock()
+            is_regular = schedule.is_due(began)
             try:
-                sample = self._sample()
+                sample = self._sample(is_extra=not is_regular)
             except DriverReplaced as replaced:
                 self._hand_over(receiver, receiver.on_fatal, str(replaced))
                 return
             if sample is not None:
                 self._hand_over(receiver, receiver.on_sample, sample)
+                self._hanging_since = _since(self._hanging_since, sample, holds=sample.reading.is_hanging)
                 reason = self._why_lost(sample)
                 if reason:
                     self._hand_over(receiver, receiver.on_fatal, reason)
                     return
             now = self._clock()
-            due = next_due(due, now, self._timing.interval, self._timing.random())
+            if is_regular:
+                schedule.sampled(began, now)
+            seconds = schedule.seconds_until_due(now)
             is_away = sample is not None and not sample.reading.gpus
-            self._wake.wait(min(due - now, _LOOK_WHILE_AWAY_SECONDS) if is_away else due - now)
+            self._wake.wait(min(seconds, _LOOK_WHILE_AWAY_SECONDS) if is_away else seconds)
             self._wake.clear()
 
-    def _sample(self) -> Sample | None:
+    def _sample(self, *, is_extra: bool) -> Sample | None:
         """Take one sample; None after an unexpected error."""
         began, wall_time = self._clock(), self._timing.wall_clock()
         self._call_began = began
         try:
             reading = self._source.read()
-            origins, problems = self._processes.look_up(reading)
+            origins, problems = self._lookup.look_up(reading)
         except DriverReplaced:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, the next sample may go well
@@ -160,6 +182,7 @@ class Sampler:
             taken_at=began,
             wall_time=wall_time,
             seconds=self._clock() - began,
+            is_extra=is_extra,
             problems=problems,
         )
 
@@ -181,11 +204,9 @@ class Sampler:
 
     def _why_lost(self, sample: Sample) -> str:
         """Return one line if no GPU has responded for too long; else an empty string."""
-        if not _is_lost(sample.reading):
-            self._lost_since = None
-            return ""
+        self._lost_since = _since(self._lost_since, sample, holds=_is_lost(sample.reading))
         if self._lost_since is None:
-            self._lost_since = sample.taken_at
+            return ""
         lost_for = sample.taken_at - self._lost_since
         if lost_for < self._timing.give_up_after:
             return ""
@@ -197,19 +218,8 @@ def _is_lost(reading: GpuReading) -> bool:
     return not reading.gpus and reading.restart_may_help
 
 
-def next_due(due: float, now: float, interval: float, chance: float = 0.5) -> float:
-    """Return when the next sample is due: not before `now`, and on average one interval after `due`.
-
-    A late sample does not shift later ones. The jitter shifts all of them, so that a pod cannot predict the
-    samples and hide its memory from them.
-
-    Args:
-        due: when the last sample was due; a time after `now` is returned as is.
-        now: the current time, on the same clock.
-        interval: average number of seconds between two samples.
-        chance: uniform from 0 to 1; 0.5 means no jitter.
-    """
-    if due > now:
-        return due
-    steps = math.floor((now - due) / interval) + 1
-    return max(now, due + (steps + _JITTER * (2 * chance - 1)) * interval)
+def _since(before: float | None, sample: Sample, *, holds: bool) -> float | None:
+    """Return the start of an uninterrupted condition, in monotonic seconds; None if it does not hold."""
+    if not holds:
+        return None
+    return sample.taken_at if before is None else before

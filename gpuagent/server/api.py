@@ -154,6 +154,7 @@ def _verdict(verdict: Verdict, taken_at: float) -> Json:
         "flagged": verdict.is_flagged,
         "lastedSeconds": None if verdict.since is None else round(taken_at - verdict.since, 3),
         "balanceSeconds": round(verdict.balance, 3),
-        "usedBytes": verdict.used_bytes,
+        "usedBytes": None if verdict.is_lower_bound else verdict.used_bytes,
+        "usedAtLeastBytes": verdict.used_bytes if verdict.is_lower_bound else None,
         "allowedBytes": verdict.allowed_bytes,
     }

@@ -209,7 +209,7 @@ class Family(Enum):
         name="kaishare_watch_restarts_total",
         kind="counter",
         labels=("resource", "cause"),
-        help="Watch restarts by cause; closed is the normal timeout.",
+        help="Watch restarts by cause; closed and silent are normal on a quiet cluster.",
         absent="the watch has not restarted for this cause",
     )
     LOG_LINES_LOST = Described(

@@ -3,7 +3,7 @@
 import os
 import resource
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -38,15 +38,19 @@ class Metrics:
         *,
         node: str,
         is_simulated: bool,
-        watch: Watch[Any] | None = None,
+        watches: Sequence[Watch[Any]] = (),
         counts: Counts = Counts(),
         log_lines_lost: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Set the sources of the figures."""
+        """Set the sources of the figures.
+
+        The first watch is always shown, the others once they have been in contact: an API that the cluster
+        does not serve is no silence.
+        """
         self._status = status
         self._node = node
         self._is_simulated = is_simulated
-        self._watch = watch
+        self._watches = watches
         self._counts = counts
         self._log_lines_lost = log_lines_lost
         self._seconds = [0] * (len(SECONDS_BUCKETS) + 1)
@@ -60,15 +64,24 @@ class Metrics:
     def parts(self) -> tuple[bytes, ...]:
         """Return all metrics in Prometheus' text format, in parts to be written one after the other."""
         status = self._status()
+        return *self.sample_parts(status), self.agent_text(status)
+
+    def sample_parts(self, status: Status) -> tuple[bytes, ...]:
+        """Return the metrics of GPUs and pods, which depend on the status alone, in parts."""
         page = Exposition()
         if status.snapshot is not None:
             self._add_gpus(page, status.snapshot)
             self._add_pods(page, status, status.snapshot)
+        return page.parts()
+
+    def agent_text(self, status: Status) -> bytes:
+        """Return the metrics of the agent itself: problems, counts, times and the process, as of now."""
+        page = Exposition()
         self._add_agent(page, status)
         self._add_durations(page)
         for family, value in process_figures():
             page.add(family, "", value)
-        return page.parts()
+        return b"".join(page.parts())
 
     def _add_gpus(self, page: Exposition, snapshot: Snapshot) -> None:
         for account in snapshot.gpus:
@@ -141,8 +154,9 @@ class Metrics:
             page.add(Family.EVENTS, _labels(Family.EVENTS, reason, result), count)
         for result, count in sorted(self._counts.evictions.items()):
             page.add(Family.EVICTIONS, _labels(Family.EVICTIONS, result), count)
-        if self._watch is not None:
-            self._add_watch(page, self._watch)
+        for watch in self._watches:
+            if watch is self._watches[0] or watch.last_contact is not None:
+                self._add_watch(page, watch)
         page.add(Family.LOG_LINES_LOST, "", self._log_lines_lost())
         simulated = "true" if self._is_simulated else "false"
         page.add(Family.BUILD, _labels(Family.BUILD, version(), "agent", status.driver_version, simulated), 1)

@@ -10,23 +10,31 @@ from typing import Final
 from gpuagent.server.api import shares_json
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
+from gpuagent.server.sample_text import SampleText
 from gpuagent.status import Status
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
-from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, Render, text_page
+from service.http.page_server import (
+    HEALTH_PATHS,
+    OPEN_PORT,
+    Page,
+    PageServer,
+    PortSecurity,
+    Render,
+    text_page,
+)
 from service.log import JsonLog
 
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
 FORWARDED_PATHS: Final = frozenset({"/api/v1/shares", "/healthz", "/readyz"})
 """Paths that the API server's pod proxy may request under the API server's host name."""
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS: Final = HEALTH_PATHS
 """Paths that need no token, for the kubelet."""
 AUDIENCE: Final = "kaishare-agent"
 """Audience of the tokens in X-Kaishare-Token."""
 
 _JSON: Final = {"Content-Type": "application/json"}
-_HTML: Final = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 _FINISH_SECONDS: Final = 1.0
 
@@ -54,7 +62,10 @@ class HttpServer:
         self._unhealthy_reason = unhealthy_reason
         self._metrics = metrics
         self._node = node
-        self._is_simulated = is_simulated
+        self._metrics_text = SampleText(metrics.sample_parts)
+        self._shares_text = SampleText(
+            lambda status: (shares_json(status, node=node, is_simulated=is_simulated),)
+        )
         self._renderer = PageRenderer(node=node, is_simulated=is_simulated, interval=interval)
         self._server = PageServer(
             {
@@ -99,14 +110,15 @@ class HttpServer:
         await self._server.stop(_FINISH_SECONDS)
 
     async def _page(self) -> Page:
-        return Page(body=await self._renderer.page(self._status, now=time.time), headers=_HTML)
+        return await self._renderer.page(self._status, now=time.time)
 
     async def _scrape(self) -> Page:
-        return Page(body=self._metrics.parts(), headers=_PROMETHEUS)
+        status = self._status()
+        text = self._metrics_text.at(status)
+        return Page(body=text, after=self._metrics.agent_text(status), headers=_PROMETHEUS)
 
     async def _shares(self) -> Page:
-        body = shares_json(self._status(), node=self._node, is_simulated=self._is_simulated)
-        return Page(body=body, headers=_JSON)
+        return Page(body=self._shares_text.at(self._status()), headers=_JSON)
 
     async def _alive(self) -> Page:
         unhealthy_reason = self._unhealthy_reason()

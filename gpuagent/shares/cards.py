@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from gpuagent.gpus.reading import Gpu
 from kai import keys
-from kai.memory import Card, label_bytes
+from kai.memory import MEGABYTE, Card, label_bytes
 from kai.share import MIB
 from kai.version import Version
 
@@ -24,6 +24,10 @@ class Cards:
         labelled_bytes = label_bytes(label) if label is not None and self._labelled else None
         totals = {gpu.uuid: gpu.total_bytes for gpu in devices}
         self._totals = {uuid: labelled_bytes if total is None else total for uuid, total in totals.items()}
+        self.gpus = tuple(self._by_gpu)
+        """UUIDs of the GPUs that responded."""
+        self.unit_bytes = MEGABYTE if version is not None and version.counts_megabytes else MIB
+        """Bytes of one unit of `gpu-memory`, which need no card."""
 
     def of(self, gpu: str) -> Card | None:
         """Return the card of one GPU; for an unknown GPU ("") only if all cards are equal."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuagent.shares.allocations import Allocation
+from gpuagent.shares.allocations import Allocation, BindRequestShare, ConfigMapShare
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.requests import ShareRequest
 
@@ -16,15 +16,27 @@ class Declared:
     groups: tuple[str, ...]
 
 
-def share_drift(now: Declared, first: Declared, allocation: Allocation, cards: Cards) -> tuple[str, ...]:
+def share_drift(
+    now: Declared, first: Declared, allocation: Allocation, latest: Allocation, cards: Cards
+) -> tuple[str, ...]:
     """Return all differences.
 
     The annotations are compared with KAI's record, rounded to two decimals as KAI rounds them. Without a
     record they are compared with those first seen. A group label that differs from the BindRequest is no
     drift: KAI changes it after a retried reservation (observed on v0.9.8, v0.13.4 and v0.17.0).
+
+    Args:
+        now: the current declaration.
+        first: the first declaration.
+        allocation: KAI's records, as first seen.
+        latest: the current records.
+        cards: memory of the GPUs.
     """
     bind_request, config_map = allocation.bound, allocation.configured
-    differences = []
+    differences = [
+        _of_records("BindRequest", _portion(allocation.bound), _portion(latest.bound)),
+        _of_records("ConfigMap", _portion(allocation.configured), _portion(latest.configured)),
+    ]
     if bind_request is not None:
         differences.append(
             _against(bind_request.portion, "its BindRequest", now.request, bind_request.count, cards)
@@ -55,6 +67,16 @@ def _against(portion: str, whose: str, request: ShareRequest, count: int, cards:
     if count and request.share is not None and request.share.devices != count:
         return f"the pod declares {_text(request)}, {whose} allocates {count} GPU(s)"
     return ""
+
+
+def _portion(record: BindRequestShare | ConfigMapShare | None) -> str | None:
+    return None if record is None else record.portion
+
+
+def _of_records(kind: str, first: str | None, latest: str | None) -> str:
+    if first is None or latest is None or first == latest:
+        return ""
+    return f"KAI's {kind} allocates {latest or 'no share'} now; the first one seen counts"
 
 
 def _of_groups(groups: Sequence[str], first: Declared) -> str:

@@ -1,9 +1,9 @@
 """Resolves the share of each pod on each GPU, and the source of that figure.
 
-Pure, except that it remembers the first annotations of each pod: without a record of KAI, those count.
+Pure, except that it remembers the first annotations of each pod, and KAI's first records of it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
@@ -11,22 +11,17 @@ from typing import Final
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.tenants import Tenant, tenant_of
-from gpuagent.pods.workloads import NO_WORKLOAD, Workload, workload_of
+from gpuagent.pods.workloads import NO_WORKLOAD, Workload
 from gpuagent.shares.allocations import find_allocation
 from gpuagent.shares.cards import Cards
-from gpuagent.shares.drift import Declared, share_drift
-from gpuagent.shares.placement import (
-    GroupGpus,
-    Placement,
-    WholeGpus,
-    group_labels,
-    groups_of,
-    is_reserved,
-    of_share,
-)
-from gpuagent.shares.requests import ShareRequest, parse_share_request
+from gpuagent.shares.declarations import PodDeclaration, pod_name
+from gpuagent.shares.drift import share_drift
+from gpuagent.shares.limits import GpuSharingMode, effective_limit
+from gpuagent.shares.pins import Pin, pin_of
+from gpuagent.shares.placement import Placement, is_reserved, of_groups
+from gpuagent.shares.requests import ShareRequest
+from gpuagent.shares.whole_gpus import GroupGpus, WholeGpus
 from kai import keys
-from kai.own_labels import SIZE, is_size_name
 from kai.share import MIB
 from kai.version import Version
 
@@ -99,8 +94,19 @@ class PodShare:
     """Whether the pod runs with a share annotation that does not count, since KAI did not place the pod."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
+    shares_elsewhere: Mapping[str, Amount] = field(default_factory=dict)
+    """Share by UUID of the other GPUs that may be the pod's, or were. The pod may use as much there without
+    a flag, and nothing is promised."""
+    former_gpus: frozenset[str] = frozenset()
+    """GPUs that were the pod's own before KAI recorded other ones."""
+    has_doubtful_gpus: bool = False
+    """Whether the pod's GPUs may be other ones than those known: its group has no reservation pod that names
+    a GPU, or had none before its GPU was known. No use of a GPU is then newly unassigned."""
     limits: Mapping[str, Amount] = field(default_factory=dict)
     """Limit of an enforcer by GPU UUID; it takes precedence over the share in verdicts."""
+    gpus_with_undecided_limit: frozenset[str] = frozenset()
+    """GPUs on which the pod has a limit above its share, and `--gpu-sharing-mode` does not state whether KAI
+    enforces it. The pod is compared with its share there, and not evicted."""
     candidates: tuple[Candidate, ...] = ()
     changed: str = ""
     """Differences from a better source or from the first annotations; empty if none (`share-changed`)."""
@@ -111,6 +117,10 @@ class PodShare:
     notes: tuple[str, ...] = ()
     """Malformed values, one line each with pod, key and allowed values."""
 
+    def may_own(self, gpu_uuid: str) -> bool:
+        """Whether a GPU is or was the pod's, or may be."""
+        return self.has_doubtful_gpus or gpu_uuid in self.gpu_uuids or gpu_uuid in self.former_gpus
+
 
 def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
     """Limit the number and length of the notes on one pod; its owner can cause any number."""
@@ -120,17 +130,25 @@ def _bounded(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 class ShareResolver:
-    """Resolves the shares of all pods, and remembers each pod's first declaration.
+    """Resolves the shares of all pods, and remembers each pod's first declaration and KAI's first records.
 
     The annotations, GPU groups and queue label of a bound pod count as first seen, for as long as its UID
     exists. Any user who may edit the pod can change them later (observed: KAI applies a later gpu-fraction to
-    its quotas, but not to the allocation). A restart forgets them.
+    its quotas, but not to the allocation). The same holds for the GPUs and the share that KAI recorded
+    (`shares.pins`). A restart forgets them.
     """
 
-    def __init__(self, *, kai_version: Version | None = None) -> None:
+    def __init__(
+        self, *, kai_version: Version | None = None, gpu_sharing_mode: GpuSharingMode | None = None
+    ) -> None:
+        """Set KAI's release and its mode of GPU sharing; None if the administrator has not stated it."""
         self._version = kai_version
-        self._declared: dict[str, tuple[NodePod, _Declared]] = {}
-        self._first: dict[str, _Declared] = {}
+        self._mode = gpu_sharing_mode
+        self._declared: dict[str, tuple[NodePod, PodDeclaration]] = {}
+        self._first: dict[str, PodDeclaration] = {}
+        self._pins: dict[str, Pin] = {}
+        self._finished: dict[str, PodShare] = {}
+        """By UID: a finished pod is resolved once."""
         self._whole = WholeGpus()
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
 
@@ -156,54 +174,45 @@ class ShareResolver:
         self._update(inventory.pods)
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
         drafts = [
-            _Resolution(pod, now, self._first.get(uid, now), inventory)
+            _Resolution(
+                pod,
+                now,
+                self._first.get(uid, now),
+                inventory=inventory,
+                cards=cards,
+                known=self._pins.get(uid),
+                mode=self._mode,
+            )
             for uid, (pod, now) in self._declared.items()
+            if uid not in self._finished
         ]
+        self._pins = {
+            draft.pod.uid: draft.pin for draft in drafts if draft.pod.is_bound and not draft.pod.is_finished
+        }
         groups = GroupGpus(inventory)
         whole = self._whole.assign(wanted, inventory, devices, used, groups)
-        pod_shares = tuple(draft.pod_share(cards, whole.get(draft.pod.uid, ()), groups) for draft in drafts)
+        resolved = {draft.pod.uid: draft.pod_share(whole.get(draft.pod.uid, ()), groups) for draft in drafts}
+        resolved |= self._finished
+        self._finished = {uid: share for uid, share in resolved.items() if share.pod.is_finished}
+        pod_shares = tuple(resolved[uid] for uid in inventory.pods)
         self._last = (inventory, situation, pod_shares)
         return pod_shares
 
     def _update(self, pods: Mapping[str, NodePod]) -> None:
         """Read new pods, and forget removed ones."""
-        declared: dict[str, tuple[NodePod, _Declared]] = {}
+        declared: dict[str, tuple[NodePod, PodDeclaration]] = {}
         for uid, pod in pods.items():
             before = self._declared.get(uid)
-            declared[uid] = before if before is not None and before[0] is pod else (pod, _Declared.by(pod))
+            declared[uid] = (
+                before if before is not None and before[0] is pod else (pod, PodDeclaration.by(pod))
+            )
         self._declared = declared
+        self._finished = {
+            uid: share
+            for uid, share in self._finished.items()
+            if uid in declared and declared[uid][0] is share.pod
+        }
         self._first = {uid: self._first.get(uid, now) for uid, (pod, now) in declared.items() if pod.is_bound}
-
-
-@dataclass(frozen=True, slots=True)
-class _Declared:
-    """A pod's declaration at one time.
-
-    It does not hold the pod, since the first declaration outlives old versions of the pod.
-    """
-
-    request: ShareRequest
-    notes: tuple[str, ...]
-    queue: str
-    size: str
-    workload: Workload
-    group_labels: Mapping[str, str]
-
-    @classmethod
-    def by(cls, pod: NodePod) -> "_Declared":
-        request, notes = parse_share_request(pod.annotations, _where(pod))
-        size = pod.annotations.get(SIZE, "")
-        return cls(
-            request,
-            notes,
-            queue=pod.labels.get(keys.QUEUE_LABEL, ""),
-            size=size if is_size_name(size) else "",
-            workload=workload_of(pod),
-            group_labels=group_labels(pod.labels),
-        )
-
-    def declared(self, devices: int) -> Declared:
-        return Declared(request=self.request, groups=groups_of(self.group_labels, devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +228,7 @@ class _Candidate:
     def bytes_on(self, gpu: str, cards: Cards) -> int | None:
         card = cards.of(gpu)
         if self.request is not None:
-            return self.request.bytes_on(gpu, card)
+            return self.request.bytes_on(gpu, card, cards.unit_bytes)
         if self.portion:
             return card.fraction_bytes(float(self.portion)) if card else None
         return cards.total_of(gpu)
@@ -228,11 +237,25 @@ class _Candidate:
 class _Resolution:
     """Resolution of one pod's share."""
 
-    def __init__(self, pod: NodePod, now: _Declared, first: _Declared, inventory: Inventory) -> None:
+    def __init__(
+        self,
+        pod: NodePod,
+        now: PodDeclaration,
+        first: PodDeclaration,
+        *,
+        inventory: Inventory,
+        cards: Cards,
+        known: Pin | None,
+        mode: GpuSharingMode | None,
+    ) -> None:
         self.pod = pod
         self._notes = now.notes
         self._inventory = inventory
-        self._allocation = find_allocation(pod, inventory, _where(pod))
+        self._cards = cards
+        self._mode = mode
+        self._latest = find_allocation(pod, inventory, pod_name(pod))
+        self.pin = pin_of(known, self._latest, first.request, pod, inventory, cards)
+        self._allocation = self.pin.allocation
         bound, share = self._allocation.bound, first.request.share
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
         self._now, self._first = now.declared(devices), first.declared(devices)
@@ -240,12 +263,11 @@ class _Resolution:
         self._size, self._workload = first.size, first.workload
         allocated_groups = bound.groups if bound else ()
         is_more_than_given = bool(allocated_groups) and len(self._first.groups) > len(allocated_groups)
-        self._groups = (
-            allocated_groups if is_more_than_given or not self._first.groups else self._first.groups
-        )
+        labelled_groups = () if is_more_than_given else self._first.groups
+        self._groups = self.pin.groups or labelled_groups or allocated_groups
         # KAI writes the label before it binds the pod, so a later label is not from KAI.
         self._is_placed = bool(self._first.groups) or self._allocation.has_bind_request
-        self._may_be_placed = not self._is_placed and pod.key in inventory.bind_requests_unknown
+        self._may_be_placed = not self._is_placed and not self.pin.is_answered
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
         request = self._first.request
@@ -253,8 +275,11 @@ class _Resolution:
         self._request = request if is_recorded or not request.devices else replace(request, devices={})
         self._candidates = tuple(self._find_candidates())
         self._deciding = next((candidate for candidate in self._candidates if candidate.may_decide), None)
+        self._is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
+        if self._deciding is not None and not self._is_whole and self._is_placed:
+            self.pin = self.pin.placed(self._groups, self._request, pod, inventory)
 
-    def pod_share(self, cards: Cards, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
+    def pod_share(self, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
         pod, tenant = self.pod, tenant_of(self.pod)
         notes = pod.notes + self._notes + self._allocation.notes
@@ -268,14 +293,16 @@ class _Resolution:
                 notes=_bounded(notes),
             )
         has_share = self._deciding is not None
-        is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
-        place = Placement()
-        if is_whole:
+        place = self.pin.place
+        if self._is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
-        elif has_share and self._is_placed:
-            place = of_share(self._groups, self._request, self._allocation, pod, self._inventory)
-        shares = self._shares(place.gpus, cards)
-        limits, notes_on_limits = self._limits(place.gpus, shares)
+        by_groups = of_groups(self._groups, pod, self._inventory)
+        is_doubtful = self.pin.is_doubtful or (bool(self._groups) and not by_groups.is_complete)
+        has_moved = (
+            by_groups.is_complete and by_groups.gpus != place.gpus and has_share and not self._is_whole
+        )
+        shares = self._shares(place.gpus)
+        limits, undecided, notes_on_limits = self._limits(place.gpus, shares)
         return PodShare(
             pod=pod,
             tenant=tenant,
@@ -290,19 +317,28 @@ class _Resolution:
             is_unplaced=bool(self._refusal)
             and (self._now.request.has_share or self._first.request.has_share),
             shares=shares,
+            shares_elsewhere=self._shares_elsewhere(place, is_doubtful=is_doubtful),
+            former_gpus=frozenset(self.pin.former_gpus),
+            has_doubtful_gpus=is_doubtful,
             limits=limits,
+            gpus_with_undecided_limit=undecided,
             candidates=tuple(
                 Candidate(
                     candidate.source,
                     candidate.text,
-                    {gpu: candidate.bytes_on(gpu, cards) for gpu in place.gpus or ("",)},
+                    {gpu: candidate.bytes_on(gpu, self._cards) for gpu in place.gpus or ("",)},
                     counts=candidate.may_decide,
                 )
                 for candidate in self._candidates
             ),
-            changed="; ".join(share_drift(self._now, self._first, self._allocation, cards)),
+            changed="; ".join(
+                (
+                    *share_drift(self._now, self._first, self._allocation, self._latest, self._cards),
+                    *(["the reservation pod of its group names another GPU now"] if has_moved else []),
+                )
+            ),
             lacks_reservation=has_share and pod.is_running and self._lacks_reservation(),
-            withheld_gpus=groups.withheld_from(pod) if is_whole else frozenset(),
+            withheld_gpus=groups.withheld_from(pod) if self._is_whole else frozenset(),
             notes=_bounded(notes + notes_on_limits),
         )
 
@@ -340,40 +376,56 @@ class _Resolution:
             return ""
         return ", ignored by KAI: the pod has no GPU group and no BindRequest"
 
-    def _shares(self, gpus: Sequence[str], cards: Cards) -> dict[str, Amount]:
+    def _shares(self, gpus: Iterable[str]) -> dict[str, Amount]:
         candidate = self._deciding
         if candidate is None:
             return {}
-        amounts = {gpu: candidate.bytes_on(gpu, cards) for gpu in gpus}
+        amounts = {gpu: candidate.bytes_on(gpu, self._cards) for gpu in gpus}
         return {
             gpu: Amount(amount, candidate.source) for gpu, amount in amounts.items() if amount is not None
         }
 
+    def _shares_elsewhere(self, place: Placement, *, is_doubtful: bool) -> dict[str, Amount]:
+        """Return the share on GPUs other than the known ones, as far as they may be the pod's or were."""
+        if self._is_whole or not self._is_placed or self.pod.whole_gpus or self.pod.has_unsized_gpus:
+            return {}
+        is_uncertain = is_doubtful or not place.is_complete
+        gpus = self._cards.gpus if is_uncertain else self.pin.former_gpus
+        return self._shares(gpu for gpu in gpus if gpu not in place.gpus)
+
     def _limits(
         self, gpus: Sequence[str], shares: Mapping[str, Amount]
-    ) -> tuple[dict[str, Amount], tuple[str, ...]]:
-        """Return the limits of an enforcer, and why a limit is ignored.
+    ) -> tuple[dict[str, Amount], frozenset[str], tuple[str, ...]]:
+        """Return the limits of an enforcer, the GPUs with an undecided limit, and why a limit is ignored.
 
         HAMi-core's limit is the share of a GPU without rounding (KAI v0.17.0 `hami_core.go`). A larger limit
-        does not come from KAI; a pod must not be able to set its own limit.
+        does not come from KAI; a pod must not be able to set its own limit. A limit in its annotations only
+        lowers what the pod may use, unless KAI enforces it (mode NvFractions).
         """
-        configured, request = self._allocation.configured, self._request
+        configured = self._allocation.configured
         hami_limit = configured.limit_bytes if configured else None
         limits: dict[str, Amount] = {}
+        undecided: set[str] = set()
         notes_on_limits: tuple[str, ...] = ()
         for gpu in gpus:
-            own, share = request.limit_on(gpu), shares.get(gpu)
-            is_believed = hami_limit is not None and (
-                share is None or hami_limit <= share.bytes + _UNROUNDED_BYTES
-            )
-            if hami_limit is not None and is_believed:
-                limits[gpu] = Amount(hami_limit, LimitSource.HAMI_CORE)
-            elif own is not None:
-                limits[gpu] = Amount(own, LimitSource.ANNOTATION)
-            if hami_limit is not None and not is_believed:
-                where = f"{_where(self.pod)}: {keys.MEMORY_LIMIT_ENV}"
+            share_bytes = shares[gpu].bytes if gpu in shares else None
+            if hami_limit is not None:
+                if share_bytes is None or hami_limit <= share_bytes + _UNROUNDED_BYTES:
+                    limits[gpu] = Amount(hami_limit, LimitSource.HAMI_CORE)
+                    continue
+                where = f"{pod_name(self.pod)}: {keys.MEMORY_LIMIT_ENV}"
                 notes_on_limits = (f"{where} is more than the share, which KAI never writes; ignored",)
-        return limits, notes_on_limits
+            own_limit = self._request.limit_on(gpu)
+            if own_limit is None:
+                continue
+            limit = effective_limit(
+                own_limit, share_bytes=share_bytes, gpu_bytes=self._cards.total_of(gpu), mode=self._mode
+            )
+            if limit is not None:
+                limits[gpu] = Amount(limit, LimitSource.ANNOTATION)
+            elif self._mode is None:
+                undecided.add(gpu)
+        return limits, frozenset(undecided), notes_on_limits
 
     def _lacks_reservation(self) -> bool:
         """Whether a group of the pod has no reservation pod.
@@ -382,10 +434,6 @@ class _Resolution:
         """
         groups = {*self._groups, *self._now.groups}
         return not all(is_reserved(group, self.pod, self._inventory) for group in groups)
-
-
-def _where(pod: NodePod) -> str:
-    return f"Pod {pod.namespace}/{pod.name}"
 
 
 def _has_whole_gpus(pod: NodePod) -> bool:

@@ -84,11 +84,19 @@ class ShareRequest:
             return ()
         return tuple(dict.fromkeys(gpu for name in names for gpu in self.devices[name]))
 
-    def bytes_on(self, gpu: str, card: Card | None) -> int | None:
-        """Return the share on one of the pod's GPUs, in bytes; None if it depends on an unknown card."""
-        if self.share is not None:
-            return card.share_bytes(self.share) if card else None
-        return self._requested.on(gpu)
+    def bytes_on(self, gpu: str, card: Card | None, unit_bytes: int) -> int | None:
+        """Return the share on one of the pod's GPUs, in bytes; None if it depends on an unknown card.
+
+        Args:
+            gpu: UUID, or empty for an unknown GPU.
+            card: the GPU's memory; None if unknown. An amount of memory does not depend on it.
+            unit_bytes: bytes of one unit of `gpu-memory`.
+        """
+        if self.share is None:
+            return self._requested.on(gpu)
+        if self.share.memory_mib is not None:
+            return self.share.memory_mib * unit_bytes
+        return card.share_bytes(self.share) if card else None
 
     def limit_on(self, gpu: str) -> int | None:
         """Return the limit on one of the pod's GPUs.

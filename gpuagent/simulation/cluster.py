@@ -125,12 +125,17 @@ class ClusterGpus:
         self._logged: frozenset[str] = frozenset()
         """UIDs of the pods whose invalid annotation was logged."""
         self._state = DriverState(devices=())
-        self._use(())
+        self._driver, self._reader = self._new_driver(())
 
     @property
     def errors(self) -> dict[tuple[str, str], int]:
         """Empty: a simulated call never fails."""
         return {}
+
+    @property
+    def is_hanging(self) -> bool:
+        """False: a simulated call never hangs here."""
+        return False
 
     def follow(self, pods: PodSource | None) -> None:
         """Set the source of the pods; without one, no GPU is known."""
@@ -195,9 +200,13 @@ class ClusterGpus:
     def _use(self, gpus: tuple[SimulatedGpu, ...]) -> None:
         """Start a new driver with these GPUs; a GPU that was taken away is not reported as lost."""
         self._gpus = gpus
+        self._reader.close()
+        self._driver, self._reader = self._new_driver(gpus)
+
+    def _new_driver(self, gpus: tuple[SimulatedGpu, ...]) -> tuple[SimulatedDriver, GpuReader]:
         scenario = Scenario(node=SimulatedNode(driver=_VERSION), gpus=gpus)
-        self._driver = SimulatedDriver(scenario=scenario, look=self._look)
-        self._reader = GpuReader(driver=self._driver, clock=self._clock)
+        driver = SimulatedDriver(scenario=scenario, look=self._look)
+        return driver, GpuReader(driver=driver, clock=self._clock)
 
     def _look(self) -> DriverState:
         return replace(self._state, time=self._clock() - self._since)

@@ -3,12 +3,13 @@
 import json
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuagent.gpus.reader import GpuReader
+from gpuagent.gpus.reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.simulation.driver import SimulatedDriver
 from gpuagent.simulation.objects import node_objects, pod_identities
@@ -18,14 +19,14 @@ from gpuagent.simulation.state import DriverState, state_at
 from service.command import UsageError
 
 
-def simulated_gpus(scenario: Scenario) -> "SimulatedGpus":
-    """Create the source of a scenario's node.
+def simulated_gpus(scenario: Scenario, *, deadline: float = DEADLINE_SECONDS) -> "SimulatedGpus":
+    """Create the source of a scenario's node, with the seconds until a GPU counts as unanswered.
 
     Raises:
         UsageError: the temporary folder cannot be written.
     """
     try:
-        return SimulatedGpus(scenario=scenario)
+        return SimulatedGpus(scenario=scenario, deadline=deadline)
     except OSError as error:
         raise UsageError(
             f"--gpus simulated needs a writable temporary folder ($TMPDIR): {error.strerror or error}"
@@ -46,10 +47,12 @@ class SimulatedGpus(GpuReader):
         scenario: Scenario,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        deadline: float = DEADLINE_SECONDS,
     ) -> None:
         self._scenario = scenario
         self._time = clock
         self._since = clock()
+        self._looking = threading.Lock()
         folder = Path(tempfile.mkdtemp(prefix="kaishare-simulated-"))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.node = scenario.node.name
@@ -65,7 +68,7 @@ class SimulatedGpus(GpuReader):
         self.proc_root.mkdir()
         self._tree = ProcTree(root=self.proc_root, scenario=scenario, pods=pod_identities(objects))
         self._simulated_driver = SimulatedDriver(scenario=scenario, look=self._look, sleep=sleep)
-        super().__init__(driver=self._simulated_driver, clock=clock)
+        super().__init__(driver=self._simulated_driver, clock=clock, deadline=deadline)
 
     def read(self) -> GpuReading:
         """Update /proc to the current time, and read every GPU."""
@@ -79,5 +82,6 @@ class SimulatedGpus(GpuReader):
 
     def _look(self) -> DriverState:
         seconds = self._time() - self._since
-        self._tree.show(seconds)
+        with self._looking:
+            self._tree.show(seconds)
         return state_at(self._scenario, seconds)

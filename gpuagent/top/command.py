@@ -14,7 +14,7 @@ from gpuagent.api_types import read_document
 from gpuagent.top.board import Board, board_of, waiting_board
 from gpuagent.top.client import Agent, NoAnswer, Received, with_question
 from gpuagent.top.text import as_text
-from service.command import UsageError, output_failed, write_output
+from service.command import UsageError, columns_of, output_failed, write_output, write_warning
 from service.token_file import read_token
 
 EVERY_SECONDS: Final = 2.0
@@ -74,7 +74,7 @@ def _write(received: Received, output: str) -> None:
     if output == "json":
         text = json.dumps(read_document(received.body), indent=2) + "\n"
     else:
-        text = as_text(board_of(received, now=received.at))
+        text = as_text(board_of(received, now=received.at), columns=columns_of(sys.stdout))
     write_output(text)
 
 
@@ -87,13 +87,13 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
         except NoAnswer as error:
             if str(error) != silence:
                 silence = str(error)
-                print(f"{agent.url}: {silence}; retrying", file=sys.stderr)  # noqa: T201
+                write_warning(f"{agent.url}: {silence}; retrying")
         else:
             silence = ""
             if output == "json":
                 text = json.dumps(read_document(received.body))
             else:
-                text = as_text(board_of(received, now=received.at))
+                text = as_text(board_of(received, now=received.at), columns=columns_of(sys.stdout))
             if not write_output(f"{text}\n"):
                 return
         time.sleep(EVERY_SECONDS)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuagent.top.board import IN_GRACE, NOTHING, Board, PodLine
-from gpuagent.top.text import GPU_HEADINGS, gpu_cells
+from gpuagent.top.text import GPU_HEADINGS, gpu_cells, gpu_text
 from service.text import shorten_middle, width
 
 _TABLE: Final = 72  # columns that a table needs at all
@@ -249,11 +249,7 @@ def _pods_narrow(board: Board) -> Table:
 
 def _gpu_list(board: Board) -> Text:
     """Draw GPUs without a table, for a narrow terminal."""
-    lines = [
-        f"GPU {line.gpu}: {line.used} of {line.total}, promised {line.promised}, host {line.host},"
-        f" unattributed {line.unattributed}"
-        for line in board.gpus
-    ]
+    lines = map(gpu_text, board.gpus)
     return Text("\n".join(lines), _style(board), overflow="fold")
 
 

@@ -1,10 +1,11 @@
 """Balance of the time in which a pod was over: the quantity that is compared with the grace. Pure.
 
 A stopwatch that restarts at each break never reaches the grace if a pod dips below its share once per grace.
-A balance keeps the history: time over the limit is added, half of the time within the limit is subtracted,
-and time without an evaluation changes nothing. A pod that is over for more than a third of the evaluated time
-is therefore flagged eventually. Times are whole nanoseconds, so that sums are exact for any number of
-samples.
+A balance keeps the history: each sample over the limit adds one interval, each sample within the limit
+subtracts half of one, and a sample without an evaluation changes nothing. A pod that is over in more than a
+third of the evaluated samples is therefore flagged eventually. The times of the samples are unpredictable
+(`sampling.schedule`), so for a pod that does not look the part of the samples is the part of the time. Times
+are whole nanoseconds, so that sums are exact for any number of samples.
 """
 
 from enum import Enum
@@ -37,7 +38,7 @@ def seconds(nanoseconds: int) -> float:
 
 
 def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
-    """Return the balance after one more interval; the sample at its end decides how the interval counts.
+    """Return the balance after one more sample.
 
     The result is between 0 and the grace while time over is added. A shorter grace reduces a balance only at
     the next time over. Otherwise a tenant could clear a balance by shortening and restoring the grace of the
@@ -45,7 +46,7 @@ def next_balance(balance: int, *, interval: int, standing: Standing, grace: int)
 
     Args:
         balance: the previous balance, in nanoseconds.
-        interval: nanoseconds since the previous sample; 0 if that time was not observed.
+        interval: nanoseconds that the sample counts; 0 if it counts nothing.
         standing: result of the sample.
         grace: nanoseconds.
     """

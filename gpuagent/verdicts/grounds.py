@@ -5,10 +5,11 @@ from enum import StrEnum
 from typing import Final, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
-from gpuagent.problems import Suspension
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
 from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
 
 SMALL_BYTES: Final = 256 << 20
@@ -105,6 +106,8 @@ UNPLACED_MESSAGE: Final = (
 
 
 _ON_FOREIGN_GPU: Final = (FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE)
+OF_RECORDS: Final = frozenset({FlagReason.SHARE_CHANGED, FlagReason.NO_RESERVATION})
+"""Reasons that are about KAI's records, and not about memory."""
 
 
 class Key(Struct, frozen=True, gc=False):
@@ -128,6 +131,8 @@ class Ground(Struct, frozen=True, kw_only=True, gc=False):
     """At or below the limit without slack. Between limit and limit plus slack a flag keeps its state."""
     used_bytes: int | None = None
     """None if the reason is not about memory."""
+    is_lower_bound: bool = False
+    """Whether the pod may use more than `used_bytes`; such a ground is always over."""
     allowed_bytes: int | None = None
     """Share or limit that the usage is compared with, without slack; None if there is none."""
 
@@ -139,79 +144,97 @@ class Grounds:
         self._snapshot = snapshot
         self._slack = slack
         self._excluded = excluded_namespaces
-        self._suspension = Suspension.of(snapshot.problems, {a.gpu.uuid for a in snapshot.gpus})
+        present = {a.gpu.uuid for a in snapshot.gpus}
+        self._suspension = Suspension.of(snapshot.problems, present)
+        self._silence = Suspension.of(snapshot.problems, present, ignored=LEAVES_LOWER_BOUNDS)
+        """The scope in which not even a lower bound is known."""
         self._holdings = {(h.pod_share.pod.uid, h.gpu_uuid): h for h in snapshot.holdings}
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
-        self._unknown = {key[0] for key, holding in self._holdings.items() if holding.has_unknown_memory}
+        self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
+        """Pods that may use more memory on some GPU than is known."""
         self._with_whole_gpus = {
             uid for uid, pod_share in self._pod_shares.items() if has_whole_gpus(pod_share)
         }
         self._suspends_nothing = not (
             self._suspension.is_total
             or self._suspension.gpu_uuids
-            or self._unknown
+            or self.unknown_uids
             or any(pod_share.may_be_placed for pod_share in snapshot.pod_shares)
-            or any(holding.used_bytes is None for holding in snapshot.holdings)
         )
         self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
-        self.by_key = {ground.key: ground for ground in self._all() if not self.is_suspended(ground.key)}
+        self.by_key = {ground.key: ground for ground in self._all() if not self._is_silenced(ground)}
 
     def is_suspended(self, key: Key) -> bool:
-        """Whether a problem or an unknown figure prevents an evaluation of the key."""
+        """Whether a problem or an unknown figure prevents an evaluation of a key without a ground."""
         if self._suspends_nothing:  # the usual case
             return False
         holding = self._holdings.get((key.uid, key.gpu_uuid))
-        pod_share = self._pod_shares.get(key.uid)
+        is_unknown = holding is not None and holding.used_bytes is None
         return (
             self._suspension.covers(key.gpu_uuid)
-            or (pod_share is not None and pod_share.may_be_placed and key.reason in _ON_FOREIGN_GPU)
-            or key.uid in self._unknown
-            or (holding is not None and holding.used_bytes is None)
+            or self._awaits_record(key)
+            or (is_unknown and key.reason not in OF_RECORDS)
         )
 
-    def after(self, key: Key, last: PodShare) -> Ground | None:
+    def _is_silenced(self, ground: Ground) -> bool:
+        if self._suspends_nothing:
+            return False
+        scope = self._silence if ground.is_lower_bound else self._suspension
+        return scope.covers(ground.key.gpu_uuid) or self._awaits_record(ground.key)
+
+    def _awaits_record(self, key: Key) -> bool:
+        """Whether a BindRequest of unknown existence may give the pod the GPU that it uses."""
+        pod_share = self._pod_shares.get(key.uid)
+        return key.reason in _ON_FOREIGN_GPU and pod_share is not None and pod_share.may_be_placed
+
+    def after(self, key: Key, last: PodShare, flagged_above: int | None) -> Ground | None:
         """Return the ground of a remembered key without a ground in this snapshot; None if there is none.
 
-        Only a pod that left a GPU without permission, or received permission, is certainly clean. A pod that
-        still uses memory there, for example while its own GPU is unknown, is not.
+        A flag outlives its ground. It stands until the pod is within its limit or has left the GPU, or until
+        KAI has recorded that the GPU is the pod's.
+
+        Args:
+            key: pod, GPU and reason.
+            last: the pod's last known share.
+            flagged_above: for a flagged key the bytes that the pod may use there; None if it is not flagged.
         """
-        if (
-            key.reason not in _ON_FOREIGN_GPU
-            or key.uid not in self._snapshot.pod_uids
-            or key.gpu_uuid not in self._evaluated_gpus
-        ):
+        index = self._evaluated_gpus.get(key.gpu_uuid)
+        if key.reason in OF_RECORDS or key.uid not in self._snapshot.pod_uids or index is None:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid, last)
-        if (
-            holding is not None
-            and (holding.used_bytes or 0) > SMALL_BYTES
-            and key.gpu_uuid not in pod_share.gpu_uuids
-        ):
+        used = (holding.used_bytes or 0) if holding else 0
+        ground = Ground(
+            key=key, pod_share=pod_share, gpu_index=index, is_over=False, is_clean=True, used_bytes=used
+        )
+        if key.reason in _ON_FOREIGN_GPU:
+            is_given = key.gpu_uuid in pod_share.gpu_uuids and not has_whole_gpus(pod_share)
+            if used <= SMALL_BYTES or is_given:
+                return ground
+            stands = flagged_above is not None and key.reason is FlagReason.UNASSIGNED_GPU
+            return replace(ground, is_over=True, is_clean=False) if stands else None
+        if flagged_above is None or not pod_share.has_share:
             return None
-        return Ground(
-            key=key,
-            pod_share=pod_share,
-            gpu_index=self._evaluated_gpus[key.gpu_uuid],
-            is_over=False,
-            is_clean=True,
-            used_bytes=holding.used_bytes if holding else 0,
+        return replace(
+            ground,
+            is_over=used > flagged_above + self._slack.of(flagged_above),
+            is_clean=used <= flagged_above,
+            allowed_bytes=flagged_above,
         )
 
     def _all(self) -> Iterator[Ground]:
         for holding in self._snapshot.holdings:
-            pod_share = holding.pod_share
-            if holding.is_mig or holding.used_bytes is None or pod_share.pod.is_finished:
+            if holding.is_mig or holding.pod_share.pod.is_finished:
                 continue
-            ground = self._of_holding(holding, holding.used_bytes)
-            if ground is not None:
+            ground = self._of_holding(holding)
+            if ground is not None and (ground.is_over or not ground.is_lower_bound):
                 yield ground
         for pod_share in self._snapshot.pod_shares:
             if pod_share.has_share and not pod_share.pod.is_finished and not _is_only_whole_gpus(pod_share):
                 yield from self._of_pod_share(pod_share)
 
-    def _of_holding(self, holding: Holding, used: int) -> Ground | None:
-        """Compare a pod's memory on one GPU with the limit that applies there."""
+    def _of_holding(self, holding: Holding) -> Ground | None:
+        """Compare a pod's memory on one GPU, or a lower bound of it, with the limit that applies there."""
         pod_share, uuid = holding.pod_share, holding.gpu_uuid
         if not pod_share.has_share:
             if (
@@ -220,21 +243,21 @@ class Grounds:
                 or pod_share.pod.namespace in self._excluded
             ):
                 return None
-            return _on_foreign_gpu(holding, used, FlagReason.NO_SHARE)
+            return _on_foreign_gpu(holding, FlagReason.NO_SHARE)
         if uuid in pod_share.limits:
-            return self._against(holding, used, pod_share.limits[uuid], FlagReason.LIMIT_BYPASSED)
+            return self._against(holding, pod_share.limits[uuid], FlagReason.LIMIT_BYPASSED)
         if pod_share.pod.uid in self._with_whole_gpus:
             is_withheld = uuid in pod_share.withheld_gpus and not pod_share.pod.has_unsized_gpus
-            return _on_foreign_gpu(holding, used, FlagReason.UNASSIGNED_GPU) if is_withheld else None
-        if uuid in pod_share.shares:
-            return self._against(holding, used, pod_share.shares[uuid], FlagReason.OVER_SHARE)
-        if pod_share.pod.has_unsized_gpus or pod_share.is_unresolved:
+            return _on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if is_withheld else None
+        share = pod_share.shares.get(uuid) or pod_share.shares_elsewhere.get(uuid)
+        if share is not None:
+            return self._against(holding, share, FlagReason.OVER_SHARE)
+        if pod_share.pod.has_unsized_gpus or pod_share.is_unresolved or pod_share.may_own(uuid):
             return None
-        if uuid in pod_share.gpu_uuids or not pod_share.gpu_uuids:
-            return None
-        return _on_foreign_gpu(holding, used, FlagReason.UNASSIGNED_GPU)
+        return _on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if pod_share.gpu_uuids else None
 
-    def _against(self, holding: Holding, used: int, allowed: Amount, reason: FlagReason) -> Ground:
+    def _against(self, holding: Holding, allowed: Amount, reason: FlagReason) -> Ground:
+        used, is_lower_bound = holding.known_bytes, holding.used_bytes is None
         return Ground(
             key=Key(holding.pod_share.pod.uid, holding.gpu_uuid, reason),
             pod_share=holding.pod_share,
@@ -242,6 +265,7 @@ class Grounds:
             is_over=used > allowed.bytes + self._slack.of(allowed.bytes),
             is_clean=used <= allowed.bytes,
             used_bytes=used,
+            is_lower_bound=is_lower_bound,
             allowed_bytes=allowed.bytes,
         )
 
@@ -270,7 +294,8 @@ class Grounds:
         return known if is_known else ("",)
 
 
-def _on_foreign_gpu(holding: Holding, used: int, reason: FlagReason) -> Ground:
+def _on_foreign_gpu(holding: Holding, reason: FlagReason) -> Ground:
+    used = holding.known_bytes
     return Ground(
         key=Key(holding.pod_share.pod.uid, holding.gpu_uuid, reason),
         pod_share=holding.pod_share,
@@ -278,6 +303,7 @@ def _on_foreign_gpu(holding: Holding, used: int, reason: FlagReason) -> Ground:
         is_over=used > SMALL_BYTES,
         is_clean=used <= SMALL_BYTES,
         used_bytes=used,
+        is_lower_bound=holding.used_bytes is None,
     )
 
 

@@ -3,12 +3,16 @@
 All times are on the clock of the samples. There is no verdict without attribution, with a missing figure, or
 on a stale sample. Flags and balances (`verdicts.grace`) survive such a gap, which adds nothing to them.
 
-The later of two consecutive samples decides how the time between them counts. The time counts for a pod that
-the later sample evaluates and the earlier one lists, if at most `longest_gap` lies between them.
+Each sample that evaluates a pod counts one interval, whatever the time since the previous sample. The times
+between samples are random (`sampling.schedule`). Counting them would favour a pod that is over only right
+after a sample, since the time until the next sample would then be counted as that of a pod within its share.
+A sample counts nothing if more than `longest_gap` lies between it and the previous one. An extra sample, as
+before an eviction, counts nothing either: pods for which more samples are taken would fill their balances
+sooner. It neither clears a flag, for which two regular samples are needed.
 
-Reasons without a limit have a balance, too. `unassigned-gpu` and `no-share` add the time in which the pod
-uses more than 256 MiB on a GPU without a share there. `no-reservation` adds the time in which the pod's group
-has no reservation pod. Half of the other time is subtracted. `share-changed` has no grace.
+Reasons without a limit have a balance, too. `unassigned-gpu` and `no-share` add the samples in which the pod
+uses more than 256 MiB on a GPU without a share there. `no-reservation` adds those in which the pod's group
+has no reservation pod. Half of the other ones is subtracted. `share-changed` has no grace.
 """
 
 from collections.abc import Mapping
@@ -25,7 +29,10 @@ from gpuagent.problems import Cause
 from gpuagent.shares.pod_shares import PodShare
 from gpuagent.verdicts.grace import Standing, nanoseconds, next_balance, seconds
 from gpuagent.verdicts.grounds import FlagReason, Ground, Grounds, Key
+from service.units import size
 
+_INTERVAL: Final = 5.0
+"""Seconds; the default of `--interval`."""
 _CLEAN_SAMPLES: Final = 2
 _OWN_GRACE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _OF_MEMORY: Final = _OWN_GRACE | {FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE}
@@ -46,7 +53,14 @@ class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     balance: float = 0.0
     """Seconds that count towards the grace."""
     used_bytes: int | None = None
+    is_lower_bound: bool = False
+    """Whether the pod may use more than `used_bytes`."""
     allowed_bytes: int | None = None
+
+    @property
+    def used_text(self) -> str:
+        """The usage for a person; a lower bound is marked as such."""
+        return f"at least {size(self.used_bytes)}" if self.is_lower_bound else size(self.used_bytes)
 
     @property
     def is_over(self) -> bool:
@@ -140,12 +154,17 @@ class Judge:
         self,
         *,
         grace: float,
+        interval: float = _INTERVAL,
         longest_gap: float,
         slack: Slack = DEFAULT_SLACK,
         excluded_namespaces: frozenset[str] = frozenset(),
     ) -> None:
-        """Set grace and `longest_gap` in seconds; time between samples further apart than that is ignored."""
+        """Set grace, interval and `longest_gap` in seconds.
+
+        A sample counts one interval, and nothing if the previous one is longer ago than `longest_gap`.
+        """
         self._grace = grace
+        self._interval = nanoseconds(interval)
         self._longest_gap = longest_gap
         self._slack = slack
         self._excluded = excluded_namespaces
@@ -153,6 +172,7 @@ class Judge:
         self._over: dict[tuple[str, str], int] = {}
         """Nanoseconds, the source of `Verdicts.over_seconds`."""
         self._evaluated_at: float | None = None
+        """Time of the previous regular sample."""
         self._listed: frozenset[str] = frozenset()
         """UIDs of the pods in the previous sample."""
 
@@ -162,7 +182,7 @@ class Judge:
         return len(self._histories) + len(self._over)
 
     def judge(
-        self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES
+        self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES, *, is_extra: bool = False
     ) -> tuple[Verdicts, tuple[Transition, ...]]:
         """Evaluate a snapshot; return the current verdicts and the transitions of flags.
 
@@ -170,16 +190,19 @@ class Judge:
             snapshot: the newest snapshot.
             graces: seconds by pod UID, for pods whose namespace sets its own grace for `over-share` and
                 `limit-bypassed`.
+            is_extra: whether the sample was taken beside the schedule.
         """
         sample = _Sample(
             snapshot=snapshot,
             grounds=Grounds(snapshot, slack=self._slack, excluded_namespaces=self._excluded),
             seen=self._seen(snapshot.taken_at),
+            interval=0 if is_extra else self._interval,
             listed=self._listed,
             graces=graces,
             grace=self._grace,
         )
-        self._evaluated_at = snapshot.taken_at
+        if not is_extra:
+            self._evaluated_at = snapshot.taken_at
         if sample.seen is None:
             for history in self._histories.values():
                 history.forget_the_present()
@@ -206,7 +229,7 @@ class Judge:
         for key, ground in sample.grounds.by_key.items():
             if key.reason is FlagReason.OVER_SHARE:
                 place = (key.uid, key.gpu_uuid)
-                self._over[place] = self._over.get(place, 0) + (sample.counts(key) if ground.is_over else 0)
+                self._over[place] = self._over.get(place, 0) + (sample.counted if ground.is_over else 0)
             by_key[key], change = self._weigh(ground, sample)
             if change is not None:
                 changed(change, by_key[key])
@@ -216,7 +239,7 @@ class Judge:
         return Verdicts(by_key=by_key, over_seconds=over_seconds), tuple(transitions)
 
     def _seen(self, now: float) -> int | None:
-        """Return the nanoseconds since the previous sample; None if that time was not observed."""
+        """Return the nanoseconds since the previous regular sample; None if that time was not observed."""
         if self._evaluated_at is None or not 0 <= now - self._evaluated_at <= self._longest_gap:
             return None
         return nanoseconds(now) - nanoseconds(self._evaluated_at)
@@ -224,9 +247,8 @@ class Judge:
     def _weigh_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
         """Update the history of a key that the sample has no ground for.
 
-        The history of a finished pod is deleted. A pod that left a GPU that is not assigned to it is within
-        its share there. In all other cases the balance stays; the flag stays unless its reason no longer
-        applies.
+        The history of a finished pod is deleted. A flag is compared with the limit that it was raised for.
+        In all other cases the balance stays; the flag stays unless its reason no longer applies.
         """
         history = self._histories[key]
         history.update(sample.newest_share(history.verdict.pod_share))
@@ -235,7 +257,8 @@ class Judge:
             if sample.grounds.is_suspended(key):
                 history.forget_the_present()
                 return history.verdict, None
-            ground = sample.grounds.after(key, history.verdict.pod_share)
+            above = (history.verdict.allowed_bytes or 0) if history.is_flagged else None
+            ground = sample.grounds.after(key, history.verdict.pod_share, above)
             if ground is not None:
                 return self._weigh(ground, sample)
         was_flagged, verdict = history.is_flagged, history.verdict
@@ -250,7 +273,7 @@ class Judge:
         history = self._histories.get(key)
         if history is None and not ground.is_over:  # the usual case, in which there is nothing to store
             return _verdict(ground), None
-        now, counts = sample.snapshot.taken_at, sample.counts(key)
+        now = sample.snapshot.taken_at
         balance = history.balance if history is not None else 0
         was_flagged = history is not None and history.is_flagged
         since = history.over_since if history is not None else None
@@ -258,12 +281,14 @@ class Judge:
         if not ground.is_over:
             since = None
         elif since is None:
-            since = now - seconds(counts)
-        clean_samples = clean_samples + 1 if ground.is_clean else 0
+            since = now - seconds(sample.observed(key))
+        clean_samples = clean_samples + (not sample.is_extra) if ground.is_clean else 0
         is_immediate = key.reason is FlagReason.SHARE_CHANGED
         grace = nanoseconds(sample.grace_of(key))
         if not is_immediate:
-            balance = next_balance(balance, interval=counts, standing=sample.standing(ground), grace=grace)
+            balance = next_balance(
+                balance, interval=sample.counted, standing=sample.standing(ground), grace=grace
+            )
         if was_flagged:
             is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
         else:
@@ -290,12 +315,13 @@ def _verdict(
         since=since,
         balance=balance,
         used_bytes=ground.used_bytes,
+        is_lower_bound=ground.is_lower_bound,
         allowed_bytes=ground.allowed_bytes,
     )
 
 
 class _Sample:
-    """One snapshot, with the time that it counts for each key."""
+    """One snapshot, with the time that it counts."""
 
     def __init__(
         self,
@@ -303,6 +329,7 @@ class _Sample:
         snapshot: Snapshot,
         grounds: Grounds,
         seen: int | None,
+        interval: int,
         listed: frozenset[str],
         graces: Mapping[str, float],
         grace: float,
@@ -310,7 +337,10 @@ class _Sample:
         self.snapshot = snapshot
         self.grounds = grounds
         self.seen = seen
-        """Nanoseconds since the previous sample; None if that time was not observed."""
+        """Nanoseconds since the previous regular sample; None if that time was not observed."""
+        self.counted = 0 if seen is None else interval
+        """Nanoseconds that the sample counts."""
+        self.is_extra = interval == 0
         self.knows_pods = all(problem.cause is not Cause.PODS_STALE for problem in snapshot.problems)
         """Whether an unlisted pod has certainly ended; False while the list is missing or stale."""
         self._listed = listed
@@ -325,8 +355,8 @@ class _Sample:
         """Return the pod's current share, or else `last`; all keys of the pod share one object."""
         return self._pod_shares.setdefault(last.pod.uid, last)
 
-    def counts(self, key: Key) -> int:
-        """Return the nanoseconds that the sample counts for a key; 0 for a new pod."""
+    def observed(self, key: Key) -> int:
+        """Return the nanoseconds in which a violation may have begun unseen; 0 for a new pod."""
         return (self.seen or 0) if key.uid in self._listed else 0
 
     def grace_of(self, key: Key) -> float:
@@ -336,10 +366,12 @@ class _Sample:
     def standing(self, ground: Ground) -> Standing:
         """Return the result of the sample for the pod's balance.
 
-        Time within a share on one GPU subtracts nothing while the pod uses too much on another GPU. Otherwise
-        a pod could rotate its memory among three GPUs and never be flagged.
+        Time within a share on one GPU subtracts nothing while the pod uses too much on another GPU, or may do
+        so. Otherwise a pod could rotate its memory among three GPUs and never be flagged.
         """
         if ground.is_over:
             return Standing.OVER
-        is_elsewhere = ground.key.reason in _OF_MEMORY and ground.key.uid in self._hoarders
+        uid = ground.key.uid
+        may_hoard = uid in self._hoarders or uid in self.grounds.unknown_uids
+        is_elsewhere = ground.key.reason in _OF_MEMORY and may_hoard
         return Standing.WITHIN if ground.is_clean and not is_elsewhere else Standing.BETWEEN

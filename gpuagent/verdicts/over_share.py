@@ -4,13 +4,13 @@ The labels of a cluster's namespaces belong to the policy owner. The labels of a
 to the tenant, and are mirrored onto the host pods. A tenant can write a label of the same form on a pod; it
 lasts until vCluster's first sync (seen on v0.36.1). A mirrored label therefore counts only after it has been
 stable for a while, and only makes the policy of the host namespace stricter: evict if either policy does, and
-the shorter grace.
+the shorter grace. The mode `off` of the host namespace ends evictions by either.
 
 Pure, but remembers since when mirrored labels have been stable.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpuagent.pods.inventory import Inventory, NodePod
@@ -42,6 +42,8 @@ class OverSharePolicy:
     """Whether to evict the pod while it is flagged as over its share."""
     grace: float | None = None
     """Seconds above its share before the pod is flagged; None: the agent's `--grace`."""
+    is_tenants: bool = field(default=False, compare=False)
+    """Whether the mirrored labels of the tenant's namespace are stable and request eviction by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,17 @@ _NOTHING: Final = OverSharePolicy()
 _KEYS: Final = (OVER_SHARE, OVER_SHARE_GRACE, MODE)
 _Labels = tuple[str | None, ...]
 """Values of the labels for over-share action, grace and mode."""
+
+
+def requests_eviction(labels: Mapping[str, str]) -> bool:
+    """Whether the labels of a namespace request the eviction of pods above their share."""
+    return labels.get(OVER_SHARE) == OverShare.EVICT and labels.get(MODE) != MODE_OFF
+
+
+def mirrored_labels_request_eviction(pod: NodePod, tenant: Tenant) -> bool:
+    """Whether the labels of the tenant's namespace, as mirrored onto its host pod, request eviction."""
+    action, _, mode = _mirrored_labels(pod, tenant)
+    return action == OverShare.EVICT and mode != MODE_OFF
 
 
 class OverSharePolicies:
@@ -102,9 +115,10 @@ class OverSharePolicies:
                 since = now if before is None or before[0] != labels else before[1]
                 mirrored[pod.uid] = labels, since
                 if now - since >= STANDS_AFTER:
-                    over_share_policy = _stricter(
-                        over_share_policy, self._parse(labels, _where(pod, pod_share.tenant))
-                    )
+                    tenants = self._parse(labels, _where(pod, pod_share.tenant))
+                    if inventory.namespaces.get(pod.namespace, {}).get(MODE) == MODE_OFF:
+                        tenants = replace(tenants, evict=False)
+                    over_share_policy = _stricter(over_share_policy, tenants)
             if over_share_policy != _NOTHING:
                 policies[pod.uid] = over_share_policy
         self._mirrored = mirrored
@@ -141,6 +155,8 @@ def _where(pod: NodePod, tenant: Tenant) -> str:
     return f"Namespace {tenant.namespace} of vCluster {tenant.vcluster} in {pod.namespace}"
 
 
-def _stricter(first: OverSharePolicy, second: OverSharePolicy) -> OverSharePolicy:
-    graces = [each.grace for each in (first, second) if each.grace is not None]
-    return OverSharePolicy(evict=first.evict or second.evict, grace=min(graces, default=None))
+def _stricter(host: OverSharePolicy, tenant: OverSharePolicy) -> OverSharePolicy:
+    graces = [each.grace for each in (host, tenant) if each.grace is not None]
+    return OverSharePolicy(
+        evict=host.evict or tenant.evict, grace=min(graces, default=None), is_tenants=tenant.evict
+    )

@@ -12,7 +12,7 @@ from typing import Final
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod, ReservationPod
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.placement import is_time_sliced
+from gpuagent.shares.whole_gpus import is_time_sliced
 from gpuagent.verdicts.grounds import SMALL_BYTES, has_whole_gpus
 from service.text import one_line
 

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import Final
 
 from aiohttp import web
 
@@ -65,7 +65,8 @@ class BoundedServer(web.Server):
         self._handshakes: OrderedDict[web.RequestHandler, tuple[asyncio.Transport, float]] = OrderedDict()
         """TCP connections before the end of the TLS handshake, and their start; the oldest first."""
         self._transports: dict[web.RequestHandler, asyncio.Transport] = {}
-        self._table: ConnectionTable[web.RequestHandler] = ConnectionTable(limits)
+        self.table: ConnectionTable[web.RequestHandler] = ConnectionTable(limits)
+        """Connections after their TLS handshake; each one reports its own state."""
         self._last_opened = -math.inf
         self._listeners: list[socket.socket] = []
         self._setups: set[asyncio.Task[object]] = set()
@@ -116,10 +117,10 @@ class BoundedServer(web.Server):
         if self._setups:
             await asyncio.wait(self._setups)
         end = self._event_loop.time() + seconds
-        while (self._table or self._handshakes) and (now := self._event_loop.time()) < end:
+        while (self.table or self._handshakes) and (now := self._event_loop.time()) < end:
             self._close_settled(now - self._limits.young_seconds)
             await asyncio.sleep(_SETTLE_SECONDS)
-        cut_off = self._table.busy_count
+        cut_off = self.table.busy_count
         self._close_settled(math.inf)
         for transport in self._transports.values():
             transport.abort()
@@ -144,35 +145,13 @@ class BoundedServer(web.Server):
         transport.set_write_buffer_limits(self._limits.write_buffer_bytes)
         self._transports[handler] = transport
         self._last_opened = now = self._event_loop.time()
-        self._table.opened(handler, now)
-        self._drop_if_any(self._table.surplus(now))
+        self.table.opened(handler, now)
+        self._drop_if_any(self.table.surplus())
 
     def connection_lost(self, handler: web.RequestHandler, _exc: BaseException | None = None) -> None:
         """Remove a connection; the handler of its request may still be running."""
         self._transports.pop(handler, None)
-        self._table.closed(handler)
-
-    def head_started(self, connection: web.RequestHandler) -> None:
-        """Record that bytes of an incomplete request head arrived."""
-        self._table.head_started(connection, self._event_loop.time())
-
-    def head_arrived(self, connection: web.RequestHandler) -> None:
-        """Record that a complete request head arrived."""
-        self._table.head_arrived(connection)
-
-    def stalled(self, connection: web.RequestHandler, size: int) -> None:
-        """Record that an answer fills the write buffer; above the limit, close the oldest such connection."""
-        self._table.stalled(connection, size, self._event_loop.time())
-        while (surplus := self._table.surplus_answer()) is not None:
-            self.drop(surplus)
-
-    def resumed(self, connection: web.RequestHandler) -> None:
-        """Record that the write buffer has room again."""
-        self._table.resumed(connection)
-
-    def answered(self, connection: web.RequestHandler) -> None:
-        """Record that the last pending answer is written."""
-        self._table.answered(connection, self._event_loop.time())
+        self.table.closed(handler)
 
     def failed(self, error: BaseException) -> None:
         """Log an unhandled error."""
@@ -213,7 +192,7 @@ class BoundedServer(web.Server):
             self._log.failure("connection failed", error)
 
     def _new_protocol(self) -> asyncio.BaseProtocol:
-        connection = HttpConnection(self, self, self._limits)
+        connection = HttpConnection(self, self._limits)
         return TlsConnection(self, connection, self._context, self._limits) if self._context else connection
 
     def _wait_for_descriptors(self, listener: socket.socket, error: OSError) -> None:
@@ -222,7 +201,7 @@ class BoundedServer(web.Server):
         asyncio's own server would log a traceback for each attempt: 12 MB per second under 1,100 connections.
         """
         self._log("cannot accept connections", WARNING, problem=error.strerror or str(error))
-        self._drop_if_any(self._table.least_needed())
+        self._drop_if_any(self.table.least_needed())
         self._event_loop.remove_reader(listener)
         self._event_loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
 
@@ -239,7 +218,7 @@ class BoundedServer(web.Server):
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
             loop_yield = LoopYield()
-            for connection in self._table.overdue(self._event_loop.time()):
+            for connection in self.table.overdue(self._event_loop.time()):
                 self.drop(connection)
                 await loop_yield.maybe_yield()
 
@@ -248,7 +227,8 @@ class BoundedServer(web.Server):
         for transport, since in list(self._handshakes.values()):
             if since <= before:
                 transport.abort()
-        for connection in self._table.stuck_since(before):
+        stuck, silent = self.table.settled(before)
+        for connection in silent:
+            connection.force_close()  # flushes, and sends TLS close_notify
+        for connection in stuck:
             self.drop(connection)
-        for connection in self._table.silent_since(before):
-            cast(HttpConnection, connection).force_close()  # flushes, and sends TLS close_notify

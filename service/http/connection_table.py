@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 from service.http.limits import ConnectionLimits
@@ -10,56 +11,60 @@ from service.http.limits import ConnectionLimits
 ConnectionT = TypeVar("ConnectionT", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _StalledAnswer:
     """An answer that the client has not read completely."""
 
     since: float
-    size: int
-    """Bytes of the whole answer."""
+    written: int
+    """Bytes of the connection's answers that had been written at that time."""
+    read: int = 0
+    """Bytes that the client has read since then."""
 
 
 class ConnectionTable(Generic[ConnectionT]):
     """The states of one port's connections. All times are passed in, as seconds of one monotonic clock.
 
     A connection is half-open before its first complete request head, and while a later head is incomplete. A
-    connection is busy while a request is being answered, and idle otherwise.
+    connection is busy while a request is being answered, and idle otherwise. A busy connection is closed only
+    if its client exceeds a time limit.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
-        self._open: set[ConnectionT] = set()
         self._half_open: OrderedDict[ConnectionT, float] = OrderedDict()
         """Half-open connections and the start of that state; the oldest first."""
         self._idle: OrderedDict[ConnectionT, float] = OrderedDict()
         """Idle connections and the start of that state; the oldest first."""
+        self._busy: OrderedDict[ConnectionT, None] = OrderedDict()
+        """Busy connections in the order of their requests."""
         self._heads: OrderedDict[ConnectionT, float] = OrderedDict()
         """Connections with an incomplete head and the time of its first byte; the oldest first."""
         self._stalled: dict[ConnectionT, _StalledAnswer] = {}
-        self._stalled_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._half_open) + len(self._idle) + len(self._busy)
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._half_open or connection in self._idle or connection in self._busy
 
     @property
     def busy_count(self) -> int:
         """Number of connections with a request that is being answered."""
-        return len(self._open) - len(self._half_open) - len(self._idle)
+        return len(self._busy)
 
     def opened(self, connection: ConnectionT, now: float) -> None:
         """Add a new connection."""
-        self._open.add(connection)
         self._half_open[connection] = now
 
     def closed(self, connection: ConnectionT) -> None:
         """Remove a connection; ignore an unknown one."""
-        self._open.discard(connection)
-        self.head_arrived(connection)
-        self.resumed(connection)
+        for connections in (self._half_open, self._idle, self._busy, self._heads, self._stalled):
+            connections.pop(connection, None)
 
     def head_started(self, connection: ConnectionT, now: float) -> None:
         """Record bytes of an incomplete head; the first call for a head sets its time."""
-        if connection not in self._open:
+        if connection not in self:
             return
         self._heads.setdefault(connection, now)
         if self._idle.pop(connection, None) is not None:
@@ -67,74 +72,75 @@ class ConnectionTable(Generic[ConnectionT]):
 
     def head_arrived(self, connection: ConnectionT) -> None:
         """Record a complete head: the connection is busy."""
-        self._half_open.pop(connection, None)
-        self._idle.pop(connection, None)
-        self._heads.pop(connection, None)
+        if connection not in self:
+            return
+        for connections in (self._half_open, self._idle, self._heads):
+            connections.pop(connection, None)
+        self._busy.setdefault(connection)
 
     def answered(self, connection: ConnectionT, now: float) -> None:
         """Record that the last pending answer is written."""
-        if connection not in self._open:
+        if connection not in self._busy:
             return
+        del self._busy[connection]
         self.resumed(connection)
         (self._half_open if connection in self._heads else self._idle)[connection] = now
 
-    def stalled(self, connection: ConnectionT, size: int, now: float) -> None:
-        """Record that an answer fills the write buffer; the first call for an answer sets its time."""
-        if connection in self._open and connection not in self._stalled:
-            self._stalled[connection] = _StalledAnswer(now, size)
-            self._stalled_bytes += size
+    def stalled(self, connection: ConnectionT, written: int, now: float) -> None:
+        """Record that an answer fills the write buffer; the first call for an answer sets its time.
+
+        Args:
+            connection: the connection.
+            written: bytes of the connection's answers so far.
+            now: the time.
+        """
+        if connection in self:
+            answer = self._stalled.setdefault(connection, _StalledAnswer(now, written))
+            answer.read = written - answer.written
 
     def resumed(self, connection: ConnectionT) -> None:
         """Record that the write buffer has room again."""
-        answer = self._stalled.pop(connection, None)
-        if answer is not None:
-            self._stalled_bytes -= answer.size
+        self._stalled.pop(connection, None)
 
-    def surplus(self, now: float) -> ConnectionT | None:
+    def has_place(self, connection: ConnectionT) -> bool:
+        """Whether a busy connection is one of the first `max_busy`."""
+        places = self._limits.max_busy
+        return len(self._busy) <= places or connection in islice(self._busy, places)
+
+    def surplus(self) -> ConnectionT | None:
         """Return the connection to close when there is one too many; None within the limit.
 
-        The order is: the oldest half-open connection, the connection idle longest, the connection stalled
-        longest. Other busy connections are never closed; the new connection is closed instead. A young
-        half-open connection is closed last while there are few of them; otherwise idle connections could fill
-        the table, and no new client could send a request.
+        It is the oldest half-open connection if more than a quarter of the connections are half-open,
+        otherwise the connection idle longest. If all others are busy, it is the new connection.
         """
-        if len(self._open) <= self._limits.max_connections:
+        if len(self) <= self._limits.max_connections:
             return None
-        oldest, since = next(iter(self._half_open.items()))  # the new connection is half-open
-        is_young = since > now - self._limits.young_seconds
-        if is_young and len(self._half_open) <= self._limits.max_half_open:
-            return next(iter(self._idle or self._stalled), oldest)
-        return oldest
+        has_many = len(self._half_open) > self._limits.max_connections // 4
+        return next(iter(self._half_open if has_many else self._idle or self._half_open))
 
     def least_needed(self) -> ConnectionT | None:
-        """Return the connection to close when no descriptor is free; None if each one is being answered."""
-        return next(iter(self._half_open or self._idle or self._stalled), None)
-
-    def surplus_answer(self) -> ConnectionT | None:
-        """Return the connection stalled longest if several stalled answers exceed their limit of bytes."""
-        if self._stalled_bytes <= self._limits.max_stalled_bytes or len(self._stalled) == 1:
-            return None
-        return next(iter(self._stalled))
+        """Return the connection to close when no descriptor is free; None if each one is busy."""
+        return next(iter(self._half_open or self._idle), None)
 
     def overdue(self, now: float) -> list[ConnectionT]:
-        """Return the connections that exceed the time limit of a head or of an answer."""
+        """Return the connections that exceed the time limit of a head or of reading an answer."""
         limits = self._limits
-        late_heads = list(_until(self._heads, now - limits.head_seconds))
+        seconds = limits.seconds_for_reading(len(self._stalled))
         late_answers = [
             connection
             for connection, answer in self._stalled.items()
-            if now - answer.since > limits.answer_seconds + answer.size / limits.answer_bytes_per_second
+            if now - answer.since > seconds + answer.read / limits.answer_bytes_per_second
         ]
-        return late_heads + late_answers
+        return [*_until(self._heads, now - limits.head_seconds), *late_answers]
 
-    def stuck_since(self, before: float) -> list[ConnectionT]:
-        """Return the connections with an incomplete head or a stalled answer since `before` or longer."""
+    def settled(self, before: float) -> tuple[list[ConnectionT], list[ConnectionT]]:
+        """Return the connections whose state has not changed since a time: stuck ones, and silent ones.
+
+        A stuck connection has an incomplete head or a stalled answer; a silent one is idle or half-open.
+        """
         stalled = [connection for connection, answer in self._stalled.items() if answer.since <= before]
-        return [*_until(self._heads, before), *stalled]
-
-    def silent_since(self, before: float) -> list[ConnectionT]:
-        """Return the connections that are idle or half-open since `before` or longer."""
-        return [*_until(self._half_open, before), *_until(self._idle, before)]
+        stuck = [*_until(self._heads, before), *stalled]
+        return stuck, [*_until(self._half_open, before), *_until(self._idle, before)]
 
 
 def _until(since: OrderedDict[ConnectionT, float], before: float) -> Iterator[ConnectionT]:

@@ -17,21 +17,25 @@ class ConnectionLimits:
     head_seconds: float = 10.0
     """Longest time between the first and the last byte of a request head."""
     answer_seconds: float = 10.0
-    """Longest time for the client to read an answer, from the moment at which the write buffer is full."""
+    """Longest time for the client to read an answer, from the moment at which the write buffer is full; see
+    `seconds_for_reading`."""
+    min_answer_seconds: float = 1.0
+    """The same while many clients do not read."""
     answer_bytes_per_second: int = 64 * _KIB
-    """A large answer has one second more for each multiple of this size."""
-    max_stalled_bytes: int = 64 * _MIB
-    """Total size of stalled answers. A further one closes the connection stalled longest."""
+    """The client has one second more for each multiple of this size that it has read since."""
+    max_page_bytes: int = 16 * _MIB
+    """Total size of the pages that answers refer to or that are kept for the next reader. A page of several
+    answers counts once."""
     idle_seconds: float = 180.0
     """Longest time without a request. An API server closes an idle connection after 90 s, and must be the
     first side to do so: a review sent into a closing connection is lost (verified on Kubernetes 1.36.3)."""
     young_seconds: float = 1.0
-    """Age of a young connection: a request may be in transit on a connection opened or used more recently."""
+    """A request may be in transit on a connection opened or used more recently when the server stops."""
     recent_seconds: float = 2.0
     """Age of a connection that counts for `has_recent_connections`."""
     lingering_seconds: float = 2.0
     """Time for reading the rest of a request after an early answer; the client may miss it without."""
-    sweep_seconds: float = 1.0
+    sweep_seconds: float = 0.5
     """Interval of the search for connections that exceed a time limit."""
     read_bytes: int = 64 * _KIB
     """Bytes per read of a connection without TLS, and half of the buffer for an unread body."""
@@ -42,9 +46,16 @@ class ConnectionLimits:
     for the kernel's default."""
 
     @property
-    def max_half_open(self) -> int:
-        """Number above which young half-open connections are closed before idle ones."""
-        return self.max_connections // 4
+    def max_busy(self) -> int:
+        """Number of connections whose requests may read pages. The others remain for health checks."""
+        return max(1, self.max_connections * 3 // 4)
+
+    def seconds_for_reading(self, stalled: int) -> float:
+        """Return the time for reading an answer beside a number of stalled answers.
+
+        It shrinks with the places that are left, so that clients that read nothing soon free theirs.
+        """
+        return max(self.answer_seconds * (1 - stalled / self.max_busy), self.min_answer_seconds)
 
     def within(self, descriptors: int) -> "ConnectionLimits":
         """Return limits for a number of file descriptors; at least one connection is allowed."""
@@ -63,13 +74,12 @@ class ConnectionLimits:
 def plain_port_limits(max_connections: int) -> ConnectionLimits:
     """Return the limits of a port without TLS, which serves pages and reads no bodies.
 
-    Buffers are small: 256 clients that do not read use at most 8 MiB of buffers and 8 MiB of pages in this
+    Buffers are small: 256 clients that do not read use at most 8 MiB of buffers and 16 MiB of pages in this
     process, and 32 MiB in the kernel. That fits the 128 MiB of the agent's container.
     """
     return ConnectionLimits(
         max_connections=max_connections,
         max_handshakes=0,
-        max_stalled_bytes=8 * _MIB,
         read_bytes=16 * _KIB,
         write_buffer_bytes=16 * _KIB,
         socket_buffer_bytes=32 * _KIB,

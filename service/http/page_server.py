@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
+from weakref import WeakSet
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -16,10 +17,16 @@ from service.http.bounded_server import BoundedServer
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
+from service.http.shared_text import Buffer, SharedText, accepts_gzip
 from service.log import DEBUG, JsonLog, LimitedLog
+
+HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that are answered however many other readers there are."""
 
 _METHODS: Final = ("GET", "HEAD")
 _PIECE_BYTES: Final = 16 * 1024
+_SMALL_BYTES: Final = 64 * 1024
+"""Size up to which a page is not refused. The number of connections bounds the memory of such pages."""
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _ALLOW: Final = {**_TEXT, "Allow": ", ".join(_METHODS)}
 
@@ -28,8 +35,12 @@ _ALLOW: Final = {**_TEXT, "Allow": ", ".join(_METHODS)}
 class Page:
     """A rendered page."""
 
-    body: bytes | tuple[bytes, ...]
-    """The body, or its parts in order: the copy of a large body as one object would cost its size again."""
+    body: bytes | SharedText
+    """A text is shared with other pages, and compressed for clients that take gzip; bytes are not."""
+    before: bytes = b""
+    """Bytes of this page alone that come before a shared text."""
+    after: bytes = b""
+    """Bytes of this page alone that come after a shared text."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: _TEXT)
 
@@ -49,13 +60,23 @@ OPEN_PORT: Final = PortSecurity()
 Render = Callable[[], Awaitable[Page]]
 
 
+_TOO_MANY: Final = Page(
+    body=b"too many readers now\n",
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+    headers={**_TEXT, "Retry-After": "1"},
+)
+
+
 def text_page(text: str, *, status: int = 200) -> Page:
     """Return a page of plain text."""
     return Page(body=text.encode(), status=status)
 
 
 class PageServer:
-    """Serves pages by path to GET and HEAD. The body of a request is not read; its connection is closed."""
+    """Serves pages by path to GET and HEAD. The body of a request is not read; its connection is closed.
+
+    Above the limits of connections and memory a new reader gets 503; answers in progress go on.
+    """
 
     def __init__(
         self,
@@ -75,7 +96,10 @@ class PageServer:
             log: receives errors of rendering.
             on_error: called for each error of rendering.
         """
-        self._pages = {path: _SharedRendering(render) for path, render in pages.items()}
+        self._pages = {
+            path: render if path in HEALTH_PATHS else _SharedRendering(render).get
+            for path, render in pages.items()
+        }
         self._not_found = not_found
         self._method_not_allowed = method_not_allowed
         self._log = log
@@ -85,6 +109,9 @@ class PageServer:
         self._host_names: HostNames | None = None
         self._authentication: Authentication | None = None
         self._server: BoundedServer | None = None
+        self._max_page_bytes = 0
+        self._buffers: WeakSet[Buffer] = WeakSet()
+        """The texts in memory: an answer refers to them, or they are kept for the next reader."""
 
     async def start(
         self,
@@ -105,6 +132,7 @@ class PageServer:
             OSError: listening on the address fails.
         """
         self._host_names = host_names
+        self._max_page_bytes = limits.max_page_bytes
         self._authentication = security.authentication
         self._server = BoundedServer(
             self._answer, refuse=_refuse, limits=limits, log=self._log, context=security.context
@@ -117,16 +145,17 @@ class PageServer:
             await self._server.finish(seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        page = await self._page(request)
+        has_place = self._server is None or self._server.table.has_place(request.protocol)
+        page = await self._page(request, has_place=has_place)
+        response = await self._response(page, request)
         self._requests(
-            "request answered", DEBUG, method=request.method, path=request.path, status=page.status
+            "request answered", DEBUG, method=request.method, path=request.path, status=response.status
         )
-        response = _response(page)
-        if request.body_exists:
+        if request.body_exists or not has_place:
             response.force_close()
         return response
 
-    async def _page(self, request: web.BaseRequest) -> Page:
+    async def _page(self, request: web.BaseRequest, *, has_place: bool) -> Page:
         refusal = self._host_names.refusal(request) if self._host_names else None
         if refusal is not None:
             return text_page(f"{refusal.problem}\n", status=refusal.status)
@@ -135,16 +164,39 @@ class PageServer:
             return text_page(f"{self._not_found}\n", status=404)
         if request.method not in _METHODS:
             return Page(body=f"{self._method_not_allowed}\n".encode(), status=405, headers=_ALLOW)
+        if not has_place and request.path not in HEALTH_PATHS:
+            return _TOO_MANY
         try:
             if self._authentication is not None:
                 not_allowed = await self._authentication.refusal(request)
                 if not_allowed is not None:
                     return _refusal_page(not_allowed)
-            return await page.get()
+            return await page()
         except Exception as error:  # noqa: BLE001 - the log has the traceback, and the client one line
             self._on_error()
             self._failures.failure("internal error", error, path=request.path)
             return text_page("internal error; the log has its traceback\n", status=500)
+
+    async def _response(self, page: Page, request: web.BaseRequest) -> web.Response:
+        text = page.body
+        if isinstance(text, bytes):
+            return web.Response(body=text, status=page.status, headers=page.headers)
+        headers = {**page.headers, "Vary": "Accept-Encoding"}
+        before, buffer, after = page.before, text.plain, page.after
+        self._buffers.add(buffer)
+        if accepts_gzip(request):
+            headers["Content-Encoding"] = "gzip"
+            before, buffer, after = await text.gzipped(before, after)
+            self._buffers.add(buffer)
+        if buffer.size > _SMALL_BYTES and self._is_full_beside(text, buffer):
+            return await self._response(_TOO_MANY, request)
+        body = _PageBody(before, buffer, after, is_sent=request.method != "HEAD")
+        return web.Response(body=body, status=page.status, headers=headers)
+
+    def _is_full_beside(self, text: SharedText, buffer: Buffer) -> bool:
+        """Whether other pages take up the memory; a single page may be of any size."""
+        others = sum(each.size for each in self._buffers if each is not text.plain and each is not buffer)
+        return others > 0 and others + text.plain.size > self._max_page_bytes
 
 
 class _SharedRendering:
@@ -170,7 +222,7 @@ class _SharedRendering:
             return await self._render()
 
 
-class _SharedBody(Payload):
+class _PageBody(Payload):
     """A body that is written in pieces.
 
     aiohttp writes a body of bytes at once, and asyncio copies the rest that the kernel does not accept. Every
@@ -179,21 +231,26 @@ class _SharedBody(Payload):
 
     _value: tuple[bytes, ...]
 
-    @property
-    def size(self) -> int:
-        """Size of the body in bytes."""
-        return sum(map(len, self._value))
+    def __init__(self, before: bytes, buffer: Buffer, after: bytes, *, is_sent: bool) -> None:
+        super().__init__((before, *buffer.parts, after) if is_sent else ())
+        self._buffer: Buffer | None = buffer if is_sent else None
+        self._size = len(before) + buffer.size + len(after)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Return the body as text."""
         return b"".join(self._value).decode(encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write a piece whenever the buffer has room."""
+        """Write a piece whenever the buffer has room; other connections get their turn after each."""
         for part in self._value:
             for start in range(0, len(part), _PIECE_BYTES):
                 await writer.write(part[start : start + _PIECE_BYTES])
                 await writer.drain()
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Release the text; an idle connection keeps its last answer."""
+        self._value, self._buffer = (), None
 
 
 def _refusal_page(refusal: AccessRefusal) -> Page:
@@ -205,11 +262,6 @@ def _refusal_page(refusal: AccessRefusal) -> Page:
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         headers = {"WWW-Authenticate": "Bearer"}
     return Page(body=f"{text}\n".encode(), status=refusal.status, headers={**_TEXT, **headers})
-
-
-def _response(page: Page) -> web.Response:
-    parts = (page.body,) if isinstance(page.body, bytes) else page.body
-    return web.Response(body=_SharedBody(parts), status=page.status, headers=page.headers)
 
 
 def _refuse(status: int, problem: str) -> web.StreamResponse:

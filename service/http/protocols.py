@@ -1,4 +1,4 @@
-"""The two layers of a connection, HTTP (aiohttp) and TLS (asyncio), which report their state to an observer.
+"""The two layers of a connection, HTTP (aiohttp) and TLS (asyncio), which report their state to their server.
 
 Only this module uses private attributes of aiohttp and asyncio; tests/service/http/test_private_parts.py
 lists them.
@@ -7,15 +7,17 @@ lists them.
 import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.payload import Payload
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from service.http.limits import ConnectionLimits
+
+if TYPE_CHECKING:
+    from service.http.bounded_server import BoundedServer
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 """Longest incomplete request head. The heads of an API server are shorter than one KiB."""
@@ -31,48 +33,14 @@ _TLS_SHUTDOWN_SECONDS = 1.0
 _END_OF_HEAD = b"\r\n\r\n"
 
 
-class ConnectionObserver(Protocol):
-    """Receives events of connections."""
-
-    def handshake_started(self, connection: "HttpConnection", transport: asyncio.Transport) -> None:
-        """Record the start of a TLS handshake."""
-
-    def handshake_ended(self, connection: "HttpConnection") -> None:
-        """Record the end of a TCP connection, before or after its handshake."""
-
-    def head_started(self, connection: "HttpConnection") -> None:
-        """Record that bytes of an incomplete request head arrived."""
-
-    def head_arrived(self, connection: "HttpConnection") -> None:
-        """Record that a complete request head arrived."""
-
-    def stalled(self, connection: "HttpConnection", size: int) -> None:
-        """Record that an answer of `size` bytes fills the write buffer."""
-
-    def resumed(self, connection: "HttpConnection") -> None:
-        """Record that the write buffer has room and no answer is being written."""
-
-    def answered(self, connection: "HttpConnection") -> None:
-        """Record that an answer is written and no further request has arrived."""
-
-    def drop(self, connection: "HttpConnection") -> None:
-        """Abort a connection."""
-
-    def refuse(self, status: int, problem: str) -> web.StreamResponse:
-        """Build the answer to bytes that are not an HTTP request."""
-
-    def failed(self, error: BaseException) -> None:
-        """Record an unhandled error."""
-
-
 class HttpConnection(RequestHandler):
     """The HTTP layer of a connection."""
 
-    __slots__ = ("_answer_bytes", "_body", "_head_bytes", "_is_writing", "_limits", "_observer", "_recent")
+    __slots__ = ("_answering", "_body", "_head_bytes", "_limits", "_recent", "_server", "_written")
 
-    def __init__(self, observer: ConnectionObserver, manager: web.Server, limits: ConnectionLimits) -> None:
+    def __init__(self, server: "BoundedServer", limits: ConnectionLimits) -> None:
         super().__init__(
-            manager,
+            server,
             loop=asyncio.get_running_loop(),
             access_log=cast(Any, None),
             keepalive_timeout=limits.idle_seconds,
@@ -83,7 +51,7 @@ class HttpConnection(RequestHandler):
             max_headers=MAX_FIELDS,
             auto_decompress=False,  # a small body may expand to any size; API servers do not compress reviews
         )
-        self._observer = observer
+        self._server = server
         self._limits = limits
         self._body = EMPTY_PAYLOAD
         """Body of the current request or of the last one."""
@@ -91,8 +59,10 @@ class HttpConnection(RequestHandler):
         """Bytes of the incomplete head, without those that came together with a previous request."""
         self._recent = b""
         """The last four bytes received, to detect the end of a head."""
-        self._is_writing = False
-        self._answer_bytes = 0
+        self._answering: web.BaseRequest | None = None
+        """The request whose answer is being written."""
+        self._written = 0
+        """Bytes of the answers before that one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Limit the size of a read: asyncio reads 256 KiB at once, and aiohttp buffers unprocessed bytes."""
@@ -123,41 +93,42 @@ class HttpConnection(RequestHandler):
         if self._request_count != count:
             self._body = self._messages[-1][1]
             self._head_bytes = 0
-            self._observer.head_arrived(self)
+            self._server.table.head_arrived(self)
             if self._body is EMPTY_PAYLOAD and self._recent != _END_OF_HEAD:
-                self._observer.head_started(self)
+                self._server.table.head_started(self, self._loop.time())
         elif data and is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._observer.drop(self)
+                self._server.drop(self)
             else:
-                self._observer.head_started(self)
+                self._server.table.head_started(self, self._loop.time())
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """Write an answer and report its end."""
-        self._is_writing = True
-        self._answer_bytes = _body_size(resp)
+        self._answering = request
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._is_writing = False
+            self._answering = None
+            self._written += request.writer.output_size
             if not self._messages:
-                self._observer.answered(self)
+                self._server.table.answered(self, self._loop.time())
             elif not self.writing_paused:
-                self._observer.resumed(self)
+                self._server.table.resumed(self)
 
     def pause_writing(self) -> None:
         """Pause the answer until the client has read more, and report the stall."""
         super().pause_writing()
-        self._observer.stalled(self, self._answer_bytes)
+        current = self._answering.writer.output_size if self._answering else 0
+        self._server.table.stalled(self, self._written + current, self._loop.time())
 
     def resume_writing(self) -> None:
         """Resume writing."""
         super().resume_writing()
-        if not self._is_writing:
-            self._observer.resumed(self)
+        if self._answering is None:
+            self._server.table.resumed(self)
 
     def handle_error(
         self,
@@ -174,14 +145,14 @@ class HttpConnection(RequestHandler):
         is_partly_written = request.writer.output_size > 0
         if self._manager is None or isinstance(exc, ConnectionError) or is_partly_written:
             raise ConnectionResetError
-        response = self._observer.refuse(*_refusal(status, exc))
+        response = self._server.refuse(*_refusal(status, exc))
         response.force_close()
         return response
 
     def log_exception(self, *_args: Any, exc_info: BaseException | None = None, **_options: Any) -> None:
-        """Report an error to the observer instead of logging it."""
+        """Let the server log an error, within its limit."""
         if exc_info is not None:
-            self._observer.failed(exc_info)
+            self._server.failed(exc_info)
 
 
 class TlsConnection(SSLProtocol):
@@ -192,7 +163,7 @@ class TlsConnection(SSLProtocol):
 
     def __init__(
         self,
-        observer: ConnectionObserver,
+        server: "BoundedServer",
         inner: HttpConnection,
         context: ssl.SSLContext,
         limits: ConnectionLimits,
@@ -206,26 +177,18 @@ class TlsConnection(SSLProtocol):
             ssl_handshake_timeout=cast(int, limits.handshake_seconds),
             ssl_shutdown_timeout=_TLS_SHUTDOWN_SECONDS,
         )
-        self._observer = observer
+        self._server = server
         self._inner = inner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake."""
-        self._observer.handshake_started(self._inner, cast(asyncio.Transport, transport))
+        self._server.handshake_started(self._inner, cast(asyncio.Transport, transport))
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Report the end of the connection."""
-        self._observer.handshake_ended(self._inner)
+        self._server.handshake_ended(self._inner)
         super().connection_lost(exc)
-
-
-def _body_size(response: web.StreamResponse) -> int:
-    """Return the size of a body in bytes; `content_length` is None for a `Payload`."""
-    body = response.body if isinstance(response, web.Response) else None
-    if isinstance(body, Payload):
-        return body.size or 0
-    return len(body or b"")
 
 
 def _refusal(status: int, error: BaseException | None) -> tuple[int, str]:

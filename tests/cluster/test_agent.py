@@ -29,7 +29,7 @@ sys.exit(main(sys.argv[1:]))
 """
 RIGHTS = (
     right("pods", "list", "watch"),
-    right("bindrequests", "get", group="scheduling.run.ai"),
+    right("bindrequests", "list", "watch", group="scheduling.run.ai"),
     right("nodes", "get"),
     right("namespaces", "get"),
 )

@@ -33,7 +33,9 @@ async def node(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> Gpu
     labels = {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"}
     await admin.ensure({"kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     await admin.create(reservation())
-    return GpuNode(folder=tmp_path, plane=plane, admin=admin)
+    gpu_node = GpuNode(folder=tmp_path, plane=plane, admin=admin)
+    await gpu_node.forget_evictions()
+    return gpu_node
 
 
 def path(name: str) -> str:
@@ -76,7 +78,7 @@ async def make_ready(admin: Administrator, name: str) -> None:
 async def test_a_pod_over_its_share_gets_an_event_and_is_then_evicted(node: GpuNode) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
     other = await node.pod("within", number=2, namespace=NAMESPACE)
-    token = await node.admin.token("evictor", *RIGHTS, EVICT)
+    token = await node.admin.token("evictor", *RIGHTS, *EVICT)
     with node.agent(token, "--eviction", "on") as running:
         policies = [{"evict": True, "graceSeconds": None}] * 2
         await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == policies, running)
@@ -104,7 +106,7 @@ async def test_a_disruption_budget_protects_the_pod_and_is_rarely_retried(node: 
     uid = await node.pod("half", namespace=NAMESPACE)
     await make_ready(node.admin, "half")
     await budget(node.admin, 0)
-    token = await node.admin.token("evictor-refused", *RIGHTS, EVICT)
+    token = await node.admin.token("evictor-refused", *RIGHTS, *EVICT)
     with node.agent(token, "--eviction", "on") as running:
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
@@ -188,14 +190,23 @@ async def test_a_dry_run_changes_nothing_and_needs_no_permission(node: GpuNode) 
     assert await read_pod(node.admin, "half") == before
 
 
-async def test_an_eviction_without_permission_is_logged(node: GpuNode) -> None:
+@pytest.mark.parametrize(
+    ("missing", "line"),
+    [
+        (0, 'cannot create resource "pods/eviction"'),
+        (1, 'cannot get resource "pods"'),
+    ],
+)
+async def test_an_eviction_without_permission_is_logged(node: GpuNode, missing: int, line: str) -> None:
     uid = await node.pod("half", namespace=NAMESPACE)
-    token = await node.admin.token("evictor-forbidden", *RIGHTS)
+    rights = [right for number, right in enumerate(EVICT) if number != missing]
+    token = await node.admin.token(f"evictor-forbidden-{missing}", *RIGHTS, *rights)
     with node.agent(token, "--eviction", "on") as running:
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
         assert counted(running, "evictions") == {'result="forbidden"': 1}
-        assert 'cannot create resource "pods/eviction"' in running.log_lines("pod not evicted")[0]["why"]
+        assert line in running.log_lines("pod not evicted")[0]["why"]
+        assert "deletionTimestamp" not in (await read_pod(node.admin, "half"))["metadata"]
         assert running.stop() == 0
 
 
@@ -250,7 +261,7 @@ async def test_a_pod_in_an_init_container_is_evicted_though_its_phase_is_pending
     )
     await make_ready(node.admin, "half")
     await budget(node.admin, 0)
-    token = await node.admin.token("evictor-init", *RIGHTS, EVICT)
+    token = await node.admin.token("evictor-init", *RIGHTS, *EVICT)
     with node.agent(token, "--eviction", "on") as running:
         node.hold({uid: OVER})
         await until(lambda: running.log_lines("pod evicted"), running)
@@ -266,7 +277,7 @@ async def test_an_eviction_that_is_not_carried_out_is_always_reported(node: GpuN
     begun = await node.pod("not-begun", namespace=NAMESPACE, phase="Pending")
     leaving = await node.pod("leaving", number=2, namespace=NAMESPACE)
     await node.admin.client.request("DELETE", path("leaving"), params={"gracePeriodSeconds": "600"})
-    token = await node.admin.token("evictor-silent", *RIGHTS, EVICT)
+    token = await node.admin.token("evictor-silent", *RIGHTS, *EVICT)
     with node.agent(token, "--eviction", "on") as running:
         node.hold({begun: OVER, leaving: 100})
         await until(lambda: counted(running, "evictions"), running)

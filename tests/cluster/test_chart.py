@@ -50,6 +50,8 @@ CONFIGURATIONS = [
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations/{CONFIGURATION_NAME}"
     for kind in ("mutating", "validating")
 ]
+CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+SETTINGS = f"{CONFIG_MAPS}/kaishare-settings"
 CA_SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kaishare-webhook-ca"
 STRATEGIC = "application/strategic-merge-patch+json"
 BUNDLE = base64.b64encode(Authority.create(now=datetime.now(UTC)).pair.certificate_pem).decode()
@@ -176,6 +178,13 @@ REFUSED = [
     ("webhook", "GET", "/api/v1/secrets", None),
     ("webhook", "POST", f"/api/v1/namespaces/{NAMESPACE}/secrets", {"metadata": {"name": "another"}}),
     ("webhook", "DELETE", CA_SECRET, None),
+    ("webhook", "GET", CONFIG_MAPS, None),
+    ("webhook", "GET", f"{CONFIG_MAPS}/another", None),
+    ("webhook", "POST", CONFIG_MAPS, {"metadata": {"name": "another"}}),
+    ("webhook", "PUT", SETTINGS, {"metadata": {"name": "kaishare-settings"}}),
+    ("webhook", "DELETE", SETTINGS, None),
+    ("webhook", "PATCH", f"{CONFIG_MAPS}/another", LABEL),
+    ("webhook", "PATCH", "/api/v1/namespaces/team-a/configmaps/kaishare-settings", LABEL),
     ("webhook", "PATCH", f"{GROUP}/mutatingwebhookconfigurations/mutating-kai-admission", LABEL),
     ("webhook", "PATCH", f"{GROUP}/validatingwebhookconfigurations/another", LABEL),
     ("webhook", "DELETE", CONFIGURATIONS[0], None),
@@ -198,7 +207,7 @@ REFUSED = [
     ("agent", "PATCH", "/api/v1/nodes/any", LABEL),
     ("agent", "GET", "/api/v1/namespaces", None),
     ("agent", "GET", "/api/v1/configmaps", None),
-    ("agent", "GET", "/apis/scheduling.run.ai/v1alpha2/bindrequests", None),
+    ("agent", "GET", "/apis/scheduling.run.ai/v1alpha2/namespaces/team-a/bindrequests/any", None),
     ("agent", "PATCH", "/apis/scheduling.run.ai/v1alpha2/namespaces/team-a/bindrequests/any", LABEL),
     ("agent", "GET", f"{GROUP}/mutatingwebhookconfigurations", None),
 ]
@@ -303,6 +312,8 @@ async def test_applying_the_plain_manifests_again_keeps_the_fields_that_the_webh
     assert first.status == 0, first.errors
     written = {"ca.crt": base64.b64encode(b"a CA").decode()}
     await merge(admin.client, CA_SECRET, {"data": written})
+    published = {"settings.json": "{}"}
+    await merge(admin.client, SETTINGS, {"data": published})
     for path in CONFIGURATIONS:
         hooks = [hook["name"] for hook in (await get(admin.client, path))["webhooks"]]
         bundled = [{"name": name, "clientConfig": {"caBundle": BUNDLE}} for name in hooks]
@@ -310,6 +321,7 @@ async def test_applying_the_plain_manifests_again_keeps_the_fields_that_the_webh
     again = await kubectl(plane, *apply)
     assert again.status == 0, again.errors
     assert (await get(admin.client, CA_SECRET))["data"].items() >= written.items()
+    assert (await get(admin.client, SETTINGS))["data"] == published
     for path in CONFIGURATIONS:
         assert {hook["clientConfig"]["caBundle"] for hook in (await get(admin.client, path))["webhooks"]} == {
             BUNDLE
@@ -348,6 +360,7 @@ async def test_uninstalling_removes_the_webhooks_first_and_leaves_nothing(
         assert gone.value.status == 404
     for path in (
         CA_SECRET,
+        SETTINGS,
         "/apis/rbac.authorization.k8s.io/v1/clusterroles/kaishare-webhook",
         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/kaishare-agent",
         f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook",

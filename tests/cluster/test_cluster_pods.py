@@ -2,20 +2,25 @@
 
 import asyncio
 import copy
+import time
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpuagent.pods import related as belongings
+from gpuagent.pods import bind_request_watch, related
+from gpuagent.pods.availability import UnavailableReason
+from gpuagent.pods.cluster import WATCH_TIMING
 from gpuagent.pods.decoding import read_pod
-from gpuagent.pods.lookups import UnavailableReason
+from gpuagent.pods.lookups import FetchTiming
+from gpuagent.status import PODS_STALE_SECONDS
 from kube.client import KubeClient
 from kube.watch import WatchTiming
 from tests.gpuagent.shares.test_live_objects import documents
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_pods import running
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.control_plane import ADMIN_TOKEN, AUDITED, ControlPlane
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.inventories import built
 from tests.support.kube_objects import (
@@ -30,11 +35,11 @@ from tests.support.kube_objects import (
 from tests.support.large_objects import deep_fields
 from tests.support.watches import until
 
-USUAL: dict[str, Any] = {"timing": None, "fetch_timing": None}
+USUAL: dict[str, Any] = {"timing": None, "fetch_timing": FetchTiming(gap=0.0)}
 POD = "/api/v1/namespaces/research/pods/half"
 CONTAINER = "0123456789abcdef" * 4
 PODS = right("pods", "list", "watch")
-BIND_REQUESTS = right("bindrequests", "get", group="scheduling.run.ai")
+BIND_REQUESTS = right("bindrequests", "list", "watch", group="scheduling.run.ai")
 
 
 async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> None:
@@ -167,8 +172,7 @@ async def test_bind_requests_and_config_maps_are_read_as_from_a_file(
 async def test_with_all_permissions_no_resource_is_unavailable(
     plane: ControlPlane, admin: Administrator
 ) -> None:
-    for item in OWN:
-        await admin.create(item)
+    await same(admin, OWN)
     rights = [
         PODS,
         BIND_REQUESTS,
@@ -181,7 +185,7 @@ async def test_with_all_permissions_no_resource_is_unavailable(
         KubeClient(plane.access(token)) as client,
         running(client, read_config_maps=True, **USUAL) as run,
     ):
-        await until(lambda: run.pods.inventory)
+        await until(lambda: run.pods.inventory and len(run.inventory.namespaces) == 2)
         assert run.pods.unavailable == ()
         assert run.inventory.node_labels
         assert run.inventory.bind_requests
@@ -196,7 +200,7 @@ async def test_with_permission_for_pods_alone_the_other_resources_are_unavailabl
         await admin.create(item)
     token = await admin.token("pods-only", PODS)
     async with KubeClient(plane.access(token)) as client, running(client, read_config_maps=True) as run:
-        await until(lambda: run.names == {"half", "whole"})
+        await until(lambda: run.names == {"half", "whole"} and len(run.pods.unavailable) == 4)
         assert {(lack.resource, lack.reason) for lack in run.pods.unavailable} == {
             (resource, UnavailableReason.DENIED)
             for resource in ("nodes", "namespaces", "configmaps", "bindrequests.scheduling.run.ai")
@@ -231,8 +235,7 @@ async def test_without_permissions_the_failure_is_logged_until_one_is_granted(
 async def test_an_api_version_that_is_not_served_is_reported(
     admin: Administrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = replace(belongings.BIND_REQUESTS, prefix="/apis/scheduling.run.ai/v9")
-    monkeypatch.setattr(belongings, "BIND_REQUESTS", kind)
+    monkeypatch.setattr(bind_request_watch, "_PATH", "/apis/scheduling.run.ai/v9/bindrequests")
     await admin.create(fraction())
     async with running(admin.client) as run:
         await until(lambda: run.names == {"half"})
@@ -242,16 +245,18 @@ async def test_an_api_version_that_is_not_served_is_reported(
 async def test_a_silently_dead_connection_is_replaced(
     hostile: HostileApiServer, admin: Administrator
 ) -> None:
-    usual = WatchTiming()
-    assert usual.watch + usual.grace < 60, "an agent has 60 s to notice"
+    assert WATCH_TIMING.silence + 20 < PODS_STALE_SECONDS, (
+        "a silent watch is renewed before the pods are stale"
+    )
     await admin.create(pod())
-    quick = WatchTiming(watch=1, grace=0.5, first_pause=0.1)
+    quick = WatchTiming(watch=300, silence=1.5, first_pause=0.1, healthy_after=0.1)
     async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, running(client, timing=quick) as run:
         await until(lambda: run.names == {"half"})
         hostile.link.fall_silent()
         await admin.create(pod("more", 2))
-        took = await until(lambda: run.pods.watch.restarts["unreachable"], 15)
-        assert took < 10
+        took = await until(lambda: run.pods.watch.restarts["unreachable"], 25)
+        assert took < 15, "the silence, and 10 s for an answer"
+        assert run.pods.watch.restarts["silent"] == 1
         assert run.pods.seconds_since_contact() > 1
         assert run.names == {"half"}
         hostile.link.recover()
@@ -277,3 +282,45 @@ async def test_a_kill_of_the_api_server_is_survived_and_visible_in_the_last_cont
         assert (run.pods.watch.last_contact or 0) > before + 0.5
         # What happened on the other node before it started, the new server cannot tell: a real 410.
         assert run.pods.watch.restarts["gone"] == 1
+
+
+async def test_what_the_agent_asks_at_its_start_and_in_ten_quiet_minutes(
+    plane: ControlPlane, admin: Administrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second stands for a minute, so no bookmark comes between two watches: the worst case."""
+    namespaces = [f"quiet-{number}" for number in range(10)]
+    for number, namespace in enumerate(namespaces):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
+        await admin.create(fraction("half", number, namespace=namespace))
+    await admin.create(node())
+    for kind in ("NODES", "NAMESPACES"):
+        usual = getattr(related, kind)
+        quick = replace(usual, again_seconds=usual.again_seconds / 60)
+        monkeypatch.setattr(f"gpuagent.pods.cluster.{kind}", quick)
+    watch, silence = WATCH_TIMING.watch // 60, WATCH_TIMING.silence / 60
+    timing = WatchTiming(watch=watch, spread=WATCH_TIMING.spread // 60, silence=silence, healthy_after=0.1)
+    token = await admin.token(AUDITED, PODS, BIND_REQUESTS, right("nodes", "get"), right("namespaces", "get"))
+    before = len(plane.requests_of_audited())
+    async with KubeClient(plane.access(token)) as client:
+        async with running(client, timing=timing, fetch_timing=FetchTiming(gap=0.02)) as run:
+            await until(lambda: run.pods.inventory and len(run.inventory.namespaces) == 10)
+            start = plane.requests_of_audited()[before:]
+            began = time.monotonic()
+            await asyncio.sleep(10)
+            minutes = time.monotonic() - began
+        await asyncio.sleep(0.5)
+        quiet = plane.requests_of_audited()[before + len(start) :]
+    assert Counter((verb, resource) for verb, resource, _ in start) == {
+        ("watch", "pods"): 1,
+        ("watch", "bindrequests"): 1,
+        ("get", "nodes"): 1,
+        ("get", "namespaces"): 10,
+    }
+    assert len(run.inventory.pods) == 10
+    counts = Counter((verb, resource) for verb, resource, _ in quiet)
+    assert counts.keys() == {("watch", "pods"), ("watch", "bindrequests"), ("get", "nodes")}
+    for resource in ("pods", "bindrequests"):
+        assert 1 <= counts["watch", resource] <= minutes / silence + 1
+    assert counts["get", "nodes"] <= minutes / 5 + 1
+    versions = [query.get("resourceVersion") for _, _, query in quiet]
+    assert None not in versions, "the API server answers from its memory"

@@ -1,6 +1,5 @@
 """The doctor against a real API server: rights as RBAC grants them, pods and KAI as they are stored."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from gpuagent.doctor import vclusters
 from gpuagent.doctor.cluster import ApiQuestion, cluster_findings
 from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import GpuReading
-from gpuagent.pods import related as belongings
+from gpuagent.pods import bind_request_watch
 from service.check_results import CheckResult, State, exit_status
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane
@@ -19,7 +18,7 @@ from tests.support.samples import gpu
 
 AGENT = (
     right("pods", "list", "watch"),
-    right("bindrequests", "get", group="scheduling.run.ai"),
+    right("bindrequests", "list", "watch", group="scheduling.run.ai"),
     right("events", "create", "patch"),
 )
 LOOK = Observation(reading=GpuReading(gpus=(gpu(uuid=GPU_0),)))
@@ -62,7 +61,8 @@ async def test_an_agent_without_any_right(plane: ControlPlane, admin: Administra
     assert wrong == [
         "right to list pods",
         "right to watch pods",
-        "right to get bindrequests.scheduling.run.ai",
+        "right to list bindrequests.scheduling.run.ai",
+        "right to watch bindrequests.scheduling.run.ai",
         "right to create events",
         "right to patch events",
     ]
@@ -121,7 +121,7 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
     # The control plane has the definition of BindRequests, so another version is asked for.
     elsewhere = "/apis/scheduling.run.ai/v9"
     monkeypatch.setattr(vclusters, "_GROUP_VERSION", elsewhere)
-    monkeypatch.setattr(belongings, "BIND_REQUESTS", replace(belongings.BIND_REQUESTS, prefix=elsewhere))
+    monkeypatch.setattr(bind_request_watch, "_PATH", f"{elsewhere}/bindrequests")
     await make_tenants(admin)
     token = await admin.token("doctor-host", *AGENT)
     findings = await every(plane, token)

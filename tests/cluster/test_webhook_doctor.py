@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from certs.authority import Authority
+from kai.version import Version
 from kube.access import find_access
 from kube.errors import ApiError
 from service.check_results import CheckResult, State, exit_status
@@ -36,9 +37,11 @@ from tests.support.control_plane_fixtures import HOW
 from tests.support.kai_accounts import KaiAccounts, node
 from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
+from tests.support.published_settings import settings_object
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import recording
 from webhook.doctor.command import examine
+from webhook.policy.decide import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
@@ -165,7 +168,8 @@ async def kai(admin: Administrator, tmp_path: Path) -> AsyncIterator[dict[str, A
     await admin.ensure(definition("scheduling.run.ai", "v2alpha2", "PodGroup", "Namespaced"))
     for path in ("/apis/scheduling.run.ai/v2/queues", "/apis/scheduling.run.ai/v2alpha2/podgroups"):
         await until(lambda path=path: is_served(admin, path), f"{path} is served")
-    await admin.ensure({"kind": "Namespace", "metadata": {"name": "kai-scheduler"}})
+    for name in ("kai-scheduler", "kaishare"):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": name}})
     for item in (queue("department"), queue("team-a", "department"), kai_pod(SHARING), runtime_class()):
         await admin.create(item)
     folder = tmp_path / "kai"
@@ -197,11 +201,11 @@ async def label(admin: Administrator, labels: dict[str, str | None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
-    """Run the webhook as a process; yield its address and its CA."""
-    policy = managed_namespace(VISION, "team-a", gpu_fraction="0.5")
+async def our_webhook(folder: Path, *policies: dict[str, Any]) -> AsyncIterator[tuple[UrlTarget, bytes]]:
+    """Run the webhook as a process with policies; yield its address and its CA."""
+    policies = policies or (managed_namespace(VISION, "team-a", gpu_fraction="0.5"),)
     async with serving(
-        folder / "log", *from_files(folder, policy, names=("kaishare-webhook.default.svc",))
+        folder / "log", *from_files(folder, *policies, names=("kaishare-webhook.default.svc",))
     ) as running:
         yield running.target, ca_of(folder)
 
@@ -212,11 +216,7 @@ async def our_webhook(folder: Path) -> AsyncIterator[tuple[UrlTarget, bytes]]:
 async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, admin: Administrator) -> None:
     report = await examined(plane)
     assert report.wrong == [
-        'problem: mutating webhook: MutatingWebhookConfiguration "kai-00-kaishare" does not exist: kaishare is called for no pod',
-        (
-            'problem: validating webhooks: ValidatingWebhookConfiguration "kai-00-kaishare" does not exist: pods'
-            " and labels are not validated"
-        ),
+        "problem: installation: kaishare's webhook is not installed here: no configuration kai-00-kaishare exists",
         "warning: managed namespaces: none: no namespace has the label kai.scheduler/queue",
     ]
     assert report.states("queues") == [State.UNKNOWN], "inside a vCluster there are none to see"
@@ -227,17 +227,20 @@ async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, 
 async def test_a_healthy_cluster_has_no_problem(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
 ) -> None:
+    await admin.create(settings_object(Rules(kai_version=Version(0, 13, 4))))
     async with (
         our_webhook(tmp_path) as (target, ca),
         configured(admin.client, *our_configurations(target, ca), kai),
     ):
         report = await until_reported(plane, State.OK, "dry run of a share")
         assert report.wrong == []
-        # The webhook of this test is no Deployment.
-        assert [result.check for result in report.findings if result.state is State.UNKNOWN] == [
-            "deployments"
-        ]
-        assert "the webhook's --default-mode is not known" in report.of("deployments")[0].what
+        assert [result.check for result in report.findings if result.state is State.UNKNOWN] == []
+        assert report.of("settings")[0].what == "published by the webhook"
+        assert report.of("KAI's version")[0].what == "v0.13.4, as the webhook's --kai-version"
+        assert (
+            report.of("dry run of a share")[0].what
+            == f"in {vision} KAI's webhook saw a pod with the default share, gpu-fraction 0.5"
+        )
         assert exit_status(report.findings) == 0
         assert (
             report.of("dry run of a pod")[0].what
@@ -256,6 +259,62 @@ async def test_a_healthy_cluster_has_no_problem(
 
 
 # --- pods on their way ---
+
+
+async def test_the_dry_run_tries_the_share_of_a_policy(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
+) -> None:
+    """The namespace `aaa` sorts first and has no share."""
+    bare = managed_namespace("aaa", "team-a")
+    await admin.ensure(bare)
+    await admin.merge("/api/v1/namespaces/aaa", {"metadata": {"labels": bare["metadata"]["labels"]}})
+    sized = managed_namespace(VISION, "team-a")
+    sized["metadata"]["labels"]["size.kaishare.dev/small"] = "2Gi"
+    check, title = "dry run of a share", "KAI's webhook saw a pod with"
+    cases = (
+        (sized, f"in {vision} {title} the size small, gpu-memory 2048 MiB"),
+        (managed_namespace(VISION, "team-a", gpu_fraction="0.5"), f"in {vision} {title} the default share, gpu-fraction 0.5"),
+        (managed_namespace(VISION, "team-a"), f"in aaa {title} a share of its own, gpu-fraction 0.02; no policy in mode default has a share"),
+    )  # fmt: skip
+    for number, (policy, what) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        await label(
+            admin,
+            {
+                "kaishare.dev/gpu-fraction": None,
+                "size.kaishare.dev/small": None,
+                **policy["metadata"]["labels"],
+            },
+        )
+        async with (
+            our_webhook(folder, policy, bare) as (target, ca),
+            configured(admin.client, *our_configurations(target, ca), kai),
+        ):
+            report = await until_reported(plane, State.OK, check)
+            assert [result.what for result in report.of(check)] == [what]
+    async with (
+        our_webhook(folder, bare, managed_namespace(VISION, "team-a", mode="observe")) as (target, ca),
+        configured(admin.client, *our_configurations(target, ca), kai),
+    ):
+        await label(admin, {"kaishare.dev/gpu-fraction": "0.25"})
+        report = await until_reported(plane, State.PROBLEM, "dry run of a pod", f"in {vision}")
+        assert report.of(check) == [], "a webhook that does not change the pod is tried no further"
+    await admin.merge("/api/v1/namespaces/aaa", {"metadata": {"labels": {"kai.scheduler/queue": None}}})
+
+
+async def test_a_webhook_that_gives_another_share_than_the_policy(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
+) -> None:
+    async with (
+        our_webhook(tmp_path, managed_namespace(VISION, "team-a")) as (target, ca),
+        configured(admin.client, *our_configurations(target, ca), kai),
+    ):
+        report = await until_reported(plane, State.PROBLEM, "dry run of a share")
+        (finding,) = report.of("dry run of a share")
+        assert finding.what.startswith(
+            f"in {vision} a pod with the default share, gpu-fraction 0.5, gets no share; kaishare.dev/reason: "
+        )
 
 
 async def test_the_order(
@@ -504,25 +563,18 @@ READ = (
 )
 
 
-async def test_a_caller_without_permissions_gets_their_names(
+async def test_a_caller_without_permissions_gets_one_line(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
 ) -> None:
     report = await examined(plane, await admin.token("doctor-without-rights"))
     assert State.OK not in {result.state for result in report.findings if result.check != "API server"}
-    assert sorted(result.what.rpartition(": the caller may not ")[2] for result in report.of("rights")) == [
-        "list mutatingwebhookconfigurations.admissionregistration.k8s.io",
-        "list namespaces",
-        "list podgroups.scheduling.run.ai",
-        "list pods",
-        "list priorityclasses.scheduling.k8s.io",
-        "list queues.scheduling.run.ai",
+    assert [result.what for result in report.of("rights")] == [
         (
-            "list validatingadmissionpolicies.admissionregistration.k8s.io,"
-            " list validatingadmissionpolicybindings.admissionregistration.k8s.io"
-        ),
-        "list validatingwebhookconfigurations.admissionregistration.k8s.io",
+            "not visible to you: deployments in kaishare, mutatingwebhookconfigurations, namespaces, podgroups,"
+            " pods in kai-scheduler and 6 more; the checks of these objects did not run"
+        )
     ]
-    assert exit_status(report.findings) == 1
+    assert exit_status(report.findings) == 0
 
 
 async def test_a_caller_with_the_essential_read_permissions(
@@ -540,7 +592,7 @@ async def test_a_caller_with_the_essential_read_permissions(
     for check in ("queues", "owners", "PodGroups", "KAI's version", "RuntimeClass"):
         assert report.of(check) == [], "not even mentioned as fine"
     assert set(report.states("rights")) == {State.UNKNOWN}
-    owners = next(result for result in report.of("rights") if "deployments" in result.what)
+    owners = next(result for result in report.of("rights") if "queue labels" in result.what)
     assert "list jobs.batch" in owners.what, "one line for what matters for the same thing"
     assert exit_status(report.findings) == 0
 
@@ -563,12 +615,12 @@ async def test_the_command_has_a_text_and_a_json_output(plane: ControlPlane, adm
     text = await asyncio.to_thread(command, "--kubeconfig", config, "--context", "test")
     assert text.returncode == 1, text.stderr
     assert text.stderr == ""
-    assert "problem  mutating webhook" in text.stdout
+    assert "problem  installation " in text.stdout
     as_json = await asyncio.to_thread(
         command, "--kubeconfig", config, "-o", "json", "--webhook-configuration", "x"
     )
     report = json.loads(as_json.stdout)
-    assert (report["configuration"], report["problems"]) == ("x", 2)
+    assert (report["configuration"], report["problems"]) == ("x", 1)
     assert report["server"].endswith(f":{plane.port}")
 
 

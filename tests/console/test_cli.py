@@ -237,4 +237,4 @@ async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -
     )
     access = await ClusterOptions(str(config)).access()
     assert isinstance(access, KubeConfig)
-    assert await access.headers() == {"Authorization": "Bearer t"}
+    assert await access.headers() == (("Authorization", "Bearer t"),)

@@ -12,9 +12,9 @@ import yaml
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.cli import _duration as agent_duration
 from gpuagent.cli import _parser as agent_parser
-from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, Right
+from gpuagent.doctor.rights import CONFIG_MAPS, EVICTION_RIGHTS, RIGHTS, Right
 from gpuagent.ledger.slack import Slack
-from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.own_labels import AGENT_EXCLUDED_NAMESPACES, EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.http.listeners import Address
 from service.units import parse_duration
@@ -36,6 +36,7 @@ from webhook.registration.configurations import (
     mutating_configuration,
     validating_configuration,
 )
+from webhook.settings.arguments import parse_rule_options
 
 DEPLOY = CHART.parents[1]
 WEBHOOK: dict[str, Any] = {"agent": {"enabled": False}}
@@ -43,6 +44,13 @@ AGENT: dict[str, Any] = {"webhook": {"enabled": False}}
 CERT_MANAGER: dict[str, Any] = {"webhook": {"certificates": {"mode": "cert-manager"}}}
 PEM = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
 GIVEN: dict[str, Any] = {"webhook": {"certificates": {"mode": "secret", "caBundle": PEM}}}
+PUBLISHES = {
+    "apiGroups": [""],
+    "resources": ["configmaps"],
+    "resourceNames": ["kaishare-settings"],
+    "verbs": ["patch"],
+}
+"""The right of the webhook to publish its settings."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "everything": EVERYTHING,
@@ -78,6 +86,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "no network policies": {"networkPolicies": {"enabled": False}},
     "one namespace": {"agent": {"namespace": NAMESPACE}},
+    "readers of the settings": {"settings": {"readers": [{"kind": "ServiceAccount", "name": "ci", "namespace": "builds"}]}},
+    "no readers of the settings": {"settings": {"readers": []}},
     "readers with tokens": {"authentication": {"enabled": True, "readerLabels": {"aggregate": "true"}}},
     "readers with tokens over TLS": {
         "authentication": {"enabled": True},
@@ -243,6 +253,8 @@ def test_no_rule_has_a_wildcard_or_may_escalate(variant: dict[str, Any]) -> None
                 continue
             if "secrets" in rule["resources"]:
                 assert rule["resourceNames"]
+            if "configmaps" in rule["resources"] and item["metadata"]["name"] != "kaishare-agent":
+                assert rule["resourceNames"] == ["kaishare-settings"]
             if {"patch", "update", "delete"} & set(rule["verbs"]):
                 assert rule["resources"] == ["events"] or rule["resourceNames"]
 
@@ -303,9 +315,9 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
         "webhook_configuration",
         "drain",
         "max_in_flight",
-        "inject_shares",
     ):
         assert getattr(configured, option) == getattr(usual, option), option
+    assert parse_rule_options(configured).rules() == parse_rule_options(usual).rules()
     assert find_object(objects, "Secret", usual.certs_secret)
     assert (
         find_object(objects, "Service", usual.service)["spec"]["ports"][0]["port"]
@@ -316,7 +328,8 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
 def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
     (excluded,) = (argument for argument in container(webhook_pod())["args"] if "exclude" in argument)
     assert excluded == "--exclude-namespaces=" + ",".join(sorted(EXCLUDED_NAMESPACES))
-    assert excluded in container(agent_pod())["args"]
+    (of_agent,) = (argument for argument in container(agent_pod())["args"] if "exclude" in argument)
+    assert of_agent == "--exclude-namespaces=" + ",".join(sorted(AGENT_EXCLUDED_NAMESPACES))
     elsewhere = rendered({"agent": {"namespace": "watchers"}, "excludedNamespaces": ["kube-system"]})
     webhook = find_object(elsewhere, "MutatingWebhookConfiguration", CONFIGURATION_NAME)["webhooks"][0]
     assert webhook["namespaceSelector"]["matchExpressions"][-1]["values"] == [
@@ -324,25 +337,35 @@ def test_excluded_namespaces_are_the_programs_own_and_the_releases() -> None:
         "kube-system",
         "watchers",
     ]
-    for kind in ("Deployment", "DaemonSet"):
+    for kind, names in (
+        ("Deployment", "kaishare,kube-system,watchers"),
+        ("DaemonSet", "kaishare,kube-system,nvidia-device-plugin,watchers"),
+    ):
         (item,) = (item for item in elsewhere if item["kind"] == kind)
-        assert (
-            "--exclude-namespaces=kaishare,kube-system,watchers"
-            in container(item["spec"]["template"])["args"]
-        )
+        assert f"--exclude-namespaces={names}" in container(item["spec"]["template"])["args"]
+
+
+@pytest.mark.parametrize("further", [[], None, ["mps"]], ids=str)
+def test_the_agents_further_excluded_namespaces_replace_the_default(further: list[str] | None) -> None:
+    arguments = container(agent_pod({"agent": {"excludedNamespaces": further}}))["args"]
+    expected = sorted({*EXCLUDED_NAMESPACES, *(further or ())})
+    assert "--exclude-namespaces=" + ",".join(expected) in arguments
 
 
 def test_the_agent_has_the_permissions_that_its_doctor_checks() -> None:
     def find_allocation(objects: list[Object], right: Right) -> bool:
         resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
+        kind = "Role" if right.is_in_own_namespace else "ClusterRole"
         return any(
             right.group in rule["apiGroups"] and resource in rule["resources"] and right.verb in rule["verbs"]
-            for rule in find_object(objects, "ClusterRole", "kaishare-agent")["rules"]
+            for role in objects
+            if (role["kind"], role["metadata"]["name"]) == (kind, "kaishare-agent")
+            for rule in role["rules"]
         )
 
     usual, most = rendered(), rendered(EVERYTHING)
     for right in RIGHTS:
-        if right.subresource == "eviction":
+        if right in EVICTION_RIGHTS:
             assert not find_allocation(usual, right)
             assert find_allocation(most, right)
         else:
@@ -360,6 +383,8 @@ def test_only_the_charts_own_accounts_are_bound() -> None:
     for item in rendered(EVERYTHING):
         if item["kind"].endswith("RoleBinding"):
             name = item["metadata"]["name"]
+            if name == "kaishare-settings":  # tests/deploy/test_chart_settings.py
+                continue
             subject = {"kind": "ServiceAccount", "name": name, "namespace": places[name]}
             assert item["subjects"] == [subject]
             assert item["roleRef"]["name"] == name
@@ -386,15 +411,9 @@ def test_in_mode_self_the_secret_has_no_data_and_the_chart_writes_no_bundle() ->
     secret = find_object(objects, "Secret", "kaishare-webhook-ca")
     assert not {"data", "stringData"} & set(secret)
     assert "caBundle" not in json.dumps([item for item in objects if "webhooks" in item])
+    secrets = {"resources": ["secrets"], "resourceNames": ["kaishare-webhook-ca"], "verbs": ["get", "patch"]}
     role = find_object(objects, "Role", "kaishare-webhook")
-    assert role["rules"] == [
-        {
-            "apiGroups": [""],
-            "resources": ["secrets"],
-            "resourceNames": ["kaishare-webhook-ca"],
-            "verbs": ["get", "patch"],
-        }
-    ]
+    assert role["rules"] == [PUBLISHES, {"apiGroups": [""], **secrets}]
 
 
 @pytest.mark.parametrize("values", [CERT_MANAGER, GIVEN], ids=["cert-manager", "secret"])
@@ -402,7 +421,8 @@ def test_other_certificates_need_no_right_to_secrets_or_to_patch_a_configuration
     values: dict[str, Any],
 ) -> None:
     objects = rendered(values)
-    assert not {"Secret", "Role", "RoleBinding"} & {kind for kind, _ in kinds(objects)}
+    assert "Secret" not in {kind for kind, _ in kinds(objects)}
+    assert find_object(objects, "Role", "kaishare-webhook")["rules"] == [PUBLISHES]
     for rule in find_object(objects, "ClusterRole", "kaishare-webhook")["rules"]:
         assert "patch" not in rule["verbs"] or rule["resources"] == ["events"]
     pod = pod_of(objects, "Deployment", "kaishare-webhook")
@@ -737,6 +757,7 @@ SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
         ),
         ({"agent": {"tlsSecret": "Not A Name"}}, "/agent/tlsSecret"),
         ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
+        ({"agent": {"excludedNamespaces": "mps"}}, "/agent/excludedNamespaces"),
         ({"kaiVersion": "latest"}, "/kaiVersion"),
     ],
     ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
@@ -774,6 +795,7 @@ def test_a_name_that_yaml_reads_as_another_type_stays_a_text(word: str) -> None:
                 "enabled": True,
                 "readers": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
             },
+            "settings": {"readers": [{"kind": "ServiceAccount", "name": name, "namespace": name}]},
             "monitors": {"enabled": True, "tokenSecret": {"name": name, "key": name}},
         }
         self_signed = {"webhook": {"certificates": {"mode": "self", "caSecret": name}}}

@@ -87,7 +87,7 @@ def test_the_notes_say_on_which_nodes_the_agent_runs(chart_with_notes: Path) -> 
         ("", "is default (webhook.defaultMode)", "label namespace NAME kai.scheduler/queue=QUEUE kaishare.dev/gpu-fraction=0.5"),
         ("default", "the webhook changes\npods", "label namespace NAME kai.scheduler/queue=QUEUE kaishare.dev/gpu-fraction=0.5"),
         ("observe", "counts\nand logs what it would change, and changes nothing", "label namespace NAME kaishare.dev/mode=default"),
-        ("off", "leaves\nall pods unchanged", "label namespace NAME kaishare.dev/mode=observe"),
+        ("off", "leaves\nall pods alone", "label namespace NAME kaishare.dev/mode=observe"),
     ],
 )  # fmt: skip
 def test_the_notes_name_the_mode_and_the_next_commands(
@@ -103,6 +103,7 @@ def test_the_notes_name_the_mode_and_the_next_commands(
 def test_the_notes_name_images_without_a_registry(chart_with_notes: Path) -> None:
     text = notes(chart_with_notes, {})
     assert "the image of the webhook and of the agent names no registry" in text
+    assert "docs/install.md#images" in text
     for part in REGISTRIES:
         assert f"\n  --set {part}.image.repository=REGISTRY/kaishare-{part}\n" in text
     webhook_only = notes(chart_with_notes, {"agent": REGISTRIES["agent"]})

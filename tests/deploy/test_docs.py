@@ -21,6 +21,7 @@ from kube.list_splitter import LONGEST_OBJECT
 from service import descriptors, documents, log_capture, log_line, log_writer
 from service import log as limited_log
 from service.http import protocols
+from service.json_depth import DEEPEST
 from tests.support.helm_chart import CHART, ROOT
 from webhook.policy import distributed
 from webhook.policy.decide import MOST_WARNINGS
@@ -94,10 +95,10 @@ NAMED_TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", SECURITY.rea
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """The functions, methods and constants of a module."""
+    """The functions, classes, methods and constants of a module."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
@@ -147,13 +148,18 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
     assert tls.head_seconds == ops.head_seconds == agent.head_seconds
     assert tls.answer_seconds == ops.answer_seconds == agent.answer_seconds
     assert tls.idle_seconds == ops.idle_seconds == agent.idle_seconds
-    assert ops.max_stalled_bytes == agent.max_stalled_bytes
+    assert tls.min_answer_seconds == ops.min_answer_seconds == agent.min_answer_seconds
+    assert ops.max_page_bytes == agent.max_page_bytes
+    seconds = {part: agent.seconds_for_reading(int(agent.max_busy * part)) for part in (0.25, 0.5, 0.9)}
+    assert seconds == {0.25: 7.5, 0.5: 5, 0.9: pytest.approx(1, abs=0.1)}
     assert VALUES["webhook"]["maxInFlight"] == MOST_IN_FLIGHT
     assert kube_client._LONGEST_ANSWER == kube_client._LONGEST_LINE == LONGEST_OBJECT
     assert {row[0]: row[1] for row in rows(section("Bounds"))} == {
         "connections to 8443": f"{tls.max_connections}",
         "connections to 8080": f"{ops.max_connections}",
         "connections to 9445": f"{agent.max_connections}",
+        "connections to 8080 whose requests are being answered": f"{ops.max_busy}",
+        "connections to 9445 whose requests are being answered": f"{agent.max_busy}",
         "TLS handshakes at once on 8443": f"{tls.max_handshakes}",
         "a request head, from its first byte to its last": f"{tls.head_seconds:.0f} s",
         "size of a request head": in_units(protocols.MAX_HEAD_BYTES),
@@ -161,7 +167,8 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "a header": f"{protocols.MAX_FIELD_BYTES} bytes",
         "headers of a request": f"{protocols.MAX_FIELDS}",
         "reading an answer": (
-            f"{tls.answer_seconds:.0f} s, and 1 s more for each {in_units(tls.answer_bytes_per_second)}"
+            f"{tls.answer_seconds:.0f} s, and 1 s more for each {in_units(tls.answer_bytes_per_second)} that have"
+            f" been read; down to {tls.min_answer_seconds:.0f} s beside others that do not read (below)"
         ),
         "checks of tokens that were not allowed before": checks(token_authorizer.UNKNOWN_LIMITS),
         "such checks for one client's address": checks(token_authorizer.CLIENT_LIMITS),
@@ -177,8 +184,9 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
             f"{token_authorizer.MOST_ALLOWED} allowed for {token_authorizer.ALLOWED_SECONDS:.0f} s,"
             f" {token_authorizer.MOST_REFUSED} refused for {token_authorizer.REFUSED_SECONDS:.0f} s"
         ),
-        "answers that are not being read on 8443": in_units(tls.max_stalled_bytes),
-        "answers that are not being read on 8080 and 9445": f"{in_units(ops.max_stalled_bytes)} each",
+        "pages in memory on 8080 and 9445": (
+            f"{in_units(ops.max_page_bytes)} each; a page that several clients read counts once"
+        ),
         "a connection without a request": f"{tls.idle_seconds:.0f} s",
         "the body of a review": in_units(intake.LARGEST_BODY),
         "bodies that are arriving": (
@@ -197,6 +205,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         ),
         "a library's log lines with one message": f"{log_capture.RECORDS_A_MINUTE} a minute",
         "one object of a list or a watch": in_units(LONGEST_OBJECT),
+        "nesting of an object of a list or a watch": f"{DEEPEST} levels",
         "labels of a pod that the agent keeps": in_units(pod_bounds.LABELS.total_bytes),
         "annotations of a pod that the agent keeps": in_units(pod_bounds.ANNOTATIONS.total_bytes),
         "an annotation": f"{pod_bounds.ANNOTATIONS.longest_value} characters",

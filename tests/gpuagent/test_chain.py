@@ -88,7 +88,7 @@ def objects() -> list[dict[str, Any]]:
         "limited", 4, "team-b",
         annotations={
             "nvidia.com/container.main.gpu-memory.request": "3Gi",
-            "nvidia.com/container.main.gpu-memory.limit": "4Gi",
+            "nvidia.com/container.main.gpu-memory.limit": "3Gi",
             "nvidia.com/container.main.gpus.devices": B,
         },
     )  # fmt: skip
@@ -126,6 +126,7 @@ SHARES = {
     ("idle", B): (2_070 * MIB, "bind-request"),
 }
 FLAGGED = {("limited", B, "limit-bypassed"), ("stray", B, "no-share")}
+OVER_SHARE = {(*place, "over-share") for place in SHARES if place[0] != "limited"}
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def test_two_gpus_six_pods_and_eleven_processes_are_exact_to_the_byte(node: Node
     shares = named(series, "kaishare_pod_gpu_memory_share_bytes", "pod", "gpu_uuid", "source")
     assert shares == {(*place, source): value for place, (value, source) in SHARES.items()}
     assert named(series, "kaishare_pod_gpu_memory_limit_bytes", "pod", "gpu_uuid", "source") == {
-        ("limited", B, "annotation"): 4 << 30
+        ("limited", B, "annotation"): 3 << 30
     }
     for name, expected in {
         "total": {A: TOTAL, B: TOTAL},
@@ -347,7 +348,7 @@ def comes_to(
     assert current == expected
 
 
-def test_one_process_of_unknown_memory_suspends_only_its_own_pod(node: Node, running: Agent) -> None:
+def test_one_process_of_unknown_memory_suspends_its_pod_on_that_gpu_alone(node: Node, running: Agent) -> None:
     running.until(lambda: everything_is_known(running.series()))
     node.drive(p107="-")
     try:
@@ -356,7 +357,7 @@ def test_one_process_of_unknown_memory_suspends_only_its_own_pod(node: Node, run
             lambda series: [
                 problems(series),
                 named(series, "kaishare_pod_gpu_memory_used_bytes", "pod", "gpu_uuid"),
-                {pod for pod, _ in named(series, "kaishare_pod_flagged", "pod", "gpu_uuid")},
+                set(named(series, "kaishare_pod_flagged", "pod", "gpu_uuid", "reason")) & OVER_SHARE,
                 set(named(series, "kaishare_gpu_memory_unattributed_bytes", "gpu_uuid")),
                 set(named(series, "kaishare_gpu_memory_host_bytes", "gpu_uuid")),
                 series["kaishare_agent_attribution_ok"],
@@ -364,7 +365,7 @@ def test_one_process_of_unknown_memory_suspends_only_its_own_pod(node: Node, run
             [
                 {("memory-unknown", B)},
                 {place: value for place, value in USED_BY.items() if place != ("two", B)},
-                {"train", "serve-x-default-x-vc", "limited", "stray", "idle"},
+                OVER_SHARE - {("two", B, "over-share")},
                 {(A,)},
                 {(A,), (B,)},
                 1,
@@ -624,7 +625,7 @@ def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
     with start(node, tmp_path / "log", tmp_path_factory) as running:
         running.until(lambda: everything_is_known(running.series()))
         node.drive("hang")
-        running.until(lambda: problems(running.series()) == {("sample-stale", "")})
+        running.until(lambda: problems(running.series()) == {("nvml", ""), ("sample-stale", "")})
         series = running.series()
         assert not [text for text in series if text.startswith(("kaishare_pod", "kaishare_gpu"))]
         assert running.get("/readyz")[0] == 503
@@ -633,12 +634,13 @@ def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
         node.drive()
         running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
         node.drive("hang")
-        running.until(lambda: len(running.log_lines("problem appeared")) == 2)
+        running.until(lambda: len(running.log_lines("problem appeared")) == 4)
         began = time.monotonic()
         assert running.stop(signal.SIGTERM) == 0
         assert time.monotonic() - began < 15, "a kubelet waits for 30 s"
         assert [line["hung"] for line in running.log_lines("stopped")] == [True]
-        assert [line["reason"] for line in running.log_lines("problem appeared")] == ["sample-stale"] * 2
+        reasons = [line["reason"] for line in running.log_lines("problem appeared")]
+        assert reasons == ["nvml", "sample-stale"] * 2
 
 
 def test_a_replaced_driver_ends_the_agent_with_3_and_one_line(

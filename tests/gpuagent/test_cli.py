@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.cli import main
-from kai.own_labels import EXCLUDED_NAMESPACES
+from gpuagent.cli import _parser, main
+from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.judge import Judge
+from kai.own_labels import AGENT_EXCLUDED_NAMESPACES
+from tests.support.samples import MIB, gpu, in_pod, pod, pod_share, sample, snapshot_of
 
 ROOT = Path(__file__).parents[2]
 PODS = "apiVersion: v1\nkind: List\nitems: []\n"
@@ -123,7 +126,28 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
         "127.0.0.1:9445",
     ):
         assert default in help_text
-    assert ",".join(sorted(EXCLUDED_NAMESPACES)) in help_text.replace("- ", "-").replace(", ", ",")
+    assert ",".join(sorted(AGENT_EXCLUDED_NAMESPACES)) in help_text.replace("- ", "-").replace(", ", ",")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "flagged"), [("nvidia-device-plugin", []), ("gpu-operator", []), ("team-a", [True])]
+)
+def test_by_default_an_mps_control_daemon_is_not_flagged_in_the_namespaces_of_nvidias_installers(
+    namespace: str, flagged: list[bool]
+) -> None:
+    daemon = pod_share("mps", pod=pod("mps", namespace=namespace))
+    judge = Judge(
+        grace=10,
+        interval=10,
+        longest_gap=1000,
+        excluded_namespaces=_parser().parse_args(["serve"]).exclude_namespaces,
+    )
+    for at in (0.0, 20.0):
+        taken = sample(gpu((10, 600 * MIB)), origins={10: in_pod("mps", "nvidia-cuda-mps-control")}, at=at)
+        verdicts, _ = judge.judge(snapshot_of(taken, daemon))
+    assert [
+        verdict.is_flagged for key, verdict in verdicts.by_key.items() if key.reason is FlagReason.NO_SHARE
+    ] == flagged
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"]])

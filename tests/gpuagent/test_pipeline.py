@@ -60,7 +60,7 @@ class Desk:
         self.books = SamplePipeline(
             pods=self.pods,
             share_resolver=ShareResolver(),
-            judge=Judge(grace=10, longest_gap=15),
+            judge=Judge(grace=10, interval=10, longest_gap=15),
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
@@ -149,11 +149,11 @@ def test_a_stale_sample_is_logged_when_problems_are_logged() -> None:
     desk = Desk()
     desk.process(node())
     desk.new_log_lines()
-    for now, expected in ((15, []), (15.5, ["problem appeared"]), (16, [])):
+    for now, expected in ((22.5, []), (23, ["problem appeared"]), (24, [])):
         desk.now = now
         desk.books.log_problems()
         assert [line["message"] for line in desk.new_log_lines()] == expected
-    desk.process(node(at=17))
+    desk.process(node(at=25))
     assert [line["message"] for line in desk.new_log_lines()] == ["problem gone"]
 
 
@@ -189,7 +189,7 @@ def test_an_edited_annotation_is_flagged_in_the_first_sample_and_the_first_value
     ("pods", "detail"),
     [
         (Pods(None), "the pods of this node have not been listed yet"),
-        (Pods(inventory(TRAIN), silent=61), "no contact with the source of pods for 61 s"),
+        (Pods(inventory(TRAIN), silent=181), "no contact with the source of pods for 181 s"),
     ],
     ids=["none yet", "silent"],
 )
@@ -231,8 +231,8 @@ async def test_the_agent_is_ready_while_a_recent_sample_succeeded(session: aioht
     assert await answers(desk, session, "/readyz") == [(503, "the driver is not loaded\n")]
     desk.process(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A, "lost")]))
     assert await answers(desk, session, "/readyz") == [(200, "ok\n")]
-    desk.now = 26
-    assert await answers(desk, session, "/readyz") == [(503, "the last successful sample is 16.0 s old\n")]
+    desk.now = 33
+    assert await answers(desk, session, "/readyz") == [(503, "the last successful sample is 23.0 s old\n")]
 
 
 async def test_the_agent_is_alive_until_a_restart_is_needed(session: aiohttp.ClientSession) -> None:

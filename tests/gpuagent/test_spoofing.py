@@ -102,7 +102,7 @@ class Chain:
         self.books = SamplePipeline(
             pods=self,
             share_resolver=ShareResolver(),
-            judge=Judge(grace=10, longest_gap=15),
+            judge=Judge(grace=10, interval=5, longest_gap=15),
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,

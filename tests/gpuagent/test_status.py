@@ -14,7 +14,7 @@ INTERVAL = 5.0
 
 
 def evaluated(snapshot: Snapshot, *, good_at: float | None = None) -> Evaluation:
-    verdicts, _ = Judge(grace=10, longest_gap=15).judge(snapshot)
+    verdicts, _ = Judge(grace=10, interval=10, longest_gap=15).judge(snapshot)
     good_at = snapshot.taken_at if snapshot.is_good else good_at
     wall = None if good_at is None else 1_800_000_000.0 + good_at
     return Evaluation(snapshot=snapshot, verdicts=verdicts, good_at=good_at, good_wall_time=wall)
@@ -44,14 +44,16 @@ def test_before_the_first_sample_nothing_is_known_and_the_agent_is_not_ready() -
 
 
 def test_a_missing_first_sample_becomes_a_problem() -> None:
-    status_now = status(15.1, None)
+    status_now = status(22.6, None)
     assert causes(status_now) == [("sample-stale", "")]
     assert status_now.attribution_ok is False
-    assert status_now.unready == ("no successful sample within 15.1 s",)
+    assert status_now.unready == ("no successful sample within 22.6 s",)
 
 
-@pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (25.0, False), (25.1, True), (9.0, False)])
-def test_a_sample_is_stale_after_three_intervals(now: float, is_stale: bool) -> None:
+@pytest.mark.parametrize(("now", "is_stale"), [(10.0, False), (32.5, False), (32.6, True), (9.0, False)])
+def test_a_sample_is_stale_after_two_and_a_half_intervals_and_two_deadlines(
+    now: float, is_stale: bool
+) -> None:
     status_now = status(now, evaluated(node()))
     assert (status_now.snapshot is None) is is_stale
     assert bool(status_now.verdicts.by_key) is not is_stale
@@ -88,15 +90,15 @@ def test_effects_of_a_problem_on_attribution_and_readiness(
 
 
 def test_without_a_driver_the_last_good_sample_is_remembered_and_no_figure() -> None:
-    status_now = status(20.0, evaluated(snapshot_of(sample(at=20, problems=[NO_DRIVER])), good_at=4.0))
+    status_now = status(30.0, evaluated(snapshot_of(sample(at=30, problems=[NO_DRIVER])), good_at=4.0))
     assert status_now.snapshot is None
     assert causes(status_now) == [("nvml", ""), ("sample-stale", "")]
     assert status_now.good_wall_time == 1_800_000_004.0
-    assert status_now.unready == ("the driver is not loaded", "the last successful sample is 16.0 s old")
+    assert status_now.unready == ("the driver is not loaded", "the last successful sample is 26.0 s old")
 
 
-@pytest.mark.parametrize(("silent", "is_stale"), [(60.0, False), (60.1, True), (float("inf"), True)])
-def test_pods_are_stale_after_a_minute_and_figures_stay(silent: float, is_stale: bool) -> None:
+@pytest.mark.parametrize(("silent", "is_stale"), [(180.0, False), (180.1, True), (float("inf"), True)])
+def test_pods_are_stale_after_three_minutes_and_figures_stay(silent: float, is_stale: bool) -> None:
     status_now = status(10.0, evaluated(node()), silent=silent)
     assert causes(status_now) == ([("pods-stale", "")] if is_stale else [])
     assert status_now.attribution_ok is not is_stale

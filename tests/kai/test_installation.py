@@ -10,6 +10,11 @@ def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> I
     return Installation.seen_in([KaiPod(spec=KaiSpec(containers=[container]))])
 
 
+def both(*installations: Installation) -> Installation:
+    containers = tuple(c for installation in installations for c in installation.programs["admission"])
+    return Installation({"admission": containers})
+
+
 @pytest.mark.parametrize(
     ("installation", "expected"),
     [
@@ -32,17 +37,35 @@ def test_the_runtime_class_of_pods_with_a_share(installation: Installation, expe
 @pytest.mark.parametrize(
     ("installation", "expected"),
     [
-        (installed("--gpu-sharing-enabled"), True),
-        (installed("--gpu-sharing-enabled=true"), True),
-        (installed("--gpu-sharing-enabled=false"), False),
-        (installed(), False),
-        (installed("--gpu-sharing-enabled", program="scheduler"), None),
+        (installed("--gpu-sharing-enabled"), {"NonMemoryEnforced"}),
+        (installed("--gpu-sharing-enabled=true"), {"NonMemoryEnforced"}),
+        (installed("--gpu-sharing-enabled=true", "--hami-core-enabled=true"), {"HamiCore"}),
+        (installed("--nv-fractions-enabled=true", tag="v0.18.0"), {"NvFractions"}),
+        (installed("--nv-fractions-enabled=true", "--gpu-sharing-enabled=true"), {"NvFractions"}),
+        (installed("--nv-fractions-enabled=false"), {"Disabled"}),
+        (installed("--gpu-sharing-enabled=false", "--hami-core-enabled=true"), {"Disabled"}),
+        (installed(), {"Disabled"}),
+        (installed("--gpu-sharing-enabled", program="scheduler"), set()),
+        (both(installed(), installed("--gpu-sharing-enabled")), {"Disabled", "NonMemoryEnforced"}),
     ],
 )
-def test_sharing_is_known_if_admission_is_installed(
-    installation: Installation, expected: bool | None
+def test_the_sharing_mode_follows_from_the_arguments_of_the_admission(
+    installation: Installation, expected: set[str]
 ) -> None:
-    assert installation.shares_gpus is expected
+    assert installation.sharing_modes == expected
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("v0.7.11", "global.gpuSharing=true"),
+        ("v0.17.0", "global.gpuSharing=true"),
+        ("v0.18.0", "global.gpuSharingMode=NonMemoryEnforced"),
+        ("latest", "global.gpuSharing=true (since v0.18: global.gpuSharingMode=NonMemoryEnforced)"),
+    ],
+)
+def test_the_value_of_the_chart_that_turns_sharing_on_depends_on_the_release(tag: str, expected: str) -> None:
+    assert installed(tag=tag).sharing_values == expected
 
 
 @pytest.mark.parametrize(

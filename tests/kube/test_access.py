@@ -64,9 +64,9 @@ async def test_a_token_is_read_again_after_ten_seconds_without_being_refused(acc
     now = 0.0
     access = InCluster(folder=account, environment=HERE, clock=lambda: now)
     replace(account / "token", "second-token\n")
-    assert await access.headers() == {"Authorization": "Bearer first-token"}
+    assert await access.headers() == (("Authorization", "Bearer first-token"),)
     now = 10.0
-    assert await access.headers() == {"Authorization": "Bearer second-token"}
+    assert await access.headers() == (("Authorization", "Bearer second-token"),)
 
 
 async def test_a_token_whose_file_is_gone_is_used_until_it_is_refused(account: Path) -> None:
@@ -74,7 +74,7 @@ async def test_a_token_whose_file_is_gone_is_used_until_it_is_refused(account: P
     access = InCluster(folder=account, environment=HERE, clock=lambda: now)
     (account / "token").unlink()
     now = 10.0
-    assert await access.headers() == {"Authorization": "Bearer first-token"}
+    assert await access.headers() == (("Authorization", "Bearer first-token"),)
     with pytest.raises(AccessError):
         await access.headers(renewed=True)
 

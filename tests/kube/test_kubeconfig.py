@@ -6,6 +6,7 @@ import os
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,14 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from tests.support.api_server import PODS, ApiServer
 from tests.support.certificates import client_pair, serving_context
+from tests.support.kubeconfigs import identity_token
+
+V1 = "client.authentication.k8s.io/v1"
 
 
-def kubeconfig(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]) -> str:
+def kubeconfig(
+    folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], *, namespace: str | None = "elsewhere"
+) -> str:
     """Write a kubeconfig with a single context."""
     path = folder / "kubeconfig"
     document = {
@@ -28,7 +34,7 @@ def kubeconfig(folder: Path, cluster: Mapping[str, Any], user: Mapping[str, Any]
         "kind": "Config",
         "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "elsewhere"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
         "current-context": "x",
     }
     path.write_text(json.dumps(document))
@@ -173,11 +179,12 @@ async def test_a_cluster_without_certificate_verification(server: ApiServer, tmp
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "kubeconfig: not a kubeconfig$"),
+        ("", "kubeconfig: no current-context, and no context was given$"),
         ("[1, 2]", "kubeconfig: not a kubeconfig$"),
-        ("a: [", "kubeconfig: "),
-        ("current-context: x", "kubeconfig: Invalid kube-config file"),
-        ("\0", "kubeconfig: "),
+        ("a: [", "kubeconfig: not YAML: line 1, column 5$"),
+        ("current-context: x", 'kubeconfig: no context "x"$'),
+        ("\0", "kubeconfig: not YAML$"),
+        ("[" * 5000, "kubeconfig: not YAML"),
     ],
 )
 async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, text: str, line: str) -> None:
@@ -191,9 +198,13 @@ async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, tex
 @pytest.mark.parametrize(
     ("cluster", "user", "line"),
     [
-        ({}, {}, "incomplete kubeconfig"),
-        ({"insecure-skip-tls-verify": True}, {}, "has no server"),
-        ({"server": "https://127.0.0.1:1", "certificate-authority": "gone.crt"}, {}, "File does not exists"),
+        ({}, {}, 'cluster "c": server: not set; allowed: https://HOST:PORT$'),
+        ({"insecure-skip-tls-verify": True}, {}, "server: not set"),
+        (
+            {"server": "https://127.0.0.1:1", "certificate-authority": "gone.crt"},
+            {},
+            'cluster "c": certificate-authority: gone.crt: No such file or directory$',
+        ),
         ({"server": "https://127.0.0.1:1", "certificate-authority-data": "bm8="}, {}, "CA certificate"),
         (
             {"server": "https://127.0.0.1:1"},
@@ -202,13 +213,13 @@ async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, tex
         ),
         (
             {"server": "https://127.0.0.1:1"},
-            {"exec": {"apiVersion": "v1", "command": "/no/such/plugin"}},
-            "/no/such/plugin",
+            {"exec": {"apiVersion": V1, "command": "/no/such/plugin", "interactiveMode": "Never"}},
+            'user "u": exec: /no/such/plugin: No such file or directory$',
         ),
         (
             {"server": "https://127.0.0.1:1"},
-            {"exec": {"apiVersion": "v1", "command": "false"}},
-            "exec: process returned 1",
+            {"exec": {"apiVersion": V1, "command": "false", "interactiveMode": "Never"}},
+            'user "u": exec: false: exit status 1$',
         ),
     ],
 )
@@ -220,15 +231,144 @@ async def test_a_wrong_field_of_a_kubeconfig_is_an_error_of_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_the_big_library_is_loaded_for_a_kubeconfig_only(account: Path, tmp_path: Path) -> None:
-    path = kubeconfig(tmp_path, {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}, {})
+async def test_each_path_is_relative_to_the_file_that_has_it(
+    server: ApiServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.token = "a-token"
+    clusters, users = tmp_path / "clusters", tmp_path / "users"
+    clusters.mkdir()
+    users.mkdir()
+    (clusters / "ca.crt").write_bytes(authority.pair.certificate_pem)
+    (users / "token").write_text("a-token\n")
+    cluster = {"server": f"https://127.0.0.1:{server.port}", "certificate-authority": "ca.crt"}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    (clusters / "config").write_text(
+        json.dumps({"clusters": [{"name": "c", "cluster": cluster}], "contexts": [context]})
+    )
+    (users / "config").write_text(
+        json.dumps({"users": [{"name": "u", "user": {"tokenFile": "token"}}], "current-context": "x"})
+    )
+    monkeypatch.setenv("KUBECONFIG", f"{clusters / 'config'}{os.pathsep}{users / 'config'}")
+    async with KubeClient(await KubeConfig.load()) as client:
+        await client.get(PODS)
+
+
+async def test_of_users_with_the_same_name_the_first_file_s_is_used_whole(
+    cluster: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tmp_path / "first"
+    first.write_text(json.dumps({"users": [{"name": "u", "user": {"as": "anne"}}]}))
+    second = kubeconfig(tmp_path, cluster, {"token": "t", "as-groups": ["g"]})
+    monkeypatch.setenv("KUBECONFIG", f"{first}{os.pathsep}{second}")
+    access = await KubeConfig.load()
+    assert await access.headers() == (("Impersonate-User", "anne"),)
+
+
+async def test_a_second_file_that_is_no_yaml_is_an_error_of_one_line(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
+    second = tmp_path / "second"
+    second.write_text("users:\n- token: s3cret: s3cret\n")
+    where = f"{kubeconfig(tmp_path, cluster, {'token': 't'})}{os.pathsep}{second}"
+    with pytest.raises(AccessError, match=r"second: not YAML: line 2, column 16$"):
+        await KubeConfig.load(where)
+
+
+async def test_impersonation_is_sent_with_every_kind_of_request(
+    server: ApiServer, cluster: dict[str, str], tmp_path: Path
+) -> None:
+    user = {
+        "token": "t",
+        "as": "anne",
+        "as-uid": "1",
+        "as-groups": ["first", "second"],
+        "as-user-extra": {"Example.com/Key %ä": ["a", "b"]},
+    }
+    async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, user))) as client:
+        await client.get(PODS)
+        await client.get_from_pod(PODS, headers={"impersonate-user": "other", "X-Own": "1"})
+        async with client.list_objects(PODS) as objects:
+            assert [item async for item in objects] == []
+        async with client.lines(PODS, params={}, accept="*/*", idle_seconds=5):
+            pass
+    assert len(server.requests) == 4
+    for request in server.requests:
+        sent = [(name.lower(), value) for name, value in request.headers.items()]
+        assert [(name, value) for name, value in sent if name.startswith("impersonate")] == [
+            ("impersonate-user", "anne"),
+            ("impersonate-uid", "1"),
+            ("impersonate-group", "first"),
+            ("impersonate-group", "second"),
+            ("impersonate-extra-example.com%2fkey%20%25%c3%a4", "a"),
+            ("impersonate-extra-example.com%2fkey%20%25%c3%a4", "b"),
+        ]
+        assert ("authorization", "Bearer t") in sent
+
+
+async def test_without_tls_no_credentials_are_sent_as_by_kubectl(tmp_path: Path) -> None:
+    user = {"token": "t", "as": "anne", "exec": {"command": "false", "apiVersion": V1}}
+    access = await KubeConfig.load(kubeconfig(tmp_path, {"server": "127.0.0.1:8001"}, user))
+    assert (access.server, await access.headers()) == ("http://127.0.0.1:8001", ())
+
+
+@pytest.mark.parametrize(("name", "namespace"), [("team-a", "team-a"), (None, "default"), ("", "default")])
+async def test_the_namespace_is_the_context_s(
+    cluster: dict[str, str], tmp_path: Path, name: str | None, namespace: str
+) -> None:
+    path = kubeconfig(tmp_path, cluster, {}, namespace=name)
+    assert (await KubeConfig.load(path)).namespace == namespace
+
+
+@pytest.mark.parametrize("name", ["a/b", "A", "a" * 64, "a\nb", ".."])
+async def test_a_namespace_that_no_path_can_have_is_an_error_where_it_is_used(
+    cluster: dict[str, str], tmp_path: Path, name: str
+) -> None:
+    access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {}, namespace=name))
+    with pytest.raises(AccessError, match=r'context "x": namespace: ".*" is not the name of a namespace$'):
+        _ = access.namespace
+
+
+async def test_a_token_that_no_header_can_carry_is_an_error_when_it_is_renewed(
+    server: ApiServer, cluster: dict[str, str], tmp_path: Path
+) -> None:
+    server.token = "second"
+    (tmp_path / "token").write_text("first\n")
+    access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {"tokenFile": "token"}))
+    (tmp_path / "token").write_text("s3cret\ns3cret\n")
+    async with KubeClient(access) as client:
+        with pytest.raises(AccessError, match=r'"u": tokenFile: token: a token has one line, got 2 lines$'):
+            await client.get(PODS)
+
+
+async def test_no_private_key_stays_on_disk(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    pair = client_pair(authority, "jane")
+    user = {"client-certificate-data": inline(pair.certificate_pem), "client-key-data": inline(pair.key_pem)}
+    await KubeConfig.load(kubeconfig(tmp_path, {"server": "https://127.0.0.1:1"}, user))
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_big_library_is_loaded_for_an_auth_provider_only(account: Path, tmp_path: Path) -> None:
+    cluster = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}
+    plain, provided = tmp_path / "plain", tmp_path / "provided"
+    plain.mkdir()
+    provided.mkdir()
+    path = kubeconfig(plain, cluster, {"token": "t"})
+    provider = {"name": "oidc", "config": {"id-token": identity_token("x")}}
+    other = kubeconfig(provided, cluster, {"auth-provider": provider})
     program = f"""
 import asyncio, sys
 from pathlib import Path
 import kube.access, kube.client, kube.watch
 kube.access.InCluster(folder=Path({str(account)!r}))
-assert "kubernetes_asyncio" not in sys.modules, "in a cluster"
+assert "yaml" not in sys.modules, "in a cluster"
 asyncio.run(kube.access.find_access({path!r}))
+assert "kubernetes_asyncio" not in sys.modules, "with a token"
+asyncio.run(kube.access.find_access({other!r}))
 assert "kubernetes_asyncio" in sys.modules, "this test can fail"
 """
     environment = {**os.environ, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}

@@ -206,12 +206,26 @@ async def test_versions_that_went_back_after_a_restore_are_found_without_the_wat
     server.answers = [
         streams(initial_events(pod("a"), version=900), GONE),
         streams(TOO_NEW),
-        refuses(504, "Timeout", "Too large resource version: 900, current: 20"),
         lists(pod("b"), version=20),
     ]
     async with running(client) as run:
         await until(lambda: run.names == {"b"})
-        assert [request.query.get("resourceVersion") for request in server.list_requests] == ["900", None]
+        whole = [request for request in server.requests if "sendInitialEvents" in request.query]
+        assert [request.query.get("resourceVersion") for request in whole] == [None, "900"]
+        assert [request.query.get("resourceVersion") for request in server.list_requests] == [None]
+
+
+async def test_after_the_first_time_the_whole_state_is_read_from_the_memory_of_the_api_server(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """Without a version the API server asks etcd for the newest one."""
+    server.pods = {"a": pod("a")}
+    server.answers = [streams(initial_events(pod("a"), version=7), GONE)]
+    async with running(client):
+        await until(lambda: len(server.watch_requests) == 2)
+    queries = [dict(request.query) for request in server.watch_requests]
+    assert [query.get("resourceVersion") for query in queries] == [None, "7"]
+    assert [query["resourceVersionMatch"] for query in queries] == ["NotOlderThan"] * 2
 
 
 async def test_changes_that_arrive_together_are_reported_once(server: ApiServer, client: KubeClient) -> None:

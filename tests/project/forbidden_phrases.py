@@ -106,7 +106,7 @@ NAMES: Final[dict[str, str]] = {
     "is_sought": "has_recent_connections",
     "hurry": "shorten_deadlines, end_wait",
     "patience": "request_timeout, give_up_after",
-    "Keeper": "ConnectionObserver",
+    "Keeper": "BoundedServer",
     "is_stuck": "stalled",
     "is_free": "resumed",
     "Endpoint": "ReviewHandler",

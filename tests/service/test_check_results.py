@@ -19,6 +19,7 @@ from service.check_results import (
     warning,
     write_report,
 )
+from service.text import width
 
 FINDINGS = [
     ok("driver", "version 580"),
@@ -78,27 +79,53 @@ def test_json_has_every_field() -> None:
     }
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_terminal_breaks_lines_between_words(columns: int) -> None:
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_lines_break_between_words(columns: int) -> None:
     long = problem("a check", "what was seen is long " * 10, "what to do is longer " * 20)
     lines = as_text([long], columns=columns).splitlines()
-    assert max(map(len, lines)) <= max(columns, 20 + 40)
+    assert max(map(len, lines)) <= columns
     assert " ".join(" ".join(lines).split()).startswith("problem a check what was seen is long what")
     assert len(lines) > 5
 
 
-TEXT = st.text(max_size=60)
+def test_a_long_name_or_path_stays_whole_on_a_line_with_less_indentation() -> None:
+    path = f"/var/lib/{'p' * 50}/config.yaml"
+    lines = as_text(
+        [problem("device files", f"no such file: {path} is missing", f"create {path}")]
+    ).splitlines()
+    assert lines[0] == "problem  device files  no such file:"
+    assert lines[1].strip() == path
+    assert lines[2] == "                       is missing"
+    assert [line.strip() for line in lines[3:5]] == ["-> create", path]
+    assert {len(lines[1]), len(lines[4])} == {80}
+
+
+def test_a_word_longer_than_a_line_is_shortened_in_its_middle_and_whole_in_json() -> None:
+    name = "n" * 90 + "-tail"
+    lost = problem("pods", f"pod {name} is lost")
+    (line,) = (line for line in as_text([lost]).splitlines() if "…" in line)
+    assert len(line.strip()) == 80
+    assert line.endswith("-tail")
+    assert name in as_json([lost], {})
+
+
+TEXT = st.text(max_size=300)
 
 
 @given(
-    st.lists(st.builds(CheckResult, st.sampled_from(State), TEXT, TEXT, TEXT), max_size=5),
-    st.sampled_from([None, 40, 80]),
+    st.lists(st.builds(CheckResult, st.sampled_from(State), TEXT, TEXT, TEXT, TEXT), max_size=5),
+    st.integers(min_value=40, max_value=200),
+    TEXT,
 )
-def test_no_name_acts_on_the_terminal(findings: list[CheckResult], columns: int | None) -> None:
-    text = as_text(findings, columns=columns)
-    assert all(line.isprintable() for line in text.split("\n"))
-    if columns is None:
-        assert text.count("\n") == len(findings) + sum(bool(finding.advice) for finding in findings) + 1
+def test_no_name_acts_on_the_terminal_and_every_line_fits(
+    findings: list[CheckResult], columns: int, heading: str
+) -> None:
+    text = as_text(findings, heading=heading, columns=columns)
+    lines = text.split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert max(map(width, lines)) <= columns
+    states = [line.split()[0] for line in as_text(findings, columns=columns).splitlines() if line[:1] > " "]
+    assert len(states) >= len(findings) + 1
     assert as_json(findings, {"node": "\x1b"}).isascii()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text import one_line, printable, shorten, shorten_middle, shorten_utf8, width
+from service.text import fold, one_line, printable, shorten, shorten_middle, shorten_utf8, width
 
 HOSTILE = st.text(
     st.one_of(
@@ -115,3 +115,34 @@ def test_a_text_shortened_in_the_middle_fits_and_keeps_both_ends(text: str, colu
 
 def test_the_ends_of_a_generated_name_stay() -> None:
     assert shorten_middle("train-resnet-5d4f8c7b96-x2x7k", 15) == "train-r…6-x2x7k"
+
+
+@given(HOSTILE, st.integers(min_value=1, max_value=60), st.text(" -", max_size=8))
+def test_folded_lines_fit_and_keep_every_word(text: str, columns: int, indent: str) -> None:
+    safe = one_line(text)
+    indent = indent[: columns - 1]
+    lines = fold(safe, columns, head=indent, indent=indent)
+    assert max(map(width, lines)) <= columns
+    if all(width(word) <= columns for word in safe.split(" ")):
+        folded = " ".join(line.removeprefix(indent[: len(line) - len(line.lstrip(" -"))]) for line in lines)
+        assert [word for word in safe.split(" ") if word.strip("-")] == [
+            word for word in folded.split(" ") if word.strip("-") and word in safe
+        ] or "-" in indent
+
+
+def test_a_text_that_fits_stays_as_it_is() -> None:
+    assert fold("a  b   c", 10, head="> ") == ["> a  b   c"]
+    assert fold("", 10, head="> ", indent="  ") == ["> "]
+
+
+def test_blanks_at_the_beginning_and_between_words_of_a_line_stay() -> None:
+    assert fold(" ? a  b cccccccc", 8, indent="   ") == [" ? a  b", "cccccccc"]
+
+
+def test_a_long_word_has_a_line_of_its_own_with_less_indentation() -> None:
+    assert fold("see 0123456789 now", 12, head="    ", indent="    ") == [
+        "    see",
+        "  0123456789",
+        "    now",
+    ]
+    assert fold("see 0123456789abcdef", 12, head="    ", indent="    ") == ["    see", "012345…bcdef"]

@@ -20,6 +20,7 @@ _PATHS = {
     "Queue": "/apis/scheduling.run.ai/v2/queues",
     "PodGroup": "/apis/scheduling.run.ai/v2alpha2/namespaces/{}/podgroups",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
     "Service": "/api/v1/namespaces/{}/services",
     "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",

@@ -11,6 +11,7 @@ from aiohttp import web
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PODS = "/api/v1/pods"
+BIND_REQUESTS = "/apis/scheduling.run.ai/v1alpha2/bindrequests"
 
 
 def pod(name: str, version: int = 1, namespace: str = "team-a", **fields: Any) -> dict[str, Any]:
@@ -90,6 +91,8 @@ class ApiServer:
     """Answer to a watch with initial events. A refusal precedes `answers`."""
     path: str = PODS
     """Path of the list."""
+    further: "dict[str, ApiServer]" = field(default_factory=dict)
+    """Further lists by path; these servers are not started, and only hold objects."""
     named: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Objects by path that can be fetched individually."""
     refusals: dict[str, Answer] = field(default_factory=dict)
@@ -110,6 +113,11 @@ class ApiServer:
     def requested_paths(self, part: str) -> list[str]:
         """Return the requested paths that contain a text."""
         return [request.path for request in self.requests if part in request.path]
+
+    @property
+    def bind_requests(self) -> "ApiServer":
+        """The list of BindRequests, with its objects as `pods`."""
+        return self.further.setdefault(BIND_REQUESTS, ApiServer(trust=self.trust, second=self.second))
 
     @property
     def list_requests(self) -> list[web.Request]:
@@ -150,7 +158,7 @@ class ApiServer:
         self.tell(event(kind, item))
 
     def cut(self) -> None:
-        """Break all streams."""
+        """Break all streams of this list."""
         for request in self._watchers.values():
             if request.transport is not None:
                 request.transport.abort()
@@ -174,6 +182,8 @@ class ApiServer:
         for part, refusal in self.refusals.items():
             if part in request.path:
                 return await refusal(request)
+        if request.path == BIND_REQUESTS != self.path:
+            return await self.bind_requests._answer_about_pods(request)
         if request.path == self.path or "watch" in request.query:
             return await self._answer_about_pods(request)
         item = self.named.get(request.path)

@@ -7,9 +7,12 @@ from typing import Any
 import msgspec
 
 from kai.installation import Installation, KaiContainer, KaiPod, KaiSpec
+from kai.version import Version
 from service.check_results import CheckResult, State
 from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Cluster, Namespace, Queue
+from webhook.doctor.settings import RunningSettings
+from webhook.policy.decide import Rules
 from webhook.policy.labels import PolicyMetadata
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
@@ -18,6 +21,7 @@ from webhook.registration.configurations import (
     validating_configuration,
 )
 from webhook.registration.objects import WebhookConfiguration
+from webhook.settings.document import PublishedSettings
 
 SERVICE = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
 KAI_CONDITION = "object.spec.schedulerName == 'kai-scheduler'"
@@ -90,6 +94,18 @@ def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> I
     return Installation.seen_in([KaiPod(spec=KaiSpec(containers=[container]))])
 
 
+def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rules: Any) -> RunningSettings:
+    """Return published settings; the rules are those of `Rules`."""
+    release = Version.parse(kai_version) if kai_version else None
+    published = PublishedSettings(
+        version=version,
+        policies="cluster",
+        rules=Rules(kai_version=release, **rules),
+        knows_default_class=True,
+    )
+    return RunningSettings(published=published)
+
+
 def whole(*items: Any) -> ListResult[Any]:
     return ListResult(items, Completeness.WHOLE)
 
@@ -104,6 +120,7 @@ WELL = Cluster(
     priorities=whole("train"),
     installation=installed("--gpu-sharing-enabled=true"),
     kai_namespace="kai-scheduler",
+    running=running(),
 )
 
 

@@ -16,9 +16,7 @@ from service.log import JsonLog
 from tests.support.kube_objects import NODE, RESERVATIONS
 from tests.support.watches import QUICK
 
-SOON = FetchTiming(
-    missing=(0.02, 0.04, 0.08), first_hold=0.1, longest_hold=0.2, first_pause=0.01, longest_pause=0.05
-)
+SOON = FetchTiming(gap=0.0, first_refused=0.1, longest_refused=0.2, first_pause=0.01, longest_pause=0.05)
 """Timing about 500 times as fast as in production."""
 
 

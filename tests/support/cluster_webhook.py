@@ -45,6 +45,7 @@ WEBHOOK_RIGHTS = (
     right("events", "create", "patch"),
     right("priorityclasses", "list", "watch", group="scheduling.k8s.io"),
     {**right("secrets", "get", "patch"), "resourceNames": ["kaishare-webhook-ca"]},
+    {**right("configmaps", "patch"), "resourceNames": ["kaishare-settings"]},
     right("mutatingwebhookconfigurations", "list", "watch", group=_GROUP),
     right("validatingwebhookconfigurations", "list", "watch", group=_GROUP),
     {
@@ -56,7 +57,7 @@ WEBHOOK_RIGHTS = (
         "resourceNames": [CONFIGURATION_NAME],
     },
 )
-"""Rights of a webhook that reads policies and stores certificates in the cluster."""
+"""Rights of a webhook that reads policies, stores certificates and publishes its settings in the cluster."""
 
 _SERIES = re.compile(r"^([a-z_:]+(?:\{.*\})?) (\S+)(?: \d+)?$")
 

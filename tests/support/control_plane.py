@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -26,12 +27,15 @@ from tests.support.free_ports import free_ports
 
 ADMIN_TOKEN = "admin-of-this-test"
 _READY_SECONDS = 60.0
+AUDITED = "audited"
+"""Service account of the namespace team-a whose requests are all in the audit log."""
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
         {"level": "Metadata", "verbs": ["create"], "resources": [{"group": "", "resources": ["pods"]}]},
+        {"level": "Metadata", "users": [f"system:serviceaccount:team-a:{AUDITED}"]},
         {"level": "None"},
     ],
 }
@@ -146,6 +150,22 @@ class ControlPlane:
 
     def audited(self) -> list[dict[str, Any]]:
         """Return the API server's audit log entries of created pods, oldest first."""
+        return [entry for entry in self._audit_log() if entry["verb"] == "create"]
+
+    def requests_of_audited(self) -> "list[tuple[str, str, dict[str, str]]]":
+        """Return verb, resource and query of each request by the service account `AUDITED`, oldest first.
+
+        A watch is counted when it starts.
+        """
+        requests = []
+        for entry in self._audit_log():
+            started = "ResponseStarted" if entry["verb"] == "watch" else "ResponseComplete"
+            if entry["user"]["username"].endswith(f":{AUDITED}") and entry["stage"] == started:
+                query = dict(parse_qsl(urlsplit(entry["requestURI"]).query))
+                requests.append((entry["verb"], entry["objectRef"]["resource"], query))
+        return requests
+
+    def _audit_log(self) -> list[dict[str, Any]]:
         lines = (self.folder / "audit.log").read_bytes().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 

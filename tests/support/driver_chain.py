@@ -20,6 +20,7 @@ from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.shares.pod_shares import ShareResolver
 from gpuagent.verdicts.judge import Judge
 from service.log import JsonLog
+from tests.support.page_server import page_text
 
 Series = dict[str, dict[tuple[str, ...], float]]
 
@@ -53,7 +54,7 @@ class Chain:
         self.books = SamplePipeline(
             pods=ListedPods(self.inventory),
             share_resolver=ShareResolver(),
-            judge=Judge(grace=10, longest_gap=60),
+            judge=Judge(grace=10, interval=10, longest_gap=60),
             is_simulated=False,
             interval=5,
             clock=self.clock,
@@ -76,7 +77,7 @@ class Chain:
         self.answer: dict[str, Any] = json.loads(
             shares_json(self.books.status(), node="node-1", is_simulated=False)
         )
-        self.page = self.renderer.render(self.books.status(), now=now).decode()
+        self.page = page_text(self.renderer.render(self.books.status(), now=now)).decode()
         return series_of(b"".join(self.metrics.parts()).decode())
 
     @property

@@ -26,9 +26,10 @@ SHARE = 8 * GIB
 class Node:
     """One GPU over time, and pods that use given amounts of its memory."""
 
-    def __init__(self, *pod_shares: PodShare, grace: float = 10) -> None:
+    def __init__(self, *pod_shares: PodShare, grace: float = 10, interval: float = 10) -> None:
+        """Set the grace, and the seconds that a sample counts."""
         self.pod_shares = pod_shares or (pod_share("train", SHARE),)
-        self.judge = Judge(grace=grace, longest_gap=1000)
+        self.judge = Judge(grace=grace, interval=interval, longest_gap=1000)
 
     def judged(
         self,

@@ -22,12 +22,14 @@ TOTAL = 23028 * MIB
 INTERVAL, GRACE = 0.2, 1.0
 RIGHTS = (
     right("pods", "list", "watch"),
-    right("bindrequests", "get", group="scheduling.run.ai"),
+    right("bindrequests", "list", "watch", group="scheduling.run.ai"),
     right("nodes", "get"),
     right("namespaces", "get"),
     right("events", "create", "patch"),
 )
-EVICT = right("pods/eviction", "create")
+EVICT = (right("pods/eviction", "create"), right("pods", "get"), right("events", "list"))
+AGENT_NAMESPACE = "team-a"
+"""Namespace of the agent's service account, from `Administrator.token`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,7 @@ class GpuNode:
     def agent(self, token: str, *options: str, port: int | None = None) -> Iterator[Agent]:
         """Run an agent in this process, with a grace of 1 s and five samples a second."""
         self.plane.access(token)
+        (self.plane.account(token) / "namespace").write_text(AGENT_NAMESPACE)
         environment = {
             "LD_LIBRARY_PATH": str(built_library(self.folder).parent),
             ANSWERS: str(self.folder / "answers"),
@@ -76,6 +79,14 @@ class GpuNode:
         with agent(self.folder / "log", *fixed.split(), *options, program=program, **environment) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running
+
+    async def forget_evictions(self) -> None:
+        """Delete the records of evictions, which other tests left for this node."""
+        await self.admin.client.request(
+            "DELETE",
+            f"/api/v1/namespaces/{AGENT_NAMESPACE}/events",
+            params={"fieldSelector": "reason=GPUShareEvicted"},
+        )
 
     async def events(self, uid: str, namespace: str = "research") -> list[dict[str, Any]]:
         """Return the Events of a pod, as `kubectl describe` finds them."""

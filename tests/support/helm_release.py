@@ -23,6 +23,7 @@ _KINDS = {
 _PLURALS = {
     "ConfigMap": "configmaps",
     "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     **{kind: plural for kinds in _KINDS.values() for kind, plural in kinds.items()},
 }

@@ -101,7 +101,12 @@ def bind_request(
     return {
         "apiVersion": "scheduling.run.ai/v1alpha2",
         "kind": "BindRequest",
-        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [_owner(name, number)]},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"selected-node": NODE},
+            "ownerReferences": [_owner(name, number)],
+        },
         "spec": {
             "podName": name,
             "receivedGPU": {"count": len(groups) or 1, "portion": portion},

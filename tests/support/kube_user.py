@@ -88,13 +88,16 @@ class Asker:
         group: str = "system:masters",
         content_type: str = "application/json",
         dry_run: bool = False,
+        extra: Mapping[str, str] | None = None,
         **params: str,
     ) -> Answer:
+        """Send a request; `extra` is the user's extra information, which a webhook sees in `userInfo`."""
         headers = {
             "Authorization": f"Bearer {ADMIN_TOKEN}",
             "Impersonate-User": user,
             "Impersonate-Group": group,
             "Content-Type": content_type,
+            **{f"Impersonate-Extra-{key}": value for key, value in (extra or {}).items()},
         }
         async with self._session.request(
             method,
@@ -110,7 +113,7 @@ class Asker:
                 status=response.status,
                 body=json.loads(content) if is_json else {"text": content.decode()},
                 warnings=[
-                    text.split('"', 1)[1].rstrip('"') for text in response.headers.getall("Warning", [])
+                    text.split('"', 1)[1].removesuffix('"') for text in response.headers.getall("Warning", [])
                 ],
             )
 

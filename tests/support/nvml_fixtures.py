@@ -35,15 +35,18 @@ Driven = tuple[NvmlGpus, Answers]
 def driven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml_library: Callable[..., Path], clock: Clock
 ) -> Iterator[Callable[..., Driven]]:
-    """NvmlGpus through the real binding and the simulated library, and the library's answers."""
+    """NvmlGpus through the real binding and the simulated library, and the library's answers.
+
+    The deadline in seconds is long, so that a busy machine is no slow GPU.
+    """
     made: list[NvmlGpus] = []
 
-    def make(document: dict[str, Any], *flags: str) -> Driven:
+    def make(document: dict[str, Any], *flags: str, deadline: float = 30.0) -> Driven:
         use_library(nvml_library(*flags), monkeypatch)
         answers = Answers(tmp_path / "answers", parse_scenario(document, "test"))
         monkeypatch.setenv(ANSWERS, str(answers.path))
         answers.show()
-        gpus = NvmlGpus(clock=clock)
+        gpus = NvmlGpus(clock=clock, deadline=deadline)
         made.append(gpus)
         return gpus, answers
 

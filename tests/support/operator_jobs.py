@@ -349,12 +349,13 @@ def generated_pods(seed: int, count: int) -> list[Json]:
     chance = random.Random(seed)
     pods: list[Json] = []
     while len(pods) < count:
-        template = _generated_template(chance)
+        template = generated_template(chance)
         pods += _generated(chance, template)
     return pods[:count]
 
 
-def _generated_template(chance: random.Random) -> Json:
+def generated_template(chance: random.Random) -> Json:
+    """Return a pod template with or without a GPU, and with or without evidence of several ranks."""
     env = chance.choice(
         (None, None, None, [{"name": "WORLD_SIZE", "value": "1"}], [{"name": "NNODES", "value": "2"}],
          [{"name": "WORLD_SIZE", "value": "many"}], [{"name": "NUM_PROCESSES", "value": "4"}],

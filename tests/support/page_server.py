@@ -13,6 +13,7 @@ from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
 from service.http.page_server import Page, PageServer, text_page
+from service.http.shared_text import SharedText
 from service.log import JsonLog
 
 WAIT_SECONDS = 20.0
@@ -28,6 +29,13 @@ def limits(**changes: Any) -> ConnectionLimits:
 
 def get(path: str, *headers: str, method: str = "GET") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+def page_text(page: Page) -> bytes:
+    """Return a page as a client without gzip gets it."""
+    if isinstance(page.body, bytes):
+        return page.body
+    return b"".join((page.before, *page.body.plain.parts, page.after))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -62,8 +70,8 @@ class Client:
             length = int(headers.get("content-length", 0)) if has_body else 0
             return int(lines[0].split()[1]), headers, await self.reader.readexactly(length)
 
-    async def get(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        await self.send(get(path))
+    async def get(self, path: str, *headers: str) -> tuple[int, dict[str, str], bytes]:
+        await self.send(get(path, *headers))
         return await self.answer()
 
     async def closed(self) -> None:
@@ -82,8 +90,8 @@ class Client:
 
 @dataclass
 class RunningServer:
-    """A page server with four pages: a small one, a large one, one that waits for `go`, and one that
-    fails."""
+    """A page server with five pages: a health check, a small one, a large one, one that waits for `go`, and
+    one that fails."""
 
     stream: io.BytesIO = field(default_factory=io.BytesIO)
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,6 +103,7 @@ class RunningServer:
     def __post_init__(self) -> None:
         self.pages = PageServer(
             {
+                "/healthz": self._alive,
                 "/small": self._small,
                 "/large": self._large,
                 "/held": self._held,
@@ -105,12 +114,15 @@ class RunningServer:
             log=JsonLog(self.stream),
         )
 
+    async def _alive(self) -> Page:
+        return text_page("ok\n")
+
     async def _small(self) -> Page:
         self.renderings += 1
         return text_page(f"{self.renderings}\n")
 
     async def _large(self) -> Page:
-        return Page(body=LARGE)
+        return Page(body=SharedText(LARGE))
 
     async def _held(self) -> Page:
         self.renderings += 1
@@ -127,7 +139,7 @@ class RunningServer:
 
     @property
     def connections(self) -> int:
-        return len(self.server._table)
+        return len(self.server.table)
 
     @property
     def log(self) -> list[dict[str, Any]]:

@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
+from gpuagent.actions.consent import Consent, NoConsent
+from gpuagent.actions.eviction_records import PastEviction
 from gpuagent.actions.eviction_settings import Budget
-from gpuagent.actions.evictor import EvictCall, EvictionTiming, Evictor
+from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.pods.inventory import NodePod
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.over_share import OverSharePolicy
 from kube.eviction import Evicted, EvictionAnswer
 from service.log import JsonLog
 from tests.support.evaluations import RULES, Node
@@ -20,6 +23,10 @@ from tests.support.samples import GIB
 
 YES = Evicted(EvictionAnswer.EVICTED)
 OVER = 12 * GIB
+
+
+class EvictCall(Protocol):
+    async def __call__(self, pod: NodePod, *, is_trial: bool) -> Evicted: ...
 
 
 @dataclass
@@ -38,19 +45,28 @@ class Desk:
     """Answers to evictions in order; then success."""
     asking: EvictCall | None = None
     """Replaces `answers`."""
+    consents: list[NoConsent | float] = field(default_factory=list)
+    """Answers to reads of consent in order, a number being the seconds that a read takes; then success."""
+    past: list[PastEviction] = field(default_factory=list)
+    past_errors: list[Exception] = field(default_factory=list)
+    """Errors of reading the past evictions, in order; then `past`."""
+    record_errors: list[Exception] = field(default_factory=list)
+    on_announce: Callable[[], None] = lambda: None
+    accepted_edits: list[bool] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     samples: bool = True
+    clock: Callable[[], float] | None = None
+    """Clock of the evictor; None for `now`."""
 
     def __post_init__(self) -> None:
         self.stream = io.BytesIO()
         self.evictor = Evictor(
             rules=RULES,
             budget=self.budget,
-            evict_pod=None if self.is_dry_run else self.ask,
-            announce=self.announce,
+            calls=None if self.is_dry_run else self,
             sample_now=self.sample_now,
             log=JsonLog(self.stream),
-            clock=lambda: self.now,
+            clock=self.clock or (lambda: self.now),
             timing=EvictionTiming(fresh=self.fresh),
         )
         self.node.judged(0, self.used_bytes)
@@ -61,8 +77,38 @@ class Desk:
             return await self.asking(pod, is_trial=is_trial)
         return self.answers.pop(0) if self.answers else YES
 
-    async def announce(self, verdict: Verdict, judged: Evaluation) -> None:
+    async def past_evictions(self) -> list[PastEviction]:
+        if self.past_errors:
+            raise self.past_errors.pop(0)
+        return self.past
+
+    async def consent(
+        self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool
+    ) -> Consent | NoConsent:
+        self.done.append(f"read {verdict.pod_share.pod.name}")
+        self.accepted_edits.append(accepts_edits)
+        answer = self.consents.pop(0) if self.consents else 0.0
+        if isinstance(answer, NoConsent):
+            return answer
+        consent = Consent(read_at=self.now)
+        self.now += answer
+        return consent
+
+    async def try_eviction(self, pod: NodePod) -> Evicted:
+        return await self.ask(pod, is_trial=True)
+
+    async def record(self, pod: NodePod, owner: str) -> None:
+        self.done.append(f"record {pod.name}")
+        if self.record_errors:
+            raise self.record_errors.pop(0)
+
+    async def announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
         self.done.append(f"tell {verdict.pod_share.pod.name}")
+        self.on_announce()
+
+    async def evict(self, pod: NodePod, *, within: float) -> Evicted:
+        assert 0 < within <= 5
+        return await self.ask(pod, is_trial=False)
 
     def sample_now(self) -> None:
         self.done.append("sample")

@@ -9,6 +9,7 @@ from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.server.api import shares_json
+from gpuagent.shares.limits import GpuSharingMode
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Judge
@@ -22,17 +23,20 @@ GRACE = 10.0
 
 
 class Pipeline:
-    """Pipeline, judge and log for a node with two GPUs of 24 GiB, and a sample every 5 s."""
+    """Pipeline, judge and log for a node with GPUs of 24 GiB, by default two, and a sample every 5 s."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, gpu_sharing_mode: GpuSharingMode | None = None, gpu_uuids: tuple[str, ...] = (GPU_0, GPU_1)
+    ) -> None:
+        self._gpu_uuids = gpu_uuids
         self.now = 0.0
         self.inventory: Inventory | None = None
         self.judged: list[Evaluation] = []
         self.stream = io.BytesIO()
         self.books = SamplePipeline(
             pods=self,
-            share_resolver=ShareResolver(),
-            judge=Judge(grace=GRACE, longest_gap=15),
+            share_resolver=ShareResolver(gpu_sharing_mode=gpu_sharing_mode),
+            judge=Judge(grace=GRACE, interval=5, longest_gap=15),
             is_simulated=False,
             interval=5,
             clock=lambda: self.now,
@@ -48,7 +52,7 @@ class Pipeline:
         raise NotImplementedError
 
     def see(self, *items: dict[str, Any], used_bytes: dict[str, dict[str, int]], times: int = 1) -> None:
-        """Take samples with the bytes that pods, by UID, use on the two GPUs."""
+        """Take samples with the bytes that pods, by UID, use on the GPUs."""
         self.process(built(*items).inventory, used_bytes, times)
 
     def process(self, inventory: Inventory, used_bytes: dict[str, dict[str, int]], times: int = 1) -> None:
@@ -68,7 +72,7 @@ class Pipeline:
                 uuid=uuid,
                 index=index,
             )
-            for index, uuid in enumerate((GPU_0, GPU_1))
+            for index, uuid in enumerate(self._gpu_uuids)
         ]
         for _ in range(times):
             self.inventory = inventory

@@ -20,8 +20,15 @@ OVER_SHARE = Key(uid_of("train"), A, FlagReason.OVER_SHARE)
 
 
 def judge(**fields: object) -> Judge:
+    """Return a judge for which each sample counts a whole grace, unless `interval` says otherwise."""
     return Judge(
-        **{"grace": GRACE, "longest_gap": 15.0, "excluded_namespaces": frozenset({"kube-system"}), **fields}
+        **{
+            "grace": GRACE,
+            "interval": GRACE,
+            "longest_gap": 15.0,
+            "excluded_namespaces": frozenset({"kube-system"}),
+            **fields,
+        }
     )  # type: ignore[arg-type]
 
 

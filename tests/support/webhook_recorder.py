@@ -1,20 +1,22 @@
-"""A webhook that admits everything and records its requests, and API clients of other users."""
+"""A webhook that records its requests, a proxy that records a webhook's, and API clients of other users."""
 
 import asyncio
 import base64
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 from certs.authority import Authority
 from kube.access import Access, Route
+from kube.kubeconfig_login import Headers
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Returns the patch for a request."""
@@ -39,14 +41,7 @@ class Recorder:
 @contextlib.asynccontextmanager
 async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIterator[Recorder]:
     """Serve a recorder on loopback."""
-    now = datetime.now(UTC)
-    authority = Authority.create(now=now)
-    pair = authority.issue(["127.0.0.1"], now=now, lifetime=timedelta(days=1))
-    (folder / "recorder.crt").write_bytes(pair.certificate_pem)
-    (folder / "recorder.key").write_bytes(pair.key_pem)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "recorder.crt", folder / "recorder.key")
-    recorder = Recorder(url="", ca_bundle=authority.pair.certificate_pem)
+    recorder = Recorder(url="", ca_bundle=b"")
 
     async def answer(request: web.Request) -> web.Response:
         review = await request.json()
@@ -57,15 +52,77 @@ async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIt
             response |= {"patchType": "JSONPatch", "patch": _base64(patch)}
         return web.json_response({**review, "request": None, "response": response})
 
-    app = web.Application()
+    async with _served(folder, answer) as (recorder.url, recorder.ca_bundle):
+        yield recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One review that passed through a proxy, and its answer."""
+
+    path: str
+    request: dict[str, Any]
+    response: dict[str, Any]
+
+
+@dataclass(kw_only=True)
+class RecordingProxy:
+    """A proxy between the API server and a webhook, which keeps the reviews and their answers in order."""
+
+    url: str
+    ca_bundle: bytes
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
+@contextlib.asynccontextmanager
+async def proxied(folder: Path, url: str, ca_bundle: bytes) -> AsyncIterator[RecordingProxy]:
+    """Serve a proxy in front of a webhook on loopback; bodies pass unchanged.
+
+    Args:
+        folder: folder for the certificate.
+        url: the webhook's URL.
+        ca_bundle: the webhook's CA in PEM.
+    """
+    proxy = RecordingProxy(url="", ca_bundle=b"")
+    trust = ssl.create_default_context(cadata=ca_bundle.decode())
+    connector = aiohttp.TCPConnector(ssl=trust)
+    async with aiohttp.ClientSession(connector=connector, trust_env=False) as session:
+
+        async def answer(request: web.Request) -> web.Response:
+            body = await request.read()
+            headers = {"Content-Type": request.headers.get("Content-Type", "")}
+            async with session.post(url + request.path_qs, data=body, headers=headers) as reply:
+                content = await reply.read()
+                if reply.status == 200:
+                    review, answered = json.loads(body), json.loads(content)
+                    exchange = Exchange(request.path, review["request"], answered["response"])
+                    proxy.exchanges.append(exchange)
+                return web.Response(status=reply.status, body=content, content_type=reply.content_type)
+
+        async with _served(folder, answer) as (proxy.url, proxy.ca_bundle):
+            yield proxy
+
+
+@contextlib.asynccontextmanager
+async def _served(
+    folder: Path, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> AsyncIterator[tuple[str, bytes]]:
+    """Serve every POST with TLS on loopback; yield the URL and the CA in PEM."""
+    now = datetime.now(UTC)
+    authority = Authority.create(now=now)
+    pair = authority.issue(["127.0.0.1"], now=now, lifetime=timedelta(days=1))
+    (folder / "recorder.crt").write_bytes(pair.certificate_pem)
+    (folder / "recorder.key").write_bytes(pair.key_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "recorder.crt", folder / "recorder.key")
+    app = web.Application(client_max_size=_LARGEST)
     app.router.add_post("/{path:.*}", answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
         await site.start()
-        recorder.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
-        yield recorder
+        yield f"https://127.0.0.1:{runner.addresses[0][1]}", authority.pair.certificate_pem
     finally:
         assert runner.server is not None
         for connection in runner.server.connections:
@@ -73,6 +130,10 @@ async def recording(folder: Path, reply: Reply = lambda _request: []) -> AsyncIt
                 connection.transport.abort()  # waiting for the TLS close would outlive the test
         await runner.cleanup()
         await asyncio.sleep(0)
+
+
+_LARGEST = 8 << 20
+"""Maximum size of a review in bytes, above the largest that an API server sends."""
 
 
 def _base64(patch: list[dict[str, Any]]) -> str:
@@ -101,6 +162,6 @@ class Impersonating:
     def trust(self) -> ssl.SSLContext:
         return self._access.trust()
 
-    async def headers(self, *, renewed: bool = False) -> Mapping[str, str]:
+    async def headers(self, *, renewed: bool = False) -> Headers:
         own = await self._access.headers(renewed=renewed)
-        return {**own, "Impersonate-User": self._user, "Impersonate-Group": "system:masters"}
+        return (*own, ("Impersonate-User", self._user), ("Impersonate-Group", "system:masters"))

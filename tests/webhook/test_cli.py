@@ -42,7 +42,8 @@ def test_explain_prints_a_diff_and_its_reasons(capsys: pytest.CaptureFixture[str
     assert status == 0
     lines = out.splitlines()
     assert lines[0] == "Deployment classify, spec.template in namespace inference"
-    assert "(whole-gpu-converted)" in lines[1]
+    assert lines[1].endswith("classify.yaml, line 2")
+    assert "(whole-gpu-converted)" in " ".join(lines[2:4])
     assert "  +    gpu-fraction: '0.25'" in lines
     assert "  -        nvidia.com/gpu: '1'" in lines
     assert "\033[" not in out
@@ -76,7 +77,7 @@ def test_explain_reads_json_lists_and_a_directory(capsys: pytest.CaptureFixture[
     assert explain(capsys, "-n", "training", "-f", "-")[1].count("Pod p in namespace training") == 2
     status, out = explain(capsys, "-f", str(ROOT / "examples" / "workloads"))
     assert status == 0
-    assert out.count(" in namespace ") == 10
+    assert out.count("\n") == 12, "ten pods in a table, its head and the sums"
 
 
 def test_explain_prints_the_problems_of_the_policy_and_the_pod(
@@ -106,14 +107,14 @@ def test_a_value_without_quotes_is_named(capsys: pytest.CaptureFixture[str], typ
     status, out = explain(capsys, "-f", "-")
     assert status == 1
     assert "left alone: metadata.annotations" in out
-    assert "expected str | null, got float (malformed-pod)" in out
+    assert "expected str | null, got float (malformed-pod)" in " ".join(out.split())
 
 
 def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
     typed("kind: Service\napiVersion: v1\nmetadata: {name: s}\nspec: {ports: []}\n")
     status, out = explain(capsys, "-f", "-")
     assert (status, out.splitlines()[0]) == (0, "The manifests contain no pods.")
-    assert "Service s in namespace default: nothing to do with pods (no-pods)" in out
+    assert "nothing to do with pods (no-pods)" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(
@@ -208,6 +209,8 @@ def test_policies_from_a_directory(capsys: pytest.CaptureFixture[str], tmp_path:
         ["explain", "--policies", POLICIES, "-f", "-", "--inject-shares=yes"],
         ["explain", "--policies", POLICIES, "-f", "/does/not/exist"],
         ["explain", "--policies", "cluster", "--kubeconfig", "/does/not/exist", "-f", POLICIES],
+        ["serve", "--policies", POLICIES, "--settings-namespace", "Not_A_Name"],
+        ["serve", "--policies", POLICIES, "--settings-namespace", ""],
     ],
 )  # fmt: skip
 def test_bad_options_end_with_2_and_one_line(
@@ -221,16 +224,26 @@ def test_bad_options_end_with_2_and_one_line(
     assert captured.err.count("\n") == 1
 
 
-def test_tokens_need_an_api_server(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("--authentication=tokens", "--authentication=tokens"),
+        ("--settings-namespace=kaishare", "--settings-namespace"),
+    ],
+)
+def test_an_option_that_needs_an_api_server_is_named(
+    given: str,
+    named: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/does/not/exist")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     files = ["--policies", POLICIES, "--certs", str(tmp_path / "certs")]
-    assert main(["serve", *files, "--authentication=tokens"]) == 2
-    assert capsys.readouterr().err == (
-        "kaishare-webhook: /does/not/exist: no such kubeconfig; --authentication=tokens needs an API server\n"
-    )
+    assert main(["serve", *files, given]) == 2
+    problem = f"/does/not/exist: no such kubeconfig; {named} needs an API server"
+    assert capsys.readouterr().err == f"kaishare-webhook: {problem}\n"
 
 
 def test_a_missing_certificate_of_the_ops_port_is_named(

@@ -103,7 +103,7 @@ def test_explain_of_denied_pods_with(streams: str, status: int, tmp_path: Path) 
 def test_explain_of_denied_pods_keeps_its_status_when_its_output_pipe_closes(tmp_path: Path) -> None:
     """`explain … | head -1`; the output is longer than a pipe holds."""
     (tmp_path / "pods.yaml").write_text(DENIED * 300)
-    command = [sys.executable, *EXPLAIN.split(), str(tmp_path / "pods.yaml")]
+    command = [sys.executable, *EXPLAIN.split(), str(tmp_path / "pods.yaml"), "-o", "text"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

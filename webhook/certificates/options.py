@@ -47,7 +47,7 @@ def add_certificate_options(parser: argparse.ArgumentParser) -> None:
     own.add_argument(
         "--namespace",
         metavar="NAMESPACE",
-        help="namespace of Secret and Service (default: the service account's)",
+        help="namespace of Secret and Service (default: the service account's, or the kubeconfig context's)",
     )
     own.add_argument(
         "--service",

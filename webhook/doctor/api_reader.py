@@ -1,11 +1,12 @@
 """Reads objects with the caller's rights, and records what could not be read.
 
-An object that cannot be read is never treated as missing.
+An object that cannot be read is never treated as missing. A right that the caller lacks is no problem: a
+developer has rights in a few namespaces only.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
@@ -13,7 +14,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, problem, unknown
-from service.text import MALFORMED, counted, one_line
+from service.text import MALFORMED, counted, listed, one_line
 
 T = TypeVar("T")
 
@@ -59,39 +60,89 @@ class ListSpec:
     without: str
     """The check that fails without the list, as a clause for a message."""
     group: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict, hash=False)
     accept: str = "application/json"
     verb: str = "list"
     is_needed: bool = False
-    """Whether a failed request is a problem; otherwise the finding is unknown."""
+    """Whether a request that fails without an answer about rights is a problem; otherwise it is unknown."""
+    is_namespaced: bool = False
+    """Whether `path` lists a namespaced kind in all namespaces."""
 
     @property
     def right(self) -> str:
         """The RBAC right that the request needs, such as `list queues.scheduling.run.ai`."""
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}{self._place}"
+
+    @property
+    def _place(self) -> str:
+        _, _, rest = self.path.partition("/namespaces/")
+        return f" in {rest.partition('/')[0]}" if rest else ""
+
+    @property
+    def objects(self) -> str:
+        """The objects in a few words, such as `queues` or `pods in kaishare`."""
+        return f"{self.resource}{self._place}"
+
+    def within(self, namespace: str | None) -> "ListSpec":
+        """Return the request for one namespace; the same one for None and for kinds without namespaces."""
+        if namespace is None or not self.is_namespaced:
+            return self
+        prefix, _, plural = self.path.rpartition("/")
+        return replace(self, path=f"{prefix}/namespaces/{namespace}/{plural}")
 
 
 class ApiReader:
     """Lists objects and records failed requests."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, namespace: str | None = None) -> None:
+        """Set the cluster.
+
+        Args:
+            client: for the API server, with the caller's rights.
+            namespace: the only namespace whose objects are listed; None for all.
+        """
         self.client = client
-        self._refused: defaultdict[tuple[str, bool], dict[str, None]] = defaultdict(dict)
-        """Missing rights in order, by failed check and by whether that is a problem."""
+        self.namespace = namespace
+        self._refused: defaultdict[str, dict[ListSpec, None]] = defaultdict(dict)
+        """Requests that RBAC denied, in order, by failed check."""
         self._failed: dict[CheckResult, None] = {}
 
     @property
+    def is_limited(self) -> bool:
+        """Whether the caller sees some namespaces only, as a developer: one is named, or a list is denied."""
+        denied = (spec for specs in self._refused.values() for spec in specs)
+        return self.namespace is not None or any(spec.resource == "namespaces" for spec in denied)
+
+    @property
     def missing(self) -> Iterator[CheckResult]:
-        """The findings about failed requests, each once; missing rights for one check share a line."""
-        for (without, is_needed), rights in self._refused.items():
-            make = problem if is_needed else unknown
-            missing = ", ".join(rights)
-            yield make("rights", f"{without}: the caller may not {missing}", f"grant the right to {missing}")
+        """The findings about failed requests, each once.
+
+        Missing rights for one check share a line. A caller who sees some namespaces only gets one line.
+        """
+        if self._refused and self.is_limited:
+            objects = {spec.objects for specs in self._refused.values() for spec in specs}
+            yield unknown(
+                "rights",
+                f"not visible to you: {listed(objects)}; the checks of these objects did not run",
+                ""
+                if self.namespace
+                else "kaishare doctor -n NAMESPACE checks one namespace with your rights",
+            )
+        else:
+            for without, specs in self._refused.items():
+                rights = ", ".join(dict.fromkeys(spec.right for spec in specs))
+                yield unknown(
+                    "rights", f"{without}: the caller may not {rights}", f"grant the right to {rights}"
+                )
         yield from self._failed
 
     def record(self, finding: CheckResult) -> None:
         """Add a finding about something that the cluster does not show."""
         self._failed[finding] = None
+
+    def refuse(self, spec: ListSpec) -> None:
+        """Record a request that RBAC denied."""
+        self._refused[spec.without][spec] = None
 
     async def list(self, spec: ListSpec, read: Callable[[bytes], T | None]) -> ListResult[T]:
         """List all objects of a kind.
@@ -100,6 +151,7 @@ class ApiReader:
             spec: the request.
             read: decodes an object's JSON; returns None to omit the object; may raise msgspec's errors.
         """
+        spec = spec.within(self.namespace)
         items: list[T] = []
         count = unreadable = 0
         extent = Completeness.WHOLE
@@ -157,7 +209,7 @@ class ApiReader:
 
     def _error(self, spec: ListSpec, error: Exception) -> None:
         if isinstance(error, ApiError) and error.status == _FORBIDDEN:
-            self._refused[spec.without, spec.is_needed][spec.right] = None
+            self.refuse(spec)
         else:
             self._fail(spec, f"{one_line(str(error))}: {spec.without}")
 

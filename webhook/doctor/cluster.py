@@ -1,6 +1,6 @@
 """Reads the state of a cluster that the checks of `doctor` evaluate."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -14,9 +14,16 @@ from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.pod import Quantity
 from kube.objects import ObjectMeta
 from kube.watch import METADATA_ONLY
-from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
-from webhook.doctor.default_mode import read_default_mode
+from service.command import UsageError
+from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
 from webhook.doctor.pod_groups import PodGroup, gpu_amount, list_pod_groups
+from webhook.doctor.settings import (
+    UNKNOWN_SETTINGS,
+    RunningSettings,
+    read_running_settings,
+    webhook_namespace,
+)
+from webhook.doctor.webhook_pods import UNREAD_PODS, WebhookPod, list_webhook_pods
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
 from webhook.registration.objects import Webhook, WebhookConfiguration, read_configuration
@@ -148,8 +155,23 @@ class Cluster:
     installation: Installation | None
     """The installation of KAI; None if KAI's pods could not be listed."""
     kai_namespace: str
-    default_mode: Mode = Mode.DEFAULT
-    """The mode of namespaces that name none."""
+    namespace: str | None = None
+    """The only namespace that was read; None for all."""
+    running: RunningSettings = UNKNOWN_SETTINGS
+    """The settings of the running webhook."""
+    webhook_pods: ListResult[WebhookPod] = UNREAD_PODS
+    """The webhook's pods, in the namespace that the API server calls."""
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether kaishare's webhook is certainly not installed: neither configuration exists."""
+        lists = (self.mutating, self.validating)
+        return all(listed.is_known for listed in lists) and not (self.our_mutating or self.our_validating)
+
+    @property
+    def default_mode(self) -> Mode:
+        """The mode of namespaces that name none."""
+        return self.running.rules.default_mode
 
     @property
     def our_mutating(self) -> WebhookConfiguration | None:
@@ -173,8 +195,12 @@ class Cluster:
 
     @property
     def excluded(self) -> frozenset[str]:
-        """Namespaces that kaishare's webhook configuration excludes by name."""
-        return EXCLUDED_NAMESPACES if self.mutate is None else excluded_by(self.mutate)
+        """Namespaces that kaishare's webhook configuration or the running webhook excludes by name."""
+        by_webhook = self.running.knows("excluded_namespaces")
+        excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
+        if self.mutate is not None:
+            return excluded | excluded_by(self.mutate)
+        return excluded if by_webhook else EXCLUDED_NAMESPACES
 
     @property
     def managed(self) -> dict[str, Namespace]:
@@ -250,34 +276,59 @@ async def list_queues(reader: ApiReader) -> ListResult[Queue]:
 
 
 async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None = None) -> Cluster:
-    """Read the state of the cluster.
+    """Read the state of the cluster; with a reader for one namespace, only the part that concerns it.
 
     Args:
         reader: for the API server.
         name: expected name of kaishare's webhook configurations.
-        default_mode: the webhook's --default-mode; None reads it from the webhook's Deployment.
+        default_mode: the webhook's --default-mode; None reads it from the cluster.
     """
     mutating = await reader.list(_MUTATING, read_configuration)
-    mode = default_mode or await read_default_mode(reader, _ours(mutating, name, MUTATE))
     validating = await reader.list(_VALIDATING, read_configuration)
-    namespaces = await reader.list(_NAMESPACES, partial(_namespace, mode))
-    queues = await list_queues(reader)
-    pod_groups = await list_pod_groups(reader)
-    priorities = await reader.list(_PRIORITIES, lambda item: _named(item).metadata.name)
+    own = _ours(mutating, name, MUTATE)
+    running, pods = RunningSettings(default_mode=default_mode), UNREAD_PODS
+    if own is not None or not mutating.is_known:
+        webhook = webhook_namespace(own)
+        running = await read_running_settings(reader, webhook, default_mode)
+        pods = await list_webhook_pods(reader, webhook)
+    read = partial(_namespace, running.rules.default_mode)
     kai_namespace = _kai_namespace(mutating)
-    pods = await reader.list(replace(_KAI_PODS, path=f"/api/v1/namespaces/{kai_namespace}/pods"), _kai_pod)
+    kai_pods = await reader.list(
+        replace(_KAI_PODS, path=f"/api/v1/namespaces/{kai_namespace}/pods"), _kai_pod
+    )
     return Cluster(
         name=name,
         mutating=mutating,
         validating=validating,
-        namespaces=namespaces,
-        queues=queues,
-        pod_groups=pod_groups,
-        priorities=priorities,
-        installation=Installation.seen_in(pods.items) if pods.is_known else None,
+        namespaces=await _list_namespaces(reader, read),
+        queues=await list_queues(reader),
+        pod_groups=await list_pod_groups(reader),
+        priorities=await reader.list(_PRIORITIES, lambda item: _named(item).metadata.name),
+        installation=Installation.seen_in(kai_pods.items) if kai_pods.is_known else None,
         kai_namespace=kai_namespace,
-        default_mode=mode,
+        namespace=reader.namespace,
+        running=running,
+        webhook_pods=pods,
     )
+
+
+async def _list_namespaces(
+    reader: ApiReader, read: Callable[[bytes], Namespace | None]
+) -> ListResult[Namespace]:
+    """List the namespaces with policy labels; the reader's own namespace is fetched by its name.
+
+    Raises:
+        UsageError: the reader's namespace does not exist.
+    """
+    if reader.namespace is None:
+        return await reader.list(_NAMESPACES, read)
+    spec = replace(_NAMESPACES, verb="get", without="the policy was not checked")
+    answer = await reader.get(spec, reader.namespace, lambda item: (read(item),))
+    if answer is None:
+        raise UsageError(f"namespace {reader.namespace} does not exist")
+    if isinstance(answer, Completeness):
+        return ListResult()
+    return ListResult(tuple(filter(None, answer)), Completeness.WHOLE)
 
 
 def _ours(listed: ListResult[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:

@@ -26,6 +26,8 @@ from webhook.doctor.owners import owner_findings
 from webhook.doctor.queues import queue_findings
 from webhook.doctor.registration import registration_findings
 from webhook.doctor.serving import serving_findings
+from webhook.doctor.settings import settings_findings
+from webhook.doctor.webhook_pods import webhook_pod_findings
 from webhook.doctor.workloads import WORKLOAD_KINDS, workload_findings
 from webhook.policy.labels import Mode
 from webhook.registration.configurations import CONFIGURATION_NAME
@@ -41,7 +43,7 @@ class DoctorSettings:
     output: str = "text"
     """`text` or `json`."""
     default_mode: Mode | None = None
-    """The webhook's --default-mode; None reads it from the webhook's Deployment."""
+    """The webhook's --default-mode; None reads it from the cluster."""
 
 
 def run(settings: DoctorSettings) -> int:
@@ -73,7 +75,7 @@ async def examine(
     Args:
         access: the API server and the caller's credentials.
         configuration: name of kaishare's webhook configurations.
-        default_mode: the webhook's --default-mode; None reads it from the webhook's Deployment.
+        default_mode: the webhook's --default-mode; None reads it from the cluster.
     """
     async with KubeClient(access) as client:
         reached = await reach(client, without="nothing else was checked")
@@ -82,37 +84,59 @@ async def examine(
             return
         reader = ApiReader(client)
         cluster = await read_cluster(reader, configuration, default_mode)
-        async for finding in _findings(reader, cluster, is_inside=isinstance(access, InCluster)):
+        async for finding in webhook_findings(reader, cluster, is_inside=isinstance(access, InCluster)):
             yield finding
         for finding in reader.missing:
             yield finding
 
 
-async def _findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> AsyncIterator[CheckResult]:
+async def webhook_findings(
+    reader: ApiReader, cluster: Cluster, *, is_inside: bool
+) -> AsyncIterator[CheckResult]:
+    """Run the checks of the webhook, its policies and KAI.
+
+    Args:
+        reader: for the API server; records what could not be read.
+        cluster: the state of the cluster.
+        is_inside: whether doctor runs in the cluster, where pod addresses lead to the pods.
+    """
     for finding in registration_findings(cluster):
         yield finding
-    hooks = [
-        hook
-        for configuration in (cluster.our_mutating, cluster.our_validating)
-        if configuration
-        for hook in configuration.hooks
-    ]
-    async for finding in serving_findings(reader, hooks, is_inside=is_inside, now=datetime.now(UTC)):
-        yield finding
-    for finding in namespace_findings(cluster):
+    if not cluster.is_absent:
+        hooks = [
+            hook
+            for configuration in (cluster.our_mutating, cluster.our_validating)
+            if configuration
+            for hook in configuration.hooks
+        ]
+        for finding in webhook_pod_findings(cluster.webhook_pods):
+            yield finding
+        async for finding in serving_findings(reader, hooks, is_inside=is_inside, now=datetime.now(UTC)):
+            yield finding
+    async for finding in policy_findings(reader, cluster):
         yield finding
     async for finding in guard_findings(reader, cluster):
-        yield finding
-    async for finding in dry_run_findings(reader.client, cluster):
         yield finding
     for finding in kai_findings(cluster):
         yield finding
     classes = runtime_classes(cluster.installation) if cluster.installation else {}
     async for finding in runtime_class_findings(reader, classes):
         yield finding
-    for finding in queue_findings(cluster, await _served(reader, cluster)):
-        yield finding
     async for finding in accounting_findings(reader, cluster):
+        yield finding
+
+
+async def policy_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
+    """Run the checks of the policies and of the workloads in their namespaces."""
+    if not cluster.is_absent:
+        for finding in settings_findings(cluster.running):
+            yield finding
+    for finding in namespace_findings(cluster):
+        yield finding
+    if not cluster.is_absent:
+        async for finding in dry_run_findings(reader.client, cluster):
+            yield finding
+    for finding in queue_findings(cluster, await _served(reader, cluster)):
         yield finding
     async for finding in workload_findings(reader, cluster):
         yield finding

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
 
@@ -72,3 +73,10 @@ def minimal_pod(**metadata: Mapping[str, str]) -> dict[str, Any]:
             ],
         },
     }
+
+
+def with_gpu(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod with a request for one whole GPU."""
+    (container,) = pod["spec"]["containers"]
+    container["resources"]["limits"][keys.GPU_RESOURCE] = "1"
+    return pod

@@ -2,22 +2,27 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kai import keys
-from kai.installation import Installation
+from kai.installation import Installation, SharingMode
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined, listed, one_line
 from webhook.doctor.api_reader import Completeness
 from webhook.doctor.cluster import Cluster
+from webhook.doctor.kai_release import version_finding
 from webhook.registration.objects import WebhookConfiguration
 
-_VERSION: Final = "KAI's version"
 _SHARING: Final = "KAI's GPU sharing"
 _LABEL: Final = "KAI's queue label"
 _ADMISSION: Final = "KAI's webhook"
 _RUNTIME_CLASS: Final = "RuntimeClass"
+_MODES: Final[Mapping[SharingMode, str]] = {
+    SharingMode.NON_MEMORY_ENFORCED: "on, without memory limits (NonMemoryEnforced)",
+    SharingMode.HAMI_CORE: "on, with limits enforced by HAMi-core (HamiCore)",
+    SharingMode.NV_FRACTIONS: "on, with limits enforced by NVIDIA's runtime (NvFractions)",
+}
 _SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 
 
@@ -25,7 +30,7 @@ def kai_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield findings about the KAI installation and its effect on managed namespaces."""
     installed = cluster.installation
     if installed is not None:
-        yield _version(installed, cluster.kai_namespace)
+        yield version_finding(installed, cluster)
         yield _sharing(installed, cluster)
         yield from _label(installed)
     if cluster.mutating.is_known:
@@ -69,44 +74,46 @@ def matched_schedulers(cluster: Cluster) -> set[str]:
     return {name for expression in conditions for name in _SCHEDULER.findall(expression)}
 
 
-def _version(installed: Installation, namespace: str) -> CheckResult:
-    if not installed.programs:
-        return unknown(
-            _VERSION,
-            f"no KAI pods found in namespace {one_line(namespace)}",
-            "install KAI; inside a vCluster, KAI may run on the host",
-        )
-    if not installed.versions:
-        return unknown(
-            _VERSION,
-            f"version not found in image tags: {listed(installed.images)}",
-            "set the webhook's option --kai-version",
-        )
-    if len(installed.versions) > 1:
-        versions = " and ".join(map(str, installed.versions))
-        return problem(_VERSION, f"{versions} are installed together", "finish or undo the upgrade of KAI")
-    (version,) = installed.versions
-    return ok(_VERSION, f"{version}; run the webhook with --kai-version {version}")
-
-
 def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:
-    if installed.shares_gpus is None:
+    """Return a finding about KAI's sharing mode, and whether the webhook's --inject-shares fits it."""
+    modes = installed.sharing_modes
+    if not modes:
         return unknown(_SHARING, f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}")
-    if installed.shares_gpus:
-        return ok(_SHARING, "on, with limits enforced by HAMi-core" if installed.has_hami else "on")
+    if len(modes) > 1:
+        return unknown(
+            _SHARING,
+            f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}",
+            "run doctor again when the rollout of KAI has ended",
+        )
+    (mode,) = modes
+    is_injecting = cluster.running.rules.inject_shares if cluster.running.knows("inject_shares") else None
+    if mode is SharingMode.DISABLED:
+        return _without_sharing(installed, cluster, is_injecting=is_injecting)
+    if is_injecting is False:
+        return warning(
+            _SHARING,
+            f"{_MODES[mode]}, but the webhook gives no shares: it runs with --inject-shares=false",
+            "install kaishare with webhook.injectShares=true",
+        )
+    return ok(_SHARING, _MODES[mode])
+
+
+def _without_sharing(installed: Installation, cluster: Cluster, *, is_injecting: bool | None) -> CheckResult:
+    if is_injecting is False:
+        return ok(_SHARING, "off, and the webhook gives no shares (--inject-shares=false)")
+    message = "off: KAI refuses every pod with a share"
     sharing = [
         name
         for name, namespace in cluster.managed.items()
         if namespace.policy and (namespace.policy.share or namespace.policy.sizes)
     ]
-    message = "off: KAI refuses every pod with a share"
     if sharing:
         return problem(
             _SHARING,
             f"{message}, and policies give shares to pods of {listed(sharing)}",
-            "install KAI with global.gpuSharing=true, or run the webhook with --inject-shares=false",
+            f"install KAI with {installed.sharing_values}, or kaishare with webhook.injectShares=false",
         )
-    return warning(_SHARING, message, "install KAI with global.gpuSharing=true")
+    return warning(_SHARING, message, f"install KAI with {installed.sharing_values}")
 
 
 def _label(installed: Installation) -> Iterator[CheckResult]:

@@ -4,41 +4,20 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from kai import keys
-from kube.objects import ObjectMeta
 from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster, Namespace
+from webhook.explain.limit_ranges import decode_defaults
 
 _CHECK: Final = "limit ranges"
 _LIMIT_RANGES: Final = ListSpec(
     resource="limitranges",
     path="/api/v1/limitranges",
     without=f"LimitRanges with a default for {keys.GPU_RESOURCE} were not checked",
+    is_namespaced=True,
 )
-
-Amounts = dict[str, str | int] | None
-
-
-class _Limits(Struct, frozen=True):
-    default: Amounts = None
-    requests: Amounts = msgspec.field(name="defaultRequest", default=None)
-
-
-class _Spec(Struct, frozen=True):
-    limits: list[_Limits] | None = None
-
-
-class _LimitRange(Struct, frozen=True):
-    metadata: ObjectMeta
-    spec: _Spec = _Spec()
-
-
-_limit_range = msgspec.json.Decoder(_LimitRange).decode
 
 
 async def limit_range_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
@@ -60,10 +39,7 @@ async def limit_range_findings(reader: ApiReader, cluster: Cluster) -> AsyncIter
 
 def _with_gpu_default(item: bytes, managed: Mapping[str, Namespace]) -> str | None:
     """Return a LimitRange's name if it has a default for GPUs and its namespace is managed."""
-    limit_range = _limit_range(item)
-    if limit_range.metadata.namespace not in managed:
+    defaults = decode_defaults(item)
+    if defaults.namespace not in managed or not defaults.names(keys.GPU_RESOURCE):
         return None
-    for limits in limit_range.spec.limits or ():
-        if keys.GPU_RESOURCE in (limits.default or {}) or keys.GPU_RESOURCE in (limits.requests or {}):
-            return f"{limit_range.metadata.namespace}/{limit_range.metadata.name}"
-    return None
+    return f"{defaults.namespace}/{defaults.name}"

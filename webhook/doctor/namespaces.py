@@ -1,17 +1,24 @@
 """Checks of namespaces: their policy labels, and whether the API server calls the webhook for them. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kai import keys
+from kai.own_labels import INJECT, MODE
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
+from webhook.registration.objects import Webhook
 
 _POLICIES: Final = "policies"
 _MANAGED: Final = "managed namespaces"
+_ENFORCE: Final = "enforce"
+_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, "kubernetes.io/metadata.name"})
+"""Keys of the chart's namespaceSelector."""
+_PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
 
 
 def namespace_findings(cluster: Cluster) -> Iterator[CheckResult]:
@@ -28,8 +35,10 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
     if not policies:
         yield warning(
             _MANAGED,
-            f"none: no namespace has the label {keys.QUEUE_LABEL}",
-            f"label a namespace: kubectl label namespace NAME {keys.QUEUE_LABEL}=QUEUE",
+            f"{cluster.namespace} lacks the label {keys.QUEUE_LABEL}: kaishare leaves its pods alone"
+            if cluster.namespace
+            else f"none: no namespace has the label {keys.QUEUE_LABEL}",
+            f"kubectl label namespace {cluster.namespace or 'NAME'} {keys.QUEUE_LABEL}=QUEUE",
         )
         return
     excluded = policies.keys() & cluster.excluded
@@ -60,29 +69,49 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
 def _not_selected(cluster: Cluster, managed: dict[str, Namespace]) -> Iterator[CheckResult]:
     """Yield problems for managed namespaces that the webhook configurations do not select."""
     if cluster.mutate is not None:
-        selector = cluster.mutate.namespace_selector
-        missed = [name for name, namespace in managed.items() if not selector.matches(namespace.labels)]
-        if missed:
-            yield problem(
-                _MANAGED,
-                f"{listed(missed)}: not selected by the namespaceSelector of {cluster.mutate.name}",
-                "upgrade the chart to this version",
-            )
+        yield from _hidden(_MANAGED, cluster.mutate, managed)
     enforced, hook = cluster.enforced, cluster.validate_pods
-    if cluster.validating.is_known:
-        missed = [
-            name
-            for name, namespace in enforced.items()
-            if hook is None or not hook.namespace_selector.matches(namespace.labels)
-        ]
-        if missed:
-            yield problem(
-                "enforce",
-                f"{listed(missed)}: {keys_mode('enforce')}, but no validating webhook selects them",
-                "upgrade the chart to this version",
-            )
-        elif enforced:
-            yield ok("enforce", f"{counted(len(enforced), 'namespace')}: {listed(enforced)}")
+    if cluster.validating.is_known and enforced:
+        if hook is None:
+            what = f"{listed(enforced)}: {keys_mode('enforce')}, but no validating webhook exists"
+            yield problem(_ENFORCE, what, "upgrade the chart to this version")
+            return
+        hidden = list(_hidden(_ENFORCE, hook, enforced))
+        yield from hidden
+        if not hidden:
+            yield ok(_ENFORCE, f"{counted(len(enforced), 'namespace')}: {listed(enforced)}")
+
+
+def _hidden(check: str, hook: Webhook, namespaces: Mapping[str, Namespace]) -> Iterator[CheckResult]:
+    """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
+    by_requirement: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, namespace in namespaces.items():
+        for requirement in hook.namespace_selector.unmet(namespace.labels):
+            by_requirement[requirement.key, str(requirement)].append(name)
+    for (key, wanted), names in sorted(by_requirement.items()):
+        labels = {namespaces[name].labels[key] for name in names if key in namespaces[name].labels}
+        has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
+        yield problem(
+            check,
+            f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)};"
+            f" they {one_line(has)}",
+            _advice(key, is_present=bool(labels)),
+        )
+    foreign = [line for line in hook.object_selector.unmet({}) if line.key != INJECT]
+    if foreign and namespaces:
+        wanted = listed(list(map(str, foreign)))
+        yield problem(
+            check,
+            f"pods are hidden from {hook.name}: its objectSelector requires {wanted}",
+            f"remove the requirement from the configuration, or label the pods{_PLATFORM}",
+        )
+
+
+def _advice(key: str, *, is_present: bool) -> str:
+    if key in _OWN_KEYS:
+        return "upgrade the chart to this version"
+    do = f"remove the label {key} from" if is_present else f"set the label {key} on"
+    return f"{do} the namespaces, or remove the requirement from the webhook configuration{_PLATFORM}"
 
 
 def keys_mode(value: str) -> str:

@@ -56,6 +56,7 @@ async def owner_findings(
             group=group,
             path=f"/apis/{group}/{version}/{resource}" if group else f"/api/{version}/{resource}",
             accept=METADATA_ONLY,
+            is_namespaced=True,
             without="owners of workloads that are not namespaced were not checked",
         )
         objects = await reader.list(spec, partial(_with_owner, managed=managed, resource=resource))

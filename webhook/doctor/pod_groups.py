@@ -22,6 +22,7 @@ _POD_GROUPS: Final = ListSpec(
     group="scheduling.run.ai",
     path="/apis/scheduling.run.ai/v2alpha2/podgroups",
     without="the queues of running pods were not checked",
+    is_namespaced=True,
 )
 
 

@@ -19,6 +19,7 @@ from webhook.registration.configurations import (
 from webhook.registration.objects import LabelSelector, Webhook, WebhookConfiguration
 from webhook.registration.order import Mutator, called_before_us
 
+_INSTALLATION: Final = "installation"
 _ORDER: Final = "order"
 _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 """Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
@@ -26,7 +27,6 @@ _REMEDY: Final = "upgrade the chart to this version, or restore the configuratio
 _REQUIRED: Final = {
     "rules": "rules",
     "match_conditions": "matchConditions",
-    "object_selector": "objectSelector",
     "reinvocation_policy": "reinvocationPolicy",
     "match_policy": "matchPolicy",
     "side_effects": "sideEffects",
@@ -38,6 +38,14 @@ _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "tim
 
 def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield findings about the existence, content and order of both configurations."""
+    if cluster.is_absent:
+        yield problem(
+            _INSTALLATION,
+            f"kaishare's webhook is not installed here: no configuration {one_line(cluster.name)} exists",
+            "kaishare doctor --pre checks what an installation needs; for another name give"
+            " --webhook-configuration",
+        )
+        return
     for kind, configurations, own, build in (
         ("MutatingWebhookConfiguration", cluster.mutating, cluster.our_mutating, mutating_configuration),
         (
@@ -104,15 +112,22 @@ def _differences(check: str, actual: Webhook, expected: Webhook) -> Iterator[Che
         difference = _condition_difference(actual, expected)
         yield problem(check, f"{actual.name} has unexpected matchConditions: {difference}", _REMEDY)
     differences = list(_field_differences(actual, expected, _REQUIRED))
-    if _namespace_requirements(actual) != _namespace_requirements(expected):
-        differences.append("namespaceSelector differs")
+    more = []
+    for field in ("namespaceSelector", "objectSelector"):
+        actual_selector, expected_selector = (_selector(hook, field) for hook in (actual, expected))
+        lacking = expected_selector.beyond(actual_selector)
+        if lacking:
+            differences.append(f"{field} lacks {listed(list(map(str, lacking)))}")
+        beyond = actual_selector.beyond(expected_selector)
+        if beyond:
+            more.append(f"{field} also requires {listed(list(map(str, beyond)))}")
     client = actual.client_config
     path = client.service.path if client.service else client.url or ""
     if not path.rstrip("/").endswith(PATHS[expected.name]):
         differences.append(f"its path is {_formatted(path)}, which must end in {PATHS[expected.name]}")
     if differences:
         yield problem(check, f"{actual.name}: {joined(differences)}", _REMEDY)
-    adjusted = list(_field_differences(actual, expected, _ADJUSTABLE))
+    adjusted = [*_field_differences(actual, expected, _ADJUSTABLE), *more]
     if adjusted:
         yield warning(check, f"{actual.name}: {joined(adjusted)}")
 
@@ -121,22 +136,11 @@ def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, 
     """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
     for field, title in fields.items():
         value, expected_value = getattr(actual, field), getattr(expected, field)
-        if field != "match_conditions" and not _is_equal(value, expected_value):
+        if field != "match_conditions" and value != expected_value:
             yield f"{title} is {_formatted(value)}, not {_formatted(expected_value)}"
 
 
-def _is_equal(actual: Any, expected: Any) -> bool:
-    if isinstance(actual, LabelSelector) and isinstance(expected, LabelSelector):
-        return actual.requirements == expected.requirements
-    return bool(actual == expected)
-
-
 def _formatted(value: Any) -> str:
-    if isinstance(value, LabelSelector):
-        lines = (
-            f"{key} {operator} {' '.join(values)}" for key, operator, values in sorted(value.requirements)
-        )
-        return one_line(joined(lines)) or "empty"
     if isinstance(value, str | int):
         return one_line(str(value)) or "empty"
     return one_line(msgspec.json.encode(value).decode())
@@ -155,17 +159,14 @@ def _condition_difference(actual_hook: Webhook, expected_hook: Webhook) -> str:
     return joined(f"{kind}: {listed(names)}" for kind, names in parts.items() if names) or "in another order"
 
 
-def _namespace_requirements(hook: Webhook) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-    """Return the namespaceSelector's requirements without the list of excluded names.
-
-    The administrator may choose that list.
-    """
-    names = tuple(sorted(excluded_by(hook)))
-    return frozenset(
-        requirement
-        for requirement in hook.namespace_selector.requirements
-        if not names or requirement[2] != names
-    )
+def _selector(hook: Webhook, field: str) -> LabelSelector:
+    """Return a selector; the namespaceSelector comes without the excluded names, which may be chosen."""
+    if field == "objectSelector":
+        return hook.object_selector
+    names = excluded_by(hook)
+    selector = hook.namespace_selector
+    kept = [line for line in selector.expressions or () if not names or set(line.values or ()) != names]
+    return LabelSelector(selector.labels, kept)
 
 
 def _order(cluster: Cluster) -> Iterator[CheckResult]:

@@ -82,6 +82,7 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterato
             path=f"/apis/{group}/{version}/{resource}",
             params={"labelSelector": keys.QUEUE_LABEL},
             accept=METADATA_ONLY,
+            is_namespaced=True,
             without="queue labels of workloads were not checked",
         )
         workloads = await reader.list(spec, partial(_misplaced_owner, managed=managed, kind=resource))

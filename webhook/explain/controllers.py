@@ -97,6 +97,31 @@ def _with(container: Any, variables: list[dict[str, str]], added: Additions) -> 
     return {**container, "env": [*(container.get("env") or ()), *variables]}
 
 
+def with_names(spec: Any, api_version: str) -> Any:
+    """Return a pod's spec with the names that a controller gives to containers without one.
+
+    Only Knative Serving is known to do so (v1.12 pkg/apis/serving/v1/revision_defaults.go; the name is that
+    of its default configuration). The spec of another group is returned as it is.
+    """
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    if not isinstance(containers, list) or group_of(api_version) != _KNATIVE:
+        return spec
+    names = [f"{_USER_CONTAINER}-{index}" for index in range(len(containers))]
+    if len(containers) == 1:
+        names = [_USER_CONTAINER]
+    named = [
+        {**container, "name": name}
+        if isinstance(container, dict) and not container.get("name")
+        else container
+        for container, name in zip(containers, names, strict=True)
+    ]
+    return {**spec, "containers": named}
+
+
+_KNATIVE: Final = "serving.knative.dev"
+_USER_CONTAINER: Final = "user-container"
+
+
 def _map(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -304,15 +329,19 @@ def _job_set(workload: _Workload) -> Additions | None:
 
 def _leader_worker_set(workload: _Workload) -> Additions | None:
     groups = _map(workload.spec.get("leaderWorkerTemplate"))
-    if workload.path == ("spec", "leaderWorkerTemplate", "leaderTemplate"):
+    size = _count(groups.get("size"))
+    is_leader = workload.path == ("spec", "leaderWorkerTemplate", "leaderTemplate")
+    is_worker = workload.path == ("spec", "leaderWorkerTemplate", "workerTemplate")
+    if is_leader or (is_worker and size == 1 and groups.get("leaderTemplate") is None):
+        # The leader of a group without workers is made from their template.
         labels = {f"{_LWS}/worker-index": "0", **stateful_set_labels(workload.name, {})}
-    elif workload.path == ("spec", "leaderWorkerTemplate", "workerTemplate"):
+    elif is_worker:
         by_set = stateful_set_labels(f"{workload.name}-0", {"ordinals": {"start": 1}})
         labels = {f"{_LWS}/group-index": "0", f"{_LWS}/group-key": HASH, **by_set}
     else:
         return None
     labels |= {f"{_LWS}/name": workload.name, f"{_LWS}/template-revision-hash": HASH}
-    annotations = {f"{_LWS}/size": str(_count(groups.get("size")))}
+    annotations = {f"{_LWS}/size": str(size)}
     return Additions(labels=labels, annotations=annotations, owner=_STATEFUL_SET)
 
 

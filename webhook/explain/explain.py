@@ -6,22 +6,45 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from kai import keys
+from kai.own_labels import REASON, SIZE
 from kai.pod import MalformedPod, Owner, PodView, decode_pod
 from service.documents import DocumentError
 from service.text import one_line, quoted
-from webhook.explain.kinds import is_kustomization, kind_problem, makes_no_pods, workload_kind
+from webhook.explain.amounts import RunningPods
+from webhook.explain.api_server import filled_in, normalized
+from webhook.explain.kinds import (
+    is_kustomization,
+    is_kustomize_file,
+    kind_problem,
+    makes_no_pods,
+    workload_kind,
+)
+from webhook.explain.limit_ranges import ContainerDefaults
 from webhook.explain.manifests import (
     FoundPod,
+    Place,
     TemplateError,
     as_json,
     find_pods,
     gpu_requests,
     list_items,
 )
-from webhook.explain.sources import ManifestSource, SourceDocument
+from webhook.explain.server_answer import ServerAnswer
+from webhook.explain.sources import LineFinder, ManifestSource, SourceDocument
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
-from webhook.policy.decide import MOST_WARNINGS, Rules, exempt, malformed
+from webhook.policy.decide import (
+    MOST_WARNINGS,
+    Changes,
+    Decision,
+    GpuKey,
+    Rules,
+    exempt,
+    has_policy_share,
+    malformed,
+)
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.patch import Operation, apply_to_document, operations
@@ -33,14 +56,41 @@ _USER: Final = Requester("")
 _NAME_SHOWN: Final = 63
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierChange:
+    """The change that the webhook made to a live pod at its creation, as the pod's annotations tell it."""
+
+    reason: str
+    """The annotation kaishare.dev/reason, which the pod's author may have written."""
+    size: str | None
+    """The annotation kaishare.dev/size; None if there is none."""
+    is_current: bool
+    """Whether the pod's share is the one that the policy gives now."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExplainedPod:
     """One pod of a manifest, with the decision and verdict about it."""
 
     pod: FoundPod
+    object_place: Place
+    """Place in the document that a report names: the object's; the template's, if the object has several."""
     namespace: str
     policy: NamespacePolicy | None
+    created: dict[str, Any]
+    """The pod as its creator sends it."""
     mutation: Mutation
+    """The first decision about the pod as the API server passes it to webhooks."""
+    final: Mapping[str, Any]
+    """That pod after the patch, and after what the API server and a second decision make of it."""
+    outcome: Mapping[str, Any]
+    """The same; in mode observe, with the patch that is held back."""
+    earlier: EarlierChange | None = None
+    """The change at the creation of a live pod; None for a template, and for a pod without one."""
+    server: ServerAnswer | None = None
+    """The API server's answer to a creation by dry run; None if it was not asked."""
+    running: RunningPods | None = None
+    """The workload's pods in the cluster; None if they were not counted."""
     verdict: Verification | None
     """The verdict of the validating webhook about the patched pod; None if the pod cannot be read."""
     warnings: tuple[Finding, ...]
@@ -50,7 +100,8 @@ class ExplainedPod:
         """The patch of the pod or template as written; mode observe does not send it."""
         if not self.mutation.planned:
             return ()
-        return tuple(operations(self.mutation.decision.changes, _decoded(self.pod.template)))
+        pod = _decoded(self.pod.template)
+        return tuple(operations(_without_filled_in(self.mutation.decision.changes, pod), pod))
 
     @property
     def sent(self) -> Sequence[Operation]:
@@ -72,7 +123,13 @@ class ExplainedPod:
         """Whether the pod cannot be created as written, or its decision failed its own check."""
         decision = self.mutation.decision
         is_malformed = decision.reason is Reason.MALFORMED_POD
-        return self.is_denied or is_malformed or decision.action is Action.ERROR
+        has_failed = decision.action is Action.ERROR and self.is_decided
+        return self.is_denied or is_malformed or has_failed
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether there is a decision: the policy of the pod's namespace could be read."""
+        return self.mutation.decision.reason is not Reason.POLICY_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +140,10 @@ class UnexplainedObject:
     name: str
     namespace: str
     code: str
-    """`no-pods`, `pods-not-predictable` or `kustomize-file`."""
+    """`no-pods`, `pods-not-predictable`, `kustomize-file`, or `unreadable` for an object of a cluster."""
     message: str
+    place: Place = ()
+    """Place of the object in its document."""
     gpu_requests: Sequence[str] = field(default_factory=list)
     """Paths outside of pod templates that name a GPU resource."""
 
@@ -96,10 +155,11 @@ class UnexplainedObject:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedDocument:
-    """One document of an input, with its pods and the objects whose pods are not known, in order."""
+    """One document of an input, or objects of a cluster, with their pods in order."""
 
-    source: ManifestSource
-    document: SourceDocument
+    source: ManifestSource | None
+    document: SourceDocument | None
+    """None, as `source`, for objects of a cluster."""
     items: Sequence[ExplainedPod | UnexplainedObject]
 
     @property
@@ -108,54 +168,57 @@ class ExplainedDocument:
         return (item for item in self.items if isinstance(item, ExplainedPod))
 
 
-def explain(
-    sources: Iterable[ManifestSource],
-    *,
-    namespace: str,
-    policies: Mapping[str, NamespacePolicy],
-    rules: Rules,
-) -> Iterator[ExplainedDocument]:
+def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterator[ExplainedDocument]:
     """Decide about every pod of the documents as the server would.
-
-    Args:
-        sources: the manifests.
-        namespace: the namespace of objects that name none.
-        policies: policies by namespace.
-        rules: the administrator's settings.
 
     Raises:
         DocumentError: a document is no Kubernetes object, is a workload without a readable pod template, or
             contains a value that JSON cannot represent.
     """
-    explainer = _Explainer(namespace, policies, rules)
     for source in sources:
         for document in source.documents:
             try:
                 items = [
                     item
                     for value, place in list_items(document.value)
-                    for item in explainer.explain(value, place)
+                    for item in explainer.explain(value, place, source.file_name)
                 ]
             except TemplateError as error:
-                line = source.line_of(document, error.place)
+                line = LineFinder(source).line_of(document, error.place)
                 raise DocumentError(f"{source.name}, line {line}: {error}") from None
             yield ExplainedDocument(source, document, items)
 
 
 @dataclass(frozen=True, slots=True)
-class _Explainer:
+class Explainer:
+    """Decides about the pods of objects."""
+
     namespace: str
+    """The namespace of objects that name none."""
     policies: Mapping[str, NamespacePolicy]
+    """Policies by namespace."""
     rules: Rules
+    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
+    """Defaults of LimitRanges by namespace."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
 
     def explain(
-        self, document: Any, place: tuple[str | int, ...]
+        self, document: Any, place: Place = (), file_name: str = ""
     ) -> Iterator[ExplainedPod | UnexplainedObject]:
         """Yield the pods of one object, and the object itself if it may make others.
+
+        Args:
+            document: the object.
+            place: its place in a document that contains it.
+            file_name: last part of the path of its file; empty if it comes from elsewhere.
 
         Raises:
             TemplateError: the object is no Kubernetes object, or has no readable pod template.
         """
+        if isinstance(document, dict) and "kind" not in document and is_kustomize_file(file_name):
+            yield _kustomize_file("Kustomization", file_name, self.namespace, place)
+            return
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise TemplateError("not a Kubernetes object: it has no kind", place)
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
@@ -167,14 +230,15 @@ class _Explainer:
         except TemplateError as error:
             raise TemplateError(str(error), (*place, *error.place)) from None
         for pod in pods:
-            yield self._explain_pod(pod)
+            at = place if len(pods) == 1 else pod.place
+            yield self._unnamed(pod, at) if pod.has_unknown_names else self._explain_pod(pod, at)
         if workload_kind(api_version, kind) is None:
             unexplained = self._unexplained(document, place, pods)
             if unexplained is not None:
                 yield unexplained
 
     def _unexplained(
-        self, document: dict[str, Any], place: tuple[str | int, ...], pods: list[FoundPod]
+        self, document: dict[str, Any], place: Place, pods: list[FoundPod]
     ) -> UnexplainedObject | None:
         """Return an object that has no pods, or that requests GPUs outside of its pod templates."""
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
@@ -184,8 +248,7 @@ class _Explainer:
         if makes_no_pods(api_version, kind):
             code, message = "no-pods", "nothing to do with pods"
         elif is_kustomization(api_version, kind):
-            code = "kustomize-file"
-            message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
+            return _kustomize_file(kind, str(names.get("name") or ""), self.namespace, place)
         else:
             paths = gpu_requests(document, pods, place)
             if pods and not paths:
@@ -203,17 +266,30 @@ class _Explainer:
             namespace=str(names.get("namespace") or self.namespace),
             code=code,
             message=message,
+            place=place,
             gpu_requests=list(paths),
         )
 
-    def _explain_pod(self, pod: FoundPod) -> ExplainedPod:
+    def _unnamed(self, pod: FoundPod, place: Place) -> UnexplainedObject:
+        return UnexplainedObject(
+            kind=pod.kind,
+            name=pod.name,
+            namespace=pod.namespace or self.namespace,
+            code="pods-not-predictable",
+            message=f"{pod.path} has a container without a name, which its controller may name",
+            place=place,
+        )
+
+    def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
         namespace = pod.namespace or self.namespace
         policy = self.policies.get(namespace)
+        defaults = self.defaults.get(namespace, ())
         created = pod.as_created(namespace)
-        mutation, problem = mutate(policy, as_json(created), self.rules), _problem_of_template(pod)
+        received = filled_in(created, defaults)
+        mutation, problem = self._mutation(namespace, policy, received), _problem_of_template(pod)
         if mutation.planned and problem is not None:
             mutation = Mutation(decision=malformed(problem))
-        after = apply_to_document(mutation.sent, created)
+        after = self._reinvoked(policy, apply_to_document(mutation.sent, received), defaults)
         requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
         owners = pod.owners_above
         try:
@@ -226,12 +302,18 @@ class _Explainer:
         else:
             owners = (*patched.owners, *owners)
         denials = verdict.denials if verdict else ()
+        is_observed = mutation.decision.action is Action.OBSERVED
         above = _cluster_scoped(policy, owners, self.rules)
         return ExplainedPod(
             pod=pod,
+            object_place=place,
             namespace=namespace,
             policy=policy,
+            created=created,
             mutation=mutation,
+            final=after,
+            outcome=apply_to_document(mutation.planned, received) if is_observed else after,
+            earlier=_earlier_change(pod, policy, self.rules),
             verdict=verdict,
             warnings=(
                 *mutation.decision.warnings,
@@ -240,9 +322,67 @@ class _Explainer:
             ),
         )
 
+    def _mutation(self, namespace: str, policy: NamespacePolicy | None, pod: dict[str, Any]) -> Mutation:
+        if namespace in self.unread:
+            finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
+            return Mutation(decision=Decision(action=Action.ERROR, finding=finding))
+        return mutate(policy, as_json(pod), self.rules)
+
+    def _reinvoked(
+        self,
+        policy: NamespacePolicy | None,
+        pod: Mapping[str, Any],
+        defaults: Sequence[ContainerDefaults],
+    ) -> Mapping[str, Any]:
+        """Return a patched pod after the API server's second round.
+
+        LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
+        """
+        again = filled_in(dict(pod), defaults) if defaults else pod
+        if again == pod:
+            return pod
+        return apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
+
+
+def _kustomize_file(kind: str, name: str, namespace: str, place: Place) -> UnexplainedObject:
+    return UnexplainedObject(
+        place=place,
+        kind=kind,
+        name=name,
+        namespace=namespace,
+        code="kustomize-file",
+        message="a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR",
+    )
+
+
+def _earlier_change(pod: FoundPod, policy: NamespacePolicy | None, rules: Rules) -> EarlierChange | None:
+    """Return what the annotations of a pod tell about a change at its creation."""
+    metadata = pod.template.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    reason = annotations.get(REASON) if isinstance(annotations, dict) else None
+    if pod.path or not isinstance(annotations, dict) or not isinstance(reason, str):
+        return None
+    size = annotations.get(SIZE)
+    try:
+        is_current = policy is not None and has_policy_share(policy, _decoded(pod.template), rules)
+    except MalformedPod:
+        is_current = False
+    return EarlierChange(reason, size if isinstance(size, str) else None, is_current)
+
+
+def _without_filled_in(changes: Changes, pod: PodView) -> Changes:
+    """Return the changes without GPU keys that the API server filled in, so that they apply to a template."""
+
+    def is_written(key: GpuKey) -> bool:
+        containers = pod.containers if key.containers == "containers" else pod.init_containers
+        container = containers[key.index]
+        return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
+
+    return replace(changes, removed_gpu_keys=tuple(filter(is_written, changes.removed_gpu_keys)))
+
 
 def _decoded(pod: Mapping[str, object]) -> PodView:
-    return decode_pod(as_json(pod))
+    return decode_pod(as_json(normalized(dict(pod))))
 
 
 def _problem_of_template(pod: FoundPod) -> MalformedPod | None:

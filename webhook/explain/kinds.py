@@ -190,6 +190,14 @@ def is_kustomization(api_version: str, kind: str) -> bool:
     return kind in ("Kustomization", "Component") and group_of(api_version) in ("", _KUSTOMIZE)
 
 
+def is_kustomize_file(file_name: str) -> bool:
+    """Whether a file has a name that kustomize reads (api/konfig, RecognizedKustomizationFileNames).
+
+    In such a file `kind` and `apiVersion` may be missing.
+    """
+    return file_name in ("kustomization.yaml", "kustomization.yml", "Kustomization")
+
+
 def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
     """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
     workload = WORKLOADS.get(kind)

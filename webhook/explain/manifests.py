@@ -16,7 +16,7 @@ from kai.gpu_resources import names_gpu
 from kai.pod import Owner
 from service.documents import DocumentError
 from service.text import one_line, quoted
-from webhook.explain.controllers import Additions, additions_of, with_variables
+from webhook.explain.controllers import Additions, additions_of, with_names, with_variables
 from webhook.explain.kinds import WorkloadKind, workload_kind
 
 _DEEPEST: Final = 60
@@ -75,13 +75,25 @@ class FoundPod:
     """Place of `template` in the document; of its `spec` for a bare pod spec."""
     is_bare_spec: bool = False
     """Whether the manifest has a pod spec without a place for the pod's metadata."""
+    is_built_in: bool = False
+    """Whether the template is that of a built-in kind, so that the API server checks it."""
     additions: Additions | None = None
     """What the workload's controller adds to the pod; None if it is not known."""
+    owner: str = ""
+    """Kind and name of an object's owner in a cluster, if no template of that owner was explained."""
+    is_sample: bool = False
+    """Whether a live pod stands for all pods of `owner`, as the newest of them."""
+    claim_templates: Sequence[str] = ()
+    """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
 
     @property
     def title(self) -> str:
-        """The title in reports: kind, name, and path of the template."""
+        """The title in reports: kind, name, owner in a cluster, and path of the template."""
+        if self.is_sample:
+            return f"{self.owner}, by its newest pod {self.name}"
         name = f"{self.kind} {self.name or '(no name)'}"
+        if self.owner:
+            name = f"{name} of {self.owner}"
         return f"{name}, {self.path}" if self.path else name
 
     @property
@@ -89,15 +101,29 @@ class FoundPod:
         """Whether the labels that the pod's controller adds are known."""
         return not self.path or self.additions is not None
 
+    @property
+    def has_unknown_names(self) -> bool:
+        """Whether a container has no name and the controller, which is not known, gives it one."""
+        if not self.path or self.is_built_in:
+            return False
+        spec = with_names(self.template.get("spec"), self.api_version)
+        containers = spec.get("containers") if isinstance(spec, dict) else None
+        return any(not container.get("name") for container in containers or () if isinstance(container, dict))
+
     def as_created(self, namespace: str) -> dict[str, Any]:
-        """Return the pod as the workload's controller would create it, with its name, owner and additions."""
+        """Return the pod as the workload's controller would create it, with its name, owner and additions.
+
+        Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
+        1.36 pkg/controller/controller_utils.go); they name the pods themselves.
+        """
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
         metadata["namespace"] = namespace
         if not self.path:
             return pod
-        if not metadata.get("name"):
-            metadata["generateName"] = f"{self.name or 'pod'}-"
+        metadata.pop("name", None)
+        metadata["generateName"] = f"{self.name or 'pod'}-"
+        pod["spec"] = with_names(pod.get("spec"), self.api_version)
         added = self.additions or Additions()
         for part, entries in (("labels", added.labels), ("annotations", added.annotations)):
             if entries and _is_map_or_absent(metadata.get(part)):
@@ -187,11 +213,12 @@ class _Outermost:
         metadata = document.get("metadata")
         if not isinstance(metadata, dict):
             return cls("", {}, {}, ())
-        labels, annotations = (_texts(metadata.get(part)) for part in ("labels", "annotations"))
+        labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
         return cls(str(metadata.get("namespace") or ""), labels, annotations, _owners(metadata))
 
 
-def _texts(entries: Any) -> dict[str, str]:
+def texts(entries: Any) -> dict[str, str]:
+    """Return the entries of a map whose values are texts; empty for another value."""
     return {k: v for k, v in entries.items() if isinstance(v, str)} if isinstance(entries, dict) else {}
 
 
@@ -280,8 +307,18 @@ def _found(
         owner_annotations=outermost.annotations,
         owners_above=outermost.owners if at else (),
         place=(*place, *at),
+        is_built_in=True,
         additions=Additions(labels=workload.labels(name, spec if isinstance(spec, dict) else {})),
+        claim_templates=_claim_templates(spec),
     )
+
+
+def _claim_templates(spec: Any) -> list[str]:
+    """Return the names of the claims that a StatefulSet creates for each pod; empty for other kinds."""
+    templates = spec.get("volumeClaimTemplates") if isinstance(spec, dict) else None
+    if not isinstance(templates, list):
+        return []
+    return [_name(template) for template in templates if isinstance(template, dict)]
 
 
 def _walk(

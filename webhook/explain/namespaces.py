@@ -1,6 +1,5 @@
 """Collects the policies for `explain`: the labels and annotations of namespaces, with edits on top."""
 
-import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,14 +58,21 @@ class Policies:
     def collect(
         cls,
         namespaces: Mapping[str, PolicyMetadata],
-        namespace: str,
+        edited: Iterable[str],
         edits: NamespaceEdits,
         *,
         default_mode: Mode = Mode.DEFAULT,
     ) -> "Policies":
-        """Parse the policies of namespaces after edits of one of them."""
+        """Parse the policies of namespaces after edits.
+
+        Args:
+            namespaces: labels and annotations by namespace.
+            edited: the namespaces to edit, which need not exist.
+            edits: the labels and annotations to try.
+            default_mode: the mode of namespaces that name none.
+        """
         metadata = dict(namespaces)
-        if edits:
+        for namespace in edited if edits else ():
             before = metadata.get(namespace, NO_METADATA)
             metadata[namespace] = PolicyMetadata.select(
                 _edited(before.labels, edits.labels), _edited(before.annotations, edits.annotations)
@@ -80,26 +86,16 @@ class Policies:
         return label_problems(self.metadata.get(namespace, NO_METADATA), default_mode=self.default_mode)
 
 
-def read_policies(
-    source: str | None, *, kubeconfig: str | None, context: str | None
-) -> dict[str, PolicyMetadata]:
-    """Read the labels and annotations of namespaces.
+def read_policies(source: str | None) -> dict[str, PolicyMetadata]:
+    """Read the labels and annotations of namespaces from files.
 
     Args:
-        source: `cluster`, or a file or directory of Namespace objects; None reads nothing.
-        kubeconfig: kubeconfig of the cluster; None uses the default of kube.access.find_access.
-        context: context of the kubeconfig; None uses the current one.
+        source: a file or directory of Namespace objects; None reads nothing.
 
     Raises:
         PoliciesError: the namespaces cannot be read.
     """
-    if source is None:
-        return {}
-    if source != CLUSTER:
-        return dict(read_namespaces(Path(source)))
-    from webhook.namespaces.listing import list_namespaces  # noqa: PLC0415 - files need no HTTP client
-
-    return asyncio.run(list_namespaces(kubeconfig, context))
+    return {} if source is None else dict(read_namespaces(Path(source)))
 
 
 def read_label_edit(text: str) -> Edit:

@@ -42,6 +42,8 @@ def rewrite(documents: Iterable[ExplainedDocument]) -> RewrittenManifests:
     for _, of_source in groupby(documents, key=lambda document: id(document.source)):
         group = list(of_source)
         source = group[0].source
+        if source is None:
+            continue  # objects of a cluster have no text
         try:
             texts.append(_rewritten_source(source, group, notes))
         except RecursionError:
@@ -67,6 +69,8 @@ def _rewritten_source(source: ManifestSource, documents: list[ExplainedDocument]
     parts = []
     last = 0
     for document in documents:
+        if document.document is None:
+            continue
         start, end = document.document.start, document.document.end
         pods = [(pod, pod.sent) for pod in document.pods if pod.sent]
         for pod, _ in pods:

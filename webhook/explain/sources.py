@@ -47,10 +47,30 @@ class ManifestSource:
     text: str
     documents: Sequence[SourceDocument]
 
+    @property
+    def file_name(self) -> str:
+        """Last part of the path."""
+        return Path(self.name).name
+
+
+class LineFinder:
+    """Finds the lines of the parts of an input.
+
+    The nodes of the last document are kept, because a document may have many objects.
+    """
+
+    def __init__(self, source: ManifestSource) -> None:
+        self._source = source
+        self._document: SourceDocument | None = None
+        self._node: Any = None
+        self._start = self._line = 0
+        """An index of the text, and the number of its line, counted from 0."""
+
     def line_of(self, document: SourceDocument, place: Place) -> int:
         """Return the line, counted from 1, of a part of a document; of its nearest parent if it has none."""
-        text = self.text[document.start : document.end]
-        node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if document is not self._document:
+            self._read(document)
+        node = self._node
         line = node.start_mark.line if node else 0
         for key in place[:_LEVELS]:
             child = None
@@ -64,7 +84,17 @@ class ManifestSource:
             if child is None:
                 break
             node = child
-        return 1 + self.text.count("\n", 0, document.start) + line
+        return 1 + self._line + line
+
+    def _read(self, document: SourceDocument) -> None:
+        text, start = self._source.text, document.start
+        if start < self._start:
+            self._start = self._line = 0
+        self._line += text.count("\n", self._start, start)
+        self._document, self._start = document, start
+        self._node = yaml.compose(
+            text[start : document.end], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
 
 
 def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:

@@ -96,6 +96,11 @@ class ClusterRules:
         )
         """The watch on PriorityClasses, for its metrics."""
 
+    @property
+    def knows_default_class(self) -> bool:
+        """Whether the default PriorityClass is known: the classes are listed, or the settings name one."""
+        return self.watch.is_synced or self.current.default_priority_class is not None
+
     async def run(self) -> None:
         """Keep the rules up to date until cancelled."""
         async with asyncio.TaskGroup() as group:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
-from kai.frameworks import MARKS, Setting, settings_of
+from kai.frameworks import MARKS, Setting, largest_setting, settings_of
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.own_labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY
 from kai.pod import Container, Owner, PodView, Quantity
@@ -217,12 +217,12 @@ def cap_findings(policy: NamespacePolicy, pod: PodView, injected: PolicyShare | 
     if policy.max_fraction is None and policy.max_memory_mib is None:
         return
     annotations = {injected.annotation: injected.value} if injected else pod.annotations
-    share = _readable(lambda: injected.request if injected else pod.share_request)
-    whole = 0 if injected else _readable(lambda: whole_gpus(pod))  # an injected share replaces them
+    share = readable(lambda: injected.request if injected else pod.share_request)
+    whole = 0 if injected else readable(lambda: whole_gpus(pod))  # an injected share replaces them
     if whole is None:  # the API server parses more forms of a quantity
         yield _not_comparable(policy, f"an unreadable amount of {keys.GPU_RESOURCE}")
         whole = 0
-    by_container = _readable(lambda: requested_by_container(annotations))
+    by_container = readable(lambda: requested_by_container(annotations))
     if by_container is None:
         memory_keys = filter(is_container_memory_key, annotations)
         if any(is_quantity(annotations[key]) for key in memory_keys):  # else KAI refuses the pod
@@ -258,7 +258,7 @@ def _not_comparable(policy: NamespacePolicy, amount: str) -> Finding:
     return Finding(Reason.CAP_UNIT, {"amount": amount, "key": key})
 
 
-def _readable(read: Callable[[], _T]) -> _T | None:
+def readable(read: Callable[[], _T]) -> _T | None:
     """Return a parsed value, or None for a value that KAI or the API server cannot parse either."""
     try:
         return read()
@@ -386,14 +386,16 @@ def _findings(setting: Setting, share: Share) -> Iterator[Finding]:
         if setting.is_hidden:
             return
         if share.fraction is not None:
-            yield Finding(Reason.FRAMEWORK_DEFAULT, {**details, "share": f"{share.fraction:g}"})
+            yield Finding(Reason.FRAMEWORK_DEFAULT, {**details, "share": _setting(share.fraction)})
         else:
             yield Finding(Reason.FRAMEWORK_MEMORY, {**details, "share": f"{share.memory_mib} MiB"})
     elif share.fraction is not None and setting.is_above(share.fraction):
-        share_text = f"{share.fraction:g}"
-        yield Finding(
-            Reason.FRAMEWORK_ABOVE_SHARE, {**details, "value": shorten(value, 12), "share": share_text}
-        )
+        above = {**details, "value": shorten(value, 12), "share": _setting(share.fraction)}
+        yield Finding(Reason.FRAMEWORK_ABOVE_SHARE, above)
+
+
+def _setting(fraction: float) -> str:
+    return f"{largest_setting(fraction):g}"
 
 
 _OF_SCHEDULERS: Final = {

@@ -38,8 +38,8 @@ Which share does a managed pod get? (`_decide_share`) Only the lines with a star
     an init container requests a GPU                          `init-container-gpu`
     the containers request two or more GPUs                   `several-gpus`
     one GPU, and the pod asks to keep it                      `whole-gpu-kept`
-    no GPU, and share-for does not cover the pod              `no-gpu`
     no GPU, but another kind of GPU resource                  `other-gpu-resource`
+    no GPU, and share-for does not cover the pod              `no-gpu`
     no size applies, and the default share is invalid         `policy-invalid`
     no size applies, and there is no default share            `no-default-share`
     the size is 1                                             `size-whole-gpu`
@@ -408,10 +408,27 @@ def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) ->
     LimitRange with a default for nvidia.com/gpu therefore restores the removed key, in every container, and
     KAI refuses the pod. A LimitRange is not applied a third time (seen on Kubernetes 1.36.3).
     """
+    if keys.GPU_RESOURCE not in pod.gpu_resources:
+        return None
+    written = _policy_share_written(policy, pod, rules)
+    if written is None:
+        return None
+    settled = _give_share(policy, written[0], pod, rules, written[1], Reason.GPU_REMOVED_AGAIN)
+    return replace(settled, annotations=NOTHING) if settled.removed else None
+
+
+def has_policy_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> bool:
+    """Whether the pod has exactly the share that the policy gives it now, as after a patch."""
+    return _policy_share_written(policy, pod, rules) is not None
+
+
+def _policy_share_written(
+    policy: NamespacePolicy, pod: PodView, rules: Rules
+) -> tuple[_Chosen, Container] | None:
+    """Return the policy's share and its container if the pod has exactly that share; None otherwise."""
     annotations = pod.annotations
     if (
-        keys.GPU_RESOURCE not in pod.gpu_resources
-        or shares_written(pod) != 1
+        shares_written(pod) != 1
         or annotations.get(WHOLE_GPU) == "true"
         or _share_exclusion(policy, pod, rules) is not None
     ):
@@ -421,10 +438,7 @@ def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) ->
         return None
     named = annotations.get(keys.CONTAINER_NAME)
     container = next((container for container in pod.containers if container.name == named), None)
-    if container is None:
-        return None
-    settled = _give_share(policy, chosen, pod, rules, container, Reason.GPU_REMOVED_AGAIN)
-    return replace(settled, annotations=NOTHING) if settled.removed else None
+    return None if container is None else (chosen, container)
 
 
 _OF_NAMESPACE: Final = (Reason.SHARES_OFF, Reason.SCHEDULER_NOT_KAI)
@@ -466,12 +480,12 @@ def _container_to_share(
             return _no_share(Reason.WHOLE_GPU_KEPT)
         return requests[0][1], Reason.WHOLE_GPU_CONVERTED
 
-    is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == "shared"
-    if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
-        return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     other = _other_gpu_resource(pod)
     if other:
         return _no_share(Reason.OTHER_GPU, resource=other)
+    is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == "shared"
+    if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
+        return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     if not pod.containers:
         raise MalformedPod("spec.containers must name at least one container")
     return pod.containers[0], Reason.SHARE_INJECTED

@@ -136,12 +136,14 @@ def unescape(part: str) -> str:
     return part.replace("~1", "/").replace("~0", "~") if "~" in part else part
 
 
-def apply_to_document(patch: Sequence[Operation], document: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply operations to a copy of a whole pod manifest, for display.
+def apply_to_document(patch: Sequence[Operation], document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Apply operations to a copy of a whole pod manifest, for display; without any, return it as it is.
 
     Raises:
         PatchError: an operation does not apply.
     """
+    if not patch:
+        return document
     result: dict[str, Any] = msgspec.to_builtins(document)
     for operation in patch:
         *parents, last = [unescape(part) for part in operation["path"].split("/")[1:]]

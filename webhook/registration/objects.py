@@ -19,6 +19,10 @@ class Requirement(Struct, frozen=True):
     operator: str
     values: list[str] | None = None
 
+    def __str__(self) -> str:
+        values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
+        return f"{self.key} {self.operator}{values}"
+
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
 
@@ -39,19 +43,31 @@ class LabelSelector(Struct, frozen=True):
     expressions: list[Requirement] | None = msgspec.field(name="matchExpressions", default=None)
 
     @property
+    def all_requirements(self) -> list[Requirement]:
+        """All requirements; those of matchLabels come first, with the operator In."""
+        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
+        return [*from_labels, *(self.expressions or ())]
+
+    @property
     def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
         """All requirements as a set, so that two selectors can be compared regardless of order."""
-        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
-        return frozenset(
-            (requirement.key, requirement.operator, tuple(sorted(requirement.values or ())))
-            for requirement in (*from_labels, *(self.expressions or ()))
-        )
+        return frozenset(map(_comparable, self.all_requirements))
+
+    def beyond(self, other: "LabelSelector") -> list[Requirement]:
+        """Return the requirements that the other selector lacks."""
+        return [line for line in self.all_requirements if _comparable(line) not in other.requirements]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the selector selects an object with these labels."""
-        return all(labels.get(key) == value for key, value in (self.labels or {}).items()) and all(
-            requirement.holds(labels) for requirement in self.expressions or ()
-        )
+        return not self.unmet(labels)
+
+    def unmet(self, labels: Mapping[str, str]) -> list[Requirement]:
+        """Return the requirements that labels do not meet."""
+        return [line for line in self.all_requirements if not line.holds(labels)]
+
+
+def _comparable(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:
+    return requirement.key, requirement.operator, tuple(sorted(requirement.values or ()))
 
 
 EVERYTHING = LabelSelector()

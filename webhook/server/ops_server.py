@@ -8,7 +8,8 @@ import orjson
 
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
-from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, text_page
+from service.http.page_server import HEALTH_PATHS, OPEN_PORT, Page, PageServer, PortSecurity, text_page
+from service.http.shared_text import SharedText
 from service.log import JsonLog
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
@@ -16,7 +17,7 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.policy.policy_json import policy_json
 
 OPS_CONNECTIONS: Final = plain_port_limits(128)
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS: Final = HEALTH_PATHS
 """Paths that need no token, for the kubelet."""
 AUDIENCE: Final = "kaishare-webhook"
 """Audience of tokens for this service alone."""
@@ -77,14 +78,16 @@ class OpsServer:
 
     async def _scrape(self) -> Page:
         async with self._large_page:
-            return Page(body=await asyncio.to_thread(self._metrics.text), headers=_PROMETHEUS)
+            text = SharedText(await asyncio.to_thread(self._metrics.text))
+            return Page(body=text, headers=_PROMETHEUS)
 
     async def _list_policies(self) -> Page:
         async with self._large_page:
             policies = self._policies.all()
             if policies is None:
                 return text_page("policies not loaded yet; see the log\n", status=503)
-            return Page(body=await asyncio.to_thread(_as_json, policies), headers=_JSON)
+            text = SharedText(await asyncio.to_thread(_as_json, policies))
+            return Page(body=text, headers=_JSON)
 
     async def _alive(self) -> Page:
         return text_page("ok\n")

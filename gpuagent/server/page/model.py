@@ -420,7 +420,7 @@ def _flag(verdict: Verdict, names: dict[str, str], rows: frozenset[str], context
     row = anchor("pod", key.uid, key.gpu_uuid)
     figures = ""
     if verdict.used_bytes is not None:
-        figures = size(verdict.used_bytes)
+        figures = verdict.used_text
         figures += f" of {size(verdict.allowed_bytes)}" if verdict.allowed_bytes is not None else " in use"
     violation = context.violation(verdict)
     return FlagItem(

@@ -12,10 +12,13 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
-from gpuagent.server.page.model import flag_count, gpu_sections, page_top
+from gpuagent.server.page.model import SectionOutline, flag_count, gpu_sections, page_top
 from gpuagent.server.page.rows import COLOURS, Context
 from gpuagent.server.page.words import clock_time, safe
+from gpuagent.server.sample_text import Key, content_key
 from gpuagent.status import Status
+from service.http.page_server import Page
+from service.http.shared_text import SharedText
 from service.tasks import LoopYield
 from service.text import counted
 from service.units import duration
@@ -32,7 +35,7 @@ STATIC: Final = Path(__file__).parent / "static"
 """Folder of `page.css` and `page.js`."""
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 
-_Key = tuple[object, ...]
+_HTML: Final = {**HEADERS, "Content-Type": "text/html; charset=utf-8"}
 _PLACE: Final = "\0"
 """Stands for the content in the page around it. No text contains it, since it is not printable."""
 
@@ -40,9 +43,9 @@ _PLACE: Final = "\0"
 class PageRenderer:
     """Renders the page. Not thread-safe: use it in the event loop.
 
-    The content is rendered once for each evaluation, and the page around it once for each second of its age.
-    All viewers get the same bytes, also those that ask at the same time. Sections are rendered one after the
-    other, so that the rows of one GPU are in memory at a time.
+    The content is rendered once for each evaluation and shared by all viewers, also those that ask at the
+    same time. The page around it is rendered once for each second of its age. Sections are rendered one after
+    the other, so that the rows of one GPU are in memory at a time.
     """
 
     def __init__(self, *, node: str, is_simulated: bool, interval: float) -> None:
@@ -55,12 +58,12 @@ class PageRenderer:
         self._node = safe(node)
         self._is_simulated = is_simulated
         self._interval = max(interval, 1.0)
-        self._content: tuple[_Key, bytes] | None = None
-        self._page: tuple[_Key, bytes] | None = None
+        self._content: tuple[Key, SharedText] | None = None
+        self._page: tuple[Key, Page] | None = None
         self._lock = asyncio.Lock()
         """Held while the content is rendered; concurrent viewers wait for it."""
 
-    async def page(self, status: Callable[[], Status], *, now: Callable[[], float]) -> bytes:
+    async def page(self, status: Callable[[], Status], *, now: Callable[[], float]) -> Page:
         """Return the page; other tasks run while it is rendered.
 
         Args:
@@ -74,7 +77,7 @@ class PageRenderer:
                 await loop_yield.maybe_yield()
             return self._page_at(current, now())
 
-    def render(self, status: Status, *, now: float) -> bytes:
+    def render(self, status: Status, *, now: float) -> Page:
         """Return the page at a Unix time, without a pause."""
         for _ in self._steps(status):
             pass
@@ -82,29 +85,32 @@ class PageRenderer:
 
     def _steps(self, status: Status) -> Iterator[None]:
         """Render the content step by step, unless this evaluation has been rendered."""
-        key = _content_key(status)
+        key = content_key(status)
         if self._content is not None and self._content[0] == key:
             return
         self._content = self._page = None
         context = Context(status)
-        outlines, sections = [], bytearray()
+        outlines: list[SectionOutline] = []
+        sections: list[bytes] = []
         for section in gpu_sections(context):
             yield
             if section is None:
                 continue
             outlines.append(section.outline)
+            pieces = bytearray()
             for piece in self._gpu_template.generate(gpu=section):
-                sections += _encoded(piece)
+                pieces += _encoded(piece)
                 yield
+            sections.append(bytes(pieces))
         top = _encoded(self._top_template.render(top=page_top(context, outlines)))
-        self._content = key, b"".join((top, sections, self._key))
+        self._content = key, SharedText(top, *sections, self._key)
 
-    def _page_at(self, status: Status, now: float) -> bytes:
+    def _page_at(self, status: Status, now: float) -> Page:
         """Return the page with the rendered content."""
-        content_key, content = self._content or (None, b"")
+        sample_key, content = self._content or ((), SharedText())
         sampled_at = status.good_wall_time
         age = 0 if sampled_at is None else int(max(now - sampled_at, 0))
-        key = (content_key, age)
+        key = (sample_key, age)
         if self._page is not None and self._page[0] == key:
             return self._page[1]
         text = self._page_template.render(
@@ -122,8 +128,9 @@ class PageRenderer:
             content=_PLACE,
         )
         before, _, after = text.partition(_PLACE)
-        self._page = key, b"".join((_encoded(before), content, _encoded(after)))
-        return self._page[1]
+        page = Page(body=content, before=_encoded(before), after=_encoded(after), headers=_HTML)
+        self._page = key, page
+        return page
 
 
 @cache
@@ -153,13 +160,3 @@ def _encoded(text: str) -> bytes:
 
 def _title(status: Status, node: str) -> str:
     return f"{node}: {counted(flag_count(status), 'flag')}" if status.snapshot else f"{node}: no figures"
-
-
-def _content_key(status: Status) -> _Key:
-    """Identify the content by the time of its sample.
-
-    A reference to the snapshot would keep it in memory, and its `id` may be that of one that was freed.
-    """
-    snapshot = status.snapshot
-    sample = None if snapshot is None else (snapshot.taken_at, snapshot.wall_time)
-    return sample, status.problems, status.attribution_ok, status.lost_gpus, len(status.verdicts.by_key)

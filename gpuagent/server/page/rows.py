@@ -11,7 +11,7 @@ from gpuagent.server.page.bars import Past, ShareBar, past, share_bar
 from gpuagent.server.page.words import ABSENT, amount, anchor, clock_time, percent, safe
 from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
 from gpuagent.status import Status
-from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.grounds import OF_RECORDS
 from gpuagent.verdicts.judge import Verdict
 from service.text import counted
 from service.units import time_over
@@ -21,8 +21,6 @@ COLOURS: Final = 8
 
 _MAX_GROUPS: Final = 8
 _FLAGGED, _OVER, _REST = range(3)
-_OF_RECORDS: Final = frozenset({FlagReason.SHARE_CHANGED, FlagReason.NO_RESERVATION})
-"""Reasons that are about KAI's records, and not about memory."""
 
 SOURCES: Final = {
     ShareSource.BIND_REQUEST: "BindRequest",
@@ -112,7 +110,7 @@ class Context:
             return ""
         lasted = verdict.lasted(self.taken_at)
         began = clock_time(self.wall_time - lasted, self.wall_time)
-        word = "present" if verdict.key.reason in _OF_RECORDS else "over"
+        word = "present" if verdict.key.reason in OF_RECORDS else "over"
         return f"{word} since {began} ({time_over(lasted, verdict.balance)})"
 
 
@@ -155,8 +153,7 @@ def pod_row(entry: Entry, number: int, context: Context) -> PodRow:
     if pod_share.workload.name:
         more.append(safe(f"{pod_share.workload.kind} {pod_share.workload.name}"))
     if holding is not None:
-        is_counted = holding.processes or holding.used_bytes is not None
-        more.append(counted(holding.processes, "process", "processes") if is_counted else "processes unknown")
+        more.append(_processes(holding.processes))
         if holding.is_mig:
             more.append(f"MIG device {safe(holding.gpu_uuid)}")
     state, verdict, since = _state(entry, share_bytes, history, context)
@@ -183,6 +180,10 @@ def pod_row(entry: Entry, number: int, context: Context) -> PodRow:
         since=since,
         past=past(history),
     )
+
+
+def _processes(number: int | None) -> str:
+    return "processes unknown" if number is None else counted(number, "process", "processes")
 
 
 def groups_text(pod_share: PodShare) -> str:
@@ -249,7 +250,7 @@ def _state(
     if over:
         reasons = ", ".join(verdict.key.reason for verdict in over)
         return "over", f"{reasons}, within the grace", context.violation(over[0])
-    if verdicts:
+    if any(verdict.key.reason not in OF_RECORDS for verdict in verdicts):
         used = entry.holding.used_bytes if entry.holding else None
         is_above = used is not None and share_bytes is not None and used > share_bytes
         began = _history_since(PodState.WITHIN, history, context)

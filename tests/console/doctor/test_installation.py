@@ -1,6 +1,5 @@
 """`kaishare doctor --pre`: findings about an API server and a cluster without kaishare."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +10,10 @@ from console.doctor.installation import OLDEST_KUBERNETES, _release, _rights, ma
 from kube.check import kubernetes_release
 from kube.client import KubeClient
 from service.check_results import CheckResult, State
-from tests.support.cluster_facts import but, mutating, namespace, queue, result_lines, whole
+from tests.support.cluster_facts import but, mutating, namespace, queue, result_lines, running, whole
 from tests.support.helm_chart import CHART
 from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Cluster
-from webhook.doctor.default_mode import _mode
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import usable_queue_findings
 from webhook.policy.labels import Mode
@@ -106,7 +104,7 @@ def taken(*names: str) -> list[Any]:
             ["ok: managed namespaces: 1 namespace with labels of kaishare: b"],
         ),
         (
-            but(namespaces=whole(*taken("a")), default_mode=Mode.OBSERVE),
+            but(namespaces=whole(*taken("a")), running=running(default_mode=Mode.OBSERVE)),
             ["ok: managed namespaces: 1 namespace with kai.scheduler/queue and no label of kaishare: a; their mode would be observe"],
         ),
         (but(namespaces=whole(*taken("a")), mutating=whole(mutating())), ["warning: managed namespaces: 1 namespace with"]),
@@ -140,34 +138,10 @@ def test_queues_that_namespaces_can_name_have_a_parent_and_no_children() -> None
 # What an installed webhook's --default-mode changes in the report.
 
 
-def deployment(*containers: dict[str, Any]) -> bytes:
-    return json.dumps({"spec": {"template": {"spec": {"containers": list(containers)}}}}).encode()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "mode"),
-    [
-        ([], "default"),
-        (["serve", "--default-mode=observe"], "observe"),
-        (["serve", "--default-mode", "off", "--drain=5s"], "off"),
-        (["serve", "--default-mode=observe", "--default-mode=default"], "default"),
-        (["serve", "--default-mode=enforce"], None),
-        (["serve", "--default-mode=$(MODE)"], None),
-        (["serve", "--default-mode"], None),
-    ],
-)
-def test_the_default_mode_is_read_from_the_arguments_of_the_deployment(
-    arguments: list[str], mode: str | None
-) -> None:
-    assert _mode(deployment({"args": arguments})) == mode
-    assert _mode(deployment({"command": ["kaishare-webhook", *arguments]}, {})) == mode
-    assert _mode(b"{}") == "default"
-
-
 def observed(default_mode: Mode, **labels: str) -> Cluster:
     place = namespace("a", **labels)
     policy = place.metadata.policy("a", default_mode)
-    return but(namespaces=whole(replace(place, policy=policy)), default_mode=default_mode)
+    return but(namespaces=whole(replace(place, policy=policy)), running=running(default_mode=default_mode))
 
 
 @pytest.mark.parametrize(

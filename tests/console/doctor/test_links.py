@@ -31,7 +31,7 @@ def test_every_name_of_a_check_in_the_code_has_a_section() -> None:
     folders = (ROOT / "webhook" / "doctor", ROOT / "console" / "doctor", ROOT / "kube")
     constant = re.compile(
         r"^(?:_?(?:CHECK|CA|POLICIES|MANAGED|QUEUES|PRIORITIES|ORDER|OWNERS|GROUPS|VERSION|SHARING|LABEL|ADMISSION"
-        r"|RUNTIME_CLASS|AGENTS|LABELS|READINESS|RESPONSES|ATTRIBUTION|RELEASES|API_SERVER))"
+        r"|RUNTIME_CLASS|AGENTS|LABELS|READINESS|INSTALLATION|ENFORCE|RESPONSES|ATTRIBUTION|RELEASES|API_SERVER))"
         r'(?:: Final)? = "([^"]+)"$',
         re.MULTILINE,
     )

@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from console.policies.reading import PodCounts, PolicyRow, PolicyTable
 from console.policies.report import as_json, as_table, as_yaml
+from service.text import width
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.policy_json import policy_json
 
@@ -35,58 +39,93 @@ def table(*rows: PolicyRow) -> PolicyTable:
 
 
 def test_a_table() -> None:
-    lines = list(
-        as_table(table(row(pods=PodCounts(3, 0)), row("web", excluded=True)), wide=False, colour=False)
-    )
+    rows = table(row(pods=PodCounts(3, 1)), row("web", excluded=True))
+    lines = list(as_table(rows, columns=100))
     assert [line.split() for line in lines[1:3]] == [
-        ["vision", "team-a", "default", "2000Mi", "large=invalid,small=0.25", "0.75,8000Mi", "3", "0", "1"],
-        ["web", "team-a", "excluded", "2000Mi", "large=invalid,small=0.25", "0.75,8000Mi", "?", "?", "1"],
+        ["vision", "team-a", "default", "2000MiB", "large=invalid,small=0.25", "0.75,8000MiB", "3/4", "1"],
+        ["web", "team-a", "excluded", "2000MiB", "large=invalid,small=0.25", "0.75,8000MiB", "?", "1"],
     ]
     starts = {line.index("team-a") for line in lines[1:3]}
     assert starts == {lines[0].index("QUEUE")}
-    assert [line.partition(" is not allowed")[0] for line in lines[3:]] == [
+    assert [line.partition(" is not allowed")[0] for line in lines[3:] if line.startswith("problem")] == [
         f'problem: {name}: size.kaishare.dev/large: "nonsense"' for name in ("vision", "web")
     ]
 
 
-def test_wide_has_more_columns() -> None:
-    head, line, *_ = as_table(table(row()), wide=True, colour=False)
-    assert head.split()[-7:] == [
-        "SCHEDULER",
-        "SHARE-FOR",
-        "DISTRIBUTED",
-        "PRIORITY",
-        "TOLERATION",
-        "OVER-SHARE",
-        "GRACE",
+def test_wide_has_every_value_whole_below_the_name() -> None:
+    sizes = {f"size.kaishare.dev/{'s' * 37}-{number:02}": "0.5" for number in range(14)}
+    name = "n" * 63
+    lines = list(as_table(table(row(name, **sizes), row()), wide=True))
+    assert lines[0] == name
+    assert lines[1:5] == [
+        "  queue        team-a",
+        "  mode         default",
+        "  scheduler    kai-scheduler",
+        "  share        2000MiB",
     ]
-    assert line.split()[-7:] == ["kai-scheduler", "whole-gpu", "keep", "high", "-", "evict", "300s"]
+    assert [line.split()[0] for line in lines[lines.index("vision") + 1 :]][:13] == [
+        *("queue", "mode", "scheduler", "share", "share-for", "sizes", "caps", "distributed", "priority"),
+        *("toleration", "over-share", "grace", "pods"),
+    ]
+    text = " ".join(" ".join(lines).split())
+    assert all(f"{name.partition('/')[2]}=0.5" in text for name in sizes)
+    assert "…" not in text
+    assert max(map(width, lines)) <= 80
 
 
-def test_long_cells_are_shortened_unless_the_table_is_wide() -> None:
-    sizes = {f"size.kaishare.dev/size-with-a-name-{n}": "0.5" for n in range(14)}
-    narrow = list(as_table(table(row(**sizes)), wide=False, colour=False))[1]
-    wide = list(as_table(table(row(**sizes)), wide=True, colour=False))[1]
-    assert "…" in narrow
-    assert "size-with-a-name-9=0.5" not in narrow
-    assert "size-with-a-name-9=0.5" in wide
-    assert "…" not in wide
+@pytest.mark.parametrize(
+    ("columns", "cell"),
+    [
+        (200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"),
+        (92, "large=0.75,+3"),
+        (80, "4"),
+    ],
+)
+def test_a_cell_of_sizes_has_as_many_as_fit(columns: int, cell: str) -> None:
+    labels = {"large": "0.75", "medium": "0.5", "small": "0.25", "tiny": "1000Mi"}
+    sized = row("a-name-of-thirty-characters-123", **{f"size.kaishare.dev/{k}": v for k, v in labels.items()})
+    assert f" {cell} " in list(as_table(table(sized), columns=columns))[1]
+
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=63)
+
+
+@given(
+    st.lists(st.tuples(NAMES, NAMES, st.dictionaries(NAMES, NAMES, max_size=16)), min_size=1, max_size=4),
+    st.integers(min_value=40, max_value=250),
+    st.booleans(),
+)
+def test_every_line_fits_and_no_namespace_is_missing(
+    namespaces: list[tuple[str, str, dict[str, str]]], columns: int, wide: bool
+) -> None:
+    rows = [
+        row(
+            name,
+            pods=PodCounts(len(queue), len(sizes)),
+            **{"kai.scheduler/queue": queue, **{f"size.kaishare.dev/{k}": v for k, v in sizes.items()}},
+        )
+        for name, queue, sizes in namespaces
+    ]
+    lines = list(as_table(table(*rows), wide=wide, columns=columns))
+    assert max(map(width, lines)) <= columns
+    assert all(line.isprintable() for line in lines)
+    counts = [f"{row.pods.in_kai}/{row.pods.in_kai + row.pods.others}" for row in rows if row.pods]
+    text = "\n".join(lines)
+    assert all(count in text for count in counts), "numbers are never shortened"
 
 
 def test_problems_are_red_and_cannot_act_on_the_terminal() -> None:
     hostile = row(**{"kaishare.dev/mode": "\x1b[2J\u202e"})
-    coloured = [line for line in as_table(table(hostile), wide=False, colour=True) if "problem: " in line]
+    coloured = [line for line in as_table(table(hostile), colour=True) if "problem: " in line]
     assert len(coloured) == 2
     for line in coloured:
         assert line.startswith("\033[31mproblem: ")
         assert line.removeprefix("\033[31m").removesuffix("\033[0m").isprintable()
-    assert all(line.isprintable() for line in as_table(table(hostile), wide=True, colour=False))
+    assert all(line.isprintable() for line in as_table(table(hostile), wide=True))
 
 
 def test_no_policy() -> None:
-    assert list(as_table(table(), wide=False, colour=False)) == [
-        "No namespace is managed: none has the label kai.scheduler/queue."
-    ]
+    assert list(as_table(table())) == ["No namespace is managed: none has the label kai.scheduler/queue."]
     assert json.loads(as_json(table())) == []
     assert yaml.safe_load(as_yaml(table())) == []
 

@@ -72,12 +72,14 @@ def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]
     assert lines[0].startswith("1 flagged, 0 in grace, 2 pods; used 10.0Gi, promised 20.0Gi of 24.0Gi")
     assert lines[2] == "1 node: all answer"
     assert lines[4].split() == [
-        "FLAG", "NODE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE", "PROCESSES",
+        "NODE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE", "PROCESSES",
     ]  # fmt: skip
-    assert lines[5].split()[:6] == ["!", "over-share", "node-a", "0", "3.0Gi", "2.0Gi"]
+    assert lines[5].split()[:5] == ["!", "node-a", "0", "3.0Gi", "2.0Gi"]
     assert "flagged-\ufffd[31m" in lines[5]
-    assert "fine" in lines[6]
-    assert len(lines) == 7
+    assert lines[6] == "     over-share", "the reason has no column"
+    assert "fine" in lines[7]
+    assert len(lines) == 8
+    assert max(map(len, lines)) <= 80
 
 
 def test_options_narrow_the_table(capsys: pytest.CaptureFixture[str]) -> None:

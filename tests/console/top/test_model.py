@@ -109,7 +109,7 @@ def test_an_agent_that_stops_answering_keeps_its_rows_with_age_and_reason() -> N
     lines = arrange(cluster, Arrangement())
     row = next(line for line in lines if isinstance(line, Row) and line.pod == "little")
     assert is_old(cluster, row)
-    text = as_text(cluster, Arrangement(), 65.0)
+    text = as_text(cluster, Arrangement(), 65.0, columns=200)
     assert " ? node-b: no answer for 65 s: Connection refused" in text
     assert re.search(r"(?m)^!\? over-share .*flagged-short", text)
     assert "2 NOT ANSWERING" in text
@@ -139,10 +139,10 @@ def test_the_head_names_lost_and_overpromised_gpus_and_silent_agents() -> None:
 
 def test_the_documentation_shows_the_columns_of_the_printed_table() -> None:
     page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
-    (heading,) = (line for line in page.splitlines() if line.startswith("   FLAG "))
-    drawn_or_optional = ("", "SIZE")  # the bar, and a column that the example's pods do not need
+    (heading,) = (line for line in page.splitlines() if line.startswith("   NODE "))
+    left_out = ("", "FLAG", "SIZE", "QUEUE", "PROCESSES")  # the bar, and columns for wider terminals
     assert re.split(r" {1,40}", heading.replace("OVER FOR", "OVER-FOR").strip()) == [
-        column.heading.replace(" ", "-") for column in COLUMNS if column.heading not in drawn_or_optional
+        column.heading.replace(" ", "-") for column in COLUMNS if column.heading not in left_out
     ]
 
 
@@ -475,7 +475,7 @@ def test_the_utilisation_of_an_agents_own_answer_is_a_column() -> None:
     snapshot = samples.snapshot_of(taken, samples.pod_share("busy", GIB), samples.pod_share("idle", GIB))
     status = Status(snapshot=snapshot, attribution_ok=True)
     cluster = cluster_of({"node-1": shares_json(status, node="node-1", is_simulated=False)})
-    heading, *lines = as_text(cluster, Arrangement(), 0.0).splitlines()[-3:]
+    heading, *lines = as_text(cluster, Arrangement(), 0.0, columns=200).splitlines()[-3:]
     end = heading.index("UTIL") + len("UTIL")
     assert {line.split()[-3]: line[end - 4 : end].strip() for line in lines} == {"busy": "7%", "idle": "0%"}
 

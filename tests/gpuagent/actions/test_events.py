@@ -302,7 +302,7 @@ def test_the_last_event_of_each_pod_is_correct_and_events_are_few(
 
 def test_from_samples_to_events() -> None:
     """The judge's own transitions: once after the grace, once when it clears."""
-    judge, recorder = Judge(grace=10, longest_gap=15), EventRecorder()
+    judge, recorder = Judge(grace=10, interval=5, longest_gap=15), EventRecorder()
     train = pod_share("train", 8 * GIB)
 
     def step(at: float, used_bytes: int) -> None:
@@ -321,7 +321,11 @@ def test_from_samples_to_events() -> None:
 
 
 def test_an_event_after_breaks_names_the_total_time() -> None:
-    judge, recorder, train = Judge(grace=10, longest_gap=15), EventRecorder(), pod_share("train", 8 * GIB)
+    judge, recorder, train = (
+        Judge(grace=10, interval=10, longest_gap=15),
+        EventRecorder(),
+        pod_share("train", 8 * GIB),
+    )
     for at in range(0, 60, 2):
         taken = sample(gpu((10, (12 if at % 4 else 8) * GIB)), origins={10: in_pod("train")}, at=at)
         snapshot = snapshot_of(taken, train)

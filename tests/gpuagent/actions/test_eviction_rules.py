@@ -67,7 +67,7 @@ def test_a_pod_is_a_candidate_only_while_it_is_over_in_the_very_sample() -> None
 
 
 def test_a_pod_within_the_grace_is_no_candidate() -> None:
-    node = Node()
+    node = Node(interval=9)
     assert names(node.judged(0, OVER)) == []
     assert names(node.judged(9, OVER)) == []
 
@@ -103,9 +103,10 @@ def test_a_full_balance_alone_makes_no_candidate() -> None:
 
 
 def test_a_flag_that_came_back_is_a_candidate_at_once() -> None:
-    node = Node()
+    node = Node(interval=5)
+    node.judged(-5, OVER)
     node.flagged(OVER)
-    for at in (12, 14):
+    for at in (12, 13, 14):
         assert names(node.judged(at, {"train": SHARE})) == []
     assert not any(v.is_flagged for v in node.judged(15, OVER).verdicts.by_key.values())
     assert names(node.judged(16, OVER)) == ["train"]

@@ -1,26 +1,40 @@
 """From verdicts to evictions: in which order, how often, and never without a fresh look."""
 
+import asyncio
 import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
+from gpuagent.actions.eviction_records import PastEviction
+from gpuagent.actions.eviction_rules import EvictionRefusal, owner_key
 from gpuagent.actions.eviction_settings import Budget
+from kube.errors import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
 from service.backoff import KeyedBackoff
 from tests.support.evaluations import SHARE, Node, of_pod
-from tests.support.running_evictor import OVER, YES, desk
+from tests.support.running_evictor import OVER, YES, Desk, desk
 from tests.support.samples import GIB, pod_share
+from tests.support.virtual_time import run_in_virtual_time
 from tests.support.watches import until
 
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 
 
-async def test_an_eviction_follows_a_fresh_sample_a_trial_and_an_event() -> None:
+async def test_an_eviction_follows_a_fresh_sample_a_trial_a_record_an_event_and_fresh_consent() -> None:
     async with desk() as run:
         await run.step()
-        assert run.done == ["sample", "try train", "tell train", "evict train"]
+        assert run.done == [
+            "sample",
+            "read train",
+            "try train",
+            "record train",
+            "tell train",
+            "read train",
+            "evict train",
+        ]
         assert run.results == {"evicted": 1}
         (line,) = run.log_lines()
     assert (line["message"], line["result"], line["pod"]) == ("pod evicted", "evicted", "train")
@@ -261,3 +275,185 @@ async def test_an_evicted_pod_that_keeps_running_is_counted_as_terminating() -> 
             await run.step(60)
         assert run.results == {"evicted": 1, "terminating": 1}
         assert run.done.count("evict train") == 1
+
+
+WITHDRAWN = NoConsent(result=EvictionRefusal.CONSENT_WITHDRAWN, line="the label is gone")
+EDITED = NoConsent(result=EvictionRefusal.POD_CHANGED, line="edited")
+
+
+@pytest.mark.parametrize(
+    ("consents", "done"),
+    [
+        ([WITHDRAWN], ["sample", "read train"]),
+        ([0.0, WITHDRAWN], ["sample", "read train", "try train", "record train", "tell train", "read train"]),
+    ],
+    ids=["before the Event", "after the Event"],
+)
+async def test_an_eviction_without_consent_is_not_requested(
+    consents: list[NoConsent | float], done: list[str]
+) -> None:
+    async with desk(consents=consents) as run:
+        await run.step()
+        assert run.done == done
+        assert run.results == {"consent-withdrawn": 1}
+        assert run.log_lines()[0]["why"] == "the label is gone"
+        await run.step(40)
+        assert run.results == {"consent-withdrawn": 1, "evicted": 1}
+
+
+@pytest.mark.parametrize(
+    ("read_seconds", "results"),
+    [(CONSENT_SECONDS - 0.1, {"evicted": 1}), (CONSENT_SECONDS, {"failed": 1}), (60.0, {"failed": 1})],
+)
+async def test_consent_that_is_too_old_requests_no_eviction_and_costs_no_budget(
+    read_seconds: float, results: dict[str, int]
+) -> None:
+    async with desk(consents=[0.0, read_seconds], fresh=100.0) as run:
+        await run.step()
+        assert run.results == results
+        assert run.done.count("evict train") == results.get("evicted", 0)
+        await run.step(40)
+        assert run.results["evicted"] == 1
+
+
+async def test_edits_delay_an_eviction_three_times_and_no_more() -> None:
+    async with desk(consents=[EDITED] * 3) as run:
+        for _ in range(20):
+            await run.step(60)
+        assert run.accepted_edits == [False] * 3 + [True] * 2
+        assert run.results == {"pod-changed": 3, "evicted": 1}
+
+
+async def test_an_eviction_that_cannot_be_recorded_is_not_requested() -> None:
+    refused = [ApiError(403, "Forbidden", "no right to create events", "POST"), Unreachable("no answer")]
+    async with desk(record_errors=refused) as run:
+        await run.step()
+        assert run.done == ["sample", "read train", "try train", "record train"]
+        await run.step(40)
+        assert run.results == {"forbidden": 1, "failed": 1}
+        await run.step(100)
+        assert run.results == {"forbidden": 1, "failed": 1, "evicted": 1}, "neither costs budget"
+
+
+async def test_a_pod_that_recovers_while_its_eviction_is_announced_is_not_evicted() -> None:
+    async with desk() as run:
+        run.on_announce = lambda: run.sample({"train": SHARE})
+        await run.step()
+        assert run.results == {"recovered": 1}
+        assert "evict train" not in run.done
+
+
+async def test_figures_that_grew_old_while_an_eviction_is_announced_evict_no_pod() -> None:
+    async with desk() as run:
+
+        def wait() -> None:
+            run.now += 31
+
+        run.on_announce, run.evictor._timing = wait, replace(run.evictor._timing, fresh=30.0)
+        await run.step()
+        assert run.results == {"no-fresh-sample": 1}
+        assert "evict train" not in run.done
+
+
+async def test_an_eviction_that_is_interrupted_is_charged() -> None:
+    """An unexpected error restarts the evictor; the pod may be evicted all the same."""
+
+    async def break_off(_pod: object, *, is_trial: bool) -> Evicted:
+        if is_trial:
+            return YES
+        raise RuntimeError("unexpected")
+
+    run = Desk(asking=break_off)
+    evictor = asyncio.create_task(run.evictor.run())
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="unexpected"):
+        await asyncio.gather(evictor, run.step())
+    run.asking = None
+    again = asyncio.create_task(run.evictor.run())
+    await asyncio.sleep(0)
+    for _ in range(100):
+        await run.step()
+    assert run.done.count("evict train") == 1
+    assert run.results == {"owner-backoff": 1}
+    again.cancel()
+
+
+def past(*ages: float, owner: str = "") -> list[PastEviction]:
+    return [PastEviction(seconds_ago=age, owner=owner) for age in ages]
+
+
+async def test_the_budget_survives_a_restart() -> None:
+    async with desk(past=past(100.0, owner="other")) as run:
+        await run.step()
+        assert run.results == {"budget": 1}
+        await run.step(480)
+        assert run.results == {"budget": 1}
+        await run.step(20)
+        assert run.results == {"budget": 1, "evicted": 1}
+
+
+async def test_the_back_off_of_an_owner_survives_a_restart() -> None:
+    node = Node()
+    owner = owner_key(node.pod_shares[0])
+    async with desk(node=node, budget=Budget(9, 1), past=past(1000.0, 300.0, owner=owner)) as run:
+        await run.step()
+        assert run.results == {"owner-backoff": 1}
+        await run.step(850)
+        assert run.results == {"owner-backoff": 1}, "the second wait is 20 minutes, from the second eviction"
+        await run.step(340)
+        assert run.results == {"owner-backoff": 1, "evicted": 1}
+
+
+FORBIDDEN = ApiError(403, "Forbidden", "no right to list events", "GET")
+
+
+@pytest.mark.parametrize(("budget", "evicted"), [(Budget(3, 600), 1), (Budget(1, 600), 1)])
+async def test_without_readable_records_the_budget_starts_with_one_eviction(
+    budget: Budget, evicted: int
+) -> None:
+    async with desk(past_errors=[FORBIDDEN], budget=budget, **several(4)) as run:
+        for _ in range(10):
+            await run.step()
+        assert run.results["evicted"] == evicted
+        first = run.log_lines()[0]
+        assert first["message"] == "past evictions unavailable"
+        assert "no right to list events" in first["error"]
+        assert "one eviction" in first["problem"]
+
+
+UNAVAILABLE = ApiError(503, "Unavailable", "", "GET", retry_after=4.0)
+
+
+@pytest.mark.parametrize(
+    ("errors", "message", "seconds"),
+    [
+        ([Unreachable("no answer"), UNAVAILABLE], "past evictions read", (4.5, 5.0)),
+        ([Unreachable("no answer")] * 100, "past evictions unavailable", (45.0, 60.0)),
+    ],
+)
+def test_an_error_of_the_api_server_is_retried_before_the_records_count_as_unavailable(
+    errors: list[Exception], message: str, seconds: tuple[float, float]
+) -> None:
+    async def recall() -> float:
+        loop = asyncio.get_running_loop()
+        run = Desk(past_errors=errors, past=past(1.0), clock=loop.time)
+        began = loop.time()
+        await run.evictor._recall(run)
+        assert run.log_lines()[0]["message"] == message
+        return loop.time() - began
+
+    assert seconds[0] <= run_in_virtual_time(recall()) <= seconds[1] + 0.1
+
+
+async def test_a_budget_beyond_the_age_of_events_is_reported() -> None:
+    async with desk(budget=Budget(1, 6 * 3600)) as run:
+        await run.step()
+        assert run.results == {"budget": 1}
+        assert run.log_lines()[0]["problem"] == "Events do not cover the budget's period"
+
+
+async def test_a_dry_run_reads_no_records() -> None:
+    async with desk(is_dry_run=True, past_errors=[FORBIDDEN]) as run:
+        await run.step()
+        assert run.results == {"dry-run": 1}
+        assert len(run.past_errors) == 1

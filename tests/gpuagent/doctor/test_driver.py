@@ -1,6 +1,7 @@
 """The doctor's results about the driver, through the real binding over a library that replaces NVML."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,6 +146,7 @@ class Stuck:
     """A driver whose call does not return until it is let go."""
 
     is_simulated = False
+    is_hanging = False
 
     def __init__(self) -> None:
         self.let_go = threading.Event()
@@ -171,6 +173,31 @@ def test_a_hanging_driver_is_a_problem_and_does_not_block(machine: Machine) -> N
     assert (result.state, result.what) == (State.PROBLEM, "the driver does not respond")
     source.let_go.set()
     assert source.ended.wait(10)
+
+
+def test_a_gpu_that_hangs_is_named_and_the_others_are_examined(
+    machine: Machine,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_library(built_library(tmp_path_factory.getbasetemp()), monkeypatch)
+    answers = Answers(tmp_path / "answers", parse_scenario(node(), "test"))
+    monkeypatch.setenv(ANSWERS, str(answers.path))
+    answers.show(more=["delay 1 -"])
+    source = NvmlGpus(deadline=0.3)
+    with looking(source, machine) as looker:
+        findings = list(driver_findings(looker.observe(), machine.host))
+        assert looker.is_hung, "a normal exit would wait for the call"
+        assert states(findings, "GPU 0") == [State.OK]
+        assert result_of(findings, "index-1").what.startswith("no answer within 0.3 s")
+        answers.show(more=["hang"])
+        (result,) = driver_findings(looker.observe(), machine.host)
+        assert result.what.startswith("the driver does not respond")
+        answers.show()
+        until = time.monotonic() + 10
+        while looker.is_hung:
+            assert time.monotonic() < until
 
 
 def test_an_unexpected_error_is_raised(machine: Machine) -> None:

@@ -200,15 +200,16 @@ def test_an_initialisation_that_fails_is_tried_again_and_blinds_for_no_longer(dr
     assert uuids(gpus) == [A, B]
 
 
-def test_every_call_of_the_driver_is_made_by_the_thread_that_reads(driven, clock, monkeypatch) -> None:
-    """So nothing can shut NVML down under a running call: `expect`, from another thread, makes none."""
+def test_each_gpu_has_a_thread_and_the_node_has_one(driven, clock, monkeypatch) -> None:
+    """`expect`, from another thread, makes no call, and an initialisation makes no new threads."""
     gpus, _ = driven(node())
-    driver, threads = gpus._driver, set()
+    driver, threads = gpus._driver, {}
     call = driver._call
 
-    def noted(*arguments, **options):
-        threads.add(threading.get_ident())
-        return call(*arguments, **options)
+    def noted(name, *arguments, **options):
+        of_device = name.startswith("nvmlDevice") and name != "nvmlDeviceGetCount"
+        threads.setdefault(threading.get_ident(), set()).add("device" if of_device else "node")
+        return call(name, *arguments, **options)
 
     monkeypatch.setattr(driver, "_call", noted)
     for expected in (2, 3, 4):
@@ -217,7 +218,8 @@ def test_every_call_of_the_driver_is_made_by_the_thread_that_reads(driven, clock
         thread.join()
         clock.now += 60
         gpus.read()
-    assert threads == {threading.get_ident()}
+    assert sorted(map(sorted, threads.values())) == [["device"], ["device"], ["node"]]
+    assert threading.get_ident() not in threads
 
 
 def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driven, clock) -> None:

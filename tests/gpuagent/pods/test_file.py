@@ -15,7 +15,17 @@ import yaml
 from gpuagent.pods.file import FilePods
 from service.documents import DocumentError
 from service.log import JsonLog
-from tests.support.kube_objects import GROUP_0, NODE, RESERVATIONS, fraction, listed, node, pod, reservation
+from tests.support.kube_objects import (
+    GROUP_0,
+    NODE,
+    RESERVATIONS,
+    bind_request,
+    fraction,
+    listed,
+    node,
+    pod,
+    reservation,
+)
 
 
 class Source:
@@ -148,6 +158,26 @@ async def test_a_file_that_becomes_a_pipe_keeps_the_last_good_list(source: Sourc
         await source.until(lambda: bool(source.warnings))
         assert source.names == ["half"]
         assert "not a regular file" in source.warnings[0]["error"]
+
+
+async def test_a_bind_request_that_leaves_the_file_counts_until_its_pod_ends(source: Source) -> None:
+    def portions() -> dict[tuple[str, str], str]:
+        assert source.pods.inventory is not None
+        return {key: request.portion for key, request in source.pods.inventory.bind_requests.items()}
+
+    async with source.running():
+        for items, expected in (
+            ([fraction(), bind_request()], "0.50"),
+            ([fraction(), bind_request(portion="0.25")], "0.25"),
+            ([fraction(), pod("more", 2)], "0.25"),
+            ([fraction(), bind_request(number=7, portion="0.90")], "0.25"),
+        ):
+            source.path.write_text(text(*items))
+            await source.until(lambda expected=expected: portions() == {("research", "half"): expected})  # type: ignore[misc]
+            await asyncio.sleep(1.3)
+            assert portions() == {("research", "half"): expected}
+        source.path.write_text(text(fraction(phase="Succeeded")))
+        await source.until(lambda: portions() == {})
 
 
 def test_a_malformed_pod_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 import asyncio
 import io
-import itertools
 import json
-import statistics
 import threading
 import time
-from random import Random
+from random import SystemRandom
 
 import pytest
 
@@ -15,7 +13,8 @@ from gpuagent.gpus.reading import GpuProcess
 from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import LookupResult
-from gpuagent.sampling.sampler import Sampler, Timing, next_due
+from gpuagent.sampling.sampler import Sampler, Timing
+from gpuagent.sampling.schedule import next_gap
 from gpuagent.simulation.loading import parse_scenario
 from gpuagent.simulation.source import SimulatedGpus
 from service.log import JsonLog
@@ -91,42 +90,18 @@ async def test_samples_come_with_the_origin_of_every_process(simulated):
     assert run.lines() == []
 
 
-@pytest.mark.parametrize(
-    ("due", "now", "expected"),
-    [(10, 10, 15), (10, 11, 15), (10, 14.9, 15), (10, 15, 20), (10, 37, 40), (10, 9, 10), (10, 3, 10)],
-)
-def test_a_late_sample_shifts_none_after_it(due, now, expected):
-    assert next_due(due, now, 5) == expected
-
-
-@pytest.mark.parametrize(
-    ("now", "chance", "expected"),
-    [(10, 0.0, 14), (10, 1.0, 16), (10, 0.75, 15.5), (14.9, 0.0, 14.9), (37, 0.0, 39), (37, 1.0, 41), (9, 0.0, 10)],
-)  # fmt: skip
-def test_the_jitter_is_a_fifth_of_the_interval_at_most(now, chance, expected):
-    assert next_due(10, now, 5, chance) == expected
-
-
-def test_jitter_leaves_the_mean_and_shifts_every_later_sample():
-    random, due, dues = Random(7), 0.0, [0.0]
-    for _ in range(20_000):
-        due = next_due(due, due + 0.01, 5.0, random.random())
-        dues.append(due)
-    gaps = [after - before for before, after in itertools.pairwise(dues)]
-    assert 4.0 <= min(gaps) < 4.01
-    assert 5.99 < max(gaps) <= 6.0
-    assert statistics.mean(gaps) == pytest.approx(5.0, abs=0.02)
-    phases = [due % 5.0 for due in dues]
-    for part in range(10):  # no part of the interval is without samples, or has many more than the others
-        assert 0.5 < sum(part / 2 <= phase < part / 2 + 0.5 for phase in phases) / 2000 < 1.5
-
-
-async def test_samples_follow_the_jitter_of_the_random_source(simulated):
+async def test_samples_follow_the_random_source(simulated):
     began = time.monotonic()
-    async with Run(simulated(), interval=0.1, random=lambda: 1.0) as run:
+    async with Run(simulated(), interval=0.1, random=lambda: 0.999_999) as run:
         await run.until(lambda: len(run.samples) >= 6)
     for number, sample in enumerate(run.samples):
-        assert sample.taken_at - began >= number * 0.12 - 1e-6
+        assert sample.taken_at - began >= number * 0.25 - 1e-6
+    assert not any(sample.is_extra for sample in run.samples)
+
+
+async def test_the_random_source_is_the_systems():
+    """Others, such as `random.random`, can be reconstructed from the times that they led to."""
+    assert isinstance(Timing(interval=1).random.__self__, SystemRandom)
 
 
 async def test_a_sample_can_be_requested(simulated):
@@ -136,6 +111,20 @@ async def test_a_sample_can_be_requested(simulated):
         run.sampler.sample_now()
         await run.until(lambda: len(run.samples) == 2)
         assert run.samples[1].taken_at >= requested_at
+        assert [sample.is_extra for sample in run.samples] == [False, True]
+
+
+async def test_requested_samples_shift_no_regular_one(simulated):
+    began = time.monotonic()
+    async with Run(simulated(), interval=1, random=lambda: 0.5) as run:
+        while sum(not sample.is_extra for sample in run.samples) < 3:
+            run.sampler.sample_now()
+            await asyncio.sleep(0.05)
+    regular = [sample.taken_at - began for sample in run.samples if not sample.is_extra]
+    gap = next_gap(1, 0.5)
+    assert len(run.samples) > 10
+    for number, at in enumerate(regular):
+        assert number * gap <= at < (number + 0.5) * gap
 
 
 async def test_a_request_during_a_sample_gives_a_later_sample(simulated):
@@ -156,22 +145,46 @@ async def test_a_request_during_a_sample_gives_a_later_sample(simulated):
         assert run.samples[0].taken_at <= requested_at <= run.samples[1].taken_at
 
 
-async def test_a_hanging_call_is_visible_and_does_not_delay_the_stop(simulated, clock):
+async def test_calls_that_hang_are_visible_and_do_not_delay_the_stop(simulated, clock):
     release = threading.Event()
 
     def sleep(_):
         release.wait(SOON)
         clock.now += 10
 
-    source = simulated(process(100), faults=[{"fault": "hang", "until": 5}], clock=clock, sleep=sleep)
+    faults = [{"fault": "hang", "until": 5}]
+    source = simulated(process(100), faults=faults, clock=clock, sleep=sleep, deadline=0.05)
     async with Run(source) as run:
-        await run.until(lambda: run.sampler.seconds_since_start_of_call > 0.1)
-        assert run.samples == []
+        await run.until(lambda: len(run.samples) >= 2)
+        for sample in run.samples:
+            assert (sample.reading.gpus, sample.reading.is_hanging) == ((), True)
+        await run.until(lambda: run.sampler.seconds_hanging > 0.1)
+        assert run.sampler.has_unanswered_call
         began = time.monotonic()
         run.sampler.stop()
         assert time.monotonic() - began < 5
+        assert run.sampler.has_unanswered_call
         release.set()
-        await run.until(lambda: not source.proc_root.exists())
+        await run.until(lambda: not run.sampler.has_unanswered_call)
+    assert run.fatal == []
+
+
+async def test_calls_that_hang_never_end_the_sampler_and_are_forgotten_when_a_gpu_responds(simulated, clock):
+    """Ending the process in a driver call has frozen GPUs: `give_up_after` is for drivers that answer."""
+    release = threading.Event()
+
+    def sleep(_):
+        release.wait(SOON)
+        clock.now += 10
+
+    faults = [{"fault": "hang", "until": 5}]
+    source = simulated(process(100), faults=faults, clock=clock, sleep=sleep, deadline=0.05)
+    async with Run(source, give_up_after=0.05) as run:
+        await run.until(lambda: run.sampler.seconds_hanging > 0.3)
+        assert run.fatal == []
+        release.set()
+        await run.until(lambda: run.samples and run.samples[-1].reading.gpus)
+        await run.until(lambda: run.sampler.seconds_hanging == 0)
 
 
 async def test_the_duration_of_a_call_is_0_between_calls(simulated):

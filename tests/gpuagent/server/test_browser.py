@@ -77,7 +77,7 @@ async def url() -> AsyncIterator[str]:
 
 def incident(number: int) -> Status:
     """Return a node with everything that the page can show, with another queue at each call."""
-    judge, history = Judge(grace=60, longest_gap=1000), History(interval=5)
+    judge, history = Judge(grace=60, interval=60, longest_gap=1000), History(interval=5)
     for at in (number + 0.0, number + 15.0, number + 45.0, number + 90.0):
         snapshot = _sampled(number, at)
         verdicts, _ = judge.judge(snapshot)

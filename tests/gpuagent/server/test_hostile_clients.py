@@ -29,12 +29,19 @@ def limited(files: int) -> tuple[str, ...]:
 
 
 def assert_well(running: Agent) -> None:
-    """Probe as a kubelet does, which takes a pod for unhealthy after three failures in a row.
+    """Probe as a kubelet does, which takes a pod for unhealthy after three failures in a row, and scrape.
 
-    A new connection may be closed for an older one while hundreds arrive at the same moment.
+    A new connection may be closed for an older one while hundreds arrive at the same moment. Pages are refused
+    while clients that do not read have all places, which ends after little more than a second.
     """
     assert retried(lambda: running.get("/healthz")) == (200, "ok\n")
-    series = retried(running.series)
+    end = time.monotonic() + 5
+    while (refused := retried(lambda: running.get("/metrics")))[0] != 200:
+        assert refused == (503, "too many readers now\n")
+        assert time.monotonic() < end
+        assert running.get("/healthz") == (200, "ok\n")
+        time.sleep(0.2)
+    series = running.series()
     assert series["kaishare_agent_attribution_ok"] == 1
     assert not [name for name in series if name.startswith("kaishare_agent_attribution_problem{")]
 

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 
 def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
     """The status after these samples, with a grace of 10 s and an interval of 5 s."""
-    judge = Judge(grace=10, longest_gap=15)
+    judge = Judge(grace=10, interval=5, longest_gap=15)
     evaluation: Evaluation | None = None
     for snapshot in snapshots:
         verdicts, _ = judge.judge(snapshot)
@@ -49,8 +49,8 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
 class StubWatch:
     """The fields of a watch that the metrics read."""
 
-    def __init__(self, last_contact: float | None = None, **restarts: int) -> None:
-        self.resource = Resource(name="pods", path="/api/v1/pods")
+    def __init__(self, last_contact: float | None = None, *, resource: str = "pods", **restarts: int) -> None:
+        self.resource = Resource(name=resource, path="/api/v1/pods")
         self.last_contact = last_contact
         self.restarts = Counter(restarts)
 
@@ -162,9 +162,9 @@ def test_a_simulated_node_is_marked() -> None:
     ("status", "absent", "left"),
     [
         pytest.param(status_of(), "kaishare_(pod|gpu)_|kaishare_agent_(attribution_ok|last_sample)", "kaishare_build_info", id="before the first sample"),
-        pytest.param(status_of(node(10), now=26), "kaishare_(pod|gpu)_", 'problem{reason="sample-stale",gpu_uuid=""}', id="stale"),
-        pytest.param(status_of(node(10, train=None)), 'used_bytes{[^}]*pod="train"|flagged{[^}]*pod="train"|unattributed_bytes{gpu_uuid="GPU-a', f'problem{{reason="memory-unknown",gpu_uuid="{A}"}}', id="unknown memory"),
-        pytest.param(status_of(node(10, Problem(Cause.TRUNCATED, A))), 'pod_gpu_memory_used|flagged|(host|unattributed)_bytes{gpu_uuid="GPU-a', f'problem{{reason="truncated",gpu_uuid="{A}"}}', id="truncated"),
+        pytest.param(status_of(node(10), now=32.6), "kaishare_(pod|gpu)_", 'problem{reason="sample-stale",gpu_uuid=""}', id="stale"),
+        pytest.param(status_of(node(10, train=None)), 'used_bytes{[^}]*pod="train"|flagged{[^}]*pod="train"[^}]*reason="over-share"|unattributed_bytes{gpu_uuid="GPU-a', f'problem{{reason="memory-unknown",gpu_uuid="{A}"}}', id="unknown memory"),
+        pytest.param(status_of(node(10, Problem(Cause.TRUNCATED, A))), 'pod_gpu_memory_used|flagged[^}]*reason="(?!over-share)|flagged.* 1$|(host|unattributed)_bytes{gpu_uuid="GPU-a', f'problem{{reason="truncated",gpu_uuid="{A}"}}', id="truncated"),
         pytest.param(status_of(node(10, Problem(Cause.PID_NAMESPACE))), "pod_gpu_memory_used|flagged|host_bytes|unattributed_bytes", 'problem{reason="pid-namespace",gpu_uuid=""}', id="pid namespace"),
         pytest.param(status_of(snapshot_of(sample(at=10, problems=[Problem(Cause.NVML)]), TRAIN)), "kaishare_(pod_(?!info)|gpu_)|last_sample", 'problem{reason="nvml",gpu_uuid=""}', id="no driver"),
         pytest.param(status_of(snapshot_of(sample(gpu(uuid=B), at=10, problems=[Problem(Cause.NVML, A)]), TRAIN)), "kaishare_pod_(?!info)|GPU-aaaaaaaa[^}]*model", f'problem{{reason="nvml",gpu_uuid="{A}"}}', id="one GPU lost"),
@@ -189,7 +189,7 @@ def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
     lost = replace(
         pod_share("lost", GIB, gpus=()), is_unresolved=True, lacks_reservation=True, changed="0.5, not 0.25"
     )
-    text = text_of(status_of(node(0, more=lost), node(10, more=lost)))
+    text = text_of(status_of(node(0, more=lost), node(5, more=lost), node(10, more=lost)))
     assert [line for line in text.splitlines() if 'pod="lost"' in line and "_info" not in line] == [
         f'kaishare_pod_flagged{{namespace="team-a",pod="lost",uid="{uid_of("lost")}",gpu_uuid="",gpu="",node="node-1",'
         f'queue="",vcluster="",virtual_namespace="",virtual_pod="",reason="{reason}"}} 1'
@@ -304,7 +304,7 @@ def every_family() -> str:
     watch = StubWatch(1_800_000_000.5, closed=3, gone=1)
     text = text_of(
         status_of(node(0), node(10, Problem(Cause.TRUNCATED, B), utilization={10: 35})),
-        watch=watch,
+        watches=[watch],
         counts=Counts(events=EVENTS, evictions=EVICTIONS),
     )
     assert {family for family in Family if f"# TYPE {family.value.name} " not in text} == set()
@@ -319,9 +319,21 @@ def test_a_watch_has_its_last_contact_and_its_restarts_by_cause() -> None:
         'resource="pods",cause="closed"': 3,
         'resource="pods",cause="gone"': 1,
     }
-    silent = text_of(status_of(node(0)), watch=StubWatch())
+    silent = text_of(status_of(node(0)), watches=[StubWatch(unreachable=1)])
     assert "kaishare_watch_last_contact" not in silent
+    assert "kaishare_watch_restarts" in silent
     assert "kaishare_watch" not in text_of(status_of(node(0)))
+
+
+@pytest.mark.parametrize(("last_contact", "resources"), [(None, {"pods"}), (1.8e9, {"pods", "bindrequests"})])
+def test_the_watch_of_an_api_that_was_never_served_is_not_shown(
+    last_contact: float | None, resources: set[str]
+) -> None:
+    """Clusters with KAI inside vClusters serve no BindRequests; the alert for silent watches would fire."""
+    watches = [StubWatch(1.8e9, closed=1), StubWatch(last_contact, resource="bindrequests", **{"404": 3})]
+    text = text_of(status_of(node(0)), watches=watches)
+    for name in ("kaishare_watch_restarts_total", "kaishare_watch_last_contact_timestamp_seconds"):
+        assert set(re.findall(rf'^{name}{{resource="([a-z]+)"', text, flags=re.MULTILINE)) == resources
 
 
 def test_promtool_accepts_the_page() -> None:
@@ -392,7 +404,7 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
     ]  # fmt: skip
     assert train["verdicts"][0] == {
         "reason": "over-share", "gpuUuid": A, "flagged": True, "lastedSeconds": 10.0, "balanceSeconds": 10.0,
-        "usedBytes": 11 * GIB, "allowedBytes": 10 * GIB,
+        "usedBytes": 11 * GIB, "usedAtLeastBytes": None, "allowedBytes": 10 * GIB,
     }  # fmt: skip
     assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "hami-core"}}
 
@@ -407,7 +419,10 @@ def test_unknown_figures_are_null_in_the_api() -> None:
         (0, 100 * MIB),
     ]
     assert [p["gpus"][0]["usedBytes"] for p in answer["pods"]] == [None, None]
-    stale = json.loads(shares_json(status_of(node(10), now=30), node="n", is_simulated=False))
+    assert [p["gpus"][0]["processes"] for p in answer["pods"]] == [None, None], "and not 0"
+    (bound,) = [v["usedAtLeastBytes"] for p in answer["pods"] for v in p["verdicts"] if not v["usedBytes"]]
+    assert bound == 11 * GIB
+    stale = json.loads(shares_json(status_of(node(10), now=33), node="n", is_simulated=False))
     assert (stale["gpus"], stale["pods"], stale["sampleTimestamp"]) == ([], [], None)
     assert stale["lastGoodSampleTimestamp"] == 1_800_000_010.0
     early = json.loads(shares_json(status_of(), node="n", is_simulated=False))

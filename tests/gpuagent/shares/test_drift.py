@@ -228,7 +228,7 @@ class TestAgainstTheFirstDeclaration:
     )
     def test_changed_requests_of_containers_are_named(self, key: str, change: str) -> None:
         prefix = "nvidia.com/container.main."
-        before = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "6Gi", "gpus.devices": GPU_0}
+        before = {"gpu-memory.request": "4Gi", "gpu-memory.limit": "3Gi", "gpus.devices": GPU_0}
         later = {"gpu-memory.request": "5Gi", "gpu-memory.limit": "1Ti", "gpus.devices": GPU_1}
         labels = {"runai-gpu-group": GROUP_0}
         first = pod(labels=labels, annotations={prefix + name: value for name, value in before.items()})
@@ -237,7 +237,7 @@ class TestAgainstTheFirstDeclaration:
         pod_share = edited(first, then)
         assert pod_share.changed.startswith(change)
         assert pod_share.shares[GPU_0].bytes == 4 << 30
-        assert pod_share.limits[GPU_0].bytes == 6 << 30
+        assert pod_share.limits[GPU_0].bytes == 3 << 30
 
 
 def test_a_group_that_is_edited_to_an_unreserved_one_lacks_a_reservation() -> None:

@@ -73,15 +73,15 @@ def test_while_the_bind_request_is_unknown_no_flag_is_raised(annotations: dict[s
     assert seen.flagged == {(POD, GPU_1, "no-share")}
 
 
-def test_a_flag_outlives_a_time_in_which_the_bind_request_is_unknown() -> None:
-    """A right comes and goes, and the BindRequest is requested again: the flag is neither cleared nor dropped."""
+def test_a_flag_stands_while_the_bind_request_is_unknown_again() -> None:
+    """A right comes and goes, and the BindRequest is requested again. That there was none stays known."""
     seen, used_bytes = Pipeline(), {POD: {GPU_1: GIB}}
     made = built(*NODE, fraction(group=None)).inventory
     unknown = replace(made, bind_requests_unknown=frozenset({("research", "half")}))
     seen.process(made, used_bytes, times=3)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     seen.process(unknown, used_bytes, times=3)
-    assert seen.flagged == set()
+    assert seen.flagged == {(POD, GPU_1, "no-share")}
     seen.process(made, used_bytes)
     assert seen.flagged == {(POD, GPU_1, "no-share")}
     assert len(seen.log_lines("pod flagged")) == 1
@@ -105,10 +105,12 @@ def test_a_group_label_alone_decides_while_the_bind_request_is_unknown(annotatio
 
 @asking
 def test_an_invented_group_label_is_flagged_as_no_reservation(annotations: dict[str, str]) -> None:
+    """The share is known without a GPU, too: the pod may use as much on one GPU and no more."""
     seen = Pipeline()
     invented = pod(annotations=annotations, labels={"runai-gpu-group": "mine"})
     seen.see(*NODE, invented, used_bytes={POD: {GPU_1: GIB}}, times=3)
-    assert seen.flagged == {(POD, "", "no-reservation")}
+    over = {(POD, GPU_1, "over-share")} if "gpu-fraction" in annotations else set()
+    assert seen.flagged == {(POD, "", "no-reservation")} | over
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
 
 

@@ -383,7 +383,7 @@ class TestByContainer:
         )
         assert pod_share.gpu_uuids == (GPU_1,)
         assert pod_share.shares == mib(4140, ShareSource.BIND_REQUEST, GPU_1)
-        assert pod_share.limits == {GPU_1: Amount(6 * GIB, LimitSource.ANNOTATION)}
+        assert pod_share.limits == {}, "a limit only lowers"
         assert pod_share.candidates[1].text == f"gpu-memory.request {4 * GIB} of main"
         assert pod_share.candidates[1].bytes_per_gpu == {GPU_1: 4 * GIB}
         assert (pod_share.is_unresolved, pod_share.changed) == (False, "")

@@ -81,7 +81,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
 
 def judged(seconds: float) -> Status:
     """The node after so many seconds with a grace of a minute."""
-    judge = Judge(grace=60, longest_gap=1000)
+    judge = Judge(grace=60, interval=seconds, longest_gap=1000)
     judge.judge(node())
     after = node(seconds)
     return status_of(after, judge.judge(after)[0])
@@ -112,7 +112,7 @@ def words(text: str) -> str:
 
 
 def test_the_pod_furthest_over_comes_first_and_flags_have_reason_and_start() -> None:
-    lines = as_text(board(judged(180.0))).splitlines()
+    lines = as_text(board(judged(180.0)), columns=200).splitlines()
     assert lines[:2] == ["node node-1, driver 570.00", "as of 4 s ago, 3 flags"]
     start = next(index for index, line in enumerate(lines) if line.endswith("STATE"))
     assert [words(line) for line in lines[start:]] == [
@@ -134,7 +134,7 @@ def test_the_sums_of_each_gpu_stand_above() -> None:
 
 
 def test_columns_are_aligned() -> None:
-    lines = as_text(board(judged(180.0))).splitlines()
+    lines = as_text(board(judged(180.0)), columns=200).splitlines()
     start = next(index for index, line in enumerate(lines) if line.endswith("STATE"))
     for heading in ("GPU", "POD", "USED", "SHARE", "STATE"):
         column = lines[start].index(heading)
@@ -151,7 +151,7 @@ def test_a_violation_within_the_grace_is_no_flag_yet() -> None:
 
 
 def test_a_flag_that_no_longer_holds_is_clearing() -> None:
-    judge = Judge(grace=60, longest_gap=1000)
+    judge = Judge(grace=60, interval=60, longest_gap=1000)
     judge.judge(node())
     judge.judge(node(100.0))
     good = snapshot_of(
@@ -161,7 +161,7 @@ def test_a_flag_that_no_longer_holds_is_clearing() -> None:
 
 
 def test_time_over_with_breaks_is_shown_as_a_total() -> None:
-    judge, text = Judge(grace=60, longest_gap=1000), ""
+    judge, text = Judge(grace=60, interval=60, longest_gap=1000), ""
     for number in range(40):
         used_bytes = (2 if number % 2 else 1) * GIB
         snapshot = snapshot_of(
@@ -195,7 +195,7 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
         MigInstance(uuid=f"MIG-{n}aaaaaaa-0000", total_bytes=GIB, processes=()) for n in (1, 2)
     ))  # fmt: skip
     both = pod_share("both", GIB, gpus=("MIG-1aaaaaaa-0000", "MIG-2aaaaaaa-0000"))
-    text = words(as_text(board(status_of(snapshot_of(sample(split), both)))))
+    text = words(as_text(board(status_of(snapshot_of(sample(split), both))), columns=200))
     assert "0 MIG-1aaaaaaa team-a/both" in text
     assert "0 MIG-2aaaaaaa team-a/both" in text
     assert "NVIDIA A10 (MIG: not evaluated)" in text
@@ -240,7 +240,7 @@ def test_a_terminal_of_any_width_has_every_pod_every_flag_and_both_names(columns
     over = pod_share(
         "over", GIB, pod=node_pod("over", name=long, namespace="vcluster-a-virtual-cluster"), tenant=tenant
     )
-    judge = Judge(grace=60, longest_gap=1000)
+    judge = Judge(grace=60, interval=60, longest_gap=1000)
     for at in (0.0, 100.0):
         snapshot = snapshot_of(sample(gpu((3, 5 * GIB)), origins={3: in_pod("over")}, at=at), over)
         verdicts = judge.judge(snapshot)[0]
@@ -281,7 +281,7 @@ def busy_node(pods: int, *, flagged: int, gpus: int = 8) -> Status:
               for number, name in enumerate(names)),
         )  # fmt: skip
 
-    judge = Judge(grace=60, longest_gap=1000)
+    judge = Judge(grace=60, interval=50, longest_gap=1000)
     judge.judge(at(0.0, GIB))
     judge.judge(at(90.0, GIB))
     last = at(100.0, 6 * GIB)
@@ -334,7 +334,7 @@ def test_size_workload_and_flags_since_the_start() -> None:
 
 def test_the_utilisation_is_a_column_if_the_driver_reports_it() -> None:
     contents = board(with_utilization(judged(180.0), 0.0, 0.127, 1.0, None))
-    lines = [words(line) for line in as_text(contents).splitlines()]
+    lines = [words(line) for line in as_text(contents, columns=200).splitlines()]
     assert (
         "! 0 team-a/over 2.0 GiB 1.0 GiB bind-request +1.0 GiB - 100% 1 - - FLAGGED over-share for 3 min"
         in lines
@@ -370,7 +370,7 @@ def test_a_flag_precedes_memory_above_the_share_within_the_slack() -> None:
     candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
     nowhere = pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
                         candidates=(candidate,))  # fmt: skip
-    judge = Judge(grace=60, longest_gap=1000)
+    judge = Judge(grace=60, interval=60, longest_gap=1000)
     for at in (0.0, 100.0):
         busy = sample(gpu((1, 2 * GIB + MIB)), origins={1: in_pod("slack")}, at=at)
         snapshot = snapshot_of(busy, pod_share("slack", 2 * GIB), nowhere)

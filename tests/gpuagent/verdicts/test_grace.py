@@ -37,7 +37,7 @@ LOST = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
 
 
 def usual() -> Judge:
-    return Judge(grace=GRACE, longest_gap=3 * INTERVAL)
+    return Judge(grace=GRACE, interval=INTERVAL, longest_gap=3 * INTERVAL)
 
 
 def seconds_until_flagged(pattern: Iterable[int | None], hours: float = 1.0) -> float | None:
@@ -47,7 +47,7 @@ def seconds_until_flagged(pattern: Iterable[int | None], hours: float = 1.0) -> 
         count(0, int(INTERVAL)), islice(pattern, int(hours * 3600 / INTERVAL)), strict=False
     ):
         problems = [Problem(Cause.TRUNCATED, A)] if used_bytes is BLIND else []
-        verdicts, _ = by.judge(node(OVER if used_bytes is BLIND else used_bytes, at=at, problems=problems))
+        verdicts, _ = by.judge(node(WITHIN if used_bytes is BLIND else used_bytes, at=at, problems=problems))
         if any(verdict.is_flagged for verdict in verdicts.by_key.values()):
             return float(at)
     return None
@@ -121,35 +121,34 @@ def balance(verdicts: Verdicts, key: Key = OVER_SHARE) -> float:
 
 
 def test_a_flag_that_was_cleared_comes_back_as_soon_as_the_balance_is_full_again() -> None:
-    by = judge()
-    run(node(OVER, at=0), node(OVER, at=10), by=by)
-    _, cleared = run(node(WITHIN, at=12), node(WITHIN, at=14), by=by)
+    by = judge(interval=2.0)
+    run(*(node(OVER, at=at) for at in range(6)), by=by)
+    _, cleared = run(node(WITHIN, at=6), node(WITHIN, at=7), node(WITHIN, at=8), by=by)
     assert [t.change for t in cleared] == [Change.CLEARED]
-    verdicts, transitions = run(node(OVER, at=15), by=by)
+    verdicts, transitions = run(node(OVER, at=9), by=by)
     assert (balance(verdicts), transitions) == (9, [])
-    verdicts, transitions = run(node(OVER, at=16), by=by)
+    verdicts, transitions = run(node(OVER, at=10), by=by)
     assert (balance(verdicts), [t.change for t in transitions]) == (10, [Change.FLAGGED])
 
 
 def test_a_full_balance_flags_only_a_pod_that_is_over() -> None:
-    by = judge()
-    run(node(OVER, at=0), node(OVER, at=10), by=by)
-    limited = node(WITHIN, at=11, pod_share=LIMITED)
-    _, transitions = run(limited, by=by)
-    assert [t.change for t in transitions] == [Change.DROPPED]
-    verdicts, transitions = run(node(BETWEEN, at=12), by=by)
-    assert (balance(verdicts), transitions) == (10, [])
-    _, transitions = run(node(OVER, at=13), by=by)
+    by = judge(interval=1)
+    run(*(node(OVER, at=at) for at in range(12)), by=by)
+    _, transitions = run(node(WITHIN, at=12), node(WITHIN, at=13), by=by)
+    assert [t.change for t in transitions] == [Change.CLEARED]
+    verdicts, transitions = run(node(BETWEEN, at=14), by=by)
+    assert (balance(verdicts), transitions) == (9, [])
+    verdicts, transitions = run(node(OVER, at=15), by=by)
     assert [t.change for t in transitions] == [Change.FLAGGED]
 
 
 def test_only_the_end_of_the_pod_clears_its_balance() -> None:
-    by = judge()
+    by = judge(interval=8.0)
     run(node(OVER, at=0), node(OVER, at=8), by=by)
     run(node(OVER, at=9, pod_share=replace(TRAIN, pod=pod("train", phase="Failed"))), by=by)
-    verdicts, transitions = run(node(OVER, at=10), node(OVER, at=12), by=by)
-    assert (balance(verdicts), transitions) == (2, []), "a pod that is new counts from its second sample on"
-    assert verdicts.over_seconds == {(uid_of("train"), A): 2}
+    verdicts, transitions = run(node(OVER, at=10), by=by)
+    assert (balance(verdicts), transitions) == (8, [])
+    assert verdicts.over_seconds == {(uid_of("train"), A): 8}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +164,7 @@ def test_only_the_end_of_the_pod_clears_its_balance() -> None:
     ids=["no driver", "no list of pods", "GPU lost", "memory unknown", "share unknown", "a limit comes and goes"],
 )  # fmt: skip
 def test_nothing_that_blinds_the_agent_clears_a_balance(unseen: Callable[[float], Snapshot]) -> None:
-    by = judge()
+    by = judge(interval=8.0)
     run(node(OVER, at=0), node(OVER, at=8), by=by)
     run(unseen(9), unseen(10), unseen(11), by=by)
     verdicts, _ = run(node(BETWEEN, at=12), by=by)
@@ -187,7 +186,7 @@ FOREIGN = Key(uid_of("train"), B, FlagReason.UNASSIGNED_GPU)
 def test_reasons_without_an_amount_have_a_balance_too() -> None:
     """Over is what holds more than a context, or has no reservation; all else is within."""
     small, large = SMALL_BYTES, SMALL_BYTES + 1
-    by = judge()
+    by = judge(interval=4.0)
     steps = [
         (0, large, B),
         (4, large, B),
@@ -201,22 +200,22 @@ def test_reasons_without_an_amount_have_a_balance_too() -> None:
         by.judge(node(used_bytes, at=at, uuid=uuid))[0].by_key.get(FOREIGN) for at, used_bytes, uuid in steps
     ]
     assert [None if each is None else (each.balance, each.is_flagged) for each in verdicts] == [
-        (0, False), (4, False), (3, False), None, (4, False), (8, False), (10, True)
+        (0, False), (4, False), (2, False), None, (4, False), (8, False), (10, True)
     ]  # fmt: skip
 
-    by = judge()
+    by = judge(interval=6.0)
     missing = replace(TRAIN, lacks_reservation=True)
     steps = [(0, missing), (6, missing), (8, TRAIN), (12, missing), (13, missing)]
     key = Key(uid_of("train"), A, FlagReason.NO_RESERVATION)
     verdicts = [by.judge(node(WITHIN, at=at, pod_share=each))[0].by_key[key] for at, each in steps]
     assert [(each.balance, each.is_flagged) for each in verdicts] == [
-        (0, False), (6, False), (5, False), (9, False), (10, True)
+        (0, False), (6, False), (3, False), (9, False), (10, True)
     ]  # fmt: skip
 
 
 def test_a_pod_that_leaves_a_foreign_gpu_at_every_second_sample_is_flagged() -> None:
     for made, key in ((TRAIN, FOREIGN), (STRANGER, Key(uid_of("train"), B, FlagReason.NO_SHARE))):
-        by, flagged = judge(), []
+        by, flagged = judge(interval=2.0), []
         for at, used_bytes in zip(range(0, 60, 2), again_and_again((1, GIB), (1, 0)), strict=False):
             verdict = by.judge(node(used_bytes or 0, at=at, pod_share=made, uuid=B))[0].by_key.get(key)
             flagged += [at] if verdict is not None and verdict.is_flagged else []
@@ -224,7 +223,7 @@ def test_a_pod_that_leaves_a_foreign_gpu_at_every_second_sample_is_flagged() -> 
 
 
 def test_a_pod_whose_own_gpu_is_lost_to_sight_does_not_count_as_within() -> None:
-    by = judge()
+    by = judge(interval=8.0)
     run(node(GIB, at=0, uuid=B), node(GIB, at=8, uuid=B), by=by)
     verdicts, _ = run(*(node(GIB, at=at, uuid=B, pod_share=LOST) for at in (10, 15, 20)), by=by)
     assert FOREIGN not in verdicts.by_key
@@ -254,7 +253,7 @@ def test_a_pod_that_moves_its_memory_from_gpu_to_gpu_is_flagged(gpus: int, has_s
 
 
 def test_being_within_on_one_gpu_while_over_on_another_flags_only_where_it_was_over() -> None:
-    made, by = pod_share("train", SHARE, gpus=(A, B)), judge()
+    made, by = pod_share("train", SHARE, gpus=(A, B)), judge(interval=2.0)
     for at in range(0, 60, 2):
         on_b = OVER if at == 10 else WITHIN
         taken = sample(gpu((10, OVER)), gpu((11, on_b), uuid=B, index=1), at=at, origins=dict.fromkeys((10, 11), in_pod("train")))  # fmt: skip
@@ -265,7 +264,7 @@ def test_being_within_on_one_gpu_while_over_on_another_flags_only_where_it_was_o
 
 def test_a_grace_that_is_shortened_and_lengthened_again_takes_nothing_off_the_balance() -> None:
     """A tenant of a vCluster may ask for a shorter grace than the host's, and take the wish back."""
-    by, own = Judge(grace=1000, longest_gap=15), {uid_of("train"): 5.0}
+    by, own = Judge(grace=1000, interval=10, longest_gap=15), {uid_of("train"): 5.0}
     for at in range(0, 910, 10):
         by.judge(node(OVER, at=at))
     verdicts, transitions = by.judge(node(WITHIN, at=910), own)

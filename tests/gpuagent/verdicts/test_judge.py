@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.actions.event_messages import message
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
@@ -31,8 +32,11 @@ from tests.support.verdict_steps import (
 
 
 def over_share(*steps: tuple[float, int | None], problems: Iterable[float] = ()) -> list[bool | None]:
-    """Return the state of `over-share` after each (time, used bytes); None where it is not judged."""
-    by, seen = judge(), []
+    """Return the state of `over-share` after each (time, used bytes); None where it is not judged.
+
+    Two samples after the first one make a grace.
+    """
+    by, seen = judge(interval=GRACE / 2), []
     for at, used_bytes in steps:
         bad = [Problem(Cause.TRUNCATED, A)] if at in tuple(problems) else []
         verdicts, _ = by.judge(node(used_bytes, at=at, problems=bad))
@@ -52,24 +56,25 @@ def test_a_pod_within_its_share_is_judged_and_clean() -> None:
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        pytest.param([(0, OVER), (5, OVER), (9.9, OVER), (10, OVER)], [False, False, False, True], id="throughout the grace"),
-        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, WITHIN)], [False, True, True, False], id="cleared in the second sample within"),
-        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, BETWEEN), (25, WITHIN), (30, WITHIN)], [False, True, True, True, True, False], id="the two must be in a row"),
-        pytest.param([(0, OVER), (10, OVER), (20, BETWEEN), (30, BETWEEN), (40, BETWEEN)], [False, True, True, True, True], id="in the slack a flag stays"),
-        pytest.param([(0, BETWEEN), (10, BETWEEN), (20, BETWEEN)], [False, False, False], id="in the slack none is raised"),
-        pytest.param([(0, WITHIN), (5, OVER), (9.9, OVER), (10, OVER)], [False, False, False, True], id="the time between two samples counts by the later one"),
-        pytest.param([(0, OVER), (5, BETWEEN), (10, OVER), (14.9, OVER), (15, OVER)], [False, False, False, False, True], id="in the slack the balance stays"),
-        pytest.param([(0, OVER), (6, OVER), (8, WITHIN), (12.9, OVER), (13, OVER)], [False, False, False, False, True], id="half of the time within is subtracted"),
-        pytest.param([(0, OVER), (5, OVER), (15, WITHIN), (30, WITHIN), (39, OVER), (40, OVER)], [False, False, False, False, False, True], id="never below nothing"),
-        pytest.param([(0, OVER), (10, OVER), (25, OVER), (40, OVER), (45, WITHIN), (55, WITHIN), (62, OVER), (62.5, OVER)], [False, True, True, True, True, False, False, True], id="never above the grace"),
-        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, WITHIN), (24.9, OVER), (25, OVER)], [False, True, True, False, False, True], id="clearing keeps the balance"),
-        pytest.param([(0, OVER), (16, OVER), (26, OVER)], [False, False, True], id="a time that was not seen does not count"),
-        pytest.param([(0, OVER), (5, OVER), (60, OVER), (64.9, OVER), (65, OVER)], [False, False, False, False, True], id="nor does it take anything away"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER)], [False, False, True], id="throughout the grace"),
+        pytest.param([(0, OVER), (1, OVER), (2, OVER)], [False, False, True], id="short gaps count an interval"),
+        pytest.param([(0, OVER), (15, OVER), (30, OVER)], [False, False, True], id="so do long gaps"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, WITHIN), (20, WITHIN)], [False, False, True, True, False], id="cleared in the second sample within"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, WITHIN), (20, BETWEEN), (25, WITHIN), (30, WITHIN)], [False, False, True, True, True, True, False], id="the two must be in a row"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, BETWEEN), (20, BETWEEN)], [False, False, True, True, True], id="in the slack a flag stays"),
+        pytest.param([(0, BETWEEN), (5, BETWEEN), (10, BETWEEN)], [False, False, False], id="in the slack none is raised"),
+        pytest.param([(0, WITHIN), (5, OVER), (10, OVER)], [False, False, True], id="the first sample counts nothing, the later ones do"),
+        pytest.param([(0, OVER), (5, OVER), (10, BETWEEN), (15, OVER)], [False, False, False, True], id="in the slack the balance stays"),
+        pytest.param([(0, OVER), (5, OVER), (10, WITHIN), (15, OVER), (20, OVER)], [False, False, False, False, True], id="half of an interval within is subtracted"),
+        pytest.param([(0, OVER), (5, OVER), (10, WITHIN), (15, WITHIN), (20, WITHIN), (25, OVER), (30, OVER)], [False, False, False, False, False, False, True], id="never below nothing"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, OVER), (20, OVER), (25, WITHIN), (30, WITHIN), (35, BETWEEN), (40, OVER)], [False, False, True, True, True, True, False, False, True], id="never above the grace, and clearing keeps the balance"),
+        pytest.param([(0, OVER), (16, OVER), (21, OVER), (26, OVER)], [False, False, False, True], id="a time that was not seen does not count"),
+        pytest.param([(0, OVER), (5, OVER), (60, OVER), (65, OVER)], [False, False, False, True], id="nor does it take anything away"),
         pytest.param([(0, OVER), (5, OVER), (60, WITHIN), (65, OVER)], [False, False, False, True], id="even where the pod is within its share after it"),
-        pytest.param([(0, OVER), (5, None), (9.9, None), (14.9, OVER), (19.9, OVER)], [False, None, None, False, True], id="nor does a figure missing"),
-        pytest.param([(0, OVER), (10, OVER), (15, None), (20, OVER)], [False, True, None, True], id="a flag outlives a figure missing"),
-        pytest.param([(0, OVER), (10, OVER), (15, WITHIN), (20, None), (25, WITHIN), (30, WITHIN)], [False, True, True, None, True, False], id="clean, unknown, clean is not two in a row"),
-        pytest.param([(0, OVER), (10, OVER), (12, WITHIN), (40, WITHIN), (42, WITHIN)], [False, True, True, True, False], id="nor clean, a long break, clean"),
+        pytest.param([(0, OVER), (5, OVER), (10, None), (15, None), (20, OVER)], [False, False, None, None, True], id="nor does a figure missing"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, None), (20, OVER)], [False, False, True, None, True], id="a flag outlives a figure missing"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER), (15, WITHIN), (20, None), (25, WITHIN), (30, WITHIN)], [False, False, True, True, None, True, False], id="clean, unknown, clean is not two in a row"),
+        pytest.param([(0, OVER), (5, OVER), (10, OVER), (12, WITHIN), (40, WITHIN), (42, WITHIN)], [False, False, True, True, True, False], id="nor clean, a long break, clean"),
     ],
 )  # fmt: skip
 def test_over_share_through_time(steps: list[tuple[float, int | None]], expected: list[bool | None]) -> None:
@@ -133,6 +138,10 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(STRANGER, is_unresolved=True), A, GIB, {}, id="a group that leads nowhere, and no share"),
         pytest.param(UNRESOLVED, A, GIB, {"share-changed@": False, "no-reservation@": False}, id="a share whose GPU is unknown is neither"),
         pytest.param(replace(TRAIN, is_unresolved=True), B, GIB, CLEAN, id="one of two groups unknown: nothing is unassigned"),
+        pytest.param(replace(TRAIN, has_doubtful_gpus=True), B, GIB, CLEAN, id="its group has no reservation pod: nothing is unassigned"),
+        pytest.param(replace(TRAIN, former_gpus=frozenset({B})), B, GIB, CLEAN, id="a GPU that was its own is not unassigned"),
+        pytest.param(replace(TRAIN, shares_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, OVER, {**CLEAN, "over-share@b": True}, id="its share is the bound on a GPU that may be its own"),
+        pytest.param(replace(TRAIN, shares_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, WITHIN, {**CLEAN, "over-share@b": False}, id="the same, within"),
         pytest.param(LIMITED, A, OVER, {"limit-bypassed@a": True, "share-changed@a": False, "no-reservation@a": False}, id="a limit replaces the share"),
         pytest.param(replace(TRAIN, lacks_reservation=True), A, MIB, {**CLEAN, "no-reservation@a": True}, id="no reservation, GPU known"),
         pytest.param(replace(UNRESOLVED, lacks_reservation=True), A, 0, {"no-reservation@": True, "share-changed@": False}, id="no reservation, GPU unknown: judged without used"),
@@ -198,26 +207,53 @@ def test_a_pod_that_left_the_foreign_gpu_in_the_grace_is_judged_there_no_more() 
 
 def test_nothing_is_judged_where_there_is_no_list_of_processes() -> None:
     taken = sample(gpu(processes=None, used=GIB), gpu(uuid=B, index=1))
-    assert flags(run(snapshot_of(taken, replace(TRAIN, changed="x")))[0]) == {}
+    seen = flags(run(snapshot_of(taken, replace(TRAIN, changed="x")))[0])
+    assert seen == {"share-changed@a": True, "no-reservation@a": False}, "these need no list"
 
 
 @pytest.mark.parametrize(
     ("after", "change"),
     [
         (snapshot_of(sample(gpu(), gpu(uuid=B, index=1), at=11)), Change.DROPPED),
-        (node(OVER, at=11, pod_share=LIMITED), Change.DROPPED),
         (node(OVER, at=11, pod_share=replace(TRAIN, pod=pod("train", phase="Failed"))), Change.DROPPED),
         (snapshot_of(sample(gpu(uuid=B), at=11), TRAIN), Change.DROPPED),
         (node(OVER, at=11, problems=[Problem(Cause.NVML, A)]), None),
     ],
-    ids=["pod gone", "a limit came", "pod finished", "GPU gone without a word", "GPU in trouble"],
+    ids=["pod gone", "pod finished", "GPU gone without a word", "GPU in trouble"],
 )
 def test_a_flag_that_no_longer_applies_is_dropped_not_cleared(after: Snapshot, change: Change | None) -> None:
-    by = judge()
-    run(node(OVER, at=0), node(OVER, at=10), by=by)
+    by = judge(interval=GRACE / 2)
+    run(node(OVER, at=0), node(OVER, at=5), node(OVER, at=10), by=by)
     verdicts, transitions = run(after, by=by)
     assert "over-share@a" not in flags(verdicts)
     assert [t.change for t in transitions] == ([change] if change else [])
+
+
+@pytest.mark.parametrize(
+    ("pod_share", "used_bytes", "is_flagged"),
+    [
+        (LIMITED, OVER, True),
+        (LIMITED, BETWEEN, True),
+        (LIMITED, WITHIN, False),
+        (UNRESOLVED, OVER, True),
+        (UNRESOLVED, WITHIN, False),
+        (replace(TRAIN, shares={}), OVER, True),
+        (replace(TRAIN, shares={}, gpu_uuids=(B,)), OVER, True),
+        (replace(TRAIN, shares={}, gpu_uuids=(B,)), 0, False),
+    ],
+    ids=["a limit came", "a limit came, between", "a limit came, within", "GPU unknown", "GPU unknown, within", "size unknown",
+         "another GPU", "another GPU, and left"],
+)  # fmt: skip
+def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for(
+    pod_share: PodShare, used_bytes: int, is_flagged: bool
+) -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=10), by=by)
+    later = [node(used_bytes, at=at, pod_share=pod_share) for at in range(11, 31)]
+    verdicts, transitions = run(*later, by=by)
+    assert flags(verdicts).get("over-share@a", False) is is_flagged
+    changes = [t.change for t in transitions if t.verdict.key == OVER_SHARE]
+    assert changes == ([] if is_flagged else [Change.CLEARED])
 
 
 @pytest.mark.parametrize(
@@ -254,10 +290,88 @@ def test_a_problem_on_every_gpu_suspends_verdicts_without_a_gpu_too() -> None:
     assert verdicts.by_key == {}
 
 
-def test_unknown_memory_stops_every_verdict_on_that_pod_and_on_no_other() -> None:
-    both, other = pod_share("train", SHARE, gpus=(A, B)), pod_share("other", GIB)
-    verdicts, _ = run(node(None, other, pod_share=both))
-    assert {verdict.pod_share.pod.name for verdict in verdicts.by_key.values()} == {"other"}
+def two_gpus(
+    on_a: list[int | None], on_b: list[int | None], made: PodShare, at: float, *problems: Problem
+) -> Snapshot:
+    """Return two GPUs on which the pod has processes with these amounts."""
+    first, second = list(enumerate(on_a, 10)), list(enumerate(on_b, 30))
+    origins = dict.fromkeys((pid for pid, _ in (*first, *second)), in_pod("train"))
+    taken = sample(gpu(*first), gpu(*second, uuid=B, index=1), origins=origins, at=at, problems=problems)
+    return snapshot_of(taken, made)
+
+
+BOTH = pod_share("train", SHARE, gpus=(A, B))
+
+
+@pytest.mark.parametrize(
+    ("on_a", "on_b", "problems", "expected"),
+    [
+        pytest.param([OVER], [None], (), {"over-share@a": True}, id="a process without a figure on another GPU"),
+        pytest.param([WITHIN], [None], (), {"over-share@a": False}, id="the same, within"),
+        pytest.param([OVER, None], [], (), {"over-share@a": True, "over-share@b": False}, id="a process without a figure on this GPU"),
+        pytest.param([BETWEEN, None], [], (), {"over-share@b": False}, id="a lower bound in the slack"),
+        pytest.param([WITHIN, None], [], (), {"over-share@b": False}, id="a lower bound within"),
+        pytest.param([OVER], [], (Problem(Cause.TRUNCATED, A),), {"over-share@a": True, "over-share@b": False}, id="truncated, and over"),
+        pytest.param([OVER], [], (Problem(Cause.TRUNCATED, A), Problem(Cause.NVML, B)), {"over-share@a": True}, id="truncated, and the other GPU in trouble"),
+        pytest.param([OVER], [OVER], (Problem(Cause.TRUNCATED, A), Problem(Cause.PROC_DENIED, B)), {"over-share@a": True, "over-share@b": True}, id="no list is complete"),
+        pytest.param([OVER], [], (Problem(Cause.PROC_DENIED),), {"over-share@a": True}, id="denied on the node"),
+        pytest.param([OVER], [], (Problem(Cause.TRUNCATED, A), Problem(Cause.NEGATIVE_UNATTRIBUTED, A)), {"over-share@b": False}, id="an implausible sum is no bound"),
+        pytest.param([OVER], [], (Problem(Cause.TRUNCATED, A), Problem(Cause.PODS_STALE)), {}, id="the pods are stale"),
+    ],
+)  # fmt: skip
+def test_a_lower_bound_accuses_and_never_acquits(
+    on_a: list[int | None], on_b: list[int | None], problems: tuple[Problem, ...], expected: dict[str, bool]
+) -> None:
+    verdicts, _ = run(*(two_gpus(on_a, on_b, BOTH, at, *problems) for at in (0, 5, 10)))
+    assert {key: value for key, value in flags(verdicts).items() if key.startswith("over-share")} == expected
+
+
+@pytest.mark.parametrize("made", [STRANGER, TRAIN], ids=["no-share", "unassigned-gpu"])
+def test_a_lower_bound_on_a_foreign_gpu_accuses(made: PodShare) -> None:
+    steps = [two_gpus([], [SMALL_BYTES + 1, None], made, at) for at in (0, 5, 10)]
+    (key,) = [key for key, verdict in run(*steps)[0].by_key.items() if verdict.is_flagged]
+    assert (key.gpu_uuid, key.reason) == (B, "no-share" if made is STRANGER else "unassigned-gpu")
+    assert not any(
+        verdict.is_flagged for verdict in run(two_gpus([], [MIB, None], made, 0))[0].by_key.values()
+    )
+
+
+def test_a_lower_bound_clears_no_flag_and_takes_nothing_off_a_balance() -> None:
+    by = judge()
+    run(two_gpus([OVER], [], BOTH, 0), two_gpus([OVER], [], BOTH, 10), by=by)
+    _, transitions = run(*(two_gpus([MIB, None], [], BOTH, at) for at in range(11, 20)), by=by)
+    assert transitions == []
+    verdicts, transitions = run(two_gpus([OVER], [], BOTH, 20), by=by)
+    assert (verdicts.by_key[OVER_SHARE].is_flagged, transitions) == (True, [])
+    by = judge(interval=8)
+    run(two_gpus([OVER], [], BOTH, 0), two_gpus([OVER], [], BOTH, 8), by=by)
+    run(*(two_gpus([WITHIN], [None], BOTH, at) for at in range(9, 20)), by=by)
+    verdicts, _ = run(two_gpus([BETWEEN], [], BOTH, 20), by=by)
+    assert verdicts.by_key[OVER_SHARE].balance == 8, "the rest of its memory may be on the other GPU"
+
+
+def test_a_verdict_by_a_lower_bound_is_marked_as_such() -> None:
+    verdicts, transitions = run(*(two_gpus([OVER, None], [], BOTH, at) for at in (0, 10)))
+    verdict = verdicts.by_key[OVER_SHARE]
+    assert (verdict.used_bytes, verdict.is_lower_bound, verdict.used_text) == (
+        OVER,
+        True,
+        "at least 10.5 GiB",
+    )
+    assert "uses at least 10.5 GiB" in message(transitions[0], None)
+    exact = run(*(two_gpus([OVER], [], BOTH, at) for at in (0, 10)))[0].by_key[OVER_SHARE]
+    assert (exact.is_lower_bound, exact.used_text) == (False, "10.5 GiB")
+
+
+def test_unknown_memory_exempts_no_pod_from_the_reasons_of_records() -> None:
+    made = replace(BOTH, changed="0.5, not 0.25", lacks_reservation=True)
+    assert flags(run(*(two_gpus([None], [], made, at) for at in (0, 10)))[0]) == {
+        "over-share@b": False,
+        "share-changed@a": True,
+        "share-changed@b": True,
+        "no-reservation@a": True,
+        "no-reservation@b": True,
+    }
 
 
 def test_a_mig_gpu_is_never_judged() -> None:
@@ -267,20 +381,20 @@ def test_a_mig_gpu_is_never_judged() -> None:
 
 
 def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
-    by = judge()
+    by = judge(interval=4.0)
     steps = [
         (0, OVER, 0.0, 0.0),
         (4, OVER, 4.0, 4.0),
         (8, BETWEEN, 4.0, 4.0),
         (12, OVER, 8.0, 8.0),
-        (14, WITHIN, 8.0, 7.0),
-        (25, OVER, 19.0, 10.0),
-        (29, None, 19.0, None),
-        (33, OVER, 23.0, 10.0),
-        (34, OVER, 24.0, 10.0),
-        (50, OVER, 24.0, 10.0),
-        (51, OVER, 25.0, 10.0),
-        (53, WITHIN, 25.0, 9.0),
+        (14, WITHIN, 8.0, 6.0),
+        (25, OVER, 12.0, 10.0),
+        (29, None, 12.0, None),
+        (33, OVER, 16.0, 10.0),
+        (34, OVER, 20.0, 10.0),
+        (50, OVER, 20.0, 10.0),
+        (51, OVER, 24.0, 10.0),
+        (53, WITHIN, 24.0, 8.0),
     ]
     for at, used_bytes, expected, balance in steps:
         verdicts, _ = by.judge(node(used_bytes, at=at))
@@ -293,6 +407,16 @@ def test_time_over_counts_flagged_or_not_and_only_where_it_was_seen() -> None:
 def test_time_over_is_known_to_be_nothing_for_a_pod_within_its_share() -> None:
     assert run(node(MIB))[0].over_seconds == {(uid_of("train"), A): 0.0}
     assert run(node(OVER, pod_share=LIMITED))[0].over_seconds == {}
+
+
+def test_a_pod_that_is_new_counts_from_its_first_sample_on() -> None:
+    """A sample stands for one interval of every pod; else pods that live for one interval would be free."""
+    by = judge(interval=4.0)
+    run(snapshot_of(sample(gpu(), gpu(uuid=B, index=1), at=0)), by=by)
+    verdicts, _ = run(node(OVER, at=5), by=by)
+    assert verdicts.over_seconds == {(uid_of("train"), A): 4.0}
+    verdict = verdicts.by_key[OVER_SHARE]
+    assert (verdict.balance, verdict.since) == (4.0, 5)
 
 
 @pytest.mark.parametrize("text", ["256Mi,5%", "0,0%", "1Gi,100%", "1e3,2.5%"])
@@ -310,6 +434,40 @@ def test_an_invalid_slack_is_one_line(text: str) -> None:
     assert "\n" not in str(error.value)
 
 
+EXTRA = {"over": OVER, "between": BETWEEN, "clean": WITHIN}
+
+
+@pytest.mark.parametrize("says", EXTRA)
+def test_extra_samples_count_no_time(says: str) -> None:
+    """Those before an eviction: more samples for one pod would fill the balances of all pods sooner."""
+    by = judge(interval=4.0)
+    run(node(OVER, at=0), node(OVER, at=5), by=by)
+    for number in range(50):
+        verdicts, transitions = by.judge(node(EXTRA[says], at=5 + number / 100), is_extra=True)
+        assert verdicts.by_key[OVER_SHARE].balance == 4.0
+        assert verdicts.over_seconds == {(uid_of("train"), A): 4.0}
+        assert transitions == ()
+    verdicts, _ = by.judge(node(OVER, at=20))
+    assert verdicts.by_key[OVER_SHARE].balance == 8.0, "the gap counts between regular samples"
+    by.judge(node(OVER, at=34), is_extra=True)
+    verdicts, _ = by.judge(node(OVER, at=36))
+    assert verdicts.by_key[OVER_SHARE].balance == 8.0, "an extra sample closes no gap"
+
+
+def test_extra_samples_clear_no_flag_and_show_that_a_pod_recovered() -> None:
+    by = judge()
+    run(node(OVER, at=0), node(OVER, at=5), by=by)
+    for at in (6, 6.1, 6.2):
+        verdicts, transitions = by.judge(node(WITHIN, at=at), is_extra=True)
+        verdict = verdicts.by_key[OVER_SHARE]
+        assert (verdict.is_flagged, verdict.is_over, transitions) == (True, False, ())
+    assert by.judge(node(WITHIN, at=10))[0].by_key[OVER_SHARE].is_flagged
+    by.judge(node(OVER, at=11), is_extra=True)
+    assert by.judge(node(WITHIN, at=12))[0].by_key[OVER_SHARE].is_flagged, "over in between"
+    _, transitions = by.judge(node(WITHIN, at=14))
+    assert [t.change for t in transitions] == [Change.CLEARED]
+
+
 @dataclass(frozen=True)
 class Step:
     """One sample: how long after the one before, and what it says."""
@@ -323,14 +481,16 @@ SAYS: dict[str, Callable[[float], Snapshot]] = {
     "between": lambda at: node(BETWEEN, at=at),
     "clean": lambda at: node(WITHIN, at=at),
     "unknown": lambda at: node(None, at=at),
-    "truncated": lambda at: node(OVER, at=at, problems=[Problem(Cause.TRUNCATED, A)]),
+    "truncated": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.TRUNCATED, A)]),
+    "truncated, and over": lambda at: node(OVER, at=at, problems=[Problem(Cause.TRUNCATED, A)]),
+    "denied, and over": lambda at: node(OVER, at=at, problems=[Problem(Cause.PROC_DENIED, A)]),
     "pods-stale": lambda at: node(OVER, at=at, problems=[Problem(Cause.PODS_STALE)]),
     "lost": lambda at: snapshot_of(sample(gpu(uuid=B), at=at, problems=[Problem(Cause.NVML, A)]), TRAIN),
 }
 UNJUDGED = {"unknown", "truncated", "pods-stale", "lost"}
+IS_OVER = {"over", "truncated, and over", "denied, and over"}
 WITHIN_AND_UNSEEN: dict[str, Callable[[float], Snapshot]] = {
-    **{each: SAYS[each] for each in ("unknown", "lost")},
-    "truncated": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.TRUNCATED, A)]),
+    **{each: SAYS[each] for each in ("unknown", "lost", "truncated")},
     "pods-stale": lambda at: node(WITHIN, at=at, problems=[Problem(Cause.PODS_STALE)]),
 }
 steps = st.lists(
@@ -343,17 +503,20 @@ steps = st.lists(
 )
 
 
+STEP = 2.5
+"""Seconds that a sample counts below."""
+
+
 def expected(history: list[tuple[float, str]]) -> tuple[bool, Fraction]:
     """The contract again, from the whole history at once: the flag, and the balance in seconds."""
     flagged, balance, clean = False, Fraction(0), 0
     for (before, _), (at, says) in zip([(-100.0, ""), *history], history, strict=False):
-        seen = Fraction(at) - Fraction(before)
-        seen, clean = (seen, clean) if seen <= 15 else (Fraction(0), 0)
+        seen, clean = (Fraction(STEP), clean) if at - before <= 15 else (Fraction(0), 0)
         if says in UNJUDGED:
             clean = 0
             continue
         clean = clean + 1 if says == "clean" else 0
-        if says == "over":
+        if says in IS_OVER:
             balance = min(balance + seen, Fraction(GRACE))
             flagged = flagged or balance == GRACE
         elif says == "clean":
@@ -364,7 +527,7 @@ def expected(history: list[tuple[float, str]]) -> tuple[bool, Fraction]:
 
 @given(steps)
 def test_flags_and_balances_follow_from_the_history(samples: list[Step]) -> None:
-    by, at, history, raised = judge(), 0.0, [], False
+    by, at, history, raised = judge(interval=STEP), 0.0, [], False
     for step in samples:
         at += step.after
         history.append((at, step.says))
@@ -399,18 +562,16 @@ def test_a_balance_is_never_negative_nor_more_than_the_grace(samples: list[tuple
 
 
 @given(st.lists(intervals, min_size=1, max_size=40))
-def test_a_pod_that_is_always_over_is_flagged_at_exactly_the_grace(pauses: list[float]) -> None:
-    by, at = judge(), 0.0
+def test_a_pod_that_is_always_over_is_flagged_after_a_grace_of_samples(pauses: list[float]) -> None:
+    by, at = judge(interval=STEP), 0.0
     by.judge(node(OVER, at=at))
-    for after in pauses:
+    for number, after in enumerate(pauses, 1):
         at += after
         verdict = by.judge(node(OVER, at=at))[0].by_key[OVER_SHARE]
-        assert verdict.is_flagged is (round(at, 9) >= GRACE)
+        assert verdict.is_flagged is (number * STEP >= GRACE)
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - {"over"}))), max_size=40)
-)
+@given(st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - IS_OVER))), max_size=40))
 def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, str]]) -> None:
     by, at = judge(), 0.0
     for after, says in samples:
@@ -426,14 +587,14 @@ def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, st
 @given(
     st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(UNJUDGED))), max_size=20),
     intervals,
-    st.integers(0, 9),
+    st.integers(1, 9),
 )
 def test_time_that_was_not_judged_changes_no_balance(
     unseen: list[tuple[float, str]], last: float, before: int
 ) -> None:
-    by, at = judge(), float(before)
+    by, at = judge(interval=before), 1.0
     by.judge(node(OVER, at=0))
-    by.judge(node(OVER, at=before))
+    by.judge(node(OVER, at=at))
     for after, says in unseen:
         at += after
         by.judge(SAYS[says](at))
@@ -442,8 +603,8 @@ def test_time_that_was_not_judged_changes_no_balance(
 
 
 @given(st.floats(15.001, 1e6), st.sampled_from([OVER, BETWEEN, WITHIN]))
-def test_a_gap_of_more_than_three_intervals_changes_no_balance(gap: float, used_bytes: int) -> None:
-    by = judge()
+def test_a_gap_of_more_than_the_bound_changes_no_balance(gap: float, used_bytes: int) -> None:
+    by = judge(interval=4.0)
     run(node(OVER, at=0), node(OVER, at=4), by=by)
     verdict = by.judge(node(used_bytes, at=4 + gap))[0].by_key[OVER_SHARE]
     assert (verdict.balance, verdict.is_flagged) == (4, False)
@@ -453,7 +614,7 @@ def test_a_gap_of_more_than_three_intervals_changes_no_balance(gap: float, used_
 def test_a_neighbours_ups_and_downs_change_no_verdict_of_a_pod(
     samples: list[Step], neighbour: list[int], changed: str
 ) -> None:
-    alone, beside, at = judge(), judge(), 0.0
+    alone, beside, at = judge(interval=STEP), judge(interval=STEP), 0.0
     for step, used_bytes in zip(samples, neighbour, strict=False):
         at += step.after
         spoof = replace(

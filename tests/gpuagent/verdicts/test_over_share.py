@@ -122,11 +122,19 @@ def test_labels_that_a_vcluster_takes_back_never_count() -> None:
     [
         ({"over_share": "report"}, {"over_share": "evict"}, OverSharePolicy(evict=True)),
         ({"over_share": "evict"}, {}, OverSharePolicy(evict=True)),
+        ({"over_share": "evict"}, {"mode": "off"}, OverSharePolicy()),
         ({"over_share_grace": "24h"}, {"over_share_grace": "5m"}, OverSharePolicy(grace=300)),
         ({"over_share_grace": "1m"}, {"over_share_grace": "5m"}, OverSharePolicy(grace=60)),
         ({"over_share_grace": "1m"}, {}, OverSharePolicy(grace=60)),
     ],
-    ids=["cannot call it off", "may ask", "no longer than the host's", "shorter", "where the host is silent"],
+    ids=[
+        "cannot call it off",
+        "may ask",
+        "off on the host",
+        "no longer than the host's",
+        "shorter",
+        "where the host is silent",
+    ],
 )
 def test_a_tenant_adds_to_the_policy_of_the_host(
     tenant: dict[str, Any], host: dict[str, Any], over_share_policy: OverSharePolicy
@@ -183,7 +191,7 @@ def test_thousands_of_bad_labels_make_few_lines() -> None:
 def test_the_grace_of_a_namespace_is_the_judges_for_over_share_alone(
     grace: float | None, over_share: list[bool], no_share: list[bool]
 ) -> None:
-    judge = Judge(grace=10, longest_gap=15)
+    judge = Judge(grace=10, interval=10, longest_gap=15)
     graces = {} if grace is None else {uid_of("train"): grace, uid_of("stray"): grace}
     seen: dict[FlagReason, list[bool]] = {FlagReason.OVER_SHARE: [], FlagReason.NO_SHARE: []}
     for at in (0, 10, 20, 30, 40):

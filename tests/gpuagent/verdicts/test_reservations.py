@@ -29,6 +29,7 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
+from tests.support.page_server import page_text
 from tests.support.sample_pipeline import Pipeline
 from tests.support.samples import gpu, sample, snapshot_of
 
@@ -176,7 +177,7 @@ class TestConflicts:
         assert seen.api_shares["attributionOk"] is True
         status = seen.books.status()
         renderer = PageRenderer(node="n", is_simulated=False, interval=5.0)
-        text = renderer.render(status, now=0.0).decode()
+        text = page_text(renderer.render(status, now=0.0)).decode()
         assert "reservation-conflict" in text
         assert EVIL in text
         assert "Verdicts are suspended" not in text

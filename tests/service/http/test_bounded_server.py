@@ -117,17 +117,29 @@ async def test_a_client_that_reads_steadily_gets_the_whole_answer_within_its_tim
         assert received.endswith(LARGE)
 
 
-async def test_clients_that_do_not_read_hold_little_memory() -> None:
+async def refused(client: Client, path: str) -> None:
+    status, headers, body = await client.get(path)
+    assert (status, headers["retry-after"], body) == (503, "1", b"too many readers now\n")
+
+
+async def test_clients_that_do_not_read_hold_little_memory_and_none_is_cut_for_another() -> None:
+    places = limits().max_page_bytes // len(LARGE)
     async with serving() as running:
-        clients = [await running.connect() for _ in range(8)]
-        for client in clients:
+        clients = [await running.connect() for _ in range(places)]
+        for number, client in enumerate(clients, 1):
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            await client.send(get("/large") * 50)
-        await until(lambda: running.connections == len(running.server._table._stalled) == 2)
+            await client.send(get("/large"))
+            await until(lambda count=number: len(running.server.table._stalled) == count)  # type: ignore[misc]
         waiting = [transport.get_write_buffer_size() for transport in running.server._transports.values()]
         assert max(waiting) <= 3 * limits().write_buffer_bytes
-        assert running.server._table._stalled_bytes <= 2 * len(LARGE) == limits().max_stalled_bytes
-        await one_request(await running.connect())
+        other = await running.connect()
+        await refused(other, "/large")
+        await one_request(other)
+        for client in clients:
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert (await client.answer())[2] == LARGE
+        assert (await other.get("/large"))[2] == LARGE, "an idle connection keeps nothing of its last answer"
+        assert sum(buffer.size for buffer in running.pages._buffers) == 0
 
 
 async def test_a_client_that_does_not_read_is_closed() -> None:
@@ -156,25 +168,34 @@ async def test_one_connection_too_many_closes_the_oldest_half_open_one_then_the_
         assert all(client.is_open for client in used)
 
 
-async def test_a_connection_with_a_request_in_flight_stays() -> None:
+async def test_a_connection_with_a_request_in_flight_stays_and_new_readers_are_refused_at_once() -> None:
     async with serving(limits(max_connections=4)) as running:
-        busy = [await running.connect() for _ in range(4)]
+        busy = [await running.connect() for _ in range(3)]
         for client in busy:
             await client.send(get("/held"))
-        await until(lambda: running.server._table.busy_count == 4)
+        await until(lambda: running.server.table.busy_count == 3)
         for _ in range(20):
-            await (await running.connect()).closed()
+            other = await running.connect()
+            await refused(other, "/small")
+            await other.closed()
+            check = await running.connect()
+            assert (await check.get("/healthz"))[0] == 200
+            await check.closed()
         running.go.set()
-        assert [(await client.answer())[0] for client in busy] == [200] * 4
+        assert [(await client.answer())[0] for client in busy] == [200] * 3
+        await one_request(await running.connect())
 
 
 async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
-    async with serving(limits(max_connections=8)) as running:
+    async with serving(limits(max_connections=8, min_answer_seconds=0.2)) as running:
         for _ in range(8):
             client = await running.connect()
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             await client.send(get("/small") * 20_000)
-        await until(lambda: len(running.server._table._stalled) == 8)
+        await until(lambda: len(running.server.table._stalled) == 6)
+        for _ in range(4):
+            assert (await (await running.connect()).get("/healthz"))[0] == 200
+        await until(lambda: not running.server.table._stalled)
         for _ in range(4):
             await one_request(await running.connect())
 
@@ -275,7 +296,7 @@ async def test_answers_in_progress_are_finished_when_the_server_stops() -> None:
         client, idle = await running.connect(), await running.connect()
         await one_request(idle)
         await client.send(get("/held", "Connection: close"))
-        await until(lambda: running.server._table.busy_count == 1)
+        await until(lambda: running.server.table.busy_count == 1)
         stopping = asyncio.create_task(running.pages.stop(20))
         await idle.closed()
         running.go.set()

@@ -40,30 +40,45 @@ def table(
 )  # fmt: skip
 def test_one_connection_too_many(states: dict[str, str], goes: str) -> None:
     made = table(**states)
-    assert made.surplus(100) is None
+    assert made.surplus() is None
     made.opened("new", 100)
-    assert made.surplus(100) == goes
+    assert made.surplus() == goes
 
 
-def test_a_stalled_answer_goes_before_a_new_connection_and_after_an_idle_one() -> None:
+def test_a_connection_that_reads_its_answer_is_never_surplus() -> None:
     made = table(busy="wxy", idle="a")
-    for second, name in enumerate("xw"):
-        made.stalled(name, 1, second)
-    for name, goes in zip(("new", "newer"), ("a", "x"), strict=True):
-        made.opened(name, 100)
-        assert made.surplus(100) == goes
-        made.closed(goes)
-        made.head_arrived(name)
+    for name in "wxy":
+        made.stalled(name, 1, 0)
+    made.opened("new", 100)
+    assert made.surplus() == "a"
+    made.closed("a")
+    made.opened("newer", 100)
+    assert made.surplus() == "new"
+    made.closed("new")
+    made.head_arrived("newer")
+    assert made.least_needed() is None
 
 
-def test_young_half_open_connections_are_spared_while_few() -> None:
+def test_half_open_connections_are_spared_while_few() -> None:
     of = replace(LIMITS, max_connections=8)
     made = table(idle="stuvwxy", of=of)
     for name, goes in zip("abc", [None, "s", "a"], strict=True):
         made.opened(name, 100)
-        assert made.surplus(100.5) == goes
+        assert made.surplus() == goes
         if goes:
             made.closed(goes)
+
+
+def test_places_go_to_the_requests_that_came_first() -> None:
+    made = table(idle="a", busy="wxy")
+    assert LIMITS.max_busy == 3
+    assert all(made.has_place(name) for name in "wxy")
+    made.head_arrived("a")
+    assert [made.has_place(name) for name in "wxya"] == [True, True, True, False]
+    made.answered("w", 1)
+    assert made.has_place("a")
+    made.head_arrived("w")
+    assert not made.has_place("w"), "the next request of a connection is behind those that wait"
 
 
 def test_a_head_counts_from_its_first_byte() -> None:
@@ -77,46 +92,49 @@ def test_a_head_counts_from_its_first_byte() -> None:
 
 
 def test_an_idle_connection_with_part_of_a_head_is_half_open() -> None:
-    made = table(idle="abcd")
+    made = table(idle="abcd")  # with the new connection, half of them
     made.head_started("c", 50)
     made.opened("new", 100)
-    assert made.surplus(100) == "c"
+    assert made.surplus() == "c"
     assert made.overdue(61) == ["c"]
 
 
 def test_part_of_the_next_head_makes_a_connection_half_open_after_its_answer() -> None:
     made = table(busy="a")
     made.head_started("a", 1)
-    assert (made.busy_count, made.silent_since(100)) == (1, [])
+    assert (made.busy_count, made.settled(100)) == (1, (["a"], []))
     made.answered("a", 5)
-    assert (made.busy_count, made.silent_since(100)) == (0, ["a"])
+    assert (made.busy_count, made.settled(100)) == (0, (["a"], ["a"]))
     assert made.overdue(11.5) == ["a"]
 
 
-def test_a_large_answer_has_more_time_and_the_time_counts_once() -> None:
-    made = table(busy="ab")
-    made.stalled("a", 5000, 0)
+def test_reading_an_answer_counts_once_and_has_more_time_for_what_has_been_read() -> None:
+    made = table(busy="ab", of=replace(LIMITS, max_connections=400))
+    made.stalled("a", 700, 0)
     made.stalled("b", 0, 0)
-    made.stalled("a", 5000, 14)
-    assert made.overdue(11) == ["b"]
-    assert made.overdue(15.5) == ["b", "a"] or made.overdue(15.5) == ["a", "b"]
+    made.stalled("a", 5700, 9)
+    assert made.overdue(9.5) == []
+    assert made.overdue(10.5) == ["b"]
+    assert made.overdue(14.5) == ["b"]
+    assert made.overdue(15.5) == ["a", "b"]
     made.answered("a", 16)
     assert made.overdue(100) == ["b"]
 
 
-def test_stalled_answers_above_their_limit_close_the_one_stalled_longest() -> None:
-    made = table(busy="abc", of=replace(LIMITS, max_stalled_bytes=100))
-    made.stalled("a", 1000, 0)
-    assert made.surplus_answer() is None, "a single answer may be of any size"
-    made.stalled("b", 10, 1)
-    assert made.surplus_answer() == "a"
-    made.closed("a")
-    assert made.surplus_answer() is None
-    made.stalled("c", 90, 2)
-    assert made.surplus_answer() is None
-    made.resumed("b")
-    made.resumed("c")
-    assert made._stalled_bytes == 0
+@pytest.mark.parametrize(
+    ("stalled", "late", "left"),
+    [(1, 10, 9), (30, 7.5, 7), (60, 5, 4.5), (90, 2.5, 2), (108, 1, 0.5), (120, 1, 0.5), (160, 1, 0.5)],
+)
+def test_the_time_without_reading_shrinks_with_the_places_that_are_left(
+    stalled: int, late: float, left: float
+) -> None:
+    made: ConnectionTable[int] = ConnectionTable(replace(LIMITS, max_connections=160))
+    for connection in range(stalled):
+        made.opened(connection, 0)
+        made.head_arrived(connection)
+        made.stalled(connection, 0, 0)
+    assert made.overdue(left) == []
+    assert made.overdue(late + 0.1) == list(range(stalled))
 
 
 def test_an_unknown_connection_is_ignored() -> None:
@@ -125,7 +143,7 @@ def test_an_unknown_connection_is_ignored() -> None:
         event("gone", 1)
     made.stalled("gone", 5, 1)
     made.closed("gone")
-    assert (len(made), made.overdue(1e9), made.silent_since(1e9), made.stuck_since(1e9)) == (0, [], [], [])
+    assert (len(made), made.overdue(1e9), made.settled(1e9)) == (0, [], ([], []))
 
 
 EVENTS = st.lists(
@@ -141,29 +159,27 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_the_table_stays_within_its_limit_whatever_happens(events: list[tuple[str, int]]) -> None:
-    made: ConnectionTable[int] = ConnectionTable(replace(LIMITS, max_stalled_bytes=3))
+    made: ConnectionTable[int] = ConnectionTable(LIMITS)
     for now, (event, connection) in enumerate(events):
-        busy = made._open - set(made._half_open) - set(made._idle)
-        if event == "opened" and connection not in made._open:
+        busy = set(made._busy)
+        if event == "opened" and connection not in made:
             made.opened(connection, now)
-            surplus = made.surplus(now)
-            assert surplus not in busy - set(made._stalled)
+            surplus = made.surplus()
+            assert surplus not in busy
             if surplus is not None:
                 made.closed(surplus)
         elif event in ("closed", "head_arrived", "resumed"):
             getattr(made, event)(connection)
         elif event == "head_started":
             made.head_started(connection, now)
-        elif event == "answered" and connection in busy:
+        elif event == "answered":
             made.answered(connection, now)
         elif event == "stalled":
             made.stalled(connection, 1, now)
-            while (stalled := made.surplus_answer()) is not None:
-                made.closed(stalled)
-        assert len(made) <= LIMITS.max_connections
-        assert len(made._stalled) == made._stalled_bytes <= 3
-        assert not set(made._half_open) & set(made._idle)
-        assert set(made._half_open) | set(made._idle) | set(made._heads) | set(made._stalled) <= made._open
-    for connection in list(made._open):
+        known = [*made._half_open, *made._idle, *made._busy]
+        assert len(made) == len(known) == len(set(known)) <= LIMITS.max_connections
+        assert set(made._heads) | set(made._stalled) <= set(known)
+        assert sum(map(made.has_place, made._busy)) <= LIMITS.max_busy
+    for connection in list(range(10)):
         made.closed(connection)
     assert (len(made), made.busy_count, made.overdue(1e9), made.least_needed()) == (0, 0, [], None)

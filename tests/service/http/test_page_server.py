@@ -64,13 +64,13 @@ async def test_requests_sent_ahead_are_answered_in_their_order() -> None:
 
 
 async def test_a_page_is_rendered_once_for_all_requests_that_wait_for_it() -> None:
-    async with serving(limits(max_connections=64)) as running:
+    async with serving(limits(max_connections=128)) as running:
         clients = [await running.connect() for _ in range(50)]
         await clients[0].send(get("/held"))
         await until(lambda: running.renderings == 1)
         for client in clients[1:]:
             await client.send(get("/held"))
-        await until(lambda: running.server._table.busy_count == 50)
+        await until(lambda: running.server.table.busy_count == 50)
         running.go.set()
         assert {(await client.answer())[0] for client in clients} == {200}
         assert running.renderings == 2

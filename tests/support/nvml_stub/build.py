@@ -33,7 +33,7 @@ def built_library(folder: Path, *flags: str) -> Path:
         library.parent.mkdir(parents=True, exist_ok=True)
         making = library.with_suffix(".making")
         subprocess.run(
-            [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(making), str(_SOURCE)],
+            [compiler, "-shared", "-fPIC", "-pthread", "-O1", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(making), str(_SOURCE)],
             check=True,
         )  # fmt: skip
         making.rename(library)

@@ -16,11 +16,17 @@
  *                                                  EMPTY: the code if there are none, 6 NOT_FOUND (the default),
  *                                                  0 SUCCESS or 3 NOT_SUPPORTED
  *   hang                                           every call blocks until the line is gone
+ *   delay INDEX MILLISECONDS|-                     each call on a GPU and its MIG devices takes so long, "-" for ever;
+ *                                                  the call goes on when the line is gone
+ *   serial                                         a call that blocks holds the lock of all calls
  *   sticky                                         the count of GPUs stays what it was at nvmlInit
+ *
+ * Like NVIDIA's library it may be called from several threads: calls wait for each other, except while they block.
  *
  * Layouts and codes are those of NVIDIA's nvml.h. Built with -DWITHOUT_V3 it lacks the newest process lists,
  * with -DWITHOUT_MEMORY_V2 the newest memory call, as older drivers do.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +37,7 @@
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9, VERSION_MISMATCH = 25,
-    GPUS = 64, MIGS = 8, FAILURES = 256, LISTS = 3, EVERY = -1, THE_GPU = -2
+    GPUS = 64, MIGS = 8, FAILURES = 256, LISTS = 3, EVERY = -1, THE_GPU = -2, FOR_EVER = -1, STEP_MS = 10
 };
 #define UNKNOWN_BYTES 0xFFFFFFFFFFFFFFFFull
 
@@ -58,9 +64,17 @@ static device_t gpus[GPUS];
 static device_t migs[GPUS][MIGS];
 static int gpu_count;
 static struct { char call[80]; int index, place, code; } failures[FAILURES];
-static int failure_count, hangs, is_there, is_sticky, count_at_start, references;
+static int delays_ms[GPUS];
+static int failure_count, hangs, is_there, is_sticky, is_serial, count_at_start, references;
 static char version[80];
 static struct stat seen;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int take_lock(void) { return pthread_mutex_lock(&lock); }
+static void leave_lock(int *taken) { (void)taken, pthread_mutex_unlock(&lock); }
+
+/* Holds the lock until the end of the function. */
+#define LOCKED __attribute__((cleanup(leave_lock), unused)) int taken = take_lock()
 
 static void forget(void) {
     for (int i = 0; i < GPUS; i++)
@@ -71,7 +85,8 @@ static void forget(void) {
             memset(device, 0, sizeof *device);
             device->sample_empty = NOT_FOUND;
         }
-    gpu_count = failure_count = hangs = is_there = is_sticky = 0;
+    memset(delays_ms, 0, sizeof delays_ms);
+    gpu_count = failure_count = hangs = is_there = is_sticky = is_serial = 0;
     strcpy(version, "580.65.06");
 }
 
@@ -129,6 +144,10 @@ static void read_line(const char *line) {
         add_sample(&gpus[index], sample);
     } else if (sscanf(line, "samples %d %d %d %d", &index, &which, &code, &empty) == 4) {
         gpus[index].sample_repeats = which, gpus[index].sample_races = code, gpus[index].sample_empty = empty;
+    } else if (sscanf(line, "delay %d %79s", &index, word) == 2) {
+        delays_ms[index] = strcmp(word, "-") ? atoi(word) : FOR_EVER;
+    } else if (strncmp(line, "serial", 6) == 0) {
+        is_serial = 1;
     } else if (strncmp(line, "hang", 4) == 0) {
         hangs = 1;
     } else if (strncmp(line, "sticky", 6) == 0) {
@@ -164,11 +183,23 @@ static int is_of(const char *pattern, const char *call) {
            call[length + 2] && !call[length + 3];
 }
 
+static int is_blocked(int index, int waited_ms) {
+    int delay = index >= 0 && index < GPUS ? delays_ms[index] : 0;
+    return hangs || delay == FOR_EVER || waited_ms < delay;
+}
+
+static void block(void) {
+    int keeps = is_serial;
+    if (!keeps) pthread_mutex_unlock(&lock);
+    usleep(STEP_MS * 1000);
+    if (!keeps) pthread_mutex_lock(&lock);
+}
+
 /* What every call does first. */
 static int enter_at(const char *call, int index, int place) {
     refresh();
-    while (hangs) {
-        usleep(10000);
+    for (int waited_ms = 0; is_blocked(index, waited_ms); waited_ms += STEP_MS) {
+        block();
         refresh();
     }
     for (int i = 0; i < failure_count; i++)
@@ -188,11 +219,12 @@ static int enter_device(const char *call, device_t *device) {
     return enter_at(call, device->index, device->place);
 }
 
-#define ENTER(index) do { int code = enter(__func__, index); if (code) return code; } while (0)
-#define ENTER_DEVICE(device) do { int code = enter_device(__func__, device); if (code) return code; } while (0)
+#define ENTER(index) LOCKED; int entered = enter(__func__, index); if (entered) return entered
+#define ENTER_DEVICE(device) LOCKED; int entered = enter_device(__func__, device); if (entered) return entered
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
+    LOCKED;
     int code = enter("nvmlInit", -2);
     if (code && code != UNINITIALIZED) return code;
     if (!references++) count_at_start = gpu_count;
@@ -201,6 +233,7 @@ int nvmlInitWithFlags(unsigned flags) {
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 
 int nvmlShutdown(void) {
+    LOCKED;
     if (!references) return UNINITIALIZED;
     references--;
     return SUCCESS;
@@ -234,17 +267,21 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
     return SUCCESS;
 }
 
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
-    ENTER((int)index);
+static int handle_at(unsigned index, device_t **device) {
     if (index >= (unsigned)(is_sticky ? count_at_start : gpu_count)) return INVALID_ARGUMENT;
     *device = &gpus[index];
     return SUCCESS;
 }
 
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
+    ENTER((int)index);
+    return handle_at(index, device);
+}
+
 int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
     ENTER(-2);
     for (int i = 0; i < gpu_count; i++)
-        if (strcmp(gpus[i].uuid, uuid) == 0) return nvmlDeviceGetHandleByIndex_v2(i, device);
+        if (strcmp(gpus[i].uuid, uuid) == 0) return handle_at(i, device);
     return NOT_FOUND;
 }
 

@@ -43,7 +43,6 @@ def always(item: Any) -> Answer:
         says('{"kind": "List", "metadata": {}}'),
         says(b"\xff\xfe"),
         refuses(401, "Unauthorized"),
-        refuses(403, "Forbidden"),
         refuses(410, "Expired"),
         refuses(429, "TooManyRequests", Retry_After="1"),
         refuses(500, "InternalError"),
@@ -63,7 +62,18 @@ async def test_an_invalid_api_server_is_a_problem_and_no_traceback(
     assert exit_status(results) == 1
     assert all(line.isprintable() for line in as_text(results).splitlines())
     problems = {result.check for result in results if result.state is State.PROBLEM}
-    assert problems & {"rights", "namespaces", "API server"}
+    assert problems & {"namespaces", "API server"}
+
+
+async def test_a_caller_without_rights_is_no_problem_and_one_line(server: ApiServer, account: Path) -> None:
+    server.always = refuses(403, "Forbidden")
+    results = await examined(server, account)
+    assert exit_status(results) == 0
+    assert not [result for result in results if "grant" in result.advice]
+    (rights,) = [result for result in results if result.check == "rights"]
+    assert rights.state is State.UNKNOWN
+    assert rights.what.startswith("not visible to you: ")
+    assert rights.advice == "kaishare doctor -n NAMESPACE checks one namespace with your rights"
 
 
 async def test_an_unreachable_server_ends_the_checks_at_once(server: ApiServer, account: Path) -> None:
@@ -135,3 +145,32 @@ async def test_missing_permissions_for_the_same_kind_are_one_line(
         )
     (lack,) = reader.missing
     assert lack.what == "x was not checked: the caller may not list things, list others"
+
+
+NAMESPACED = ListSpec(resource="things", path="/api/v1/things", without="x", is_namespaced=True)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "spec", "path"),
+    [
+        (None, NAMESPACED, "/api/v1/things"),
+        ("a", NAMESPACED, "/api/v1/namespaces/a/things"),
+        ("a", QUESTION, QUESTION.path),
+    ],
+)
+async def test_a_reader_for_one_namespace_lists_its_objects_only(
+    server: ApiServer, client: KubeClient, namespace: str | None, spec: ListSpec, path: str
+) -> None:
+    seen = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(request.path)
+        return await refuses(403, "Forbidden")(request)
+
+    server.always = answer
+    reader = ApiReader(client, namespace)
+    await reader.list(spec, len)
+    assert seen == [path]
+    (lack,) = reader.missing
+    assert lack.state is State.UNKNOWN
+    assert lack.what.startswith("not visible to you: things") is (namespace is not None)

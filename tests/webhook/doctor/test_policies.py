@@ -1,6 +1,8 @@
 """Policies compared with KAI: namespaces, queues, priorities, KAI's settings."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,6 +11,7 @@ from kai.installation import Installation
 from service.check_results import State
 from tests.support.cluster_facts import (
     KAI_CONDITION,
+    SERVICE,
     WELL,
     but,
     installed,
@@ -17,15 +20,18 @@ from tests.support.cluster_facts import (
     of_kai,
     queue,
     result_lines,
+    running,
     validating,
     whole,
 )
 from tests.support.pods import folder_from
 from webhook.doctor.api_reader import Completeness, ListResult
-from webhook.doctor.cluster import Cluster, Queue
+from webhook.doctor.cluster import Cluster, Namespace, Queue
 from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import queue_findings
+from webhook.registration.configurations import mutating_configuration
+from webhook.registration.objects import WebhookConfiguration
 
 SELECTS_NOTHING = {"matchExpressions": [{"key": "never", "operator": "Exists"}]}
 DEPARTMENT = queue("department", "")
@@ -40,8 +46,8 @@ def test_a_healthy_cluster_has_no_problem() -> None:
         "ok: managed namespaces: 1: vision",
         "ok: policies: all labels are valid",
         "ok: queues: 1 queue that policies name: team-a",
-        "ok: KAI's version: v0.13.4; run the webhook with --kai-version v0.13.4",
-        "ok: KAI's GPU sharing: on",
+        "ok: KAI's version: v0.13.4, as the webhook's --kai-version",
+        "ok: KAI's GPU sharing: on, without memory limits (NonMemoryEnforced)",
         "ok: KAI's webhook: mutating-kai-admission; validating-kai-admission",
     ]
 
@@ -59,7 +65,7 @@ SIZED = namespace(
         (but(namespaces=whole()), "warning: managed namespaces: none"),
         (but(namespaces=whole(namespace("a", mode="off"))), "warning: managed namespaces: a: switched off"),
         (but(namespaces=whole(namespace("gpu-operator"))), "warning: managed namespaces: gpu-operator: labelled, but excluded"),
-        (but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), "problem: managed namespaces: vision: not selected by the namespaceSelector of pods.mutate"),
+        (but(mutating=whole(mutating(namespaceSelector=SELECTS_NOTHING))), "problem: managed namespaces: vision: hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires never Exists; they lack the label never"),
         (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole()), "problem: enforce: a: kaishare.dev/mode=enforce, but no validating"),
         (but(namespaces=whole(namespace("a", mode="enforce")), validating=whole(validating(namespaceSelector=SELECTS_NOTHING))), "problem: enforce: a"),
         (but(namespaces=whole(namespace("a", mode="enforce")), validating=ListResult()), ""),
@@ -76,6 +82,59 @@ def test_namespaces_are_reported_by_name(cluster: Cluster, expected: str) -> Non
     lines = result_lines(namespace_findings(cluster))
     assert bool(lines) is bool(expected), lines
     assert "".join(lines[:1]).startswith(expected)
+
+
+def hidden_by(label: str, **labels: str) -> Namespace:
+    """Return a managed namespace with a label of a platform."""
+    place = namespace("a", **labels)
+    return replace(place, labels={**place.labels, label: "yes"})
+
+
+CONTROL_PLANE = {"key": "control-plane", "operator": "DoesNotExist"}
+
+
+def selecting(selector: str, *more: dict[str, Any]) -> WebhookConfiguration:
+    """Return kaishare's mutating configuration with more requirements, as a platform adds them."""
+    expressions = mutating_configuration(SERVICE)["webhooks"][0][selector]["matchExpressions"]
+    return mutating(**{selector: {"matchExpressions": [*expressions, *more]}})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected", "advice"),
+    [
+        (
+            but(mutating=whole(selecting("namespaceSelector", CONTROL_PLANE)), namespaces=whole(hidden_by("control-plane"), namespace("b"))),
+            "problem: managed namespaces: a: hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires control-plane DoesNotExist; they have the label control-plane=yes",
+            "remove the label control-plane from the namespaces, or remove the requirement from the webhook configuration; if a platform adds it again, see docs/doctor.md",
+        ),
+        (
+            but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "Exists"}))),
+            "problem: managed namespaces: vision: hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires team/x Exists; they lack the label team/x",
+            "set the label team/x on the namespaces, or remove the requirement from the webhook configuration; if a platform adds it again, see docs/doctor.md",
+        ),
+        (
+            but(mutating=whole(selecting("namespaceSelector", {"key": "team/x", "operator": "NotIn", "values": ["b", "a"]})), namespaces=whole(namespace("a", **{"team/x": "b"}))),
+            "problem: managed namespaces: a: hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires team/x NotIn [a, b]; they have the label team/x=b",
+            "remove the label team/x from the namespaces, or remove the requirement from the webhook configuration; if a platform adds it again, see docs/doctor.md",
+        ),
+        (
+            but(mutating=whole(selecting("objectSelector", {"key": "team/x", "operator": "Exists"}))),
+            "problem: managed namespaces: pods are hidden from pods.mutate.kaishare.dev: its objectSelector requires team/x Exists",
+            "remove the requirement from the configuration, or label the pods; if a platform adds it again, see docs/doctor.md",
+        ),
+        (
+            but(validating=whole(validating(namespaceSelector={"matchExpressions": [CONTROL_PLANE]})), namespaces=whole(hidden_by("control-plane", mode="enforce"))),
+            "problem: enforce: a: hidden from pods.validate.kaishare.dev, whose namespaceSelector requires control-plane DoesNotExist; they have the label control-plane=yes",
+            "remove the label control-plane from the namespaces, or remove the requirement from the webhook configuration; if a platform adds it again, see docs/doctor.md",
+        ),
+    ],
+)  # fmt: skip
+def test_what_hides_namespaces_from_the_webhook_is_named(
+    cluster: Cluster, expected: str, advice: str
+) -> None:
+    (result,) = [result for result in namespace_findings(cluster) if result.state is State.PROBLEM]
+    assert f"{result.state}: {result.check}: {result.what}" == expected
+    assert result.advice == advice
 
 
 def test_thousands_of_bad_labels_make_a_short_report() -> None:
@@ -121,6 +180,8 @@ def test_the_state_of_queues_that_are_not_served_is_unknown(served: str) -> None
     [
         (but(installation=installed()), "warning: KAI's GPU sharing: off"),
         (but(installation=installed(), namespaces=whole(namespace("a", gpu_fraction="0.5"))), "problem: KAI's GPU sharing: off: KAI refuses every pod with a share, and policies give shares to pods of a"),
+        (but(installation=installed(), running=running(inject_shares=False), namespaces=whole(namespace("a", gpu_fraction="0.5"))), ""),
+        (but(running=running(inject_shares=False)), "warning: KAI's GPU sharing: on, without memory limits (NonMemoryEnforced), but the webhook gives no shares"),
         (but(mutating=whole(mutating(), of_kai(namespaceSelector=SELECTS_NOTHING))), "problem: KAI's webhook: mutating-kai-admission does not select vision"),
         (but(mutating=whole(mutating(), of_kai(condition=KAI_CONDITION.replace("kai-", "my-")))), "problem: KAI's webhook: matches only pods of my-scheduler, but the policies of vision set the scheduler \"kai-scheduler\""),
         (but(namespaces=whole(namespace("a", scheduler="mine"))), "problem: KAI's webhook: matches only pods of kai-scheduler, but the policies of a"),
@@ -141,7 +202,10 @@ def test_the_state_of_unseen_parts_of_kai_is_unknown() -> None:
         kai_findings(but(mutating=whole(mutating()), installation=installed(tag="latest"))), State.UNKNOWN
     )
     assert lines == [
-        "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest",
+        (
+            "unknown: KAI's version: version not found in image tags: example.invalid/admission:latest;"
+            " the webhook runs with --kai-version v0.13.4"
+        ),
         "unknown: KAI's webhook: not registered here; inside a vCluster it is registered on the host",
     ]
 

@@ -1,6 +1,7 @@
 """kaishare's webhook configurations after manual changes, and the order of the other webhooks."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support.pods import folder_from
 from webhook.doctor.api_reader import ListResult
 from webhook.doctor.cluster import Cluster, is_of_kai
 from webhook.doctor.registration import registration_findings
+from webhook.doctor.settings import UNKNOWN_SETTINGS
 
 MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 
@@ -68,12 +70,12 @@ EXPRESSIONS = [
             ours(mutating(matchConditions=[{"name": "no-mirror-pod", "expression": "true"}, {"name": "x", "expression": "true"}])),
             [f"problem: mutating webhook: {MUTATE} has unexpected matchConditions: {THREE_WAYS}"],
         ),
-        (ours(mutating(objectSelector={})), [f"problem: mutating webhook: {MUTATE}: objectSelector is empty, not kaishare.dev/inject NotIn false"]),
-        (ours(mutating(namespaceSelector={})), [f"problem: mutating webhook: {MUTATE}: namespaceSelector differs"]),
+        (ours(mutating(objectSelector={})), [f"problem: mutating webhook: {MUTATE}: objectSelector lacks kaishare.dev/inject NotIn [false]"]),
+        (ours(mutating(namespaceSelector={})), [f"problem: mutating webhook: {MUTATE}: namespaceSelector lacks kai.scheduler/queue Exists"]),
         (ours(mutating(namespaceSelector={"matchExpressions": EXPRESSIONS})), []),  # in another order
         (
             ours(mutating(namespaceSelector={"matchExpressions": [*EXPRESSIONS, {"key": "a", "operator": "Exists"}]})),
-            [f"problem: mutating webhook: {MUTATE}: namespaceSelector differs"],
+            [f"warning: mutating webhook: {MUTATE}: namespaceSelector also requires a Exists"],
         ),
         (ours(mutating(clientConfig={"url": "https://a/"})), [f"problem: mutating webhook: {MUTATE}: its path is https://a/, which must end in /mutate"]),
         (ours(mutating(failurePolicy="Fail", timeoutSeconds=10)), [f"warning: mutating webhook: {MUTATE}: failurePolicy is Fail, not Ignore; timeoutSeconds is 10, not 5"]),
@@ -102,13 +104,25 @@ def test_another_list_of_excluded_namespaces_is_allowed() -> None:
     ]
     cluster = ours(mutating(namespaceSelector={"matchExpressions": [*expressions, excluded]}))
     assert result_lines(registration_findings(cluster)) == []
-    assert cluster.excluded == {"mine"}
+    assert replace(cluster, running=UNKNOWN_SETTINGS).excluded == {"mine"}
+    assert cluster.excluded > {"mine", "kube-system"}, "the webhook excludes its own names as well"
     assert (
         result_lines(
             registration_findings(ours(mutating(namespaceSelector={"matchExpressions": expressions})))
         )
         == []
     )
+
+
+def test_a_cluster_without_kaishare_has_one_problem() -> None:
+    absent = but(mutating=whole(of_kai()), validating=whole())
+    (line,) = result_lines(registration_findings(absent))
+    assert line == (
+        "problem: installation: kaishare's webhook is not installed here: no configuration kai-00-kaishare exists"
+    )
+    unseen = but(mutating=whole(of_kai()), validating=ListResult())
+    (line,) = result_lines(registration_findings(unseen))
+    assert line.startswith("problem: mutating webhook: MutatingWebhookConfiguration")
 
 
 @pytest.mark.parametrize(

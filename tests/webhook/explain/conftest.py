@@ -26,6 +26,7 @@ Run = Callable[..., Result]
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     def run_explain(text: str | bytes, *arguments: str) -> Result:
         content = text if isinstance(text, bytes) else text.encode()
+        monkeypatch.setattr("webhook.explain.command.columns_of", lambda _: 1000)  # a line for each sentence
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         files = () if "-f" in arguments else ("-f", "-")
         status = main(["explain", *files, *arguments])

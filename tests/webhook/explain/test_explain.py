@@ -26,6 +26,7 @@ Explain = Callable[..., tuple[int, str]]
 def explain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Explain:
     def run(documents: Any, *arguments: str) -> tuple[int, str]:
         text = yaml.safe_dump_all(documents if isinstance(documents, list) else [documents])
+        monkeypatch.setattr("webhook.explain.command.columns_of", lambda _: 1000)  # a line for each sentence
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         status = main(["explain", "-f", "-", *arguments])
         captured = capsys.readouterr()
@@ -93,7 +94,7 @@ def test_an_argument_that_is_no_label_is_refused(explain: Explain, typed: str) -
 def test_policies_or_labels_must_be_given(explain: Explain) -> None:
     assert explain(bare()) == (
         2,
-        "kaishare-webhook: give --policies, --label, --annotation, or several of them\n",
+        "kaishare-webhook: give --policies, --label, --annotation, --server or --live\n",
     )
 
 
@@ -231,7 +232,10 @@ def test_a_manifest_without_pods_names_its_objects(explain: Explain) -> None:
     assert explain(MANIFEST[2], QUEUE, "-o", "patch") == (0, "")
     status, out = explain(MANIFEST[2], QUEUE)
     assert (status, out.splitlines()[0]) == (0, "The manifests contain no pods.")
-    assert "  Service s in namespace default: nothing to do with pods (no-pods)\n" in out
+    assert (
+        "  Service s in namespace default (standard input, line 1): nothing to do with pods (no-pods)\n"
+        in out
+    )
 
 
 def test_observe_shows_the_result_and_an_empty_patch(explain: Explain) -> None:

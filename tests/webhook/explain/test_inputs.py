@@ -166,7 +166,7 @@ def test_the_table_is_long() -> None:
         (("-R", "-f", "EMPTY"), "the directory and those below it have no .yaml, .yml or .json file"),
         (("-f", "-", "-f", "-"), "-f - may be given only once"),
         (("-f",), "expected one argument"),
-        (("-o", "table"), "invalid choice: 'table'"),
+        (("-o", "wide"), "invalid choice: 'wide'"),
         (("--label", "a b=c"), '"a b" is not the key of a label'),
         (("--label", "kaishare.dev/gpu-fraction=0.5 GPUs"), '"0.5 GPUs" is not the value of a label'),
         (("--label", "x" * 64 + "=y"), "is not the key of a label"),
@@ -214,7 +214,7 @@ def test_help_has_defaults_and_an_example(capsys: pytest.CaptureFixture[str], ru
     with pytest.raises(SystemExit):
         run("", "--help")
     text = capsys.readouterr().out
-    assert "kubectl kustomize overlays/prod | kaishare-webhook explain" in text
-    assert "(default text)" in text
-    assert "(default default)" in text
-    assert "exit status: 0" in text
+    assert "kubectl kustomize overlays/prod | \\\n      kaishare-webhook explain" in text
+    assert "(default: text; table for more than four pods)" in " ".join(text.split())
+    assert "(default default)" not in text
+    assert "exit status:\n  0  nothing" in text

@@ -29,6 +29,6 @@ def test_every_document_is_in_the_output(run: Run, tmp_path: Path) -> None:
     assert manifest.out.count("# the first container has the GPU") == sum(
         "containers" in d for d in documents(44)
     )
-    text = run("", *arguments).out
+    text = run("", *arguments, "-o", "text").out
     names = {f"{item['kind']} {item['metadata']['name']}" for item in load_text(manifest.out, "output")}
     assert all(f"{name} " in text or f"{name}," in text for name in names)

@@ -43,7 +43,7 @@ def test_the_line_that_decided_is_named(
     policy = (*POLICY, TRAIN, SERVE)
     text = run(manifest, *policy)
     assert text.status == 0
-    assert text.out.splitlines()[2] == f"  decided by: {sentence}"
+    assert text.out.splitlines()[3] == f"  decided by: {sentence}"
     (item,) = json.loads(run(manifest, *policy, "-o", "json").out)
     assert tuple(item[key] for key in ("shareSource", "size", "sizeSelector")) == fields
 
@@ -170,10 +170,11 @@ def test_every_object_without_known_pods_is_named_with_the_cause(run: Run) -> No
     others = out.partition("Other objects:\n")[2].splitlines()
     requests = "spec.predictor.model.resources.limits: nvidia.com/gpu; spec.predictor.model.resources.requests: nvidia.com/mig-1g.5gb"
     assert others == [
-        f"  InferenceService llm in namespace default: its controller creates pods that cannot be predicted; it requests GPUs at {requests} (pods-not-predictable)",
-        "  NIMService nim in namespace default: its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
-        "  Service svc in namespace default: nothing to do with pods (no-pods)",
-        "  Kustomization (no name) in namespace default: a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
+        f"  InferenceService llm in namespace default (standard input, line 1): its controller creates pods that cannot be predicted; it requests GPUs at {requests} (pods-not-predictable)",
+        "  NIMService nim in namespace default (standard input, line 6): its controller may create pods, which cannot be predicted from the manifest (pods-not-predictable)",
+        "  Service svc in namespace default (standard input, line 16): nothing to do with pods (no-pods)",
+        "  Kustomization (no name) in namespace default (standard input, line 21): a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR (kustomize-file)",
+        "1 pod: 1 changed; 4 other objects.",
     ]
     items = json.loads(run(OBJECTS, *POLICY, "-o", "json").out)
     assert [item["reason"] for item in items if item["pod"] is None] == [

@@ -99,6 +99,19 @@ async def test_kinds_without_a_namespace_are_discovered(server: ApiServer, clien
         }
 
 
+async def test_the_default_class_is_known_once_the_classes_are_listed(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve(server, priority_class("train", 9))
+    server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
+    async with following(client) as follow:
+        await until(lambda: follow.resource_lines)
+        assert not follow.facts.knows_default_class
+        server.refusals = {}
+        await until(lambda: follow.facts.knows_default_class)
+        assert follow.default_class is None
+
+
 @pytest.mark.parametrize("answer", [{"kind": "APIVersions", "versions": ["v1"]}, {"items": 5}, []])
 async def test_without_aggregated_discovery_the_built_in_kinds_hold(
     server: ApiServer, client: KubeClient, answer: Any
@@ -127,4 +140,5 @@ async def test_the_setting_holds_if_rbac_denies_the_list_and_the_log_has_one_lin
     async with following(client, Rules(default_priority_class="configured")) as follow:
         await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
         assert follow.default_class == "configured"
+        assert follow.facts.knows_default_class
         assert follow.resource_lines == [("resource unavailable", "priorityclasses")]

@@ -23,9 +23,9 @@ def hints(document: dict[str, Any], **labels: str) -> list[tuple[str, str]]:
     return [(w.reason.code, w.warning) for w in warnings if w.reason.code in HINTS]
 
 
-VLLM = "kaishare: vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to 0.5 or less"
-SGLANG = "kaishare: SGLang takes about 0.9 of the GPU: set --mem-fraction-static to 0.5 or less"
-TGI = "kaishare: TGI takes all of the GPU: set --cuda-memory-fraction to 0.5 or less"
+VLLM = "kaishare: vLLM takes 0.9 of the GPU: set --gpu-memory-utilization to 0.49 or less"
+SGLANG = "kaishare: SGLang takes about 0.9 of the GPU: set --mem-fraction-static to 0.49 or less"
+TGI = "kaishare: TGI takes all of the GPU: set --cuda-memory-fraction to 0.49 or less"
 
 UNBOUNDED: list[tuple[str, dict[str, Any], str]] = [
     ("argv", {"command": ["vllm", "serve", "M"]}, VLLM),
@@ -71,7 +71,7 @@ ABOVE: list[tuple[str, dict[str, Any]]] = [
 def test_a_bound_above_the_share(case: tuple[str, dict[str, Any]]) -> None:
     ((code, hint),) = hints(pod(gpu_container(**case[1])))
     assert code == "framework-above-share"
-    assert hint.endswith("0.7, above its share: set 0.5 or less")
+    assert hint.endswith("0.7, above its share: set 0.49 or less")
 
 
 NONE: list[tuple[str, dict[str, Any]]] = [
@@ -112,7 +112,7 @@ def test_a_share_by_memory_names_the_memory() -> None:
 def test_a_pods_own_share_is_the_bound_of_its_hint() -> None:
     document = pod(container(command=["vllm", "serve", "M"]), annotations={"gpu-fraction": "0.25"})
     ((_, hint),) = hints(document)
-    assert hint.endswith("0.25 or less")
+    assert hint.endswith("0.24 or less")
 
 
 def test_only_the_container_of_the_share_is_looked_at() -> None:

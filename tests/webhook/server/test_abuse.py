@@ -192,10 +192,11 @@ def open_connections(live: Live) -> int:
     assert live.server is not None
     server = live.server._admission._server
     assert server is not None
-    table = server._table
-    assert set(table._idle) | set(table._half_open) <= table._open == set(server._transports)
-    assert not set(table._idle) & set(table._half_open)
-    assert set(table._heads) | set(table._stalled) <= table._open
+    table = server.table
+    known = [*table._half_open, *table._idle, *table._busy]
+    assert len(known) == len(set(known))
+    assert set(known) == set(server._transports)
+    assert set(table._heads) | set(table._stalled) <= set(known)
     return len(table)
 
 

@@ -54,6 +54,19 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- end }}
 {{- end }}
 
+{{- /* Subjects of a RoleBinding, from a list of kind, name and namespace. */ -}}
+{{- define "kaishare.subjects" -}}
+{{- range . }}
+- kind: {{ .kind }}
+  name: {{ .name | quote }}
+  {{- if eq .kind "ServiceAccount" }}
+  namespace: {{ .namespace | toYaml }}
+  {{- else }}
+  apiGroup: rbac.authorization.k8s.io
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* Fields of a PodMonitor's endpoint for TLS and tokens. */ -}}
 {{- define "kaishare.scrape" -}}
 {{- with .root.Values.monitors }}
@@ -78,6 +91,11 @@ authorization:
 {{- /* Excluded namespaces, as a JSON list. */ -}}
 {{- define "kaishare.excluded" -}}
 {{- concat .Values.excludedNamespaces (list .Release.Namespace .Values.agent.namespace) | uniq | sortAlpha | toJson -}}
+{{- end }}
+
+{{- /* Namespaces whose pods the agent does not flag, as a JSON list. */ -}}
+{{- define "kaishare.agentExcluded" -}}
+{{- concat (include "kaishare.excluded" . | fromJsonArray) (default list .Values.agent.excludedNamespaces) | uniq | sortAlpha | toJson -}}
 {{- end }}
 
 {{- /* A duration of the agent, such as 30s, in milliseconds. */ -}}

@@ -1,16 +1,26 @@
 """The pods of a node from an API server: what is fetched for them, and what happens without it."""
 
 import asyncio
-import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from gpuagent.pods.lookups import UnavailableReason
+from gpuagent.pods.availability import UnavailableReason
+from gpuagent.pods.lookups import ObjectRef
 from kube.client import KubeClient
-from tests.support.api_server import ApiServer, event, refuses, says
-from tests.support.cluster_pods import running
+from tests.support.api_server import (
+    BIND_REQUESTS,
+    ApiServer,
+    event,
+    initial_events,
+    refuses,
+    says,
+    streams,
+)
+from tests.support.cluster_pods import SOON, Running, running
 from tests.support.inventories import inventory
 from tests.support.kube_objects import (
     GROUP_1,
@@ -24,9 +34,8 @@ from tests.support.kube_objects import (
     pod,
     reservation,
 )
-from tests.support.watches import until
+from tests.support.watches import QUICK, until
 
-BIND_REQUESTS = "/apis/scheduling.run.ai/v1alpha2/namespaces/research/bindrequests"
 CONFIG_MAPS = "/api/v1/namespaces/research/configmaps"
 NAMESPACE = namespace_object(labels={"team": "a"})
 
@@ -49,7 +58,7 @@ def offer(server: ApiServer, *items: dict[str, Any]) -> None:
             case "Namespace":
                 server.named[f"/api/v1/namespaces/{name}"] = item
             case "BindRequest":
-                server.named[f"{BIND_REQUESTS}/{name}"] = item
+                server.bind_requests.pods[name] = versioned(item)
             case "ConfigMap":
                 server.named[f"{CONFIG_MAPS}/{name}"] = item
 
@@ -73,8 +82,14 @@ async def test_the_inventory_equals_that_of_a_file_with_the_same_objects(
         assert run.inventory == inventory(*EVERYTHING)
         assert run.pods.unavailable == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
-        (watch,) = server.watch_requests[:1]
-        assert watch.query["fieldSelector"] == f"spec.nodeName={NODE}"
+        selectors = {
+            request.path: request.query.get("fieldSelector") or request.query.get("labelSelector")
+            for request in server.watch_requests
+        }
+        assert selectors == {
+            "/api/v1/pods": f"spec.nodeName={NODE}",
+            BIND_REQUESTS: f"selected-node={NODE}",
+        }
 
 
 async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, client: KubeClient) -> None:
@@ -82,7 +97,7 @@ async def test_the_first_inventory_waits_for_bind_requests(server: ApiServer, cl
 
     async def slowly(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(0.3)
-        return await says(json.dumps(bind_request()))(request)
+        return await streams(initial_events(versioned(bind_request())))(request)
 
     offer(server, fraction())
     server.refusals = {"bindrequests": slowly}
@@ -111,16 +126,16 @@ async def test_pods_come_change_and_go_with_their_related_objects(
 ) -> None:
     async with running(client) as run:
         await until(lambda: run.names == set())
-        offer(server, bind_request())
+        server.bind_requests.change("ADDED", bind_request())
         server.change("ADDED", versioned(fraction()))
-        assert await until(lambda: run.names == {"half"}) < 1
+        assert await until(lambda: run.names == {"half"} and run.inventory.bind_requests) < 1
         assert run.inventory.bind_requests.keys() == {("research", "half")}
         server.change("MODIFIED", versioned(fraction(phase="Failed")))
         await until(lambda: [each.phase for each in run.inventory.pods.values()] == ["Failed"])
         server.change("DELETED", versioned(fraction()))
         await until(lambda: run.names == set())
-        assert run.inventory.bind_requests == {}
-        assert len(server.requested_paths("bindrequests")) == 1, "once per pod"
+        server.bind_requests.change("DELETED", bind_request())
+        await until(lambda: run.inventory.bind_requests == {})
 
 
 async def test_a_pod_that_is_gone_within_a_moment_is_remembered_as_ended(
@@ -135,56 +150,125 @@ async def test_a_pod_that_is_gone_within_a_moment_is_remembered_as_ended(
         await until(lambda: run.names == {"half"} and not run.inventory.ended_uids)
 
 
-async def test_a_missing_bind_request_is_requested_again_a_few_times(
+def portion_of(run: Running, name: str = "half") -> str | None:
+    """Return the portion of a pod's BindRequest; None if it is not known."""
+    request = run.inventory.bind_requests.get(("research", name))
+    return None if request is None else request.portion
+
+
+async def test_a_bind_request_that_comes_long_after_its_pod_is_read(
     server: ApiServer, client: KubeClient
 ) -> None:
-    offer(server, fraction(), fraction("late", 2))
+    now = 0.0
+    offer(server, fraction())
+    async with running(client, clock=lambda: now) as run:
+        await until(lambda: run.pods.inventory)
+        assert run.inventory.bind_requests == {}
+        now = 1200.0
+        server.bind_requests.change("ADDED", bind_request(portion="0.50"))
+        await until(lambda: portion_of(run) == "0.50")
+        server.bind_requests.change("MODIFIED", bind_request(portion="0.25"))
+        await until(lambda: portion_of(run) == "0.25")
+
+
+async def test_the_last_bind_request_counts_until_its_pod_ends(server: ApiServer, client: KubeClient) -> None:
+    """KAI deletes stale ones, and a list after an outage may lack them, too."""
+    offer(server, fraction(), bind_request())
     async with running(client) as run:
-        await until(lambda: run.names == {"half", "late"})
-        offer(server, bind_request("late", 2))
-        await until(lambda: ("research", "late") in run.inventory.bind_requests)
-        await until(lambda: len(server.requested_paths("bindrequests/half")) == 4)
-        requests = len(server.requested_paths("bindrequests"))
-        await asyncio.sleep(0.3)
-        assert len(server.requested_paths("bindrequests")) == requests
-        assert run.pods.unavailable == ()
+        await until(lambda: run.pods.inventory and portion_of(run) == "0.50")
+        server.bind_requests.change("MODIFIED", bind_request(portion="0.25"))
+        server.bind_requests.change("DELETED", bind_request(portion="0.25"))
+        await until(lambda: not server.bind_requests.pods and portion_of(run) == "0.25")
+        server.bind_requests.forgotten = server.bind_requests.version
+        server.bind_requests.cut()
+        server.change("ADDED", versioned(pod("more", 2)))
+        await until(lambda: run.names == {"half", "more"})
+        assert portion_of(run) == "0.25"
+        server.change("MODIFIED", versioned(fraction(phase="Succeeded")))
+        await until(lambda: portion_of(run) is None)
 
 
-async def test_the_bind_request_of_a_former_pod_of_the_same_name_is_ignored(
+async def test_the_bind_request_of_another_pod_of_the_same_name_does_not_replace_the_pods_own(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, fraction("worker-0", 2), bind_request("worker-0", 1, "0.90"))
     async with running(client) as run:
         await until(lambda: run.names == {"worker-0"})
-        offer(server, bind_request("worker-0", 2, "0.50"))
-        await until(lambda: run.inventory.bind_requests["research", "worker-0"].portion == "0.50")
-
-
-async def test_the_bind_request_of_a_recreated_pod_is_requested_again(
-    server: ApiServer, client: KubeClient
-) -> None:
-    offer(server, fraction("worker-0", 1), bind_request("worker-0", 1, "0.90"))
-    async with running(client) as run:
-        await until(lambda: run.names == {"worker-0"})
-        offer(server, bind_request("worker-0", 2, "0.50"))
-        server.change("DELETED", versioned(fraction("worker-0", 1)))
-        server.change("ADDED", versioned(fraction("worker-0", 2)))
-        await until(lambda: run.inventory.bind_requests["research", "worker-0"].portion == "0.50")
+        server.bind_requests.change("ADDED", bind_request("worker-0", 2, "0.50"))
+        await until(lambda: portion_of(run, "worker-0") == "0.50")
+        server.bind_requests.change("MODIFIED", bind_request("worker-0", 1, "0.90"))
+        server.change("ADDED", versioned(pod("more", 3)))
+        await until(lambda: "more" in (run.names or ()))
+        assert portion_of(run, "worker-0") == "0.50"
+        server.change("DELETED", versioned(fraction("worker-0", 2)))
+        server.change("ADDED", versioned(fraction("worker-0", 1)))
+        await until(lambda: portion_of(run, "worker-0") == "0.90")
 
 
 FORBIDDEN = refuses(403, "Forbidden", "no")
+NOT_SERVED = says("404 page not found\n", status=404, kind="text/plain")
 OF_A_CONTAINER = {"nvidia.com/container.main.gpu-memory.request": "70Gi"}
 UNKNOWN = frozenset({("research", "half")})
 
 
-async def test_a_bind_request_is_absent_only_after_the_server_denies_it(
+@pytest.mark.parametrize(
+    ("made", "is_unknown"),
+    [
+        (lambda: scheduled_by("kai-scheduler", pod()), True),
+        (lambda: scheduled_by("another-name-for-kai", pod()), True),
+        (lambda: scheduled_by("default-scheduler", fraction()), True),
+        (lambda: scheduled_by("default-scheduler", pod(labels={"runai-gpu-group": GROUP_1})), True),
+        (
+            lambda: scheduled_by("default-scheduler", pod(labels={f"runai-gpu-group/{GROUP_1}": GROUP_1})),
+            True,
+        ),
+        (lambda: scheduled_by("default-scheduler", pod(annotations=OF_A_CONTAINER)), True),
+        (lambda: scheduled_by("default-scheduler", pod()), False),
+        (lambda: scheduled_by("kai-scheduler", pod(phase="Succeeded")), False),
+        (lambda: scheduled_by("kai-scheduler", reservation()), False),
+        (lambda: scheduled_by("", pod(annotations={"kubernetes.io/config.mirror": "abc"})), False),
+    ],
+)
+async def test_a_bind_request_may_exist_where_kai_may_have_placed_the_pod(
+    server: ApiServer,
+    client: KubeClient,
+    made: Callable[[], dict[str, Any]],
+    is_unknown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod of KAI's that took off all its annotations is one still: its scheduler cannot be edited."""
+    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.1)
+    offer(server, made())
+    server.refusals = {"bindrequests": refuses(500, "InternalError")}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        assert bool(run.inventory.bind_requests_unknown) is is_unknown
+
+
+async def test_the_same_change_of_a_bind_request_builds_no_inventory(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """KAI writes the status of each BindRequest several times."""
+    offer(server, fraction(), bind_request())
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and portion_of(run))
+        await asyncio.sleep(0.1)
+        before = run.inventory
+        contact = run.pods.bind_requests.watch.last_contact
+        server.bind_requests.change("MODIFIED", {**bind_request(), "status": {"phase": "Failed"}})
+        await until(lambda: run.pods.bind_requests.watch.last_contact != contact)
+        await asyncio.sleep(0.1)
+        assert run.inventory is before
+
+
+async def test_bind_requests_are_unknown_until_the_api_server_has_listed_them(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = asyncio.Event()
 
     async def slowly(request: web.Request) -> web.StreamResponse:
         await answered.wait()
-        return await refuses(404, "NotFound", "not found")(request)
+        return await server.bind_requests._answer_about_pods(request)
 
     monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
     offer(server, scheduled_by("default-scheduler", pod(annotations=OF_A_CONTAINER)), reservation())
@@ -198,36 +282,85 @@ async def test_a_bind_request_is_absent_only_after_the_server_denies_it(
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [FORBIDDEN, says("404 page not found\n", status=404, kind="text/plain")],
+    ("answer", "reason", "line"),
+    [
+        (
+            FORBIDDEN,
+            UnavailableReason.DENIED,
+            "no right to list and watch bindrequests.scheduling.run.ai: shares come",
+        ),
+        (
+            NOT_SERVED,
+            UnavailableReason.NOT_SERVED,
+            "the API server has no bindrequests.scheduling.run.ai: shares come",
+        ),
+    ],
     ids=["no right", "no such API"],
 )
-async def test_a_bind_request_that_cannot_be_requested_is_not_unknown(
-    server: ApiServer, client: KubeClient, answer: Any
+async def test_bind_requests_that_are_not_available_are_not_unknown(
+    server: ApiServer, client: KubeClient, answer: Any, reason: UnavailableReason, line: str
 ) -> None:
     offer(server, fraction())
     server.refusals = {"bindrequests": answer}
     async with running(client) as run:
-        await until(lambda: run.pods.inventory and run.pods.unavailable)
-        await until(lambda: not run.inventory.bind_requests_unknown)
+        assert await until(lambda: run.pods.inventory) < 5, "the first inventory does not wait for them"
+        assert run.inventory.bind_requests_unknown == set()
+        (lack,) = run.pods.unavailable
+        assert (lack.reason, lack.line.startswith(line)) == (reason, True)
+        await until(lambda: run.pods.bind_requests.watch.restarts.total() > 3)
+        assert run.log_subjects("resource unavailable") == ["bindrequests.scheduling.run.ai"]
+        offer(server, bind_request())
+        server.refusals = {}
+        await until(lambda: portion_of(run) == "0.50")
+        await until(lambda: run.pods.unavailable == ())
+        assert run.log_subjects("resource available again") == ["bindrequests.scheduling.run.ai"]
+
+
+async def test_a_withdrawn_right_leaves_what_was_known(server: ApiServer, client: KubeClient) -> None:
+    offer(server, fraction(), bind_request())
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and portion_of(run))
+        server.refusals = {"bindrequests": FORBIDDEN}
+        server.bind_requests.cut()
+        await until(lambda: run.pods.unavailable)
+        server.change("ADDED", versioned(fraction("later", 2)))
+        await until(lambda: run.names == {"half", "later"})
+        assert portion_of(run) == "0.50"
+        assert run.inventory.bind_requests_unknown == set(), "the group label decides"
+
+
+async def test_missing_bind_requests_are_asked_for_ever_less_often(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.refusals = {"bindrequests": NOT_SERVED}
+    timing = replace(QUICK, longest_refused=60.0)
+    async with running(client, timing=timing) as run:
+        await until(lambda: run.pods.bind_requests.watch.restarts["404"] >= 6)
+        before = len(server.requested_paths("bindrequests"))
+        await asyncio.sleep(0.3)
+        assert len(server.requested_paths("bindrequests")) - before <= 1
 
 
 @pytest.mark.parametrize(
     "answer", [refuses(500, "InternalError", "etcd"), says("<html>")], ids=["an error", "what is none"]
 )
-async def test_after_a_failed_request_a_bind_request_is_unknown(
-    server: ApiServer, client: KubeClient, answer: Any
+async def test_while_their_watch_fails_bind_requests_that_were_not_seen_are_unknown(
+    server: ApiServer, client: KubeClient, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offer(server, fraction())
-    server.refusals = {"bindrequests": answer}
+    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    offer(server, fraction(), bind_request(number=9), fraction("seen", 2), bind_request("seen", 2))
     async with running(client) as run:
-        await until(lambda: len(server.requested_paths("bindrequests")) > 6)
-        assert run.inventory.bind_requests_unknown == UNKNOWN
+        await until(lambda: run.pods.inventory and portion_of(run, "seen"))
+        assert run.inventory.bind_requests_unknown == set()
+        server.refusals = {"bindrequests": answer}
+        server.bind_requests.cut()
+        await until(lambda: run.inventory.bind_requests_unknown == UNKNOWN)
+        assert portion_of(run, "seen") == "0.50"
         server.refusals = {}
         await until(lambda: not run.inventory.bind_requests_unknown)
 
 
-async def test_a_request_that_does_not_return_leaves_it_unknown(
+async def test_a_request_that_does_not_return_leaves_them_unknown(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
@@ -242,15 +375,40 @@ async def test_a_request_that_does_not_return_leaves_it_unknown(
         assert run.inventory.bind_requests_unknown == UNKNOWN
 
 
-async def test_one_bind_request_that_cannot_be_read_does_not_keep_others_from_being_read(
-    server: ApiServer, client: KubeClient
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ([], "BindRequest research/half: spec: expected object, got array"),
+        (
+            {"receivedGPU": {"portion": 0.5}},
+            "BindRequest research/half: spec.receivedGPU.portion: expected str",
+        ),
+        (
+            {"selectedGPUGroups": ["g"] * 1025},
+            "BindRequest research/half: spec.selectedGPUGroups: 1025 groups; at most 1024",
+        ),
+    ],
+)
+async def test_a_malformed_bind_request_is_unknown_and_the_others_are_read(
+    server: ApiServer, client: KubeClient, spec: Any, line: str
 ) -> None:
-    offer(server, fraction(), fraction("other", 2), bind_request("other", 2))
-    server.refusals = {"bindrequests/half": says("<html>")}
+    offer(
+        server, fraction(), fraction("other", 2), {**bind_request(), "spec": spec}, bind_request("other", 2)
+    )
     async with running(client) as run:
-        await until(lambda: run.pods.inventory and run.inventory.bind_requests)
+        await until(lambda: run.pods.inventory)
         assert run.inventory.bind_requests.keys() == {("research", "other")}
         assert run.inventory.bind_requests_unknown == UNKNOWN
+        (logged,) = run.log_subjects("skipping invalid object")
+        assert logged.startswith(line)
+        server.bind_requests.change("MODIFIED", bind_request())
+        await until(lambda: portion_of(run) == "0.50")
+        assert run.inventory.bind_requests_unknown == set()
+        server.bind_requests.change("MODIFIED", {**bind_request(), "spec": []})
+        server.change("ADDED", versioned(pod("more", 3)))
+        await until(lambda: "more" in (run.names or ()))
+        assert portion_of(run) == "0.50", "the last readable one counts"
+        assert run.inventory.bind_requests_unknown == set()
 
 
 async def test_the_first_line_counts_the_reservation_pods_of_tenants(
@@ -276,31 +434,6 @@ async def test_the_first_line_counts_the_reservation_pods_of_tenants(
 
 def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
     return {**made, "spec": {**made["spec"], "schedulerName": scheduler}}
-
-
-@pytest.mark.parametrize(
-    ("made", "is_asked_for"),
-    [
-        (scheduled_by("kai-scheduler", pod()), True),
-        (scheduled_by("another-name-for-kai", pod()), True),
-        (scheduled_by("default-scheduler", fraction()), True),
-        (scheduled_by("default-scheduler", pod(labels={"runai-gpu-group": GROUP_1})), True),
-        (scheduled_by("default-scheduler", pod(labels={f"runai-gpu-group/{GROUP_1}": GROUP_1})), True),
-        (scheduled_by("default-scheduler", pod(annotations=OF_A_CONTAINER)), True),
-        (scheduled_by("default-scheduler", pod()), False),
-        (scheduled_by("kai-scheduler", pod(phase="Succeeded")), False),
-        (scheduled_by("kai-scheduler", reservation()), False),
-        (scheduled_by("", pod(annotations={"kubernetes.io/config.mirror": "abc"})), False),
-    ],
-)
-async def test_bind_requests_are_requested_where_kai_may_have_placed_the_pod(
-    server: ApiServer, client: KubeClient, made: dict[str, Any], is_asked_for: bool
-) -> None:
-    """A pod of KAI's that took off all its annotations is one still: its scheduler cannot be edited."""
-    offer(server, made)
-    async with running(client) as run:
-        await until(lambda: run.pods.inventory)
-        assert bool(server.requested_paths("bindrequests")) is is_asked_for
 
 
 @pytest.mark.parametrize(
@@ -375,14 +508,9 @@ async def test_config_maps_are_requested_only_with_the_option(server: ApiServer,
     ("part", "resource", "line"),
     [
         (
-            "/bindrequests/",
-            "bindrequests.scheduling.run.ai",
-            "no right to get bindrequests.scheduling.run.ai in research: shares come",
-        ),
-        (
             "/configmaps/",
             "configmaps",
-            "no right to get configmaps in research: shares and GPUs in KAI's ConfigMaps are unknown",
+            "no right to get configmaps: shares and GPUs in KAI's ConfigMaps are unknown",
         ),
         ("/nodes/", "nodes", "no right to get nodes: GPU memory is the driver's figure"),
         (
@@ -399,7 +527,9 @@ async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
     others = {} if part != "namespaces/research" else {"configmaps": FORBIDDEN, "bindrequests": FORBIDDEN}
     server.refusals = {part: FORBIDDEN, **others}
     async with running(client, read_config_maps=True) as run:
-        await until(lambda: run.names == {"half"})
+        await until(
+            lambda: run.names == {"half"} and resource in [lack.resource for lack in run.pods.unavailable]
+        )
         lack = next(lack for lack in run.pods.unavailable if lack.resource == resource)
         assert lack.reason is UnavailableReason.DENIED
         assert lack.line.startswith(line)
@@ -411,99 +541,6 @@ async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
         await until(lambda: resource in run.log_subjects("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
         assert run.pods.unavailable == ()
-
-
-async def test_a_missing_right_costs_few_requests_for_any_number_of_pods(
-    server: ApiServer, client: KubeClient
-) -> None:
-    offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
-    server.refusals = {"bindrequests": FORBIDDEN}
-    async with running(client) as run:
-        await until(lambda: run.pods.inventory)
-        assert len(server.requested_paths("bindrequests")) <= 8
-        before = len(server.requested_paths("bindrequests"))
-        await asyncio.sleep(0.6)
-        assert len(server.requested_paths("bindrequests")) - before <= 7
-        assert len(run.inventory.pods) == 60
-
-
-async def test_a_right_in_some_namespaces_counts_there(server: ApiServer, client: KubeClient) -> None:
-    offer(server, fraction(), fraction("other", 2, namespace="private"), bind_request())
-    server.refusals = {"namespaces/private/bindrequests": FORBIDDEN}
-    async with running(client) as run:
-        await until(lambda: run.pods.inventory)
-        assert run.inventory.bind_requests.keys() == {("research", "half")}
-        assert "in private:" in run.pods.unavailable[0].line
-
-
-async def test_a_cluster_without_kais_resources_is_logged_once_and_costs_one_request_at_a_time(
-    server: ApiServer, client: KubeClient
-) -> None:
-    offer(server, *(fraction(f"pod-{number}", number) for number in range(60)))
-    server.refusals = {
-        "/apis/scheduling.run.ai/": says("404 page not found\n", status=404, kind="text/plain")
-    }
-    async with running(client) as run:
-        await until(lambda: run.pods.inventory)
-        (lack,) = run.pods.unavailable
-        assert lack.reason is UnavailableReason.NOT_SERVED
-        assert lack.line.startswith("the API server has no bindrequests.scheduling.run.ai: shares come")
-        assert len(server.requested_paths("bindrequests")) <= 8
-        server.refusals = {}
-        server.named |= {
-            f"{BIND_REQUESTS}/pod-{number}": bind_request(f"pod-{number}", number) for number in range(60)
-        }
-        await until(lambda: len(run.inventory.bind_requests) == 60)
-
-
-@pytest.mark.parametrize(
-    ("answer", "line"),
-    [
-        (
-            refuses(500, "InternalError", "conversion webhook failed"),
-            "500 InternalError: conversion webhook failed",
-        ),
-        (says("<html>"), "BindRequest: not JSON"),
-        (says("[]"), "expected object, got array"),
-        (says('{"metadata": {}, "spec": {}}'), "metadata.name: expected a name, got none"),
-        (
-            says('{"metadata": {"name": "half"}, "spec": []}'),
-            "BindRequest half: spec: expected object, got array",
-        ),
-    ],
-)
-async def test_an_unreadable_answer_is_logged_once_and_requested_again(
-    server: ApiServer, client: KubeClient, answer: Any, line: str
-) -> None:
-    offer(server, fraction(), bind_request())
-    server.refusals = {"bindrequests": answer}
-    async with running(client) as run:
-        await until(lambda: run.pods.unavailable)
-        (lack,) = run.pods.unavailable
-        assert lack.reason is UnavailableReason.ERROR
-        assert line in lack.line
-        await until(lambda: len(server.requested_paths("bindrequests")) > 4)
-        assert run.log_subjects("resource unavailable") == ["bindrequests.scheduling.run.ai"]
-        server.refusals = {}
-        await until(lambda: run.inventory.bind_requests)
-        await until(lambda: run.pods.unavailable == ())
-
-
-async def test_an_unreachable_server_is_logged_by_the_watch_alone(
-    server: ApiServer, client: KubeClient
-) -> None:
-    offer(server, fraction())
-    async with running(client) as run:
-        await until(lambda: run.pods.inventory)
-        await server.stop()
-        await until(lambda: run.pods.watch.restarts["unreachable"] > 5)
-        assert run.pods.unavailable == ()
-        assert run.log_subjects("resource unavailable") == []
-        assert run.names == {"half"}
-        assert 0 < run.pods.seconds_since_contact() < 10
-        assert len(run.log_subjects("pod watch failing")) <= 2
-        await server.start()
-        await until(lambda: run.log[-1]["message"] == "pod watch recovered")
 
 
 async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
@@ -536,16 +573,164 @@ async def test_an_invalid_object_is_logged_once(server: ApiServer, client: KubeC
         assert line.startswith(f"Node {NODE}: label nvidia.com/gpu.memory")
 
 
-async def test_labels_of_node_and_namespaces_are_read_again(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+async def test_an_unreachable_server_is_logged_by_the_watch_of_the_pods_alone(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, fraction(), bind_request())
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory)
+        await server.stop()
+        await until(lambda: run.pods.watch.restarts["unreachable"] > 5)
+        assert run.pods.unavailable == ()
+        assert run.log_subjects("resource unavailable") == []
+        assert run.names == {"half"}
+        assert portion_of(run) == "0.50"
+        assert 0 < run.pods.seconds_since_contact() < 10
+        assert len(run.log_subjects("pod watch failing")) <= 2
+        await server.start()
+        await until(lambda: run.log[-1]["message"] == "pod watch recovered")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (refuses(500, "InternalError", "etcd"), "500 InternalError: etcd"),
+        (says("<html>"), "Namespace: not JSON"),
+        (says("[]"), "expected object, got array"),
+        (says('{"metadata": {}}'), "metadata.name: expected a name, got none"),
+    ],
+)
+async def test_an_unreadable_answer_is_logged_once_and_requested_again(
+    server: ApiServer, client: KubeClient, answer: Any, line: str
+) -> None:
+    offer(server, *EVERYTHING)
+    server.refusals = {"/namespaces/": answer}
+    async with running(client) as run:
+        await until(lambda: run.pods.unavailable)
+        (lack,) = run.pods.unavailable
+        assert lack.reason is UnavailableReason.ERROR
+        assert line in lack.line
+        await until(lambda: len(server.requested_paths("/namespaces/")) > 4)
+        assert run.log_subjects("resource unavailable") == ["namespaces"]
+        server.refusals = {}
+        await until(lambda: run.inventory.namespaces)
+        await until(lambda: run.pods.unavailable == ())
+
+
+async def test_one_namespace_that_cannot_be_read_does_not_keep_others_from_being_read(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, pod("a", 1, namespace="broken"), pod("b", 2), namespace_object(labels={"team": "a"}))
+    server.refusals = {"/namespaces/broken": says("<html>")}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.inventory.namespaces)
+        assert run.inventory.namespaces == {"research": {"team": "a"}}
+
+
+async def test_a_hanging_request_for_namespaces_delays_nothing_else(
+    server: ApiServer, client: KubeClient
+) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    offer(server, *EVERYTHING)
+    server.refusals = {"/api/v1/namespaces/research": never}
+    async with running(client) as run:
+        assert await until(lambda: run.pods.inventory) < 2
+        assert run.inventory.node_labels
+        assert run.inventory.bind_requests
+
+
+async def test_node_and_namespaces_are_read_from_the_memory_of_the_api_server(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, *EVERYTHING)
+    async with running(client, read_config_maps=True) as run:
+        await until(lambda: run.pods.inventory and run.inventory.namespaces)
+        assert {
+            request.path: request.query.get("resourceVersion")
+            for request in server.requests
+            if request not in server.watch_requests
+        } == {
+            f"/api/v1/nodes/{NODE}": "0",
+            "/api/v1/namespaces/research": "0",
+            "/api/v1/namespaces/kai-resource-reservation": "0",
+            f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0": None,
+        }
+
+
+async def test_namespaces_are_read_one_after_the_other_and_do_not_delay_the_first_inventory(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """A roll-out starts hundreds of agents at once. The pods are judged before the namespaces are read."""
+    names = [f"team-{number}" for number in range(20)]
+    offer(server, *(pod("a", number, namespace=name) for number, name in enumerate(names)))
+    server.pods = {name: versioned(pod("a", number, namespace=name)) for number, name in enumerate(names)}
+    timing = replace(SOON, gap=1.0, spread=0.6)
+    async with running(client, fetch_timing=timing) as run:
+        took = await until(lambda: run.pods.inventory)
+        assert len(server.requested_paths("/namespaces/")) < 10
+        took += await until(lambda: len(server.requested_paths("/namespaces/")) == 20)
+        assert 0.4 < took < 2
+        assert len(run.inventory.pods) == 20
+
+
+async def test_labels_of_a_namespace_are_read_again_after_half_an_hour_or_for_a_new_pod(
+    server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, *EVERYTHING)
     now = 0.0
+
+    def label() -> str | None:
+        return run.inventory.namespaces.get("research", {}).get("team")
+
     async with running(client, clock=lambda: now) as run:
-        await until(
-            lambda: run.inventory.namespaces == {"research": {"team": "a"}} if run.pods.inventory else False
-        )
+        await until(lambda: run.pods.inventory and label() == "a")
         offer(server, namespace_object(labels={"team": "b"}))
-        now = 400.0
-        server.change("ADDED", versioned(pod("fine", 3, namespace="elsewhere")))
-        await until(lambda: run.inventory.namespaces.get("research") == {"team": "b"})
+        now = 30.0
+        server.change("ADDED", versioned(pod("early", 2)))
+        await until(lambda: "early" in (run.names or ()))
+        await asyncio.sleep(0.1)
+        assert label() == "a", "a namespace is read once a minute at most"
+        now = 70.0
+        server.change("MODIFIED", versioned(pod("early", 2, labels={"edited": "1"})))
+        await asyncio.sleep(0.1)
+        assert label() == "a", "a known pod reads nothing"
+        server.change("ADDED", versioned(pod("late", 3)))
+        await until(lambda: label() == "b")
+        offer(server, namespace_object(labels={"team": "c"}))
+        requests = len(server.requested_paths("/namespaces/research"))
+        now = 70.0 + 1799
+        server.change("ADDED", versioned(pod("elsewhere", 4, namespace="elsewhere")))
+        await until(lambda: "elsewhere" in (run.names or ()))
+        await asyncio.sleep(0.1)
+        assert len(server.requested_paths("/namespaces/research")) == requests
+        now = 70.0 + 1800 * 1.2 + 1
+        server.change("ADDED", versioned(pod("other", 5, namespace="other")))
+        await until(lambda: label() == "c")
+
+
+async def test_a_namespace_that_the_api_server_does_not_know_yet_is_read_again_soon(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """Its memory may be older than the namespace of a new pod."""
+    now = 0.0
+    offer(server, fraction())
+    async with running(client, clock=lambda: now) as run:
+        await until(lambda: server.requested_paths("/namespaces/research"))
+        offer(server, NAMESPACE)
+        now = 73.0
+        server.change("ADDED", versioned(pod("elsewhere", 4, namespace="elsewhere")))
+        await until(lambda: run.pods.inventory and "research" in run.inventory.namespaces)
+
+
+async def test_labels_of_the_node_are_read_again(server: ApiServer, client: KubeClient) -> None:
+    offer(server, *EVERYTHING)
+    now = 0.0
+    async with running(client, clock=lambda: now) as run:
+        await until(lambda: run.pods.inventory and run.inventory.node_labels)
+        offer(server, node(memory="46068"))
+        now = 361.0
+        run.pods._nodes.request([ObjectRef(names=(NODE,))])
+        await until(lambda: (run.inventory.node_labels or {})["nvidia.com/gpu.memory"] == "46068")

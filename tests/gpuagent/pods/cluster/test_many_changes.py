@@ -26,9 +26,9 @@ async def test_related_objects_are_worked_out_once_for_many_changes(
     wanted: list[int] = []
     want = Fetcher.request
 
-    def counted(lookups: Fetcher, objects: Iterable[ObjectRef]) -> None:
+    def counted(fetcher: Fetcher, objects: Iterable[ObjectRef], **options: Any) -> None:
         wanted.append(1)
-        want(lookups, objects)
+        want(fetcher, objects, **options)
 
     monkeypatch.setattr(Fetcher, "request", counted)
     async with running(client) as run:

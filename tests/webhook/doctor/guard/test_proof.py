@@ -168,7 +168,7 @@ async def test_pods_that_cannot_be_listed(server: ApiServer, client: KubeClient)
     results, _ = await prove(server, client, instead={"GET strict/pods": refusal})
     assert of(results, State.UNKNOWN) == [
         "compared, not proved: kaishare-guard-keys (an existing pod): the pods of strict could not be listed",
-        "the guard was not proved on existing pods: the caller may not list pods",
+        "the guard was not proved on existing pods: the caller may not list pods in strict",
     ]
 
 

@@ -1,0 +1,53 @@
+"""The JSON Schema of `/api/v1/shares` and its fields as Markdown, from the types in gpuagent/api_types.py."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from gpuagent.api_types import AgentResponse
+
+FILE = "shares.schema.json"
+"""Name of the schema's file in docs/."""
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema of the whole response."""
+    return {"$schema": _DIALECT, "title": "/api/v1/shares", **msgspec.json.schema(AgentResponse)}
+
+
+def schema_text() -> str:
+    """Return the schema as the text of its file."""
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def objects() -> str:
+    """Return a section for each object, with a table of its fields."""
+    return "\n".join(_section(definition) for definition in schema()["$defs"].values())
+
+
+def type_text(field: dict[str, Any]) -> str:
+    """Return the type of a field for people, such as `integer or null` or `list of ApiPod`."""
+    if "anyOf" in field:
+        return " or ".join(type_text(option) for option in field["anyOf"])
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if field["type"] == "array":
+        return f"list of {type_text(field['items'])}"
+    if field["type"] == "object":
+        return f"map to {type_text(field['additionalProperties'])}"
+    text: str = field["type"]
+    return text
+
+
+def _section(definition: dict[str, Any]) -> str:
+    rows = [
+        f"| `{name}` | {type_text(field)} | {field['description']} |\n"
+        for name, field in definition["properties"].items()
+    ]
+    head = "| field | type | meaning |\n| --- | --- | --- |\n"
+    first_line = definition["description"].partition("\n")[0]
+    return f"### {definition['title']}\n\n{first_line}\n\n{head}{''.join(rows)}"

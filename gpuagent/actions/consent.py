@@ -1,0 +1,197 @@
+"""Reads, right before an eviction, whether the namespace still requests it and the pod is still the same.
+
+An eviction cannot be undone, so neither the watch nor a copy of the namespace's labels is sufficient. Both
+objects are fetched by a GET without resourceVersion, which the API server answers from a quorum of etcd. Any
+other answer than both objects with fitting content means no eviction.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, explained
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import NodePod
+from gpuagent.pods.objects import ObjectError
+from gpuagent.pods.tenants import tenant_of
+from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.over_share import (
+    OverSharePolicy,
+    mirrored_labels_request_eviction,
+    requests_eviction,
+)
+from kai import keys
+from kai.own_labels import MODE, MODE_OFF
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable, expect_kind
+from kube.eviction import EvictionAnswer
+from service.text import MALFORMED, one_line
+
+CONSENT_SECONDS: Final = 5.0
+"""Maximum age of the reads when an eviction is requested, counted from the start of the first one."""
+_READ_SECONDS: Final = 2.0
+"""Time limit of both reads together; the rest of `CONSENT_SECONDS` is for the eviction."""
+
+_SHARE_ANNOTATIONS: Final = keys.READ_ANNOTATIONS
+_SHARE_PREFIXES: Final = (keys.GPU_GROUP_PREFIX, keys.CONTAINER_PREFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consent:
+    """Namespace and pod allowed the eviction when they were read."""
+
+    read_at: float
+    """Start of the reads, in monotonic seconds."""
+
+    def seconds_left(self, now: float) -> float:
+        """Return the seconds until the consent expires; at most 0 once it has expired."""
+        return self.read_at + CONSENT_SECONDS - now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoConsent:
+    """Namespace or pod do not allow the eviction, or could not be read."""
+
+    result: str
+    """A result of `kaishare_agent_evictions_total`."""
+    line: str
+    """The reason in one line."""
+    retry_after: float = 0.0
+    """Seconds that the API server asks to wait."""
+
+
+class _NamespaceMetadata(Struct, frozen=True, rename="camel"):
+    name: Annotated[str, Meta(min_length=1)]
+    labels: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class _Namespace(Struct, frozen=True):
+    metadata: _NamespaceMetadata
+
+
+_namespace = msgspec.json.Decoder(_Namespace)
+"""Unlike `pods.decoding`, drops no label: a namespace with many labels must not lose the mode `off`."""
+
+
+class ConsentReader:
+    """Fetches a pod and its namespace, and compares them with the verdict on the pod."""
+
+    def __init__(self, client: KubeClient, *, rules: EvictionRules, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._rules = rules
+        self._clock = clock
+
+    async def read(
+        self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool = False
+    ) -> Consent | NoConsent:
+        """Return whether the eviction of a pod is allowed now. Errors are returned, not raised.
+
+        Args:
+            verdict: why the pod is to be evicted.
+            policy: the pod's policy as of the newest sample.
+            accepts_edits: whether an edit of the pod's share after the sample is acceptable.
+        """
+        read_at = self._clock()
+        pod = verdict.pod_share.pod
+        namespace_path = f"/api/v1/namespaces/{pod.namespace}"
+        pod_path = f"{namespace_path}/pods/{pod.name}"
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                namespace = _decoded_namespace(
+                    await self._client.get(namespace_path), pod.namespace, f"GET {namespace_path}"
+                )
+                body = await self._client.get(pod_path)
+            expect_kind(body, "Pod", f"GET {pod_path}")
+            fresh = read_pod(body)
+        except TimeoutError:
+            line = f"GET {namespace_path} and pod {pod.name}: no answer within {_READ_SECONDS:g} s"
+            return NoConsent(result=EvictionAnswer.FAILED, line=line)
+        except ApiError as error:
+            return _refused(error)
+        except (Unreachable, AccessError, ObjectError) as error:
+            return NoConsent(result=EvictionAnswer.FAILED, line=str(error))
+        if fresh.uid != pod.uid:
+            return NoConsent(result=EvictionAnswer.GONE, line=f"GET {pod_path}: another pod has this name")
+        refusal = self._refusal(fresh, namespace, verdict, policy, accepts_edits=accepts_edits)
+        if refusal is not None:
+            return NoConsent(result=refusal, line=explained(refusal))
+        return Consent(read_at=read_at)
+
+    def _refusal(
+        self,
+        fresh: NodePod,
+        namespace: _NamespaceMetadata,
+        verdict: Verdict,
+        policy: OverSharePolicy,
+        *,
+        accepts_edits: bool,
+    ) -> EvictionRefusal | None:
+        if namespace.deletion_timestamp or not _consents(fresh, namespace.labels or {}, policy):
+            return EvictionRefusal.CONSENT_WITHDRAWN
+        refusal = self._rules.refusal_by_state(fresh)
+        if (
+            refusal is None
+            and not accepts_edits
+            and _share_texts(fresh) != _share_texts(verdict.pod_share.pod)
+        ):
+            return EvictionRefusal.POD_CHANGED
+        return refusal
+
+
+def _share_texts(pod: NodePod) -> Mapping[str, str]:
+    """Return the annotations and labels from which a pod's share, GPUs and names are read."""
+    texts = {
+        key: text
+        for key, text in pod.annotations.items()
+        if key in _SHARE_ANNOTATIONS or key.startswith(_SHARE_PREFIXES)
+    }
+    labels = {
+        key: text
+        for key, text in pod.labels.items()
+        if key == keys.GPU_GROUP or key.startswith(_SHARE_PREFIXES)
+    }
+    return texts | {f"label {key}": text for key, text in labels.items()}
+
+
+def _consents(pod: NodePod, labels: Mapping[str, str], policy: OverSharePolicy) -> bool:
+    """Whether the labels of the namespace, or of a vCluster's namespace, request the eviction.
+
+    A namespace without a queue label is not managed. The host namespace of a vCluster needs none, since
+    its tenants' namespaces have their own. Mirrored labels count only if they were stable in the newest
+    sample already.
+    """
+    if labels.get(MODE) == MODE_OFF:
+        return False
+    tenant = tenant_of(pod)
+    if requests_eviction(labels) and (keys.QUEUE_LABEL in labels or tenant is not None):
+        return True
+    return policy.is_tenants and tenant is not None and mirrored_labels_request_eviction(pod, tenant)
+
+
+def _decoded_namespace(body: bytes, name: str, request_line: str) -> _NamespaceMetadata:
+    """Decode a namespace.
+
+    Raises:
+        Unreachable: the answer is not the namespace of this name.
+    """
+    expect_kind(body, "Namespace", request_line)
+    try:
+        metadata = _namespace.decode(body).metadata
+    except MALFORMED as error:
+        raise Unreachable(f"{request_line}: {one_line(str(error))}") from None
+    if metadata.name != name:
+        raise Unreachable(f"{request_line}: the answer is another namespace")
+    return metadata
+
+
+def _refused(error: ApiError) -> NoConsent:
+    if error.status == 404 and error.reason == "NotFound":
+        return NoConsent(result=EvictionAnswer.GONE, line=str(error))
+    result = EvictionAnswer.FORBIDDEN if error.status == 403 else EvictionAnswer.FAILED
+    return NoConsent(result=result, line=str(error), retry_after=error.retry_after or 0.0)

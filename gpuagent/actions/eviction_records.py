@@ -1,0 +1,115 @@
+"""Records of evictions that survive a restart: Events in the agent's own namespace, about the agent's node.
+
+The Events on the evicted pods do not serve as a memory. The role `edit` may create and delete Events in its
+namespaces, so a tenant could protect pods by invented Events, or raise the budget by deleting real ones. In
+the agent's namespace only its administrators may write Events.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gpuagent.actions.event_messages import EVICTED
+from gpuagent.actions.events import COMPONENT
+from gpuagent.actions.eviction_settings import Budget
+from gpuagent.pods.inventory import NodePod
+from kai.own_labels import EVICTED_OWNER
+from kube.client import KubeClient
+from kube.events import Event, ObjectReference, event_name
+from kube.stored_events import create_event, list_events
+
+KEPT_SECONDS: Final = 3600.0
+"""Time for which API servers keep Events by default (`--event-ttl`)."""
+_WRITE_SECONDS: Final = 5.0
+_AGE_ERROR: Final = 3.0
+"""Maximum error of an Event's age, in seconds. A record counts as younger by this much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastEviction:
+    """A recorded eviction of this node."""
+
+    seconds_ago: float
+    owner: str
+    """Digest of the pod's owner, from `eviction_rules.owner_key`; empty if the record has none."""
+
+
+class EvictionRecords:
+    """Writes a record before each eviction, and reads the records at the start."""
+
+    def __init__(self, client: KubeClient, *, node: str, wall_clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._node = node
+        self._wall_clock = wall_clock
+
+    async def read(self) -> list[PastEviction]:
+        """Return the recorded evictions of this node, oldest first.
+
+        Raises:
+            ApiError, Unreachable, AccessError: the records cannot be read.
+        """
+        events = await list_events(
+            self._client,
+            self._client.namespace,
+            reason=EVICTED,
+            component=COMPONENT,
+            about_uid=self._node,
+        )
+        return [
+            PastEviction(
+                seconds_ago=max(event.seconds_old - _AGE_ERROR, 0.0),
+                owner=event.annotations.get(EVICTED_OWNER, ""),
+            )
+            for event in events
+        ]
+
+    async def write(self, pod: NodePod, owner: str) -> None:
+        """Record that a pod is about to be evicted.
+
+        Raises:
+            ApiError, Unreachable, AccessError: the record may not be stored.
+        """
+        namespace = self._client.namespace
+        event = Event(
+            name=event_name(self._node, pod.uid, uuid.uuid4().hex),
+            namespace=namespace,
+            # As in the kubelet's Events about its node, the UID is the node's name; `kubectl describe node`
+            # finds the Event by it.
+            about=ObjectReference(
+                api_version="v1", kind="Node", namespace=namespace, name=self._node, uid=self._node
+            ),
+            related=ObjectReference(
+                api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
+            ),
+            reason=EVICTED,
+            message=f"pod {pod.namespace}/{pod.name} is evicted by its namespace's over-share policy",
+            annotations={EVICTED_OWNER: owner},
+        )
+        await create_event(
+            self._client,
+            event,
+            component=COMPONENT,
+            host=self._node,
+            now=self._wall_clock(),
+            seconds=_WRITE_SECONDS,
+        )
+
+
+def remaining_evictions(budget: Budget, past: Iterable[PastEviction]) -> float:
+    """Return the number of evictions that the budget allows after a restart; less than 1 means none yet.
+
+    Evictions before `KEPT_SECONDS` are unknown, so the budget counts as exhausted at that time. A budget of a
+    longer period is therefore not complete after a restart.
+    """
+    remaining, before = 0.0, KEPT_SECONDS
+    for age in sorted((eviction.seconds_ago for eviction in past), reverse=True):
+        if age < KEPT_SECONDS:
+            remaining = max(_grown(remaining, before - age, budget) - 1, 0.0)
+            before = age
+    return _grown(remaining, before, budget)
+
+
+def _grown(remaining: float, seconds: float, budget: Budget) -> float:
+    return min(remaining + seconds * budget.per_second, float(budget.evictions))

@@ -1,0 +1,93 @@
+"""Creates single Events (core/v1) with an answer, and lists the stored Events of one component."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from kube.client import KubeClient
+from kube.errors import Unreachable, expect_kind
+from kube.events import Event, event_object
+from service.text import MALFORMED, one_line
+
+_MOST_EVENTS: Final = 10_000
+"""Maximum number of Events in one list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEvent:
+    """An Event as the API server stores it."""
+
+    seconds_old: float
+    """Age by the API server's own times: of its answer and of the Event's creation, exact to 3 s. Clients
+    cannot write the time of creation."""
+    annotations: Mapping[str, str]
+
+
+class _Metadata(Struct, frozen=True, rename="camel"):
+    creation_timestamp: Annotated[datetime, Meta(tz=True)]
+    annotations: dict[str, str] | None = None
+
+
+class _Event(Struct, frozen=True):
+    metadata: _Metadata
+
+
+_event = msgspec.json.Decoder(_Event)
+
+
+async def create_event(
+    client: KubeClient, event: Event, *, component: str, host: str, now: float, seconds: float
+) -> None:
+    """Create an Event with a new name, and wait until it is stored.
+
+    Args:
+        client: for the API server.
+        event: the Event.
+        component: source of the Event.
+        host: name of the node.
+        now: Unix time.
+        seconds: time limit.
+
+    Raises:
+        ApiError, Unreachable, AccessError: as KubeClient.request.
+    """
+    body = msgspec.json.encode(event_object(event, component=component, host=host, first_at=now, last_at=now))
+    path = f"/api/v1/namespaces/{event.namespace}/events"
+    expect_kind(await client.request("POST", path, body=body, seconds=seconds), "Event", f"POST {path}")
+
+
+async def list_events(
+    client: KubeClient, namespace: str, *, reason: str, component: str, about_uid: str
+) -> list[StoredEvent]:
+    """Return the Events of one reason and component about one object, oldest first.
+
+    Raises:
+        ApiError, Unreachable, AccessError: as KubeClient.list_objects; Unreachable also for an Event without
+            a valid time of creation, and for an answer without a date.
+    """
+    path = f"/api/v1/namespaces/{namespace}/events"
+    selector = f"reason={reason},reportingComponent={component},involvedObject.uid={about_uid}"
+    decoded: list[_Event] = []
+    async with client.list_objects(path, params={"fieldSelector": selector}) as objects:
+        async for data in objects:
+            try:
+                decoded.append(_event.decode(data))
+            except MALFORMED as error:
+                raise Unreachable(f"GET {path}: no Event: {one_line(str(error))}") from None
+            if len(decoded) > _MOST_EVENTS:
+                raise Unreachable(f"GET {path}: more than {_MOST_EVENTS} Events")
+    now = client.server_time()
+    if now is None:
+        raise Unreachable(f"GET {path}: an answer without a date")
+    decoded.sort(key=lambda event: event.metadata.creation_timestamp)
+    return [
+        StoredEvent(
+            seconds_old=max((now - event.metadata.creation_timestamp).total_seconds(), 0.0),
+            annotations=event.metadata.annotations or {},
+        )
+        for event in decoded
+    ]

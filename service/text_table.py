@@ -1,0 +1,42 @@
+"""Tables of text for a number of terminal columns. Pure functions."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from service.text import shorten_middle, width
+
+GAP: Final = "  "
+"""Blanks between two columns."""
+
+
+def column_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Sequence[int]) -> list[int] | None:
+    """Return the widths of the columns of a table; None if it does not fit.
+
+    The widest of the shrinkable columns give way first.
+
+    Args:
+        rows: cells; the first row has the headings.
+        columns: largest width of a line.
+        shrinkable: smallest width of each column; 0 for a column whose cells are not shortened.
+    """
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - columns
+    while excess > 0:
+        index = max(
+            (i for i, least in enumerate(shrinkable) if least and widths[i] > least),
+            key=lambda i: widths[i],
+            default=None,
+        )
+        if index is None:
+            return None
+        widths[index] -= 1
+        excess -= 1
+    return widths
+
+
+def table_lines(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a table. A cell that is too wide is shortened in its middle."""
+    for row in rows:
+        cells = (shorten_middle(cell, columns) for cell, columns in zip(row, widths, strict=True))
+        padded = (cell + " " * (columns - width(cell)) for cell, columns in zip(cells, widths, strict=True))
+        yield GAP.join(padded).rstrip(" ")

@@ -1,0 +1,434 @@
+"""Evictions on a real API server while consent, rights, pods and the agent itself come and go."""
+
+import asyncio
+import contextlib
+import io
+import json
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.actions.consent import CONSENT_SECONDS
+from gpuagent.actions.eviction_calls import ClusterCalls
+from gpuagent.actions.eviction_settings import Budget
+from gpuagent.actions.evictor import EvictionTiming, Evictor
+from gpuagent.pods.decoding import read_pod
+from gpuagent.sampling.sample import LookupResult, Origin
+from gpuagent.status import Evaluation
+from gpuagent.verdicts.judge import Verdict
+from kai.own_labels import EVICTED_OWNER, MODE, OVER_SHARE
+from kube.client import KubeClient
+from kube.errors import ApiError
+from service.log import JsonLog
+from tests.support.administrator import Administrator
+from tests.support.api_faults import Delay, SeenRequest, requests
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.evaluations import RULES, SHARE, Node, of_pod
+from tests.support.gpu_node import AGENT_NAMESPACE, EVICT, RIGHTS, GpuNode, counted, until
+from tests.support.hostile_api_server import HostileApiServer
+from tests.support.kube_objects import GROUP_0, NODE, fraction, reservation
+from tests.support.samples import GIB, pod_share
+from tests.support.watches import until as settled
+
+NAMESPACE = "changes-its-mind"
+CONSENT = {OVER_SHARE: "evict", MODE: None, "kai.scheduler/queue": "team-a"}
+OVER = 11500 + 2000  # MiB: more than half of an A10
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+@pytest.fixture
+async def node(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> GpuNode:
+    await admin.ensure({"kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    await label(admin, **CONSENT)
+    await admin.create(reservation())
+    gpu_node = GpuNode(folder=tmp_path, plane=plane, admin=admin)
+    await gpu_node.forget_evictions()
+    return gpu_node
+
+
+async def label(admin: Administrator, **labels: str | None) -> None:
+    await admin.merge(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": {"labels": labels}})
+
+
+async def is_leaving(admin: Administrator, name: str = "half") -> bool:
+    return "deletionTimestamp" in json.loads(await admin.client.get(f"{PODS}/{name}"))["metadata"]
+
+
+WITHDRAWALS: list[dict[str, str | None]] = [
+    {OVER_SHARE: "report"},
+    {OVER_SHARE: None},
+    {MODE: "off"},
+    {"kai.scheduler/queue": None},
+]
+
+
+@pytest.mark.parametrize("labels", WITHDRAWALS, ids=["report", "no label", "off", "no queue"])
+async def test_a_pod_is_not_evicted_once_its_namespace_has_withdrawn_consent(
+    node: GpuNode, labels: dict[str, str | None]
+) -> None:
+    """The agent's copy of the labels is older: it has them from its start."""
+    uid = await node.pod("half", namespace=NAMESPACE)
+    token = await node.admin.token("evictor-withdrawn", *RIGHTS, *EVICT)
+    with node.agent(token, "--eviction", "on") as running:
+        policy = {"evict": True, "graceSeconds": None}
+        await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == [policy], running)
+        await label(node.admin, **labels)
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="consent-withdrawn"': 1}
+        assert not await is_leaving(node.admin)
+        assert {event["reason"] for event in await node.events(uid, NAMESPACE)} == {"GPUMemoryOverShare"}
+        assert running.stop() == 0
+
+
+async def test_a_pod_is_not_evicted_once_the_agent_may_not_read_its_namespace(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    name = "evictor-blinded"
+    token = await node.admin.token(name, *RIGHTS, *EVICT)
+    with node.agent(token, "--eviction", "on") as running:
+        await until(lambda: [bool(pod["asked"]) for pod in running.shares()["pods"]] == [True], running)
+        rules = [rule for rule in (*RIGHTS, *EVICT) if rule["resources"] != ["namespaces"]]
+        role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}"
+        await node.admin.merge(role, {"rules": rules})
+        await label(node.admin, **{MODE: "off"})
+        async with KubeClient(node.plane.access(token)) as client:
+            await until(lambda: is_forbidden(client, f"/api/v1/namespaces/{NAMESPACE}"), running)
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="forbidden"': 1}
+        assert 'cannot get resource "namespaces"' in running.log_lines("pod not evicted")[0]["why"]
+        assert not await is_leaving(node.admin)
+        assert running.stop() == 0
+
+
+async def is_forbidden(client: KubeClient, path: str) -> bool:
+    try:
+        await client.get(path)
+    except ApiError as error:
+        return error.status == 403
+    return False
+
+
+@dataclass
+class Live:
+    """An evictor with real requests, whose sample shows one pod above its share."""
+
+    client: KubeClient
+    evaluation: Evaluation
+    on_announce: Callable[[], Awaitable[None]]
+    announced: int = 0
+    evictor: Evictor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.evictor = Evictor(
+            rules=RULES,
+            budget=Budget(9, 1),
+            calls=ClusterCalls(
+                self.client, node=NODE, rules=RULES, clock=time.monotonic, announce=self.announce
+            ),
+            sample_now=self.sample_soon,
+            log=JsonLog(io.BytesIO()),
+            clock=time.monotonic,
+            timing=EvictionTiming(first_retry=0.2, longest_retry=0.2, first_owner=0.1, longest_owner=0.1),
+        )
+
+    def sample_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self.sample)
+
+    def sample(self) -> None:
+        snapshot = replace(self.evaluation.snapshot, taken_at=time.monotonic())
+        self.evictor.handle(replace(self.evaluation, snapshot=snapshot))
+
+    async def announce(self, _verdict: Verdict, _evaluation: Evaluation) -> None:
+        self.announced += 1
+        await self.on_announce()
+
+    async def result(self) -> str:
+        """Return the result of the next decision."""
+        before = self.evictor.results.total()
+        for _ in range(300):
+            self.sample()
+            await asyncio.sleep(0.05)
+            if self.evictor.results.total() > before:
+                (result,) = self.evictor.results
+                self.evictor.results.clear()
+                return result
+        raise AssertionError("no decision")
+
+
+@contextlib.asynccontextmanager
+async def live(
+    node: GpuNode, on_announce: Callable[[], Awaitable[None]], client: KubeClient | None = None
+) -> AsyncIterator[Live]:
+    await node.pod("half", namespace=NAMESPACE)
+    pod = read_pod(await node.admin.client.get(f"{PODS}/half"))
+    origins = {"half": Origin(result=LookupResult.CONTAINER, pod_uids=(pod.uid,), container_id="c" * 64)}
+    share = of_pod(pod_share("half", SHARE, pod=pod))
+    flagged = Node(share).flagged({"half": 12 * GIB}, origins=origins)
+    token = await node.admin.token("live-evictor", *RIGHTS, *EVICT)
+    in_namespace(node.plane.account(token))
+    async with KubeClient(node.plane.access(token)) as own:
+        run = Live(client or own, flagged, on_announce)
+        task = asyncio.create_task(run.evictor.run())
+        try:
+            yield run
+            assert not task.done(), task.exception()
+        finally:
+            task.cancel()
+
+
+def in_namespace(account: Path) -> None:
+    """Let a service account live in the agent's namespace."""
+    (account / "namespace").write_text(AGENT_NAMESPACE)
+
+
+async def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize("labels", WITHDRAWALS, ids=["report", "no label", "off", "no queue"])
+async def test_consent_that_is_withdrawn_after_the_event_is_noticed(
+    node: GpuNode, labels: dict[str, str | None]
+) -> None:
+    async def withdraw() -> None:
+        await label(node.admin, **labels)
+
+    async with live(node, withdraw) as run:
+        assert await run.result() == "consent-withdrawn"
+        assert run.announced == 1
+        assert not await is_leaving(node.admin)
+        await label(node.admin, **CONSENT)
+        run.on_announce = nothing
+        assert await run.result() == "evicted"
+    assert await is_leaving(node.admin)
+
+
+async def test_a_pod_that_was_recreated_under_its_name_is_not_evicted(node: GpuNode) -> None:
+    async def recreate() -> None:
+        await node.admin.delete(f"{PODS}/half")
+        await node.pod("half", namespace=NAMESPACE)
+
+    async with live(node, recreate) as run:
+        assert await run.result() == "gone"
+    assert not await is_leaving(node.admin)
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [
+        ({"status": {"phase": "Succeeded"}}, "not-running"),
+        ({"metadata": {"annotations": {"gpu-fraction": "0.9"}}}, "pod-changed"),
+        ({"metadata": {"annotations": {"example.com/any": "x"}}}, "evicted"),
+    ],
+)
+async def test_a_pod_that_changed_after_the_event_is_compared_with_the_verdict(
+    node: GpuNode, change: dict[str, Any], result: str
+) -> None:
+    async def edit() -> None:
+        await node.admin.merge(f"{PODS}/half{'/status' if 'status' in change else ''}", change)
+
+    async with live(node, edit) as run:
+        assert await run.result() == result
+    assert await is_leaving(node.admin) == (result == "evicted")
+
+
+async def test_a_budget_that_appears_after_the_trial_protects_the_pod_and_consent_is_read_again(
+    node: GpuNode,
+) -> None:
+    await label(node.admin, **CONSENT)
+    conditions = [{"type": "Ready", "status": "True"}]
+
+    async def protect() -> None:
+        await node.admin.merge(f"{PODS}/half/status", {"status": {"conditions": conditions}})
+        made = await node.admin.create(
+            {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": {"name": "keep", "namespace": NAMESPACE},
+                "spec": {"minAvailable": 1, "selector": {"matchLabels": {"kai.scheduler/queue": "team-a"}}},
+            }
+        )
+        status = {
+            "observedGeneration": made["metadata"]["generation"],
+            "disruptionsAllowed": 0,
+            "currentHealthy": 1,
+            "desiredHealthy": 1,
+            "expectedPods": 1,
+        }
+        await node.admin.merge(where, {"status": status})
+
+    where = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets/keep/status"
+    async with live(node, protect) as run:
+        assert await run.result() == "disruption-budget"
+        assert run.announced == 1
+        run.on_announce = nothing
+        assert await run.result() == "disruption-budget"
+        assert run.announced == 1, "the trial is refused, so that no further Event is written"
+        allowed = {"status": {"disruptionsAllowed": 1, "currentHealthy": 2, "expectedPods": 2}}
+        await label(node.admin, **{MODE: "off"})
+        await node.admin.merge(where, allowed)
+        assert await run.result() == "consent-withdrawn"
+        assert not await is_leaving(node.admin)
+        await label(node.admin, **CONSENT)
+        assert await run.result() == "evicted"
+    assert await is_leaving(node.admin)
+
+
+async def test_an_eviction_that_stalls_is_not_carried_out_later(
+    node: GpuNode, hostile: HostileApiServer
+) -> None:
+    """The request stalls between agent and API server, and meanwhile consent is withdrawn."""
+    evictions: list[SeenRequest] = []
+
+    def is_second_eviction(request: SeenRequest) -> bool:
+        if request.path.endswith("/eviction"):
+            evictions.append(request)
+        return request.path.endswith("/eviction") and len(evictions) == 2
+
+    in_namespace(hostile.account(ADMIN_TOKEN))
+    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, live(node, nothing, client) as run:
+        hostile.inject(Delay(seconds=6.0), is_second_eviction)
+        decision = asyncio.create_task(run.result())
+        await settled(lambda: len(evictions) == 2)
+        began = time.monotonic()
+        await label(node.admin, **{MODE: "off"})
+        assert await decision == "failed"
+        assert time.monotonic() - began < CONSENT_SECONDS + 1
+        await asyncio.sleep(7 - (time.monotonic() - began))
+        assert not await is_leaving(node.admin)
+
+
+@pytest.mark.parametrize("path", [f"/api/v1/namespaces/{NAMESPACE}", f"{PODS}/half"])
+async def test_consent_that_is_read_too_slowly_does_not_count(
+    node: GpuNode, hostile: HostileApiServer, path: str
+) -> None:
+    in_namespace(hostile.account(ADMIN_TOKEN))
+    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, live(node, nothing, client) as run:
+        hostile.inject(Delay(seconds=2.5), lambda request: request.path == path)
+        assert await run.result() == "failed"
+        assert not hostile.seen(requests(f"{PODS}/half/eviction"))
+        assert not await is_leaving(node.admin)
+
+
+def of_replica_set(name: str, number: int) -> dict[str, Any]:
+    made = fraction(name, number, share="0.3", group=GROUP_0, namespace=NAMESPACE)
+    made["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "name": "train",
+            "uid": "3f1d1c1e-0000-4000-8000-000000000001",
+            "controller": True,
+        }
+    ]
+    return made
+
+
+async def leaving(admin: Administrator, names: str) -> list[str]:
+    return [name for name in names if await is_leaving(admin, name)]
+
+
+async def test_budget_and_back_off_hold_across_kills(node: GpuNode) -> None:
+    """The agent is killed as soon as the API server has carried out an eviction, and again and again."""
+    uids = {}
+    for number, name in enumerate("abc", 1):
+        uids[name] = (await node.admin.create(of_replica_set(name, number)))["metadata"]["uid"]
+    token = await node.admin.token("evictor-killed", *RIGHTS, *EVICT)
+    node.hold(dict.fromkeys(uids.values(), 7500))
+    with node.agent(token, "--eviction", "on") as running:
+        await until(lambda: leaving(node.admin, "abc"), running)
+        assert running.stop(signal.SIGKILL) == -signal.SIGKILL
+    evicted = await leaving(node.admin, "abc")
+    assert len(evicted) == 1
+    for budget in ("1/10m", "1/10m", "9/10m"):
+        with node.agent(token, "--eviction", "on", "--eviction-budget", budget) as running:
+            await until(lambda: 'result="owner-backoff"' in counted(running, "evictions"), running)
+            await asyncio.sleep(1)
+            assert running.log_lines("past evictions read")[0]["evictions"] == 1
+            assert running.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert await leaving(node.admin, "abc") == evicted
+
+
+async def test_without_the_right_to_list_events_the_budget_starts_with_one_eviction(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    token = await node.admin.token("evictor-forgetful", *RIGHTS, *EVICT[:2])
+    with node.agent(token, "--eviction", "on", "--eviction-budget", "9/10m") as running:
+        await until(lambda: running.log_lines("past evictions unavailable"), running)
+        (line,) = running.log_lines("past evictions unavailable")
+        assert 'cannot list resource "events"' in line["error"]
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="evicted"': 1}
+        assert running.stop() == 0
+
+
+async def test_a_record_needs_the_right_to_create_events(node: GpuNode) -> None:
+    uid = await node.pod("half", namespace=NAMESPACE)
+    rights = [
+        rule
+        for rule in (*RIGHTS, *EVICT)
+        if "create" not in rule["verbs"] or "events" not in rule["resources"]
+    ]
+    token = await node.admin.token("evictor-mute", *rights)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="forbidden"': 1}
+        assert 'cannot create resource "events"' in running.log_lines("pod not evicted")[0]["why"]
+        assert not await is_leaving(node.admin)
+        assert running.stop() == 0
+
+
+async def test_events_that_a_tenant_invents_or_deletes_change_no_budget(node: GpuNode) -> None:
+    """The role `edit` may create and delete Events; the agent reads those of its own namespace only."""
+    uid = await node.pod("half", namespace=NAMESPACE)
+    path = f"/api/v1/namespaces/{NAMESPACE}/events"
+    for number in range(5):
+        await node.admin.post(
+            path,
+            {
+                "kind": "Event",
+                "metadata": {"name": f"forged-{number}-{uid}", "annotations": {EVICTED_OWNER: "0" * 64}},
+                "involvedObject": {"kind": "Node", "namespace": NAMESPACE, "name": NODE, "uid": NODE},
+                "reason": "GPUShareEvicted",
+                "source": {"component": "kaishare-agent", "host": NODE},
+                "reportingComponent": "kaishare-agent",
+                "reportingInstance": NODE,
+            },
+        )
+    token = await node.admin.token("evictor-deceived", *RIGHTS, *EVICT)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({uid: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="evicted"': 1}
+        assert running.stop() == 0
+    await node.admin.client.request("DELETE", path)
+    records = await node.admin.read(
+        f"/api/v1/namespaces/{AGENT_NAMESPACE}/events?fieldSelector=reason%3DGPUShareEvicted"
+    )
+    (record,) = records["items"]
+    assert record["related"]["uid"] == uid
+    node.hold({})
+    again = await node.pod("again", number=2, namespace=NAMESPACE)
+    with node.agent(token, "--eviction", "on") as running:
+        node.hold({again: OVER})
+        await until(lambda: counted(running, "evictions"), running)
+        assert counted(running, "evictions") == {'result="budget"': 1}
+        assert running.stop() == 0
+
+
+async def test_what_an_eviction_costs(node: GpuNode, hostile: HostileApiServer) -> None:
+    in_namespace(hostile.account(ADMIN_TOKEN))
+    async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, live(node, nothing, client) as run:
+        assert await run.result() == "evicted"
+        await settled(lambda: not run.evictor.results)
+    sent = [f"{request.method} {request.path}" for request in hostile.requests]
+    read = [f"GET /api/v1/namespaces/{NAMESPACE}", f"GET {PODS}/half"]
+    own = f"/api/v1/namespaces/{client.namespace}/events"
+    eviction = f"POST {PODS}/half/eviction"
+    assert sent == [f"GET {own}", *read, eviction, f"POST {own}", *read, eviction]

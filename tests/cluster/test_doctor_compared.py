@@ -1,0 +1,434 @@
+"""`kaishare doctor` on a separate real API server: what is configured against what runs.
+
+KAI, the webhook and the agents are objects without programs; their pods have the status that a scheduler or
+a kubelet writes.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.cluster import ClusterOptions
+from console.doctor.command import DoctorSettings, examine
+from console.policies.reading import read_policies
+from kai.version import Version
+from kube.client import KubeClient
+from service.check_results import CheckResult, State, exit_status
+from service.command import UsageError
+from tests.support.administrator import Administrator
+from tests.support.agent_fleet import NAMESPACE as AGENTS
+from tests.support.agent_fleet import gpu_node, node_name
+from tests.support.cluster_webhook import Canary, configured, managed_namespace, our_configurations
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane_fixtures import HOW
+from tests.support.kube_objects import pod
+from tests.support.published_settings import settings_object
+from tests.support.webhook_process import until
+from tests.support.webhook_recorder import recording
+from webhook.policy.decide import Rules
+from webhook.policy.labels import Mode
+from webhook.registration.configurations import ServiceTarget, UrlTarget
+
+TARGET = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
+TEAM = "compared-team"
+WEBHOOK = {"app.kubernetes.io/name": "kaishare", "app.kubernetes.io/component": "webhook"}
+AGENT = {"app.kubernetes.io/name": "kaishare", "app.kubernetes.io/component": "agent"}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Run a cluster without the namespaces of other tests."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    with control_plane(assets, tmp_path_factory.mktemp("compared")) as running:
+        yield running
+
+
+@pytest.fixture
+async def installed(admin: Administrator) -> AsyncIterator[None]:
+    """Register kaishare's webhooks for a Service in front of no program; make one managed namespace."""
+    for name in ("kaishare", "kai-scheduler", AGENTS):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": name}})
+    await admin.ensure(managed_namespace(TEAM, "team-a", gpu_fraction="0.5"))
+    async with configured(admin.client, *our_configurations(TARGET, b"")):
+        yield
+
+
+async def doctor(plane: ControlPlane, token: str | None = None, **settings: Any) -> list[CheckResult]:
+    access = plane.access(token) if token else plane.access()
+    examined = examine(access, DoctorSettings(cluster=ClusterOptions(), agent_seconds=1.0, **settings))
+    return [finding async for finding in examined]
+
+
+def of(findings: list[CheckResult], check: str) -> list[tuple[State, str]]:
+    return [(finding.state, finding.what) for finding in findings if finding.check == check]
+
+
+def deployment(*args: str) -> dict[str, Any]:
+    """Return the webhook's Deployment as the chart writes it."""
+    container = {"name": "webhook", "image": "i", "args": ["serve", "--policies=cluster", *args]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "kaishare-webhook", "namespace": "kaishare", "labels": WEBHOOK},
+        "spec": {
+            "selector": {"matchLabels": WEBHOOK},
+            "template": {"metadata": {"labels": WEBHOOK}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def kai(tag: str, *args: str) -> dict[str, Any]:
+    """Return the pod of KAI's admission."""
+    container = {"name": "admission", "image": f"example.invalid/admission:{tag}", "args": list(args)}
+    return pod("admission", 50, namespace="kai-scheduler", node="node-1", containers=[container])
+
+
+SHARING = "--gpu-sharing-enabled=true"
+
+
+@pytest.mark.parametrize(
+    ("configured_release", "state", "words"),
+    [
+        (Version(0, 9, 8), State.OK, "v0.9.8, as the webhook's --kai-version"),
+        (Version(0, 9, 7), State.WARNING, "KAI is v0.9.8, and the webhook runs with --kai-version v0.9.7; its answers"),
+        (Version(0, 17, 0), State.PROBLEM, "KAI is v0.9.8, and the webhook runs with --kai-version v0.17.0; it gives shares to"),
+        (None, State.WARNING, "v0.9.8, and the webhook runs without --kai-version"),
+    ],
+)  # fmt: skip
+async def test_kais_images_against_the_settings_of_the_webhook(
+    plane: ControlPlane,
+    admin: Administrator,
+    installed: None,
+    configured_release: Version | None,
+    state: State,
+    words: str,
+) -> None:
+    await admin.create(kai("v0.9.8", SHARING))
+    await admin.create(settings_object(Rules(kai_version=configured_release)))
+    ((actual, what),) = of(await doctor(plane), "KAI's version")
+    assert (actual, what.startswith(words)) == (state, True), what
+
+
+@pytest.mark.parametrize(
+    ("admission", "inject", "expected", "advice"),
+    [
+        (kai("v0.18.0", "--nv-fractions-enabled=true"), True, (State.OK, "on, with limits enforced by NVIDIA's runtime (NvFractions)"), ""),
+        (kai("v0.18.0", SHARING, "--hami-core-enabled=true"), True, (State.OK, "on, with limits enforced by HAMi-core (HamiCore)"), ""),
+        (kai("v0.18.0"), True, (State.PROBLEM, f"off: KAI refuses every pod with a share, and policies give shares to pods of {TEAM}"), "global.gpuSharingMode=NonMemoryEnforced"),
+        (kai("v0.17.0"), True, (State.PROBLEM, f"off: KAI refuses every pod with a share, and policies give shares to pods of {TEAM}"), "global.gpuSharing=true,"),
+        (kai("v0.17.0"), False, (State.OK, "off, and the webhook gives no shares (--inject-shares=false)"), ""),
+        (kai("v0.17.0", SHARING), False, (State.WARNING, "on, without memory limits (NonMemoryEnforced), but the webhook gives no shares: it runs with --inject-shares=false"), "webhook.injectShares=true"),
+    ],
+)  # fmt: skip
+async def test_kais_sharing_mode_against_the_settings_of_the_webhook(
+    plane: ControlPlane,
+    admin: Administrator,
+    installed: None,
+    admission: dict[str, Any],
+    inject: bool,
+    expected: tuple[State, str],
+    advice: str,
+) -> None:
+    await admin.create(admission)
+    await admin.create(settings_object(Rules(inject_shares=inject)))
+    findings = await doctor(plane)
+    assert of(findings, "KAI's GPU sharing") == [expected]
+    assert all(advice in finding.advice for finding in findings if finding.check == "KAI's GPU sharing")
+
+
+async def test_published_settings_against_the_options_of_the_deployment(
+    plane: ControlPlane, admin: Administrator, installed: None
+) -> None:
+    ((state, what),) = of(await doctor(plane), "settings")
+    assert (state, "kaishare-settings in namespace kaishare: it does not exist" in what) == (
+        State.UNKNOWN,
+        True,
+    )
+    await admin.create(deployment("--default-mode=off", "--kai-version=0.17.0"))
+    findings = await doctor(plane)
+    ((state, what),) = of(findings, "settings")
+    assert (state, what.startswith("not published: ConfigMap kaishare-settings")) == (State.WARNING, True)
+    assert (State.WARNING, f"{TEAM}: mode off, by --default-mode of the webhook") in of(
+        findings, "managed namespaces"
+    )
+    settings = Rules(kai_version=Version(0, 17, 0), excluded_namespaces=frozenset({TEAM}))
+    await admin.create(settings_object(settings, release="0.0.9"))
+    findings = await doctor(plane)
+    assert of(findings, "settings") == [
+        (
+            State.WARNING,
+            (
+                "ConfigMap kaishare-settings and the Deployment of the webhook differ: --default-mode is default in"
+                " the ConfigMap and off in the Deployment; --exclude-namespaces is"
+                f" {TEAM} in the ConfigMap and {','.join(sorted(Rules().excluded_namespaces))} in the Deployment"
+            ),
+        )
+    ]
+    assert of(findings, "releases") == [
+        (State.WARNING, "different: 0.0.9 (published settings); 0.1.0 (this command)")
+    ]
+    assert (
+        State.WARNING,
+        f"{TEAM}: labelled, but excluded by the webhook configuration",
+    ) in of(findings, "managed namespaces"), "the webhook excludes it, whatever the configuration says"
+
+
+async def test_policies_use_the_published_settings(
+    plane: ControlPlane, admin: Administrator, installed: None
+) -> None:
+    settings = Rules(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({TEAM}))
+    await admin.create(settings_object(settings))
+    async with KubeClient(plane.access()) as client:
+        table = await read_policies(client, TEAM)
+        assert [(row.policy.mode, row.is_excluded) for row in table.rows] == [(Mode.OBSERVE, True)]
+        assert table.notes == ()
+        given = await read_policies(client, TEAM, Mode.OFF)
+        assert [row.policy.mode for row in given.rows] == [Mode.OFF]
+
+
+# --- pods of kaishare ---
+
+
+UNSCHEDULABLE = "0/2 nodes are available: 2 node(s) had untolerated taint {dedicated: gpu}. preemption: none"
+
+
+async def pending(admin: Administrator, name: str, namespace: str, labels: dict[str, str]) -> None:
+    """Create a pod for which the scheduler has found no node."""
+    container = {"name": "main", "image": "i"}
+    await admin.create(
+        {
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "spec": {"containers": [container]},
+        }
+    )
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": UNSCHEDULABLE,
+    }
+    status = {"phase": "Pending", "conditions": [condition]}
+    await admin.merge(f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status})
+
+
+async def test_pending_pods_come_with_the_words_of_scheduler_and_kubelet(
+    plane: ControlPlane, admin: Administrator, installed: None
+) -> None:
+    await pending(admin, "kaishare-webhook-a", "kaishare", WEBHOOK)
+    await pending(admin, "kaishare-agent-a", AGENTS, AGENT)
+    findings = await doctor(plane)
+    assert of(findings, "webhook pods") == [
+        (State.PROBLEM, f"kaishare-webhook-a is not ready: Unschedulable: {UNSCHEDULABLE}; 0 pods ready")
+    ]
+    ((state, what),) = of(findings, "agent readiness")
+    assert state is State.PROBLEM
+    assert what.startswith("no node (pod kaishare-agent-a, ")
+    assert what.endswith(f": Unschedulable: {UNSCHEDULABLE}")
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "registry.invalid/x"\nretry'}
+    status = {
+        "containerStatuses": [
+            {
+                "name": "main",
+                "image": "i",
+                "imageID": "",
+                "ready": False,
+                "restartCount": 0,
+                "state": {"waiting": waiting},
+            }
+        ]
+    }
+    await admin.merge("/api/v1/namespaces/kaishare/pods/kaishare-webhook-a/status", {"status": status})
+    assert of(await doctor(plane), "webhook pods") == [
+        (
+            State.PROBLEM,
+            (
+                'kaishare-webhook-a is not ready: ImagePullBackOff: Back-off pulling image "registry.invalid/x" retry;'
+                " 0 pods ready"
+            ),
+        )
+    ]
+
+
+async def test_why_a_daemon_set_has_no_pod_on_nodes_with_gpus(
+    plane: ControlPlane, admin: Administrator, installed: None
+) -> None:
+    tainted, foreign, fit = gpu_node(100), gpu_node(101, pool="b"), gpu_node(102, pool="a")
+    tainted["metadata"]["labels"]["pool"] = "a"
+    tainted["spec"] = {"taints": [{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}]}
+    for each in (tainted, foreign, fit):
+        await admin.create(each)
+    spec = {
+        "nodeSelector": {"nvidia.com/gpu.present": "true", "pool": "a"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "containers": [{"name": "agent", "image": "i"}],
+    }
+    await admin.create(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "kaishare-agent", "namespace": AGENTS, "labels": AGENT},
+            "spec": {
+                "selector": {"matchLabels": AGENT},
+                "template": {"metadata": {"labels": AGENT}, "spec": spec},
+            },
+        }
+    )
+    wants = "DaemonSet kaishare-agent wants 0 pods"
+    assert of(await doctor(plane), "agents") == [
+        (
+            State.PROBLEM,
+            (
+                f"1 node with GPUs has no agent: {node_name(102)}; the usage of their GPUs is unknown. {wants}, also"
+                " there: its pods are not created or not scheduled"
+            ),
+        ),
+        (
+            State.PROBLEM,
+            (
+                f"1 node with GPUs has no agent: {node_name(101)}; the usage of their GPUs is unknown. {wants}, and"
+                " not there: no label pool=a (agent.nodeSelector)"
+            ),
+        ),
+        (
+            State.PROBLEM,
+            (
+                f"1 node with GPUs has no agent: {node_name(100)}; the usage of their GPUs is unknown. {wants}, and"
+                " not there: taint dedicated=gpu:NoSchedule without a toleration (agent.tolerations)"
+            ),
+        ),
+    ]
+
+
+# --- namespaces that a platform hides ---
+
+
+async def test_a_requirement_of_a_platform_hides_a_namespace(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path
+) -> None:
+    hidden, control = "compared-hidden", "compared-other"
+    for name, more in ((hidden, {"control-plane": "true"}), (control, {})):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": name}})
+        labels = {"kai.scheduler/queue": "team-a", **more}
+        await admin.merge(f"/api/v1/namespaces/{name}", {"metadata": {"labels": labels}})
+    async with recording(tmp_path) as recorder:
+        mutating, validating = our_configurations(UrlTarget(recorder.url), recorder.ca_bundle)
+        selector = mutating["webhooks"][0]["namespaceSelector"]["matchExpressions"]
+        selector.append({"key": "control-plane", "operator": "DoesNotExist"})
+        async with configured(admin.client, mutating, validating):
+            findings = await doctor(plane)
+
+            async def is_called() -> bool:
+                await Canary(admin.client, control).pod()
+                return bool(recorder.paths())
+
+            await until(is_called, "the API server calls the webhook for the other namespace")
+            await Canary(admin.client, hidden).pod()
+            assert recorder.paths() == [], "the API server sees the namespace as doctor does"
+    assert (
+        State.PROBLEM,
+        (
+            f"{hidden}: hidden from pods.mutate.kaishare.dev, whose namespaceSelector requires control-plane"
+            " DoesNotExist; they have the label control-plane=true"
+        ),
+    ) in of(findings, "managed namespaces")
+    assert of(findings, "mutating webhook") == [
+        (
+            State.WARNING,
+            "pods.mutate.kaishare.dev: namespaceSelector also requires control-plane DoesNotExist",
+        )
+    ]
+
+
+# --- a developer ---
+
+
+async def developer(admin: Administrator, name: str, role: str) -> str:
+    """Return the token of an account with a role of Kubernetes in the team's namespace.
+
+    The roles `view` and `edit` are sums of these, which a controller adds up; the test's cluster has none.
+    """
+    token = await admin.token(name)
+    group = "rbac.authorization.k8s.io"
+    for each in {"system:aggregate-to-view", f"system:aggregate-to-{role}"}:
+        await admin.create(
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": f"{name}-{each.rpartition(':')[2]}", "namespace": TEAM},
+                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": each},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "team-a"}],
+            }
+        )
+    return token
+
+
+@pytest.mark.parametrize("role", ["view", "edit"])
+async def test_a_developer_checks_one_namespace(
+    plane: ControlPlane, admin: Administrator, installed: None, role: str
+) -> None:
+    token = await developer(admin, f"{role}s-{TEAM}", role)
+    path = f"/api/v1/namespaces/{TEAM}"
+    await admin.merge(path, {"metadata": {"labels": {"kaishare.dev/max-gpu-fraction": "x"}}})
+    findings = await doctor(plane, token, namespace=TEAM)
+    await admin.merge(path, {"metadata": {"labels": {"kaishare.dev/max-gpu-fraction": None}}})
+    assert (State.OK, f"1: {TEAM}") in of(findings, "managed namespaces")
+    ((state, what),) = of(findings, "policies")
+    assert (state, what.startswith(f"{TEAM}: kaishare.dev/max-gpu-fraction")) == (State.PROBLEM, True)
+    ((state, what),) = of(findings, "dry run of a pod")
+    if role == "view":
+        assert (state, what) == (
+            State.UNKNOWN,
+            f"not tried in {TEAM}: the caller may not create pods there",
+        )
+    else:
+        assert (state, what.startswith(f"in {TEAM} the pod is not changed")) == (State.PROBLEM, True)
+    assert of(findings, "limit ranges") == [(State.OK, "no default for nvidia.com/gpu in managed namespaces")]
+    ((state, what),) = of(findings, "rights")
+    assert state is State.UNKNOWN
+    assert what.startswith("not visible to you: ")
+    assert not [finding for finding in findings if "grant" in finding.advice]
+    assert {finding.check for finding in findings if finding.state is State.PROBLEM} <= {
+        "policies",
+        "dry run of a pod",
+    }, "a developer can act on these"
+
+
+async def test_one_namespace_of_a_cluster_without_kaishare(plane: ControlPlane, admin: Administrator) -> None:
+    findings = await doctor(plane, namespace="default")
+    assert [finding.check for finding in findings if finding.state is State.PROBLEM] == ["installation"]
+    assert of(findings, "managed namespaces") == [
+        (State.WARNING, "default lacks the label kai.scheduler/queue: kaishare leaves its pods alone")
+    ]
+
+
+async def test_a_developer_without_a_namespace_is_told_of_the_option(
+    plane: ControlPlane, admin: Administrator, installed: None
+) -> None:
+    token = await developer(admin, f"looks-at-{TEAM}", "view")
+    findings = await doctor(plane, token)
+    assert exit_status(findings) == 0
+    (rights,) = [finding for finding in findings if finding.check == "rights"]
+    assert rights.advice == "kaishare doctor -n NAMESPACE checks one namespace with your rights"
+    with pytest.raises(UsageError, match="namespace nowhere does not exist"):
+        await doctor(plane, namespace="nowhere")
+    elsewhere = await doctor(plane, token, namespace="kube-system")
+    assert of(elsewhere, "dry run of a pod") == [(State.UNKNOWN, "the policies are not known")]
+    assert exit_status(elsewhere) == 0
+
+
+async def test_a_developer_lists_the_policy_of_one_namespace(
+    plane: ControlPlane, admin: Administrator, installed: None
+) -> None:
+    token = await developer(admin, f"reads-{TEAM}", "view")
+    async with KubeClient(plane.access(token)) as client:
+        table = await read_policies(client, TEAM)
+    assert [row.policy.namespace for row in table.rows] == [TEAM]
+    assert table.notes == (
+        "the excluded namespaces are not known: ConfigMap kaishare-settings in namespace kaishare: you may not get it",
+        "the webhook's default mode is not known; give --default-mode (assumed: default)",
+    )

@@ -1,0 +1,284 @@
+"""What runs in a cluster with real controllers and the real webhook, as administrators and tenants see it."""
+
+import asyncio
+import contextlib
+import gc
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import bare_pod, ensure_namespaces, installed, managed_namespace
+from tests.support.control_plane import ControlPlane, assets_folder, controller_manager
+from tests.support.operator_jobs import py_torch_job
+from tests.support.pods import container
+from tests.support.webhook_process import until
+from webhook.cli import main
+from webhook.explain.explain import ExplainedPod, Explainer
+from webhook.explain.live.workloads import LiveWorkloads, live_workloads
+from webhook.explain.words import is_rank
+from webhook.policy.decide import Rules
+from webhook.policy.labels import NamespacePolicy
+
+TEAM, OTHER, PLAIN = "live-team", "live-other", "live-plain"
+HALF = managed_namespace(TEAM, gpu_fraction="0.5")
+MORE_CONTROLLERS = ("cronjob-controller", "clusterrole-aggregation-controller")
+JOBS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "pytorchjobs.kubeflow.org"},
+    "spec": {
+        "group": "kubeflow.org",
+        "scope": "Namespaced",
+        "names": {"kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+                },
+            }
+        ],
+    },
+}
+JOBS_PATH = f"/apis/kubeflow.org/v1/namespaces/{TEAM}/pytorchjobs"
+TEMPLATE: dict[str, Any] = {"spec": {"containers": [container(limits={"nvidia.com/gpu": "1"})]}}
+ONCE = {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}
+
+
+def selected(name: str, **spec: Any) -> dict[str, Any]:
+    """Return the spec of a workload with a selector of its own; a Deployment adopts ReplicaSets that match."""
+    template = {**TEMPLATE, "metadata": {"labels": {"app": name}}}
+    return {"selector": {"matchLabels": {"app": name}}, "template": template, **spec}
+
+
+WORKLOADS = [
+    ("apps", "deployments", "Deployment", "web", selected("web", replicas=2)),
+    ("apps", "deployments", "Deployment", "off", selected("off", replicas=0)),
+    ("apps", "statefulsets", "StatefulSet", "set", selected("set")),
+    ("apps", "replicasets", "ReplicaSet", "alone", selected("alone")),
+    ("batch", "jobs", "Job", "once", {"template": ONCE}),
+    ("batch", "cronjobs", "CronJob", "night", {"schedule": "0 * * * *", "jobTemplate": {"spec": {"template": ONCE}}}),
+]  # fmt: skip
+TYPES = [
+    ("apps", "deployments"),
+    ("apps", "replicasets"),
+    ("apps", "statefulsets"),
+    ("batch", "cronjobs"),
+    ("batch", "jobs"),
+]
+IN_TEAM = [
+    "CronJob night, spec.jobTemplate.spec.template: whole-gpu-converted, 1",
+    "Deployment off, spec.template: whole-gpu-converted, 0",
+    "Deployment web, spec.template: whole-gpu-converted, 2",
+    "Job once, spec.template: whole-gpu-converted, 1",
+    "Pod bound: own-share, 1",
+    "Pod converted: own-share, 1",
+    "Pod pinned: node-name-set, 1",
+    "ReplicaSet alone, spec.template: whole-gpu-converted, 1",
+    "StatefulSet set, spec.template: whole-gpu-converted, 1",
+    "Workflow flow, by its newest pod step: own-share, 1",
+]
+PY_TORCH = [
+    "PyTorchJob job, spec.pytorchReplicaSpecs.Master.template: distributed, 1",
+    "PyTorchJob job, spec.pytorchReplicaSpecs.Worker.template: distributed, 2",
+]
+
+
+@pytest.fixture
+def more_controllers(plane: ControlPlane, controllers: None) -> Iterator[None]:
+    assets = assets_folder()
+    assert assets is not None
+    with controller_manager(assets, plane, MORE_CONTROLLERS):
+        yield
+
+
+@pytest.fixture
+async def team(
+    plane: ControlPlane, admin: Administrator, more_controllers: None, tmp_path: Path
+) -> AsyncIterator[None]:
+    """Workloads and pods that were created under the webhook, and a namespace without a policy."""
+    plain = {"kind": "Namespace", "metadata": {"name": PLAIN}}
+    await admin.ensure(JOBS)
+    await ensure_namespaces(admin.client, HALF, managed_namespace(OTHER, gpu_fraction="0.5"), plain)
+    await until(lambda: answers(admin, JOBS_PATH), "PyTorchJobs are served")
+    try:
+        async with installed(plane, admin.client, tmp_path, HALF):
+            await create_all(admin)
+        yield
+    finally:
+        for group, resource in TYPES:
+            await delete_all(admin, f"/apis/{group}/v1/namespaces/{TEAM}/{resource}")
+        await delete_all(admin, JOBS_PATH)
+        for namespace in (TEAM, OTHER, PLAIN):
+            await delete_all(admin, f"/api/v1/namespaces/{namespace}/pods")
+        await admin.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org")
+
+
+async def create_all(admin: Administrator) -> None:
+    """Create the workloads and pods; wait for the pods of the workloads."""
+    for group, resource, kind, name, spec in WORKLOADS:
+        await admin.post(
+            f"/apis/{group}/v1/namespaces/{TEAM}/{resource}",
+            {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": name}, "spec": spec},
+        )
+    # The controller starts the Job of a schedule that it missed.
+    missed = {"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}}
+    await admin.merge(f"/apis/batch/v1/namespaces/{TEAM}/cronjobs/night/status", missed)
+    pods = f"/api/v1/namespaces/{TEAM}/pods"
+    pinned = bare_pod("pinned")
+    pinned["spec"]["nodeName"] = "live-node"
+    owner = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "flow", "uid": "flow"}
+    step = bare_pod("step", ownerReferences=[{**owner, "controller": True}])
+    for pod in (bare_pod("converted"), bare_pod("bound"), bare_pod("ended"), pinned, step):
+        await admin.post(pods, pod)
+    await admin.bind(TEAM, "bound", "live-node")
+    await admin.set_status(f"{pods}/ended", {"phase": "Succeeded"})
+    await admin.post(f"/api/v1/namespaces/{OTHER}/pods", bare_pod("other"))
+    await admin.post(f"/api/v1/namespaces/{PLAIN}/pods", bare_pod("plain"))
+    job = py_torch_job(TEMPLATE, {"Master": 1, "Worker": 2})
+    made = await admin.post(JOBS_PATH, without_namespace(job.manifest))
+    for _, pod in job.pods:
+        pod["metadata"]["ownerReferences"][0]["uid"] = made["metadata"]["uid"]
+        await admin.post(pods, without_namespace(pod))
+
+    async def created() -> bool:
+        listed = (await admin.read(pods))["items"]
+        return len(listed) == 5 + 3 + 6
+
+    await until(created, "every workload has its pods")
+
+
+def without_namespace(item: dict[str, Any]) -> dict[str, Any]:
+    metadata = {key: value for key, value in item["metadata"].items() if key != "namespace"}
+    return {**item, "metadata": metadata}
+
+
+async def answers(admin: Administrator, path: str) -> bool:
+    with contextlib.suppress(ApiError):
+        await admin.read(path)
+        return True
+    return False
+
+
+async def delete_all(admin: Administrator, path: str) -> None:
+    params = {"propagationPolicy": "Background", "gracePeriodSeconds": "0"}
+    await admin.client.request("DELETE", path, params=params)
+
+
+def explainer(**labels: str) -> Explainer:
+    policies = {}
+    for name in (TEAM, OTHER):
+        own = {**HALF["metadata"]["labels"], **labels}
+        policy = NamespacePolicy.from_labels(name, own)
+        assert policy is not None
+        policies[name] = policy
+    return Explainer("default", policies, Rules())
+
+
+def lines(result: LiveWorkloads) -> list[str]:
+    """Return title, reason and number of pods of each item."""
+    return [
+        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and item.running.count}"
+        for item in result.items
+        if isinstance(item, ExplainedPod)
+    ]
+
+
+async def test_workloads_and_pods_of_a_namespace(team: None, admin: Administrator) -> None:
+    result = await live_workloads(admin.client, explainer(), namespaces=[TEAM])
+    assert lines(result) == sorted([*IN_TEAM, *PY_TORCH])
+    assert result.notes == ["left out: 1 pod that has ended"]
+    ranks = [item for item in result.items if isinstance(item, ExplainedPod) and is_rank(item)]
+    assert [item.running and item.running.count for item in ranks] == [1, 2]
+    by_name = {item.pod.name: item for item in result.items if isinstance(item, ExplainedPod)}
+    for name in ("converted", "bound", "step"):
+        earlier = by_name[name].earlier
+        assert earlier is not None, name
+        assert (earlier.reason, earlier.is_current) == ("whole-gpu-converted", True), name
+    web = by_name["web"].running
+    assert web is not None
+    assert str(web.requested) == "1 GPU"  # two pods, which the webhook gave half a GPU each
+
+    tried = await live_workloads(
+        admin.client, explainer(**{"kaishare.dev/gpu-fraction": "0.25"}), namespaces=[TEAM]
+    )
+    converted = next(
+        item for item in tried.items if isinstance(item, ExplainedPod) and item.pod.name == "converted"
+    )
+    assert converted.earlier is not None
+    assert converted.earlier.is_current is False
+
+
+async def test_all_managed_namespaces(team: None, admin: Administrator) -> None:
+    result = await live_workloads(admin.client, explainer(), namespaces=None)
+    assert lines(result) == ["Pod other: own-share, 1", *sorted([*IN_TEAM, *PY_TORCH])]
+    assert any(note.startswith("left out: the objects of ") for note in result.notes)
+    plain = await live_workloads(admin.client, explainer(), namespaces=[PLAIN])
+    assert lines(plain) == ["Pod plain: not-managed, 1"]
+
+
+@pytest.mark.parametrize("role", ["view", "edit"])
+async def test_a_role_in_one_namespace(
+    team: None, plane: ControlPlane, admin: Administrator, role: str
+) -> None:
+    token = await admin.token(f"live-{role}")
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"live-{role}", "namespace": TEAM},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": f"live-{role}", "namespace": "team-a"}],
+    }
+    await admin.create(binding)
+    # A tenant without the right to list PyTorchJobs sees their pods by the newest of each job.
+    newest = "PyTorchJob job, by its newest pod job-worker-1: distributed, 3"
+    async with KubeClient(plane.access(token)) as client:
+
+        async def may_list() -> bool:
+            with contextlib.suppress(ApiError):
+                await client.get(f"/apis/apps/v1/namespaces/{TEAM}/deployments")
+                return True
+            return False
+
+        await until(may_list, f"the role {role} has its rules")
+        result = await live_workloads(client, explainer(), namespaces=[TEAM])
+        assert lines(result) == sorted([*IN_TEAM, newest])
+        assert list(result.notes) == [
+            "left out: 1 pod that has ended",
+            f"you may not list pytorchjobs.kubeflow.org in namespace {TEAM}",
+        ]
+        everywhere = await live_workloads(client, explainer(), namespaces=None)
+        assert not everywhere.items
+        assert "you may not list pods in all namespaces" in everywhere.notes
+
+
+async def test_a_binding_is_told_from_a_node_of_the_creator(team: None, admin: Administrator) -> None:
+    """`as_new` relies on field management, which has no part in a binding."""
+    owners = {}
+    for name in ("bound", "pinned"):
+        pod = await admin.read(f"/api/v1/namespaces/{TEAM}/pods/{name}")
+        assert pod["spec"]["nodeName"] == "live-node"
+        entries = [entry for entry in pod["metadata"]["managedFields"] if "subresource" not in entry]
+        owners[name] = json.dumps(entries).count('"f:nodeName"')
+    assert owners == {"bound": 0, "pinned": 1}
+
+
+async def test_a_label_is_tried_in_every_namespace(
+    team: None, plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["explain", "--live", "-A", "--label=kaishare.dev/mode=off", "-o", "json"]
+    status = await asyncio.to_thread(main, [*command, "--kubeconfig", str(plane.kubeconfig())])
+    items = [item for item in json.loads(capsys.readouterr().out) if item["namespace"] in (TEAM, OTHER)]
+    assert status in (0, 1), "other tests may leave invalid labels"
+    assert {item["namespace"] for item in items} == {TEAM, OTHER}
+    assert {item["reason"] for item in items} == {"mode-off"}
+    assert gc.isenabled()

@@ -1,0 +1,527 @@
+"""Every command of `kaishare` on a real API server with few rights.
+
+Accounts with the role `view` or `edit` of one namespace get an answer, or one line about what they may not see.
+An account with exactly the rights of the requests that an administrator's command sends gets the same answer,
+and the table of rights in docs/commands.md has these rights.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kai.version import Version
+from kube.client import KubeClient
+from service.text import width
+from service.version import version
+from tests.cluster.test_console import served_status
+from tests.support.administrator import Administrator
+from tests.support.agent_fleet import NAMESPACE as AGENTS
+from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, pod_name, pod_status
+from tests.support.cluster_webhook import bare_pod, installed, managed_namespace
+from tests.support.console_processes import EndedConsole, run_console
+from tests.support.control_plane import (
+    ADMIN_TOKEN,
+    ControlPlane,
+    assets_folder,
+    control_plane,
+    controller_manager,
+)
+from tests.support.control_plane_fixtures import HOW
+from tests.support.doc_blocks import ROOT
+from tests.support.doc_tables import table_under
+from tests.support.helm_chart import NAMESPACE as RELEASE
+from tests.support.helm_chart import rendered
+from tests.support.helm_release import token_of
+from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
+from tests.support.pod_network import egress_option, pod_network
+from tests.support.published_settings import settings_object
+from tests.support.used_rights import UsedRight, binding, roles, used_rights
+from tests.support.webhook_process import until
+from webhook.explain.cluster import MOST_NAMED
+from webhook.policy.decide import Rules
+from webhook.settings.document import NAME as SETTINGS
+
+TEAM, OTHER, NOWHERE = "few-team", "few-other", "few-nowhere"
+HALF = managed_namespace(TEAM, gpu_fraction="0.5")
+QUARTER = managed_namespace(OTHER, gpu_fraction="0.25")
+ACCOUNTS = "few-accounts"
+"""The namespace of the service accounts, which have no rights in it."""
+ROLES = ("view", "edit")
+MANIFESTS = {
+    "pod.yaml": bare_pod("mine"),
+    "elsewhere.yaml": bare_pod("theirs", namespace=OTHER),
+    "nowhere.yaml": bare_pod("lost", namespace=NOWHERE),
+}
+
+# --- the cluster ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Run a cluster without objects of other tests; a controller fills in the rules of `view` and `edit`."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    folder = tmp_path_factory.mktemp("few-rights")
+    with (
+        control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running,
+        controller_manager(assets, running, ["clusterrole-aggregation-controller"]),
+    ):
+        yield running
+
+
+@dataclass(kw_only=True)
+class Site:
+    """The cluster with kaishare in it, a proxy that records requests, and a place to run commands."""
+
+    admin: Administrator
+    proxy: HostileApiServer
+    folder: Path
+    """Folder of the manifests and kubeconfigs."""
+
+    async def account(self, name: str) -> str:
+        """Create a service account; return a token of it."""
+        await self.admin.create({"kind": "ServiceAccount", "metadata": {"name": name, "namespace": ACCOUNTS}})
+        return await token_of(self.admin.client, name, ACCOUNTS)
+
+    async def kaishare(self, token: str, command: str) -> EndedConsole:
+        """Run a command, whose kubeconfig has the context's namespace `few-team`."""
+        config = json.loads(self.proxy.kubeconfig(token).read_text())
+        config["contexts"][0]["context"]["namespace"] = TEAM
+        path = self.folder / "kubeconfig"
+        path.write_text(json.dumps(config))
+        environment = {"KUBECONFIG": str(path), "COLUMNS": "300"}
+        return await asyncio.to_thread(
+            run_console, command.split(), folder=self.folder, environment=environment
+        )
+
+
+@contextlib.asynccontextmanager
+async def site(plane: ControlPlane, folder: Path) -> AsyncIterator[Site]:
+    """Put the webhook, its settings, an agent and the workloads of a team into the cluster, which keeps them."""
+    for name in ("webhook", "proxy", "files"):
+        (folder / name).mkdir()
+    for name, manifest in MANIFESTS.items():
+        (folder / "files" / name).write_text(yaml.safe_dump(manifest))
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(KubeClient(plane.access()))
+        admin = Administrator(client)
+        for item in (HALF, QUARTER):
+            await admin.ensure(item)
+        for name in (RELEASE, AGENTS, ACCOUNTS, "kai-scheduler"):
+            await admin.ensure({"kind": "Namespace", "metadata": {"name": name}})
+        await publish_settings(admin)
+        await admin.post("/api/v1/nodes", gpu_node(0))
+        pods = f"/api/v1/namespaces/{AGENTS}/pods"
+        await admin.post(pods, agent_pod(0))
+        await admin.merge(f"{pods}/{pod_name(0)}/status", {"status": pod_status(0)})
+        fleet = await stack.enter_async_context(agent_fleet(1, served_status()))
+        await stack.enter_async_context(pod_network(plane.folder / "egress.sock", fleet.addresses))
+        await stack.enter_async_context(installed(plane, client, folder / "webhook", HALF))
+        template = {"metadata": {"labels": {"app": "web"}}, "spec": bare_pod("")["spec"]}
+        await admin.create(
+            {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": {"name": "web", "namespace": TEAM},
+                "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
+            }
+        )
+        await admin.create(bare_pod("alone", namespace=TEAM))
+        proxy = await stack.enter_async_context(hostile_api_server(plane.upstream, folder / "proxy"))
+        yield Site(admin=admin, proxy=proxy, folder=folder / "files")
+
+
+async def publish_settings(admin: Administrator) -> None:
+    """Create the chart's ConfigMap, Role and RoleBinding, and write the settings as the webhook does."""
+    chart = [item for item in rendered() if item["metadata"]["name"] == SETTINGS]
+    assert {item["kind"] for item in chart} == {"ConfigMap", "Role", "RoleBinding"}
+    for item in chart:
+        await admin.create(item)
+    published = settings_object(Rules(kai_version=Version(0, 13, 0)))
+    path = f"/api/v1/namespaces/{RELEASE}/configmaps/{SETTINGS}"
+    await admin.merge(path, {"data": published["data"]})
+
+
+# --- the roles view and edit ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The end of a command."""
+
+    status: int
+    says: tuple[str, ...]
+    """Parts of its output and its errors, with single blanks."""
+    is_error: bool = False
+    """Whether the only output is one line on standard error."""
+
+
+def answer(*says: str, status: int = 0) -> Expected:
+    return Expected(status, says)
+
+
+def error(line: str) -> Expected:
+    return Expected(2, (f"kaishare: {line}\n",), is_error=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A command and its ends with the roles."""
+
+    command: str
+    view: Expected
+    edit: Expected | None = None
+    """None if it ends as with `view`."""
+    has_long_lines: bool = False
+    """Whether the output is a document or a script, whose lines have any length."""
+
+    def expected(self, role: str) -> Expected:
+        """Return the end with a role."""
+        return self.edit if self.edit is not None and role == "edit" else self.view
+
+
+def case(command: str, view: Expected, edit: Expected | None = None, *, has_long_lines: bool = False) -> Case:
+    return Case(command=command, view=view, edit=edit, has_long_lines=has_long_lines)
+
+
+CHANGED = answer("container main: one whole GPU became gpu-fraction 0.5 by namespace few-team")
+NOT_OTHER = error(
+    f"you may not get namespace {OTHER}: if it exists, the role view in that namespace is enough"
+)
+NOT_NOWHERE = error(
+    f"you may not get namespace {NOWHERE}: if it exists, the role view in that namespace is enough"
+)
+NO_PODS = f"server: no answer: you may not create pods in namespace {TEAM}"
+NO_PODS_THERE = f"server: no answer: you may not create pods in namespace {OTHER}"
+UNKNOWN_SETTINGS = (
+    "KAI's release is not known: the answer holds for every release; give --kai-version",
+    "whether the webhook injects shares is not known: assumed true; give --inject-shares",
+    "the excluded namespaces are not known: assumed the default; give --exclude-namespaces",
+    "the default mode is not known: assumed default; give --default-mode",
+    "the default PriorityClass is not known: assumed none; give --default-priority-class",
+)
+LIVE = answer(
+    "Deployment web, spec.template in namespace few-team changed:",
+    "Pod alone in namespace few-team unchanged: changed at its creation (whole-gpu-converted);",
+    "2 workloads with 1 pod:",
+)
+ROW = f"{TEAM} queue-a default 0.5 - - 1/1 0"
+OF_TEAM = f"explain --policies cluster -n {TEAM} -f pod.yaml"
+SERVER = f"explain --server -n {TEAM} -f pod.yaml"
+CASES = [
+    case(OF_TEAM, CHANGED),
+    case(f"{OF_TEAM} -o text", CHANGED),
+    case(f"{OF_TEAM} -o table", answer(f"pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted - 1 pod: 1 changed.")),
+    case(f"{OF_TEAM} -o json", answer('"reason": "whole-gpu-converted"'), has_long_lines=True),
+    case(f"{OF_TEAM} -o yaml", answer("reason: whole-gpu-converted"), has_long_lines=True),
+    case(f"{OF_TEAM} -o patch", answer('"gpu-fraction": "0.5"'), has_long_lines=True),
+    case(f"{OF_TEAM} -o manifest", answer("gpu-fraction: '0.5'"), has_long_lines=True),
+    case("explain --policies cluster -f pod.yaml", CHANGED),
+    case("explain --policies cluster -f elsewhere.yaml", NOT_OTHER),
+    case(f"explain --policies cluster -n {TEAM} -f pod.yaml -f elsewhere.yaml", NOT_OTHER),
+    case("explain --policies cluster -f nowhere.yaml", NOT_NOWHERE),
+    case(f"explain --policies cluster -n {NOWHERE} -f pod.yaml", NOT_NOWHERE),
+    case(
+        f"{OF_TEAM} --settings-namespace {TEAM}",
+        answer(
+            f"note: the webhook's settings are not known: ConfigMap kaishare-settings in namespace {TEAM}: it"
+            " does not exist; --settings-namespace names another",
+            *UNKNOWN_SETTINGS,
+        ),
+    ),
+    case(
+        f"{OF_TEAM} --settings-namespace default",
+        answer("ConfigMap kaishare-settings in namespace default: you may not get it;", *UNKNOWN_SETTINGS),
+    ),
+    case(f"{OF_TEAM} --settings-namespace default -o json", answer(*UNKNOWN_SETTINGS), has_long_lines=True),
+    case(f"explain --live -n {TEAM}", LIVE),
+    case("explain --live", LIVE),
+    case(f"explain --live -n {TEAM} -o table", answer(f"Deployment/web {TEAM} 0 changed 0.5")),
+    case(f"explain --live -n {OTHER}", NOT_OTHER),
+    case(f"explain --live -n {NOWHERE}", NOT_NOWHERE),
+    case(
+        "explain --live -A",
+        error(
+            "you may not list namespaces as system:serviceaccount:few-accounts:{role}: explain --live -n NAMESPACE"
+            " explains one namespace with your rights"
+        ),
+    ),
+    case(SERVER, answer(*CHANGED.says, NO_PODS, status=2), answer(*CHANGED.says, "server: admitted")),
+    case(
+        f"{SERVER} -o table",
+        answer(f"pod.yaml:1 {TEAM} no answer changed 0.5 whole-gpu-converted - {NO_PODS}", status=2),
+        answer(f"pod.yaml:1 {TEAM} admitted changed 0.5 whole-gpu-converted -"),
+    ),
+    case(
+        f"{SERVER} -o json",
+        answer('"isAdmitted": null', f"error: Pod mine in namespace {TEAM}: {NO_PODS}\n", status=2),
+        answer('"isAdmitted": true'),
+        has_long_lines=True,
+    ),
+    case(
+        "explain --server -f pod.yaml -f elsewhere.yaml",
+        answer(NO_PODS, f"you may not get namespace {OTHER} (policy-unknown)", NO_PODS_THERE, status=2),
+        answer("server: admitted", f"you may not get namespace {OTHER} (policy-unknown)", NO_PODS_THERE, status=2),
+    ),
+    case(f"policies -n {TEAM}", answer(ROW)),
+    case(f"policies -n {TEAM} -o wide", answer("share 0.5", "pods in KAI 1/1")),
+    case(f"policies -n {TEAM} -o json", answer('"gpu-fraction": "0.5"'), has_long_lines=True),
+    case(f"policies -n {OTHER}", NOT_OTHER),
+    case(f"policies -n {NOWHERE}", NOT_NOWHERE),
+    case(
+        "policies",
+        error(
+            "you may not list namespaces as system:serviceaccount:few-accounts:{role}: policies -n NAMESPACE shows"
+            " one namespace with your rights"
+        ),
+    ),
+    case(
+        f"doctor -n {TEAM}",
+        answer(
+            "ok settings published by the webhook",
+            "ok policies all labels are valid",
+            f"not tried in {TEAM}: the caller may not create pods there",
+            "unknown rights not visible to you: ",
+            "no problem",
+        ),
+        answer(
+            f"ok dry run of a pod in {TEAM} the pod gets queue queue-a",
+            "problem dry run of a share",  # no KAI runs here
+            "unknown rights not visible to you: ",
+            status=1,
+        ),
+    ),
+    case(f"doctor -n {OTHER}", answer("ok settings", "unknown rights not visible to you: ", "no problem")),
+    case(
+        "doctor",
+        answer(
+            "unknown rights not visible to you: ",
+            "-> kaishare doctor -n NAMESPACE checks one namespace with your rights",
+            "no problem",
+        ),
+    ),
+    case("doctor -o json", answer('"problems": 0', "not visible to you: "), has_long_lines=True),
+    case(
+        "doctor --pre",
+        answer("problem rights the caller may not create mutatingwebhookconfigurations", "1 problem", status=1),
+    ),
+    *(
+        case(
+            f"top --once{output}",
+            error(
+                f"the agents are not visible to you: you may not list pods in {AGENTS} as"
+                " system:serviceaccount:few-accounts:{role}"
+            ),
+        )
+        for output in ("", " -o json")
+    ),
+    case("completion bash", answer("_shtab_kaishare"), has_long_lines=True),
+    case("--version", answer(f"kaishare {version()}")),
+]  # fmt: skip
+
+# --- exactly the rights of the requests ----------------------------------------------------------------------
+
+MAY_INSTALL = [
+    UsedRight("", "admissionregistration.k8s.io", f"{kind}webhookconfigurations", "create", "")
+    for kind in ("mutating", "validating")
+]
+"""The rights that `doctor --pre` asks about, and does not use."""
+RECORDED = {
+    OF_TEAM: "explain --policies cluster",
+    "explain --policies cluster -f pod.yaml": "explain --policies cluster",
+    "explain --policies cluster -f pod.yaml -f elsewhere.yaml": "explain --policies cluster",
+    SERVER: "explain --server",
+    f"explain --live -n {TEAM}": "explain --live -n NAMESPACE",
+    "explain --live -A": "explain --live -A",
+    f"policies -n {TEAM}": "policies -n NAMESPACE",
+    "policies": "policies",
+    f"doctor -n {TEAM}": "doctor -n NAMESPACE",
+    "doctor": "doctor",
+    "doctor --pre": "doctor --pre",
+    "top --once": "top",
+    "completion bash": "completion",
+    "--version": "--version",
+}
+"""Commands, with their names in the table of the documentation."""
+PLACES = {
+    RELEASE: "the webhook's namespace",
+    AGENTS: "`kaishare-agent`",
+    "kai-scheduler": "`kai-scheduler`",
+    "": "cluster",
+}
+"""Namespaces, with their names in the table; the others are those of the team."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What an administrator's command requested, and its end for two accounts."""
+
+    rights: frozenset[UsedRight]
+    administrator: EndedConsole
+    account: EndedConsole
+    """The end for an account with exactly these rights."""
+    more: frozenset[UsedRight]
+    """Rights of requests that only the account's command sent."""
+
+
+async def recorded(site: Site, number: int, command: str) -> Recorded:
+    """Run a command as an administrator, then as an account with the rights that it used."""
+    site.proxy.requests.clear()
+    administrator = await site.kaishare(ADMIN_TOKEN, command)
+    rights = used_rights(site.proxy.requests)
+    site.proxy.requests.clear()
+    name = f"exactly-{number}"
+    token = await site.account(name)
+    reviewed = MAY_INSTALL if command == "doctor --pre" else []
+    for item in roles(name, ACCOUNTS, {*rights, *reviewed}):
+        await site.admin.create(item)
+    account = await site.kaishare(token, command)
+    return Recorded(
+        rights=frozenset(rights),
+        administrator=administrator,
+        account=account,
+        more=frozenset(used_rights(site.proxy.requests) - rights),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The ends of all commands."""
+
+    ends: Mapping[tuple[str, str], EndedConsole]
+    """By role and command."""
+    recorded: Mapping[str, Recorded]
+    many: EndedConsole
+    """The end of `explain` about pods in many namespaces, with the right to get each."""
+
+
+@pytest.fixture(scope="module")
+def results(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    async def run() -> Results:
+        async with site(plane, tmp_path_factory.mktemp("site")) as running:
+            ends = {}
+            for role in ROLES:
+                token = await running.account(role)
+                await running.admin.create(binding(role, ACCOUNTS, role=role, kind="ClusterRole", place=TEAM))
+                await until_rules(running, role)
+                for each in CASES:
+                    ends[role, each.command] = await running.kaishare(token, each.command)
+            records = {
+                command: await recorded(running, number, command) for number, command in enumerate(RECORDED)
+            }
+            return Results(ends=ends, recorded=records, many=await in_many_namespaces(running))
+
+    return asyncio.run(run())
+
+
+async def in_many_namespaces(site: Site) -> EndedConsole:
+    """Explain a pod in each of more namespaces than are read one by one, without the right to list them."""
+    names = [f"few-of-many-{number}" for number in range(MOST_NAMED + 1)]
+    for name in names:
+        await site.admin.ensure(managed_namespace(name, gpu_fraction="0.5"))
+    pods = [bare_pod("mine", namespace=name) for name in names]
+    (site.folder / "many.yaml").write_text(yaml.safe_dump_all(pods))
+    token = await site.account("many")
+    for item in roles("many", ACCOUNTS, [UsedRight("", "", "namespaces", "get", "")]):
+        await site.admin.create(item)
+    return await site.kaishare(token, "explain --policies cluster -f many.yaml")
+
+
+async def until_rules(site: Site, role: str) -> None:
+    """Wait until the controller has filled in the rules of a role."""
+
+    async def has_rules() -> bool:
+        stored = await site.admin.read(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}")
+        return bool(stored.get("rules"))
+
+    await until(has_rules, f"the role {role} has its rules")
+
+
+# --- the tests -----------------------------------------------------------------------------------------------
+
+
+def words(text: str) -> str:
+    """Return a text on one line with single blanks."""
+    return " ".join(text.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("each", CASES, ids=[each.command for each in CASES])
+def test_a_role_in_one_namespace_gets_an_answer_or_one_line(results: Results, role: str, each: Case) -> None:
+    ended, expected = results.ends[role, each.command], each.expected(role)
+    text = ended.out + ended.err
+    assert "Traceback" not in text
+    assert ended.status == expected.status, text
+    if expected.is_error:
+        assert (ended.out, ended.err) == ("", expected.says[0].format(role=role))
+    else:
+        assert [part for part in expected.says if words(part) not in words(text)] == [], text
+        long = [] if each.has_long_lines else ended.out.splitlines()
+        long += [line for line in ended.err.splitlines() if ": error: " not in line]
+        assert [line for line in long if width(line) > 80] == []
+    assert re.search("(?i)grant|cluster-admin|clusterrole", text) is None, "no advice for an administrator"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", RECORDED)
+def test_no_command_needs_more_rights_than_it_uses(results: Results, command: str) -> None:
+    record = results.recorded[command]
+    assert record.administrator.status in (0, 1), record.administrator
+    assert record.account == record.administrator
+    assert record.more == frozenset()
+
+
+@pytest.mark.slow
+def test_many_namespaces_are_read_one_by_one_without_the_right_to_list_them(results: Results) -> None:
+    ended = results.many
+    assert (ended.status, ended.err) == (0, "")
+    text = words(ended.out)
+    assert f"{MOST_NAMED + 1} pods: {MOST_NAMED + 1} changed." in text
+    assert (
+        "note: the LimitRanges of namespaces few-of-many-0, few-of-many-1, few-of-many-10, few-of-many-100,"
+        " few-of-many-11 and 96 more are not known: you may not list them; assumed none"
+    ) in text
+
+
+def recorded_rights(results: Results) -> set[tuple[str, str, str]]:
+    """Return what was recorded, as name of the command, right and place."""
+    return {
+        (name, doc_name(right), PLACES.get(right.namespace, "the namespace"))
+        for command, name in RECORDED.items()
+        for right in results.recorded[command].rights
+    }
+
+
+def doc_name(right: UsedRight) -> str:
+    """Return a right as the documentation names it: kinds of Kubernetes without their group."""
+    is_built_in = "." not in right.group or right.group.endswith(".k8s.io")
+    named = f" {right.name}" if right.name == SETTINGS else ""
+    return f"{right.verb} {right.resource}{named}" if is_built_in else f"{right}{named}"
+
+
+def documented_rights() -> set[tuple[str, str, str]]:
+    """Return the rows of the table, as name of the command, right and place."""
+    documented = set()
+    for commands, rights, place in table_under(ROOT / "docs" / "commands.md", "### Rights"):
+        verb = ""
+        for right in rights.replace("`", "").split(", "):
+            words = right.split(" ")
+            if words[0] in ("get", "list", "create"):
+                verb, *words = words
+            for command in re.findall(r"`([^`]+)`", commands):
+                documented.add((command, f"{verb} {' '.join(words)}", place))
+    return documented
+
+
+@pytest.mark.slow
+def test_the_documented_rights_are_those_that_the_commands_use(results: Results) -> None:
+    assert documented_rights() == recorded_rights(results)

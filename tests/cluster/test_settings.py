@@ -1,0 +1,245 @@
+"""The published settings on a real API server: the chart's webhook with its own account, readers, an upgrade."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kai.version import Version
+from kube.client import KubeClient
+from kube.errors import ApiError
+from service.version import version
+from tests.support.administrator import Administrator
+from tests.support.api_faults import refusal, requests
+from tests.support.cluster_webhook import Serving, from_files, managed_namespace, serving
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.free_ports import free_port
+from tests.support.helm_chart import NAMESPACE, find_object, rendered
+from tests.support.helm_release import Release, token_of
+from tests.support.hostile_api_server import HostileApiServer
+from tests.support.kube_user import Asker
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_process import until
+from webhook.policy.decide import Rules
+from webhook.policy.labels import Mode
+from webhook.settings.document import KEY, NAME, PublishedSettings, SettingsError, decode_settings
+from webhook.settings.reader import read_settings
+
+CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+SETTINGS = f"{CONFIG_MAPS}/{NAME}"
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/kaishare-webhook-ca"
+CLASS = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "usual-here"},
+    "value": 5,
+    "globalDefault": True,
+}
+OURS = {"metadata": {"labels": {"a": "b"}}}
+
+
+@pytest.fixture(scope="module")
+def release(plane: ControlPlane) -> Iterator[Release]:
+    webhook = {"defaultMode": "observe", "injectShares": False, "servicePort": free_port()}
+    values = {"agent": {"enabled": False}, "kaiVersion": "0.13.0", "webhook": webhook}
+    installed = Release(plane=plane, values=values)
+    installed.install()
+    try:
+        yield installed
+    finally:
+        installed.uninstall()
+
+
+@pytest.fixture
+async def stranger(plane: ControlPlane, release: Release, admin: Administrator) -> AsyncIterator[KubeClient]:
+    """A user without any right of its own."""
+    async with KubeClient(plane.access(await admin.token("stranger"))) as client:
+        yield client
+
+
+def deployed_options(release: Release) -> list[str]:
+    """Return the options of the chart's Deployment, without those that this machine needs otherwise."""
+    deployment = find_object(rendered(release.values), "Deployment", "kaishare-webhook")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return [option for option in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", option)]
+
+
+def excluded(options: list[str]) -> frozenset[str]:
+    (names,) = (option.partition("=")[2] for option in options if option.startswith("--exclude-namespaces="))
+    return frozenset(names.split(","))
+
+
+def granted(release: Release) -> set[tuple[str, str]]:
+    """Return the verbs and paths of the Role of the webhook's account."""
+    return {
+        (verb, f"/api/v1/namespaces/{NAMESPACE}/{resource}/{name}")
+        for rule in find_object(rendered(release.values), "Role", "kaishare-webhook")["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+        for name in rule["resourceNames"]
+    }
+
+
+async def published(client: KubeClient) -> PublishedSettings | None:
+    try:
+        return await read_settings(client)
+    except SettingsError:
+        return None
+
+
+async def status_of(client: KubeClient, method: str, path: str, body: Any = None, **params: str) -> int:
+    content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    written = None if body is None else json.dumps(body).encode()
+    try:
+        await client.request(method, path, params=params, body=written, content_type=content_type)
+    except ApiError as error:
+        return error.status
+    return 200
+
+
+@pytest.mark.slow
+async def test_the_charts_webhook_publishes_its_settings_to_every_user_and_through_an_upgrade(
+    release: Release,
+    admin: Administrator,
+    hostile: HostileApiServer,
+    stranger: KubeClient,
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SettingsError, match="the webhook has not written it yet"):
+        await read_settings(stranger)
+    options = deployed_options(release)
+    # The proxy forwards all requests, and records which rights the webhook uses.
+    pod = in_a_pod(hostile, await token_of(admin.client, "kaishare-webhook", NAMESPACE), tmp_path)
+    async with serving(
+        tmp_path / "log",
+        *options,
+        listen=release.values["webhook"]["servicePort"],
+        program=pod.program,
+        environment=pod.environment,
+    ) as webhook:
+        rules = Rules(
+            kai_version=Version.parse("0.13.0"),
+            inject_shares=False,
+            excluded_namespaces=excluded(options),
+            default_mode=Mode.OBSERVE,
+        )
+
+        async def knows_the_classes() -> PublishedSettings | None:
+            settings = await published(stranger)
+            return settings if settings and settings.knows_default_class else None
+
+        assert await until(knows_the_classes, "the settings are published") == PublishedSettings(
+            version=version(), policies="cluster", rules=rules, knows_default_class=True
+        )
+
+        async def has_class(name: str | None) -> bool:
+            settings = await published(stranger)
+            return settings is not None and settings.rules.default_priority_class == name
+
+        await admin.create(CLASS)
+        await until(lambda: has_class("usual-here"), "the new default class is published")
+
+        before = await admin.read(SETTINGS)
+        assert list(before["data"]) == [KEY]
+        assert before["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+        await asyncio.to_thread(release.upgrade, tmp_path, version="0.2.0")
+        after = await admin.read(SETTINGS)
+        assert after["data"] == before["data"]
+        labels = {**before["metadata"]["labels"], "app.kubernetes.io/version": "0.2.0"}
+        assert after["metadata"]["labels"] == {**labels, "helm.sh/chart": "kaishare-0.2.0"}
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+        await admin.delete("/apis/scheduling.k8s.io/v1/priorityclasses/usual-here")
+        await until(lambda: has_class(None), "the end of the default class is published")
+        assert await webhook.stop() == 0
+    assert webhook.logged("settings not published") == []
+    own = f"/api/v1/namespaces/{NAMESPACE}/"
+    used = {(request.method.lower(), request.path) for request in hostile.seen(requests(own))}
+    assert used == granted(release), "the webhook uses every right of its Role"
+    assert "403 Forbidden" not in (tmp_path / "log").read_text()
+
+
+async def test_any_user_may_get_the_settings_and_nothing_beside_them(
+    plane: ControlPlane, release: Release, admin: Administrator, stranger: KubeClient
+) -> None:
+    await admin.create({"kind": "ConfigMap", "metadata": {"name": "another", "namespace": NAMESPACE}})
+    await admin.create({"kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "team-a"}})
+    assert await status_of(stranger, "GET", SETTINGS) == 200
+    named = {"fieldSelector": f"metadata.name={NAME}"}
+    for method, path, body, params in (
+        ("GET", f"{CONFIG_MAPS}/another", None, {}),
+        ("GET", f"/api/v1/namespaces/team-a/configmaps/{NAME}", None, {}),
+        ("GET", CONFIG_MAPS, None, {}),
+        ("GET", CONFIG_MAPS, None, named),
+        ("GET", CONFIG_MAPS, None, {**named, "watch": "1"}),
+        ("GET", "/api/v1/configmaps", None, {}),
+        ("GET", SECRET, None, {}),
+        ("PATCH", SETTINGS, OURS, {}),
+        ("PUT", SETTINGS, {"metadata": {"name": NAME}}, {}),
+        ("DELETE", SETTINGS, None, {}),
+        ("DELETE", CONFIG_MAPS, None, {}),
+        ("POST", CONFIG_MAPS, {"metadata": {"name": "mine"}}, {}),
+    ):
+        assert await status_of(stranger, method, path, body, **params) == 403, (method, path, params)
+    async with Asker(plane) as asker:
+        anonymous = await asker.send("GET", SETTINGS, user="system:anonymous", group="system:unauthenticated")
+        assert anonymous.status == 403
+
+
+@pytest.mark.slow
+async def test_a_webhook_that_may_not_publish_serves_and_publishes_once_it_may(
+    admin: Administrator, hostile: HostileApiServer, tmp_path: Path
+) -> None:
+    """Policies come from files here, so nothing watches PriorityClasses."""
+    kept = {"kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "team-a"}}
+    path = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
+    await admin.create({**kept, "data": {"of-another-writer": "kept"}})
+    refused = hostile.inject(refusal(403, "Forbidden"), requests(path))
+    publishing = ["--settings-namespace=team-a", f"--kubeconfig={hostile.kubeconfig(ADMIN_TOKEN)}"]
+    options = [*from_files(tmp_path, managed_namespace("training")), *publishing]
+    async with serving(tmp_path / "log", *options, "--default-priority-class=usual") as webhook:
+        await until(lambda: webhook.logged("settings not published"), "the refusal is logged")
+        assert (await webhook.get("/readyz"))[0] == 200
+        assert refused.used >= 1
+        refused.end()
+        await until(lambda: webhook.logged("settings published again"), "the settings are published")
+        assert await webhook.stop() == 0
+        check(webhook)
+    data = (await admin.read(path))["data"]
+    assert data["of-another-writer"] == "kept"
+    settings = decode_settings(data[KEY])
+    assert (settings.policies, settings.knows_default_class) == ("files", True)
+    assert settings.rules == Rules(default_priority_class="usual")
+
+
+def check(webhook: Serving) -> None:
+    (line,) = webhook.logged("settings not published")
+    assert line["configmap"] == f"team-a/{NAME}"
+    assert "403 Forbidden" in line["error"]
+
+
+async def test_uninstalling_leaves_no_settings_also_while_a_webhook_writes_them(
+    plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
+) -> None:
+    pod = in_a_pod(plane, await token_of(admin.client, "kaishare-webhook", NAMESPACE), tmp_path)
+    async with serving(
+        tmp_path / "log", *deployed_options(release), program=pod.program, environment=pod.environment
+    ) as webhook:
+        deleted = await asyncio.to_thread(release.uninstall)
+        assert set(re.findall(rf'Starting delete for "{NAME}" (\w+)', deleted)) == {
+            "ConfigMap",
+            "Role",
+            "RoleBinding",
+        }
+        await admin.create(CLASS)  # the settings change once more, if the webhook may still watch
+        await until(lambda: webhook.logged("settings not published"), "a write fails")
+    for path in (
+        SETTINGS,
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles/{NAME}",
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/{NAME}",
+    ):
+        assert await status_of(admin.client, "GET", path) == 404

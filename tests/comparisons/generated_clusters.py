@@ -1,0 +1,201 @@
+"""Generated settings of a webhook, and namespaces with policies and LimitRanges."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kai import keys, own_labels
+from kai.own_labels import EXCLUDED_NAMESPACES
+from tests.support import size_oracle
+from tests.support.pod_strategies import MIG
+from tests.support.pods import GPU
+from webhook.explain.namespaces import read_annotation_edit, read_label_edit
+
+Json = dict[str, Any]
+
+RELEASES: Final = (None, "0.9.8", "0.13.4", "0.17.0")
+CLASS: Final = "usual"
+"""The PriorityClass that is the cluster's default in some clusters."""
+
+LIMITS: Final[Mapping[str, Sequence[Json]]] = {
+    "none": (),
+    "cpu": ({"type": "Container", "default": {"cpu": "2"}, "defaultRequest": {"cpu": "100m"}},),
+    "one GPU": ({"type": "Container", "default": {GPU: "1"}},),
+    "two GPUs": ({"type": "Container", "default": {GPU: "2"}},),
+    "no GPU": ({"type": "Container", "default": {GPU: "0"}},),
+    "GPU request": ({"type": "Container", "defaultRequest": {GPU: "1"}},),
+    "cpu request": ({"type": "Container", "defaultRequest": {"cpu": "100m"}},),
+    "two ranges": (
+        {"type": "Container", "default": {"cpu": "1"}},
+        {"type": "Container", "default": {GPU: "1"}},
+    ),
+    "most": ({"type": "Container", "max": {GPU: "1"}},),
+    "most and default": ({"type": "Container", "max": {GPU: "4"}, "default": {GPU: "0"}},),
+    "least": ({"type": "Container", "min": {GPU: "1"}},),
+    "of pods": ({"type": "Pod", "max": {GPU: "1"}},),
+    "another GPU": ({"type": "Container", "default": {"amd.com/gpu": "1"}},),
+    "a MIG device": ({"type": "Container", "default": {MIG: "1"}},),
+}
+"""LimitRanges of a namespace by a name for counts: one item for each LimitRange."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookSettings:
+    """Options of the webhook, and facts about its cluster."""
+
+    kai_version: str | None
+    inject_shares: bool
+    default_mode: str
+    excluded: frozenset[str] | None
+    """Excluded namespaces; None for the default."""
+    is_excluded_by_selector: bool
+    """Whether the configuration excludes them, too, as the chart's does."""
+    has_default_class: bool
+
+    @property
+    def options(self) -> list[str]:
+        """Options of the command line."""
+        options = [
+            f"--inject-shares={str(self.inject_shares).lower()}",
+            f"--default-mode={self.default_mode}",
+        ]
+        if self.kai_version is not None:
+            options.append(f"--kai-version={self.kai_version}")
+        if self.excluded is not None:
+            options.append(f"--exclude-namespaces={','.join(sorted(self.excluded))}")
+        return options
+
+    @property
+    def skipped_by_configuration(self) -> frozenset[str]:
+        """Namespaces that the webhook configuration excludes."""
+        if not self.is_excluded_by_selector:
+            return EXCLUDED_NAMESPACES
+        return EXCLUDED_NAMESPACES if self.excluded is None else self.excluded
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedNamespace:
+    """A namespace with its LimitRanges."""
+
+    name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    limits: str
+    """A key of `LIMITS`."""
+
+    @property
+    def objects(self) -> list[Json]:
+        """The namespace and its LimitRanges."""
+        metadata = {"name": self.name, "labels": dict(self.labels), "annotations": dict(self.annotations)}
+        return [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata},
+            *(
+                {
+                    "apiVersion": "v1",
+                    "kind": "LimitRange",
+                    "metadata": {"name": f"range-{number}", "namespace": self.name},
+                    "spec": {"limits": [item]},
+                }
+                for number, item in enumerate(LIMITS[self.limits])
+            ),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedCluster:
+    """Settings of a webhook and namespaces."""
+
+    settings: WebhookSettings
+    namespaces: Sequence[GeneratedNamespace]
+
+
+def generated_cluster(chance: random.Random, number: int, prefix: str, count: int) -> GeneratedCluster:
+    """Return a cluster.
+
+    Args:
+        chance: for all choices but the release, which follows from the number.
+        number: number of the cluster.
+        prefix: beginning of the names of its namespaces.
+        count: number of namespaces.
+    """
+    names = [f"{prefix}-{index}" for index in range(count)]
+    excluded = frozenset({*EXCLUDED_NAMESPACES, *names[:2]}) if chance.random() < 0.6 else None
+    settings = WebhookSettings(
+        kai_version=RELEASES[number % len(RELEASES)],
+        inject_shares=chance.random() < 0.85,
+        default_mode=chance.choice(("default", "default", "default", "observe", "off")),
+        excluded=excluded,
+        is_excluded_by_selector=chance.random() < 0.7,
+        has_default_class=chance.random() < 0.5,
+    )
+    return GeneratedCluster(settings=settings, namespaces=[_namespace(chance, name) for name in names])
+
+
+def _namespace(chance: random.Random, name: str) -> GeneratedNamespace:
+    labels, annotations = _policy(chance)
+    if chance.random() < 0.06:
+        del labels[keys.QUEUE_LABEL]
+    limits = (
+        "none"
+        if chance.random() < 0.25
+        else chance.choice([*sorted(LIMITS), "one GPU", "no GPU", "two ranges"])
+    )
+    return GeneratedNamespace(name=name, labels=labels, annotations=annotations, limits=limits)
+
+
+_LABELS: Final[Mapping[str, tuple[float, Sequence[str]]]] = {
+    own_labels.MODE: (0.6, ("default", "enforce", "enforce", "enforce", "observe", "off", "Enforce")),
+    own_labels.SCHEDULER: (0.25, ("kai-scheduler", "other-scheduler", "default-scheduler", "Bad_Name")),
+    own_labels.SHARE_FOR: (0.6, ("whole-gpu", "marked", "all", "all", "none")),
+    own_labels.MAX_FRACTION: (0.3, ("0.5", "1", "0.25", "1.5")),
+    own_labels.MAX_MEMORY: (0.15, ("2000", "1", "2Gi")),
+    own_labels.PRIORITY: (0.3, ("train", "inference", "Bad_Name")),
+    own_labels.TOLERATION: (0.3, ("inject", "inject", "true")),
+    own_labels.DISTRIBUTED: (0.3, ("keep", "share", "share", "Share")),
+    own_labels.ANNOUNCE: (0.2, ("true", "false")),
+    own_labels.OVER_SHARE: (0.05, ("evict",)),
+    "kaishare.dev/unknown": (0.05, ("x",)),
+    "example.com/team": (0.1, ("blue",)),
+}
+_SHARES: Final[Sequence[Mapping[str, str]]] = (
+    *[{own_labels.FRACTION: "0.5"}] * 10, {own_labels.FRACTION: "0.25"}, {own_labels.FRACTION: "0.02"}, {own_labels.MEMORY: "2000"},
+    {own_labels.MEMORY: "8192"}, {}, {}, {own_labels.FRACTION: "2"}, {own_labels.FRACTION: "0.5", own_labels.MEMORY: "2000"},
+)  # fmt: skip
+
+
+def _policy(chance: random.Random) -> tuple[dict[str, str], dict[str, str]]:
+    """Return labels and annotations of a managed namespace that the API server stores, valid and invalid."""
+    queue = chance.choice((*["queue-a"] * 20, "team.a", "team.a", "Not_A_Queue"))
+    labels = {keys.QUEUE_LABEL: queue, **chance.choice(_SHARES)}
+    for key, (likely, values) in _LABELS.items():
+        if chance.random() < likely:
+            labels[key] = chance.choice(values)
+    annotations: dict[str, str] = {}
+    if chance.random() < 0.5:
+        for _ in range(chance.randint(1, 3)):
+            names = size_oracle.NAMES if chance.random() < 0.9 else size_oracle.BAD_NAMES
+            key = own_labels.SIZE_PREFIX + chance.choice(names)
+            good = chance.random() < 0.9
+            labels[key] = chance.choice([*size_oracle.VALUES] if good else size_oracle.BAD_VALUES)
+            if chance.random() < 0.6:
+                bad = chance.random() < 0.1
+                annotations[key] = chance.choice(
+                    size_oracle.BAD_SELECTORS if bad else [*size_oracle.SELECTORS]
+                )
+    if chance.random() < 0.05:
+        labels |= {f"{own_labels.SIZE_PREFIX}n{number:02}": "0.25" for number in range(17)}
+    if chance.random() < 0.03:
+        annotations[f"{own_labels.SIZE_PREFIX}orphan"] = "app=web"
+    return (
+        {key: value for key, value in labels.items() if _is_stored(read_label_edit, key, value)},
+        {key: value for key, value in annotations.items() if _is_stored(read_annotation_edit, key, value)},
+    )
+
+
+def _is_stored(read: Any, key: str, value: str) -> bool:
+    try:
+        read(f"{key}={value}")
+    except ValueError:
+        return False
+    return True

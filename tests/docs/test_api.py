@@ -1,0 +1,103 @@
+"""docs/api.md and the schema of `/api/v1/shares`: equal to the types, and the types equal to a real response."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from docs import api_schema
+from gpuagent.api_types import AgentResponse, NotAnAnswer, read_answer
+from gpuagent.server.api import shares_json
+from gpuagent.status import status_at
+from tests.support.agent_process import agent
+
+ROOT = Path(__file__).parents[2]
+OMITTED = {"candidates[].counts"}
+"""Fields that an agent leaves out where they have their default."""
+OPEN_MAPS = ("shares", "limits", "bytesPerGpu", "flagTransitions")
+
+
+def paths(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of every field, without the keys of maps: `pods[].shares{}.bytes`."""
+    if isinstance(value, list):
+        for item in value:
+            yield from paths(item, f"{path}[]")
+    elif isinstance(value, dict):
+        is_map = path.rpartition(".")[2].removesuffix("{}") in OPEN_MAPS
+        for key, item in value.items():
+            inner = f"{path}{{}}" if is_map else f"{path}.{key}".removeprefix(".")
+            if not is_map:
+                yield inner
+            yield from paths(item, inner)
+
+
+def typed(body: bytes) -> Any:
+    """Decode with the types, and return what they know of it."""
+    return msgspec.to_builtins(read_answer(body))
+
+
+def without_pods(path: str) -> str:
+    return path.removeprefix("pods[].")
+
+
+def test_the_schema_is_that_of_the_types() -> None:
+    text = (ROOT / "docs" / api_schema.FILE).read_text(encoding="utf-8")
+    assert text == api_schema.schema_text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("scenario", ["node", "incident"])
+def test_the_response_of_an_agent_has_the_fields_of_the_types_and_no_others(
+    scenario: str, tmp_path: Path
+) -> None:
+    options = f"--gpus simulated:examples/agent/{scenario}.yaml --interval 100ms --grace 100ms"
+    with agent(tmp_path / "log", *options.split()) as running:
+        running.until(
+            lambda: running.shares()["pods"] and any(pod["verdicts"] for pod in running.shares()["pods"])
+        )
+        _, text = running.get("/api/v1/shares")
+    answer, known = json.loads(text), typed(text.encode())
+    assert {*paths(answer)} - {*paths(known)} == set()
+    assert {without_pods(path) for path in {*paths(known)} - {*paths(answer)}} <= OMITTED
+    assert {path for path in paths(answer) if path.startswith("pods[].verdicts[].")} != set()
+    with_defaults = json.loads(text)
+    for pod in with_defaults["pods"]:
+        for candidate in pod["candidates"]:
+            candidate.setdefault("counts", True)
+    assert known == with_defaults
+
+
+def test_the_response_before_the_first_sample_has_the_fields_of_the_types() -> None:
+    status = status_at(0.0, None, started_at=0.0, interval=5.0, pods_silent_for=0.0)
+    body = shares_json(status, node="n", is_simulated=False)
+    assert typed(body) == json.loads(body)
+    assert (json.loads(body)["sampleTimestamp"], json.loads(body)["attributionOk"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"node": 1}',
+        b'{"node": "n", "gpus": [{"uuid": "GPU-1", "index": "0"}]}',
+        b'{"node": "n", "pods": [{"namespace": "a", "name": "b"}]}',
+        b'{"node": "n", "sampleTimestamp": "now"}',
+    ],
+)
+def test_a_response_against_the_schema_is_refused(body: bytes) -> None:
+    with pytest.raises(NotAnAnswer):
+        read_answer(body)
+
+
+def test_a_reader_ignores_what_a_newer_agent_adds() -> None:
+    assert read_answer(b'{"node": "n", "news": {"a": null}}') == AgentResponse(node="n")
+
+
+def test_every_field_has_a_meaning_and_says_when_it_is_null() -> None:
+    for name, definition in api_schema.schema()["$defs"].items():
+        for field_name, field in definition["properties"].items():
+            text = field.get("description", "")
+            assert text.endswith("."), f"{name}.{field_name} has no description"
+            is_null = "null" in api_schema.type_text(field)
+            assert is_null == (" null " in text.lower()), f"{name}.{field_name}: when is it null?"

@@ -1,0 +1,286 @@
+"""Consent to an eviction: what the API server answers about the namespace and the pod, and what it means."""
+
+import asyncio
+import copy
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpuagent.actions.consent import CONSENT_SECONDS, Consent, ConsentReader, NoConsent
+from gpuagent.actions.eviction_rules import candidates
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.tenants import namespace_label_key, tenant_of
+from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.over_share import OverSharePolicy
+from kai import keys
+from kai.own_labels import MODE, OVER_SHARE
+from kube.client import KubeClient
+from tests.support.api_server import Answer, ApiServer, refuses, says
+from tests.support.evaluations import RULES, SHARE, Node
+from tests.support.kube_objects import GROUP_0, fraction, namespace_object
+from tests.support.samples import GIB, pod_share, uid_of
+
+Object = dict[str, Any]
+NAMESPACE_PATH = "/api/v1/namespaces/research"
+POD_PATH = f"{NAMESPACE_PATH}/pods/half"
+EVICT = {OVER_SHARE: "evict", keys.QUEUE_LABEL: "team-a"}
+POLICY = OverSharePolicy(evict=True)
+VC = "vc"
+MIRRORED_EVICT = namespace_label_key(VC, OVER_SHARE)
+MIRRORED_MODE = namespace_label_key(VC, MODE)
+SYNCED = {
+    keys.VCLUSTER_HOST_NAME: "half",
+    keys.VCLUSTER_HOST_NAMESPACE: "research",
+    keys.VCLUSTER_OBJECT_NAME: "train-0",
+    keys.VCLUSTER_OBJECT_NAMESPACE: "ml",
+}
+
+
+def pod_object(*, tenant: dict[str, str] | None = None) -> Object:
+    """Return the pod as the API server has it; `tenant` are labels that a vCluster mirrors."""
+    labels = {} if tenant is None else {keys.VCLUSTER_MANAGED_BY: VC, **tenant}
+    made = fraction(labels=labels, annotations={} if tenant is None else SYNCED)
+    made["metadata"]["uid"] = uid_of("half")
+    return made
+
+
+def verdict_on(made: Object) -> Verdict:
+    """Return the verdict on this pod, 12 GiB on a share of 8 GiB."""
+    node_pod = read_pod(json.dumps(made).encode())
+    resolved = replace(pod_share("half", SHARE, pod=node_pod), tenant=tenant_of(node_pod))
+    (verdict,) = candidates(Node(resolved).flagged({"half": 12 * GIB}))
+    return verdict
+
+
+def named(server: ApiServer, namespace: Object | None, pod: Object | None) -> None:
+    server.named = {
+        path: item for path, item in ((NAMESPACE_PATH, namespace), (POD_PATH, pod)) if item is not None
+    }
+
+
+async def read(
+    client: KubeClient,
+    judged: Object | None = None,
+    policy: OverSharePolicy = POLICY,
+    *,
+    accepts_edits: bool = False,
+) -> str:
+    reader = ConsentReader(client, rules=RULES, clock=time.monotonic)
+    answer = await reader.read(verdict_on(judged or pod_object()), policy, accepts_edits=accepts_edits)
+    if isinstance(answer, NoConsent):
+        assert answer.line
+        assert "\n" not in answer.line
+        return answer.result
+    return "consent"
+
+
+async def test_consent_is_read_by_two_quorum_reads(server: ApiServer, client: KubeClient) -> None:
+    """A GET without resourceVersion; any resourceVersion would allow the API server to answer from memory."""
+    named(server, namespace_object("research", EVICT), pod_object())
+    began = time.monotonic()
+    consent = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(
+        verdict_on(pod_object()), POLICY
+    )
+    assert isinstance(consent, Consent)
+    assert [(request.method, request.path, dict(request.query)) for request in server.requests] == [
+        ("GET", NAMESPACE_PATH, {}),
+        ("GET", POD_PATH, {}),
+    ]
+    assert began <= consent.read_at <= time.monotonic()
+    assert consent.seconds_left(consent.read_at) == CONSENT_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("labels", "answer"),
+    [
+        (EVICT, "consent"),
+        ({**EVICT, MODE: "observe"}, "consent"),
+        ({**EVICT, MODE: "off"}, "consent-withdrawn"),
+        ({**EVICT, OVER_SHARE: "report"}, "consent-withdrawn"),
+        ({**EVICT, OVER_SHARE: "Evict"}, "consent-withdrawn"),
+        ({keys.QUEUE_LABEL: "team-a"}, "consent-withdrawn"),
+        ({OVER_SHARE: "evict"}, "consent-withdrawn"),
+        ({}, "consent-withdrawn"),
+        ({**EVICT, **{f"example.com/{number}": "x" * 60 for number in range(500)}, MODE: "off"}, "consent-withdrawn"),
+    ],
+    ids=["evict", "observe", "off", "report", "misspelt", "gone", "no queue", "none", "off among many"],
+)  # fmt: skip
+async def test_labels_of_the_namespace_decide(
+    server: ApiServer, client: KubeClient, labels: dict[str, str], answer: str
+) -> None:
+    named(server, namespace_object("research", labels), pod_object())
+    assert await read(client) == answer
+
+
+STABLE = OverSharePolicy(evict=True, is_tenants=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "tenant", "policy", "answer"),
+    [
+        ({}, {MIRRORED_EVICT: "evict"}, STABLE, "consent"),
+        ({}, {MIRRORED_EVICT: "evict"}, POLICY, "consent-withdrawn"),
+        ({}, {MIRRORED_EVICT: "report"}, STABLE, "consent-withdrawn"),
+        ({}, {}, STABLE, "consent-withdrawn"),
+        ({}, {MIRRORED_EVICT: "evict", MIRRORED_MODE: "off"}, STABLE, "consent-withdrawn"),
+        ({MODE: "off"}, {MIRRORED_EVICT: "evict"}, STABLE, "consent-withdrawn"),
+        ({OVER_SHARE: "evict"}, {}, POLICY, "consent"),
+        ({OVER_SHARE: "evict"}, {MIRRORED_EVICT: "report"}, POLICY, "consent"),
+    ],
+    ids=["tenant", "not stable", "tenant withdrew", "label gone", "tenant off", "host off", "host", "either"],
+)
+async def test_labels_of_a_tenants_namespace_decide_beside_those_of_the_host(
+    server: ApiServer,
+    client: KubeClient,
+    host: dict[str, str],
+    tenant: dict[str, str],
+    policy: OverSharePolicy,
+    answer: str,
+) -> None:
+    named(server, namespace_object("research", host), pod_object(tenant=tenant))
+    assert await read(client, pod_object(tenant={MIRRORED_EVICT: "evict"}), policy) == answer
+
+
+def changed(*path: str, to: Any) -> Callable[[Object], None]:
+    def change(item: Object) -> None:
+        for key in path[:-1]:
+            item = item.setdefault(key, {})
+        item[path[-1]] = to
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "answer"),
+    [
+        (changed("metadata", "resourceVersion", to="77"), "consent"),
+        (changed("metadata", "labels", "example.com/any", to="x"), "consent"),
+        (changed("metadata", "annotations", "example.com/any", to="x"), "consent"),
+        (changed("metadata", "uid", to="11111111-2222-4333-8444-555555555555"), "gone"),
+        (changed("metadata", "deletionTimestamp", to="2026-11-22T00:00:00Z"), "terminating"),
+        (changed("status", "phase", to="Succeeded"), "not-running"),
+        (changed("status", "phase", to="Failed"), "not-running"),
+        (changed("metadata", "annotations", keys.MIRROR_POD, to="x"), "static-pod"),
+        (changed("metadata", "annotations", keys.GPU_FRACTION, to="0.9"), "pod-changed"),
+        (changed("metadata", "annotations", f"{keys.CONTAINER_PREFIX}main.gpu-memory.limit", to="1Gi"), "pod-changed"),
+        (changed("metadata", "labels", keys.GPU_GROUP, to="other"), "pod-changed"),
+        (changed("metadata", "labels", f"{keys.GPU_GROUP_PREFIX}{GROUP_0}", to=GROUP_0), "pod-changed"),
+        (changed("metadata", "uid", to=""), "failed"),
+        (changed("metadata", "uid", to=None), "failed"),
+        (changed("metadata", "annotations", to=[]), "failed"),
+        (changed("status", to="Running"), "failed"),
+        (changed("kind", to="Status"), "failed"),
+    ],
+)  # fmt: skip
+async def test_the_pod_must_be_the_one_of_the_verdict(
+    server: ApiServer, client: KubeClient, of_pod: Callable[[Object], None], answer: str
+) -> None:
+    judged = pod_object()
+    fresh = copy.deepcopy(judged)
+    of_pod(fresh)
+    named(server, namespace_object("research", EVICT), fresh)
+    assert await read(client, judged) == answer
+
+
+async def test_an_edit_of_the_share_may_be_accepted_and_nothing_else(
+    server: ApiServer, client: KubeClient
+) -> None:
+    fresh = pod_object()
+    fresh["metadata"]["annotations"][keys.GPU_FRACTION] = "0.9"
+    named(server, namespace_object("research", EVICT), fresh)
+    assert await read(client) == "pod-changed"
+    assert await read(client, accepts_edits=True) == "consent"
+    fresh["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:00Z"
+    assert await read(client, accepts_edits=True) == "terminating"
+    named(server, namespace_object("research", {}), pod_object())
+    assert await read(client, accepts_edits=True) == "consent-withdrawn"
+
+
+@pytest.mark.parametrize(
+    ("of_namespace", "answer"),
+    [
+        (changed("metadata", "deletionTimestamp", to="2026-11-22T00:00:00Z"), "consent-withdrawn"),
+        (changed("metadata", "labels", to=None), "consent-withdrawn"),
+        (changed("metadata", "labels", to="evict"), "failed"),
+        (changed("metadata", "labels", OVER_SHARE, to=True), "failed"),
+        (changed("metadata", "name", to="other"), "failed"),
+        (changed("metadata", to=None), "failed"),
+        (changed("kind", to="Status"), "failed"),
+    ],
+)
+async def test_the_answer_must_be_the_namespace(
+    server: ApiServer, client: KubeClient, of_namespace: Callable[[Object], None], answer: str
+) -> None:
+    namespace = namespace_object("research", dict(EVICT))
+    of_namespace(namespace)
+    named(server, namespace, pod_object())
+    assert await read(client) == answer
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def hang(_request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+@pytest.mark.parametrize("path", [NAMESPACE_PATH, POD_PATH])
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        (refuses(403, "Forbidden"), "forbidden"),
+        (refuses(404, "NotFound"), "gone"),
+        (says("404 page not found", status=404, kind="text/plain"), "failed"),
+        (refuses(401, "Unauthorized"), "failed"),
+        (refuses(410, "Gone"), "failed"),
+        (refuses(429, "TooManyRequests", Retry_After="1"), "failed"),
+        (refuses(500, "InternalError"), "failed"),
+        (refuses(503, "ServiceUnavailable"), "failed"),
+        (says(""), "failed"),
+        (says("{}"), "failed"),
+        (says("null"), "failed"),
+        (says("<h1>log in</h1>", kind="text/html"), "failed"),
+        (says('{"kind":"Namespace"}'), "failed"),
+        (says('{"kind":"Pod","metadata":{"name":"half"}}'), "failed"),
+        (says(json.dumps(pod_object())[:200]), "failed"),
+        (cut, "failed"),
+    ],
+)
+async def test_any_other_answer_is_no_consent(
+    server: ApiServer, client: KubeClient, path: str, wrong: Answer, answer: str
+) -> None:
+    right = {NAMESPACE_PATH: namespace_object("research", EVICT), POD_PATH: pod_object()}
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        return await (wrong if request.path == path else says(json.dumps(right[request.path])))(request)
+
+    server.always = respond
+    assert await read(client) == answer
+
+
+async def test_a_read_without_an_answer_in_2_seconds_is_no_consent(
+    server: ApiServer, client: KubeClient
+) -> None:
+    named(server, namespace_object("research", EVICT), pod_object())
+    server.refusals = {POD_PATH: hang}
+    began = time.monotonic()
+    assert await read(client) == "failed"
+    assert time.monotonic() - began < CONSENT_SECONDS / 2
+
+
+async def test_the_wait_that_the_api_server_asks_for_is_kept(server: ApiServer, client: KubeClient) -> None:
+    server.always = refuses(429, "TooManyRequests", Retry_After="17")
+    answer = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(
+        verdict_on(pod_object()), POLICY
+    )
+    assert isinstance(answer, NoConsent)
+    assert answer.retry_after == 17

@@ -1,0 +1,162 @@
+"""Records of evictions: what is written, what is read back, and the budget that is left after a restart."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from gpuagent.actions.eviction_records import (
+    KEPT_SECONDS,
+    EvictionRecords,
+    PastEviction,
+    remaining_evictions,
+)
+from gpuagent.actions.eviction_settings import Budget
+from kai.own_labels import EVICTED_OWNER
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from service.backoff import TokenBucket
+from tests.support.api_server import ApiServer, refuses, says
+from tests.support.samples import pod
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def past(*ages: float) -> list[PastEviction]:
+    return [PastEviction(seconds_ago=age, owner="") for age in ages]
+
+
+@pytest.mark.parametrize(
+    ("budget", "ages", "remaining"),
+    [
+        (Budget(1, 600), (), 1),
+        (Budget(1, 600), (0,), 0),
+        (Budget(1, 600), (150,), 0.25),
+        (Budget(1, 600), (600,), 1),
+        (Budget(1, 600), (1200, 150), 0.25),
+        (Budget(3, 600), (10, 10), 1.05),
+        (Budget(3, 600), (0, 0, 0, 0, 0), 0),
+        (Budget(1, 3600), (), 1),
+        (Budget(1, 7200), (), 0.5),
+        (Budget(1, 7200), (KEPT_SECONDS + 1,), 0.5),
+        (Budget(24, 24 * 3600), (1800,), 0.5),
+    ],
+)
+def test_a_budget_after_a_restart(budget: Budget, ages: tuple[float, ...], remaining: float) -> None:
+    assert remaining_evictions(budget, past(*ages)) == pytest.approx(remaining)
+
+
+def test_a_restart_never_leaves_more_than_an_agent_without_a_restart() -> None:
+    chance = random.Random(1)
+    for _ in range(2000):
+        budget = Budget(chance.randint(1, 5), chance.choice([60, 600, 3600, 20000]))
+        clock = [0.0]
+        bucket = TokenBucket(
+            per_second=budget.per_second, burst=budget.evictions, clock=lambda clock=clock: clock[0]
+        )
+        evicted_at = []
+        for _ in range(chance.randint(0, 40)):
+            clock[0] += chance.expovariate(1 / 300)
+            if chance.random() < 0.8 and bucket.take():
+                evicted_at.append(clock[0])
+        left = remaining_evictions(budget, past(*(clock[0] - at for at in evicted_at)))
+        while left >= 1:
+            assert bucket.take()
+            left -= 1
+
+
+class Events:
+    """Answers requests for Events in the agent's namespace."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.stored: list[dict[str, Any]] = []
+        self.queries: list[dict[str, str]] = []
+        server.always = self.answer
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        assert request.path == "/api/v1/namespaces/kaishare/events"
+        date = format_datetime(NOW, usegmt=True)
+        if request.method == "POST":
+            event = await request.json()
+            created = (NOW - timedelta(seconds=100)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            self.stored.append({**event, "metadata": {**event["metadata"], "creationTimestamp": created}})
+            return await says(json.dumps(event), status=201, Date=date)(request)
+        self.queries.append(dict(request.query))
+        items = {"kind": "EventList", "metadata": {"resourceVersion": "1"}, "items": self.stored}
+        return await says(json.dumps(items), Date=date)(request)
+
+
+@pytest.fixture
+def events(server: ApiServer) -> Events:
+    return Events(server)
+
+
+async def test_a_record_is_an_event_about_the_node_in_the_agents_namespace(
+    events: Events, client: KubeClient
+) -> None:
+    records = EvictionRecords(client, node="node-a", wall_clock=NOW.timestamp)
+    await records.write(pod("train"), "digest")
+    await records.write(pod("train"), "digest")
+    event, again = events.stored
+    assert event["metadata"]["name"] != again["metadata"]["name"], "a patched Event would keep its old time"
+    assert event["metadata"]["name"].startswith("node-a.")
+    assert event["metadata"]["annotations"] == {EVICTED_OWNER: "digest"}
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "namespace": "kaishare",
+        "name": "node-a",
+        "uid": "node-a",
+    }
+    assert (event["related"]["namespace"], event["related"]["name"]) == ("team-a", "train")
+    assert event["source"] == {"component": "kaishare-agent", "host": "node-a"}
+    assert event["message"] == "pod team-a/train is evicted by its namespace's over-share policy"
+
+
+async def test_records_are_read_with_ages_of_the_api_server(events: Events, client: KubeClient) -> None:
+    """The times that a client writes into an Event, and the node's clock, do not count."""
+    records = EvictionRecords(client, node="node-a", wall_clock=lambda: 0.0)
+    await records.write(pod("train"), "digest")
+    (read,) = await records.read()
+    assert read.owner == "digest"
+    assert 95 <= read.seconds_ago <= 100
+    (query,) = events.queries
+    selector = "reason=GPUShareEvicted,reportingComponent=kaishare-agent,involvedObject.uid=node-a"
+    assert query["fieldSelector"] == selector
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"creationTimestamp": None},
+        {"creationTimestamp": "yesterday"},
+        {"creationTimestamp": "2026-03-01T12:00:00"},
+        {"creationTimestamp": "2026-03-01T12:00:00Z", "annotations": []},
+    ],
+)
+async def test_a_malformed_event_makes_the_records_unreadable(
+    events: Events, client: KubeClient, metadata: dict[str, Any]
+) -> None:
+    events.stored.append({"metadata": {"name": "x", **metadata}})
+    with pytest.raises(Unreachable, match="no Event"):
+        await EvictionRecords(client, node="node-a").read()
+
+
+async def test_an_event_from_the_future_counts_as_new(events: Events, client: KubeClient) -> None:
+    events.stored.append({"metadata": {"name": "x", "creationTimestamp": "2027-01-01T00:00:00Z"}})
+    (read,) = await EvictionRecords(client, node="node-a").read()
+    assert (read.seconds_ago, read.owner) == (0, "")
+
+
+async def test_a_refusal_is_an_error(server: ApiServer, client: KubeClient) -> None:
+    server.always = refuses(403, "Forbidden", "cannot list events")
+    records = EvictionRecords(client, node="node-a")
+    with pytest.raises(ApiError, match="cannot list events"):
+        await records.read()
+    with pytest.raises(ApiError, match="cannot list events"):
+        await records.write(pod("train"), "digest")

@@ -1,0 +1,240 @@
+"""GPUs whose driver calls are slow or never return: the other GPUs are read, and nothing waits for them twice."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gpuagent.gpus.calls import CallThread
+from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.reading import GpuReading, LostGpu
+from gpuagent.problems import Cause
+from tests.support.nvml_fixtures import Clock, Driven
+from tests.support.nvml_stub.build import Answers
+from tests.support.scenarios import GIB, node
+
+COUNT = 16
+HANGING, FAILING, SLOW = 3, 7, 11
+OTHERS = [index for index in range(COUNT) if index not in (HANGING, FAILING, SLOW)]
+DEADLINE = 0.4
+NO_WAIT = 0.2  # seconds, below the deadline
+NO_ANSWER = "no answer within 0.4 s (driver or GPU hang; see XID and hung tasks in the kernel log)"
+SOON = 20.0
+
+
+def uuid(index: int) -> str:
+    return f"GPU-{index:08d}-0000-0000-0000-000000000000"
+
+
+GPUS = [f"gpu {index} {uuid(index)} {16 * GIB} 0 {GIB} NVIDIA A10" for index in range(COUNT)]
+
+
+@contextmanager
+def hanging(driven: Callable[..., Driven], *lines: str) -> Iterator[tuple[NvmlGpus, Answers]]:
+    """16 GPUs, with further lines of the library from the start; at the end all calls return."""
+    gpus, answers = driven(node(), deadline=DEADLINE)
+    answers.write([*GPUS, *lines])
+    try:
+        yield gpus, answers
+    finally:
+        answers.write(GPUS)
+        until(lambda: not gpus.is_hanging)
+
+
+def until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + SOON
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def timed(gpus: NvmlGpus) -> tuple[GpuReading, float]:
+    began = time.monotonic()
+    return gpus.read(), time.monotonic() - began
+
+
+def present(reading: GpuReading) -> list[int]:
+    return [gpu.index for gpu in reading.gpus]
+
+
+@pytest.mark.parametrize(
+    "before_the_start", [True, False], ids=["from before the start", "after the first sample"]
+)
+def test_every_sample_has_the_gpus_that_answer(
+    driven: Callable[..., Driven], clock: Clock, before_the_start: bool
+) -> None:
+    """One GPU hangs for ever, one fails, and one takes 12 s a call."""
+    faults = [f"delay {HANGING} -", f"fail * {FAILING} 15", f"delay {SLOW} 12000"]
+    with hanging(driven, *(faults if before_the_start else ())) as (gpus, answers):
+        if not before_the_start:
+            assert present(gpus.read()) == list(range(COUNT))
+            answers.write([*GPUS, *faults])
+        names = [f"index-{index}" if before_the_start else uuid(index) for index in (3, 7, 11)]
+        model = "" if before_the_start else "NVIDIA A10"
+        seconds = []
+        for _ in range(6):
+            clock.now += 5
+            reading, lasted = timed(gpus)
+            seconds.append(lasted)
+            assert present(reading) == OTHERS
+            assert [(problem.cause, problem.gpu_uuid) for problem in reading.problems] == [
+                (Cause.NVML, name) for name in names
+            ]
+            assert [problem.detail for problem in reading.problems][::2] == [NO_ANSWER] * 2
+            assert reading.lost == tuple(
+                LostGpu(index, "" if before_the_start else uuid(index), model) for index in (3, 7, 11)
+            )
+            assert not reading.restart_may_help
+            assert gpus.is_hanging
+        assert seconds[0] >= DEADLINE
+        assert max(seconds[1:]) < NO_WAIT, "an unanswered call is skipped"
+
+
+def test_a_gpu_that_answers_again_is_back_after_a_wait(driven: Callable[..., Driven], clock: Clock) -> None:
+    with hanging(driven, f"delay {SLOW} -") as (gpus, answers):
+        assert present(gpus.read()) == [index for index in range(COUNT) if index != SLOW]
+        answers.write([*GPUS, f"gpu {SLOW} {uuid(SLOW)} {16 * GIB} 0 {2 * GIB} NVIDIA A10"])
+        until(lambda: not gpus.is_hanging)
+        assert SLOW not in present(gpus.read()), "the late answer is not of this sample"
+        clock.now += 1
+        reading = gpus.read()
+        assert present(reading) == list(range(COUNT))
+        assert reading.gpus[SLOW].used_bytes == 2 * GIB
+        assert reading.problems == reading.lost == ()
+
+
+def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(
+    driven: Callable[..., Driven], clock: Clock
+) -> None:
+    """A reading of it takes longer than the deadline, and every call returns."""
+    with hanging(driven, f"delay {SLOW} 150") as (gpus, _):
+        waits, threads = [], threading.active_count()
+        for _ in range(40):
+            until(lambda: not gpus.is_hanging)
+            _, lasted = timed(gpus)
+            waits.append(lasted >= DEADLINE)
+            clock.now += 5
+            threads = max(threads, threading.active_count())
+        gaps = [number for number, waited in enumerate(waits) if waited]
+        pauses = [later - earlier for earlier, later in itertools.pairwise(gaps)]
+        assert pauses == sorted(pauses)
+        assert 3 <= sum(waits) <= 10
+        assert threads <= threading.active_count() + 1
+
+
+def test_no_thread_is_added_while_calls_hang(driven: Callable[..., Driven], clock: Clock) -> None:
+    before = threading.active_count()
+    with hanging(driven, *(f"delay {index} -" for index in range(COUNT))) as (gpus, _):
+        for _ in range(100):
+            gpus.read()
+            clock.now += 30
+        assert threading.active_count() <= before + COUNT + 1
+    gpus.close()
+    until(lambda: threading.active_count() == before)
+
+
+def test_a_library_that_serialises_its_calls_is_not_awaited_either(
+    driven: Callable[..., Driven], clock: Clock
+) -> None:
+    """NVML does not promise that a hanging call leaves those on other GPUs alone."""
+    with hanging(driven) as (gpus, answers):
+        assert present(gpus.read()) == list(range(COUNT))
+        answers.write([*GPUS, f"delay {HANGING} -", "serial"])
+        clock.now += 5
+        reading, lasted = timed(gpus)
+        assert lasted < (COUNT + 1) * DEADLINE
+        assert present(reading) == list(range(HANGING))
+        for _ in range(5):
+            clock.now += 5
+            reading, lasted = timed(gpus)
+            assert (reading.gpus, reading.is_hanging, reading.restart_may_help) == ((), True, False)
+            assert lasted < NO_WAIT + DEADLINE
+        answers.write(GPUS)
+        until(lambda: not gpus.is_hanging)
+        gpus.read()
+        clock.now += 60
+        assert present(gpus.read()) == list(range(COUNT))
+
+
+def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(
+    driven: Callable[..., Driven], clock: Clock
+) -> None:
+    with hanging(driven, "hang") as (gpus, answers):
+        reading, lasted = timed(gpus)
+        assert DEADLINE <= lasted < SOON
+        (problem,) = reading.problems
+        assert (problem.gpu_uuid, problem.detail.partition(" (")[0]) == (
+            "",
+            "nvmlInit: no answer within 0.4 s",
+        )
+        assert (reading.is_hanging, reading.restart_may_help) == (True, False)
+        for _ in range(3):
+            clock.now += 5
+            assert timed(gpus)[1] < NO_WAIT
+        answers.write(GPUS)
+        until(lambda: not gpus.is_hanging)
+        assert present(gpus.read()) == list(range(COUNT)), "at once, without a second initialisation"
+        assert gpus.errors == {}
+
+
+def test_while_a_call_hangs_the_driver_is_not_initialised_again(
+    driven: Callable[..., Driven], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shutdown would invalidate the handle of the hanging call."""
+    stops: list[str] = []
+    with hanging(driven, f"delay {HANGING} -", f"fail * {FAILING} 15") as (gpus, answers):
+        monkeypatch.setattr(gpus._driver, "stop", lambda: stops.append("stop"))
+        for _ in range(20):
+            gpus.read()
+            clock.now += 60
+        gpus.close()
+        assert stops == []
+        answers.write(GPUS)
+        until(lambda: not gpus.is_hanging)
+        gpus.read()
+        clock.now += 60
+        assert present(gpus.read()) == list(range(COUNT))
+        assert stops == ["stop"], "the lost GPU is looked for as soon as no call hangs"
+
+
+def test_a_count_that_hangs_leaves_the_gpus_that_answer(
+    driven: Callable[..., Driven], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    with hanging(driven) as (gpus, _):
+        gpus.read()
+        monkeypatch.setattr(gpus._driver, "count", lambda: COUNT if go_on.wait(SOON) else 0)
+        clock.now += 60
+        reading, lasted = timed(gpus)
+        assert lasted >= DEADLINE
+        assert present(reading) == list(range(COUNT))
+        for _ in range(3):
+            clock.now += 60
+            reading, lasted = timed(gpus)
+            assert lasted < NO_WAIT
+            assert present(reading) == list(range(COUNT))
+        go_on.set()
+
+
+def test_a_thread_makes_one_call_at_a_time_and_goes_on_after_an_error() -> None:
+    thread, go_on = CallThread("test"), threading.Event()
+    hung = thread.begin(lambda: go_on.wait(SOON))
+    assert not hung.wait(0.01)
+    with pytest.raises(RuntimeError):
+        thread.begin(lambda: 1)
+    go_on.set()
+    assert hung.wait(SOON)
+    assert hung.result() is True
+    failed = thread.begin(lambda: 1 / 0)
+    assert failed.wait(SOON)
+    with pytest.raises(ZeroDivisionError):
+        failed.result()
+    for number in (1, 2):
+        call = thread.begin(lambda number=number: number)
+        assert call.wait(SOON)
+        assert call.result() == number
+        thread.stop()

@@ -1,0 +1,120 @@
+"""Texts that answers share: negotiation of gzip, one compression for all, and the bytes of an answer."""
+
+import asyncio
+import gzip
+import threading
+import zlib
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.http.listeners import Address
+from service.http.page_server import Page, PageServer
+from service.http.shared_text import SharedText, accepts_gzip
+from tests.support.page_server import ANY_PORT, LIMITS, Client, RunningServer
+
+LONG = b"".join(b'kaishare_pod_flagged{pod="%d"} 1\n' % number for number in range(20_000))
+
+
+@pytest.mark.parametrize(
+    ("field", "accepted"),
+    [
+        (None, False),
+        ("", False),
+        ("gzip", True),
+        ("GZIP", True),
+        ("x-gzip", True),
+        ("deflate, gzip;q=1.0, *;q=0.5", True),
+        ("br;q=1, gzip ; Q=0.001", True),
+        ("gzip;q=0", False),
+        ("gzip;q=0.000", False),
+        ("gzip;q=0, *", False),
+        ("identity, *;q=0.1", True),
+        ("*;q=0", False),
+        ("identity", False),
+        ("gzip;q=much", False),
+        ("gzip;level=9", False),
+        (",,;,", False),
+    ],
+)
+def test_gzip_is_for_clients_that_take_it(field: str | None, accepted: bool) -> None:
+    headers = {} if field is None else {"Accept-Encoding": field}
+    assert accepts_gzip(make_mocked_request("GET", "/", headers=headers)) is accepted
+
+
+@given(
+    before=st.binary(max_size=50), parts=st.lists(st.binary(max_size=200), max_size=5), after=st.binary(max_size=50)
+)  # fmt: skip
+def test_any_text_is_one_gzip_file(before: bytes, parts: list[bytes], after: bytes) -> None:
+    async def compressed() -> bytes:
+        head, buffer, tail = await SharedText(*parts).gzipped(before, after)
+        return b"".join((head, *buffer.parts, tail))
+
+    member = zlib.decompressobj(wbits=31)
+    assert member.decompress(asyncio.run(compressed())) == b"".join((before, *parts, after))
+    assert (member.eof, member.unused_data) == (True, b""), "one member: some clients read only the first"
+
+
+async def test_a_long_text_is_compressed_once_for_all_readers_and_outside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+    blocks = SharedText._blocks
+    monkeypatch.setattr(
+        SharedText, "_blocks", lambda text: threads.append(threading.get_ident()) or blocks(text)
+    )
+    text = SharedText(LONG)
+    answers = await asyncio.gather(*(text.gzipped(b"", b"%d" % number) for number in range(50)))
+    assert len({id(buffer) for _, buffer, _ in answers}) == 1
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+    assert answers[0][1].size < len(LONG) / 4
+
+
+async def served(page: Page) -> tuple[PageServer, Address]:
+    async def render() -> Page:
+        return page
+
+    server = PageServer({"/": render}, not_found="", method_not_allowed="", log=RunningServer().pages._log)
+    return server, await server.start(ANY_PORT, LIMITS)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_an_answer_has_the_encoding_that_its_client_takes(method: str) -> None:
+    page = Page(body=SharedText(LONG[:1000], LONG[1000:]), before=b"[", after=b"]")
+    server, address = await served(page)
+    client = Client(*await asyncio.open_connection(address.host, address.port))
+    lengths = {}
+    try:
+        for accepted in ("gzip", "gzip;q=0"):
+            await client.send(
+                f"{method} / HTTP/1.1\r\nHost: x\r\nAccept-Encoding: {accepted}\r\n\r\n".encode()
+            )
+            status, headers, body = await client.answer(has_body=method == "GET")
+            assert (status, headers["vary"]) == (200, "Accept-Encoding")
+            lengths[headers.get("content-encoding")] = int(headers["content-length"])
+            if method == "GET":
+                text = gzip.decompress(body) if "content-encoding" in headers else body
+                assert text == b"[" + LONG + b"]"
+    finally:
+        client.writer.transport.abort()
+        await server.stop(0.1)
+    assert lengths.keys() == {"gzip", None}
+    assert lengths["gzip"] * 4 < lengths[None] == len(LONG) + 2
+
+
+async def test_bytes_of_one_text_count_once_however_many_clients_read_it() -> None:
+    text = SharedText(b"x" * (LIMITS.max_page_bytes * 2 // 3))
+    server, address = await served(Page(body=text))
+    clients = [Client(*await asyncio.open_connection(address.host, address.port)) for _ in range(10)]
+    try:
+        for client in clients:
+            await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        answers = await asyncio.gather(*(client.answer() for client in clients))
+        assert {(status, len(body)) for status, _, body in answers} == {(200, text.plain.size)}
+    finally:
+        for client in clients:
+            client.writer.transport.abort()
+        await server.stop(0.1)

@@ -1,0 +1,21 @@
+"""The ConfigMap with a webhook's settings, as a running webhook publishes it."""
+
+from typing import Any
+
+from service.version import version
+from webhook.policy.decide import Rules
+from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
+
+
+def settings_object(
+    rules: Rules, *, namespace: str = NAMESPACE, release: str | None = None
+) -> dict[str, Any]:
+    """Return the ConfigMap of a webhook that reads its policies from the cluster."""
+    published = PublishedSettings(
+        version=release or version(), policies="cluster", rules=rules, knows_default_class=True
+    )
+    return {
+        "kind": "ConfigMap",
+        "metadata": {"name": NAME, "namespace": namespace},
+        "data": {KEY: encode_settings(published)},
+    }

@@ -1,0 +1,121 @@
+"""The document of the published settings: what is in it, and which documents are refused."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kai.version import Version
+from webhook.policy.decide import Rules
+from webhook.policy.labels import Mode
+from webhook.settings.document import (
+    LONGEST,
+    PublishedSettings,
+    SettingsError,
+    decode_settings,
+    encode_settings,
+)
+
+NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+VERSIONS = st.builds(
+    Version,
+    *[st.integers(0, 999_999)] * 3,
+    st.from_regex(r"([0-9A-Za-z.-]{1,40})?", fullmatch=True),
+)
+RULES = st.builds(
+    Rules,
+    kai_version=st.none() | VERSIONS,
+    inject_shares=st.booleans(),
+    excluded_namespaces=st.frozensets(NAMES),
+    default_mode=st.sampled_from([mode for mode in Mode if mode is not Mode.ENFORCE]),
+    default_priority_class=st.none() | NAMES,
+)
+DOCUMENT: dict[str, Any] = {
+    "version": "0.1.0",
+    "policies": "cluster",
+    "kaiVersion": "v0.13.0",
+    "injectShares": True,
+    "excludedNamespaces": ["kube-system"],
+    "defaultMode": "observe",
+    "defaultPriorityClass": "usual",
+}
+
+
+def with_field(name: str, value: Any) -> str:
+    return json.dumps({**DOCUMENT, name: value})
+
+
+def settings(rules: Rules, *, knows_default_class: bool = True) -> PublishedSettings:
+    return PublishedSettings(
+        version="0.1.0", policies="cluster", rules=rules, knows_default_class=knows_default_class
+    )
+
+
+@given(rules=RULES, release=st.text(max_size=50), policies=st.sampled_from(["cluster", "files"]))
+def test_any_settings_are_read_as_they_were_written(rules: Rules, release: str, policies: Any) -> None:
+    written = PublishedSettings(version=release, policies=policies, rules=rules, knows_default_class=True)
+    assert decode_settings(encode_settings(written)) == written
+
+
+@given(rules=RULES)
+def test_an_unknown_default_class_is_absent_and_none_is_null(rules: Rules) -> None:
+    document = json.loads(encode_settings(settings(rules, knows_default_class=False)))
+    assert "defaultPriorityClass" not in document
+    assert not decode_settings(json.dumps(document)).knows_default_class
+    known = json.loads(encode_settings(settings(rules)))
+    assert known["defaultPriorityClass"] == rules.default_priority_class
+
+
+@given(names=st.lists(NAMES, unique=True))
+def test_equal_settings_have_equal_texts(names: list[str]) -> None:
+    texts = {
+        encode_settings(settings(Rules(excluded_namespaces=frozenset(order))))
+        for order in (names, reversed(names))
+    }
+    assert len(texts) == 1
+
+
+def test_keys_of_a_newer_release_are_ignored() -> None:
+    assert decode_settings(with_field("newKey", {"a": [1]})) == decode_settings(json.dumps(DOCUMENT))
+
+
+HOSTILE = {
+    "no JSON": "settings",
+    "no object": "[]",
+    "empty": "",
+    "half of a document": json.dumps(DOCUMENT)[:40],
+    "deeply nested": '{"newKey":' + "[" * 100_000,
+    "a lone surrogate": '{"version": "\ud800"}',
+    "a key that is missing": json.dumps({"version": "0.1.0"}),
+    "a number for a release": with_field("version", 1),
+    "an unknown source of policies": with_field("policies", "etcd"),
+    "a release of KAI in another form": with_field("kaiVersion", "latest"),
+    "a release of KAI with a line break": with_field("kaiVersion", "0.13.0\nnext"),
+    "a text for a boolean": with_field("injectShares", "true"),
+    "null for a boolean": with_field("injectShares", None),
+    "a text for a list": with_field("excludedNamespaces", "kube-system"),
+    "a number among names": with_field("excludedNamespaces", [1]),
+    "enforce, which is no default mode": with_field("defaultMode", "enforce"),
+    "an unknown mode": with_field("defaultMode", "strict"),
+    "a number for a class": with_field("defaultPriorityClass", 0),
+    "longer than any document": with_field("newKey", "x" * LONGEST),
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_another_text_is_refused_in_one_short_line(text: str) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        decode_settings(text)
+    message = str(refusal.value)
+    assert message
+    assert len(message) <= 300
+    assert message.isprintable()
+
+
+@given(text=st.text() | st.recursive(st.none() | st.booleans() | st.text(), lambda inner: st.dictionaries(st.sampled_from([*DOCUMENT, "newKey"]), inner)).map(json.dumps))  # fmt: skip
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(SettingsError):
+        assert isinstance(decode_settings(text), PublishedSettings)

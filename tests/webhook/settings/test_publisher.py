@@ -1,0 +1,242 @@
+"""The publisher: when it writes the settings, and what a failure leads to (simulated API server)."""
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kube.client import KubeClient
+from service.log import JsonLog
+from tests.support.api_server import Answer, ApiServer, refuses, says
+from tests.support.watches import until
+from webhook.policy.decide import Rules
+from webhook.settings.document import KEY, PublishedSettings, decode_settings
+from webhook.settings.publisher import PublishTiming, SettingsPublisher
+
+PATH = "/api/v1/namespaces/kaishare/configmaps/kaishare-settings"
+STORED = says(
+    json.dumps({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "kaishare-settings"}})
+)
+TIMING = PublishTiming(look=0.01)
+
+
+def at_the_start() -> PublishedSettings:
+    """Settings before the PriorityClasses are listed."""
+    return PublishedSettings(version="0.1.0", policies="cluster", rules=Rules(), knows_default_class=False)
+
+
+@dataclass
+class Publishing:
+    """A publisher with a clock, and the patches that reached the API server."""
+
+    publisher: SettingsPublisher = field(init=False)
+    settings: PublishedSettings = field(default_factory=at_the_start)
+    now: float = 1000.0
+    answer: Answer = STORED
+    patches: list[dict[str, Any]] = field(default_factory=list)
+    stream: io.BytesIO = field(default_factory=io.BytesIO)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        assert (request.method, request.path) == ("PATCH", PATH)
+        assert request.headers["Content-Type"] == "application/merge-patch+json"
+        self.patches.append(await request.json())
+        return await self.answer(request)
+
+    async def after(self, seconds: float) -> int:
+        """Let time pass, and look at the settings; return the number of patches so far."""
+        self.now += seconds
+        await self.publisher.publish_if_due()
+        return len(self.patches)
+
+    def change(self, **rules: Any) -> None:
+        self.settings = replace_rules(self.settings, **rules)
+
+    @property
+    def texts(self) -> list[str]:
+        return [patch["data"][KEY] for patch in self.patches]
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+    @property
+    def messages(self) -> list[str]:
+        return [line["message"] for line in self.log]
+
+
+def replace_rules(settings: PublishedSettings, **rules: Any) -> PublishedSettings:
+    return PublishedSettings(
+        version=settings.version,
+        policies=settings.policies,
+        rules=replace(settings.rules, **rules),
+        knows_default_class=True,
+    )
+
+
+@pytest.fixture
+def publishing(server: ApiServer, client: KubeClient) -> Publishing:
+    made = Publishing()
+    server.always = made.handle
+    made.publisher = SettingsPublisher(
+        client,
+        lambda: made.settings,
+        namespace="kaishare",
+        log=JsonLog(made.stream),
+        clock=lambda: made.now,
+        timing=TIMING,
+    )
+    return made
+
+
+@contextlib.asynccontextmanager
+async def running(publisher: SettingsPublisher) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing: Publishing) -> None:
+    assert await publishing.after(0) == 1
+    assert "defaultPriorityClass" not in publishing.texts[0]
+    assert decode_settings(publishing.texts[0]) == publishing.settings
+    publishing.change(default_priority_class=None)  # they are listed, and none is the default
+    assert await publishing.after(3) == 2
+    assert decode_settings(publishing.texts[1]).knows_default_class
+    publishing.change(default_priority_class="usual")
+    assert await publishing.after(3) == 3
+    assert decode_settings(publishing.texts[2]).rules.default_priority_class == "usual"
+    assert publishing.log == []
+
+
+async def test_a_patch_has_the_one_key_of_the_data_and_nothing_else(publishing: Publishing) -> None:
+    await publishing.after(0)
+    (patch,) = publishing.patches
+    assert list(patch) == ["data"]
+    assert list(patch["data"]) == [KEY]
+
+
+async def test_unchanged_settings_are_written_again_after_ten_minutes(publishing: Publishing) -> None:
+    await publishing.after(0)
+    assert await publishing.after(0.79 * TIMING.repair) == 1
+    assert await publishing.after(0.42 * TIMING.repair) == 2
+    publishing.change(cluster_scoped=frozenset())  # not published
+    await publishing.after(1)
+    unpublished = len(publishing.patches)
+    publishing.change(cluster_scoped=frozenset({("example.com", "Tenant")}))
+    assert await publishing.after(1) == unpublished
+    assert publishing.log == []
+
+
+FAILURES: dict[str, Answer] = {
+    "forbidden": refuses(403, "Forbidden"),
+    "not found": refuses(404, "NotFound"),
+    "immutable": refuses(422, "Invalid"),
+    "internal error": refuses(500, "InternalError"),
+    "the page of a proxy": says("<html>", kind="text/html"),
+    "an object of another kind": says(json.dumps({"kind": "Secret"})),
+    "no object": says("[]"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_failure_is_logged_at_its_begin_and_its_end_and_tried_again_after_pauses(
+    failure: str, publishing: Publishing
+) -> None:
+    publishing.answer = FAILURES[failure]
+    assert await publishing.after(0) == 1
+    assert await publishing.after(1) == 1  # the first pause is 2 s
+    for _ in range(1200):
+        await publishing.after(3)
+    assert 50 <= len(publishing.patches) <= 90  # in an hour: the longest pause is 60 s
+    assert publishing.messages == ["settings not published"]
+    line = publishing.log[0]
+    assert (line["level"], line["configmap"]) == ("warning", "kaishare/kaishare-settings")
+    assert PATH in line["error"]
+    publishing.answer = STORED
+    before = len(publishing.patches)
+    assert await publishing.after(75) == before + 1
+    assert publishing.messages == ["settings not published", "settings published again"]
+    assert await publishing.after(75) == before + 1
+
+
+async def test_the_pauses_are_short_again_after_a_success(publishing: Publishing) -> None:
+    publishing.answer = FAILURES["forbidden"]
+    for _ in range(10):
+        await publishing.after(75)
+    publishing.answer = STORED
+    assert await publishing.after(75) == 11
+    publishing.change(inject_shares=False)
+    publishing.answer = FAILURES["forbidden"]
+    assert await publishing.after(3) == 12
+    assert await publishing.after(3) == 13
+
+
+async def test_another_cause_is_logged_once_more(publishing: Publishing) -> None:
+    for answer in (FAILURES["not found"], FAILURES["forbidden"], FAILURES["forbidden"]):
+        publishing.answer = answer
+        await publishing.after(75)
+    assert [line["error"].split(": ")[1] for line in publishing.log] == ["404 NotFound", "403 Forbidden"]
+
+
+async def test_a_server_that_asks_for_a_pause_gets_it(publishing: Publishing) -> None:
+    publishing.answer = refuses(429, "TooManyRequests", Retry_After="200")
+    assert await publishing.after(0) == 1
+    assert await publishing.after(199) == 1
+    assert await publishing.after(2) == 2
+
+
+async def test_a_changed_setting_is_written_although_its_write_failed_and_it_changed_back(
+    publishing: Publishing,
+) -> None:
+    """The failed write may have been stored."""
+    await publishing.after(0)
+    first = publishing.settings
+    publishing.change(inject_shares=False)
+    publishing.answer = FAILURES["the page of a proxy"]
+    assert await publishing.after(3) == 2
+    publishing.settings, publishing.answer = first, STORED
+    assert await publishing.after(75) == 3
+    assert publishing.texts[2] == publishing.texts[0]
+
+
+async def test_an_unreachable_server_is_a_failure_with_one_line(
+    publishing: Publishing, server: ApiServer
+) -> None:
+    await server.stop()
+    for _ in range(5):
+        await publishing.after(75)
+    assert publishing.messages == ["settings not published"]
+    await server.start()
+    assert await publishing.after(75) == 1
+    assert publishing.messages[1:] == ["settings published again"]
+
+
+async def test_a_server_that_never_answers_delays_no_other_task(
+    publishing: Publishing, server: ApiServer
+) -> None:
+    async def never(_request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    publishing.answer = never
+    async with running(publishing.publisher) as task:
+        await until(lambda: len(publishing.patches) == 1)
+        assert not task.done()
+    assert task.cancelled()
+
+
+async def test_a_running_publisher_follows_the_settings_by_itself(publishing: Publishing) -> None:
+    async with running(publishing.publisher):
+        await until(lambda: len(publishing.patches) == 1)
+        publishing.change(inject_shares=False)
+        await until(lambda: len(publishing.patches) == 2)
+    assert [json.loads(text)["injectShares"] for text in publishing.texts] == [True, False]

@@ -1,0 +1,99 @@
+"""A pod as the API server passes it to webhooks: with the fields that it fills in before. Pure.
+
+Source: Kubernetes 1.36 pkg/apis/core/v1/defaults.go (SetDefaults_PodSpec, SetDefaults_Pod) and apimachinery
+pkg/api/resource/quantity.go (UnmarshalJSON). The order is decoding, defaults, the plugins LimitRanger and
+Priority, then webhooks (seen on Kubernetes 1.36.3).
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kai import keys
+from webhook.explain.limit_ranges import ContainerDefaults, with_defaults
+
+_GROUPS: Final = ("containers", "initContainers")
+_KINDS: Final = ("limits", "requests")
+_MAPS: Final = ("labels", "annotations")
+
+
+def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -> dict[str, Any]:
+    """Return the pod with the fields that decisions read and that the API server fills in.
+
+    These are the scheduler's name, requests that equal their limits, and the defaults of LimitRanges.
+
+    Args:
+        pod: the pod as its creator sends it; it is not changed.
+        defaults: of the LimitRanges in the pod's namespace.
+    """
+    spec = pod.get("spec")
+    if not isinstance(spec, dict):
+        return normalized(pod)
+    filled = dict(spec)
+    if not filled.get("schedulerName"):
+        filled["schedulerName"] = keys.DEFAULT_SCHEDULER
+    for group in _GROUPS:
+        if group in filled:
+            filled[group] = with_defaults(_with_requests(filled[group]), defaults)
+    return normalized({**pod, "spec": filled})
+
+
+def normalized(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod as the API server writes it after decoding.
+
+    Labels, annotations and amounts are in the order of their keys. A null amount is 0, a null name is empty,
+    and white space around an amount is removed. The given pod is not changed.
+    """
+    written = dict(pod)
+    metadata, spec = pod.get("metadata"), pod.get("spec")
+    if isinstance(metadata, dict):
+        written["metadata"] = metadata | {part: _sorted(metadata[part]) for part in _MAPS if part in metadata}
+    if isinstance(spec, dict):
+        groups = [group for group in _GROUPS if isinstance(spec.get(group), list)]
+        written["spec"] = spec | {group: list(map(_container, spec[group])) for group in groups}
+    return written
+
+
+def _sorted(entries: Any) -> Any:
+    """Return a map in the order in which Go writes it: by the bytes of its keys, which is by code points."""
+    return (
+        dict(sorted(entries.items(), key=lambda entry: str(entry[0])))
+        if isinstance(entries, dict)
+        else entries
+    )
+
+
+def _container(container: Any) -> Any:
+    """Return a container as the API server writes it."""
+    if not isinstance(container, dict):
+        return container
+    written = {**container, "name": ""} if "name" in container and container["name"] is None else container
+    resources = written.get("resources")
+    kinds = [kind for kind in _KINDS if isinstance(resources, dict) and isinstance(resources.get(kind), dict)]
+    if not isinstance(resources, dict) or not kinds:
+        return written
+    read = {kind: {name: _amount(amount) for name, amount in resources[kind].items()} for kind in kinds}
+    return {**written, "resources": resources | {kind: _sorted(read[kind]) for kind in kinds}}
+
+
+def _amount(amount: Any) -> Any:
+    if amount is None:
+        return "0"
+    return amount.strip() if isinstance(amount, str) else amount
+
+
+def _with_requests(containers: Any) -> Any:
+    """Return containers whose missing requests equal their limits (SetDefaults_Pod)."""
+    if not isinstance(containers, list):
+        return containers
+    return [_with_request(container) for container in containers]
+
+
+def _with_request(container: Any) -> Any:
+    resources = container.get("resources") if isinstance(container, dict) else None
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    if not isinstance(resources, dict) or not isinstance(limits, dict) or not limits:
+        return container
+    requests = resources.get("requests")
+    if not (requests is None or isinstance(requests, dict)):
+        return container
+    return {**container, "resources": {**resources, "requests": {**limits, **(requests or {})}}}

@@ -1,0 +1,230 @@
+"""Reads what decides about pods from a cluster: the webhook's settings, policies, LimitRanges and kinds.
+
+Namespaces are read by name, so that a caller who may see a single namespace gets an answer.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kai.scopes import GroupKind
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from service.command import namespace_name
+from service.text import MALFORMED, listed, one_line
+from webhook.explain.limit_ranges import ContainerDefaults, decode_defaults
+from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_metadata
+from webhook.namespaces.documents import PoliciesError
+from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list
+from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
+from webhook.policy.decide import Rules
+from webhook.policy.labels import PolicyMetadata
+from webhook.settings.document import PublishedSettings, SettingsError
+from webhook.settings.options import RuleOptions
+from webhook.settings.reader import read_settings
+
+MOST_NAMED: Final = 100
+"""Number of namespaces that are read by name; more are listed in one request."""
+
+_INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
+_NOT_FOUND: Final = 404
+_UNREADABLE: Final = (ApiError, Unreachable, AccessError, *MALFORMED)
+"""The errors of a list that has a note instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What decides about the pods of a cluster."""
+
+    rules: Rules
+    namespaces: Mapping[str, PolicyMetadata]
+    """Labels and annotations of the namespaces that exist and were read, managed or not."""
+    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
+    """Defaults of LimitRanges by namespace."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Why a namespace could not be read, by namespace; empty unless missing rights are accepted."""
+    notes: Sequence[str] = ()
+    """Sentences about what is not known, and what the answer assumes instead."""
+
+
+async def read_facts(
+    client: KubeClient,
+    options: RuleOptions,
+    *,
+    names: Collection[str] | None,
+    created: Collection[str] = (),
+    settings_namespace: str,
+    accepts_unread: bool = False,
+) -> ClusterFacts:
+    """Read what decides about pods, with the caller's rights.
+
+    Args:
+        client: for the API server.
+        options: settings of the command line, which take precedence.
+        names: the namespaces to read; None for all.
+        created: names of namespaces that the manifests create, which need not exist.
+        settings_namespace: the namespace of the ConfigMap with the webhook's settings.
+        accepts_unread: whether an answer is useful without namespaces that the caller may not get.
+
+    Raises:
+        PoliciesError: a namespace cannot be read, or does not exist.
+    """
+    published, notes = await _published(client, settings_namespace)
+    notes += options.unknown(published)
+    unread: dict[str, str] = {}
+    try:
+        namespaces, unread = await _namespaces(client, names, created)
+    except PoliciesError:
+        raise
+    except (AccessError, ApiError, Unreachable, NamespaceError) as error:
+        raise PoliciesError(f"--policies cluster: {error}") from None
+    if unread and not accepts_unread:
+        raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
+    rules = options.rules(published)
+    kinds, kind_notes = await _cluster_scoped(client)
+    defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
+    return ClusterFacts(
+        rules=replace(rules, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds),
+        namespaces=namespaces,
+        defaults=defaults,
+        unread=unread,
+        notes=(*notes, *kind_notes, *limit_notes),
+    )
+
+
+async def _published(client: KubeClient, namespace: str) -> tuple[PublishedSettings | None, list[str]]:
+    try:
+        published = await read_settings(client, namespace)
+    except SettingsError as error:
+        return None, [f"the webhook's settings are not known: {error}; --settings-namespace names another"]
+    if published.policies == "files":
+        return published, ["the webhook reads its policies from files, not from these namespaces"]
+    return published, []
+
+
+async def _namespaces(
+    client: KubeClient, names: Collection[str] | None, created: Collection[str]
+) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
+    """Return the namespaces, and why others could not be read.
+
+    Many names are read by one list; a caller without the right to list gets them one by one.
+    """
+    if names is not None and len(names) <= MOST_NAMED:
+        return await _named_namespaces(client, names, created)
+    try:
+        namespaces = await _all_namespaces(client)
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        if names is None:
+            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+        return await _named_namespaces(client, names, created)
+    for name in sorted(set(names or ()) - namespaces.keys() - set(created)):
+        raise PoliciesError(does_not_exist(name))
+    return namespaces, {}
+
+
+async def _all_namespaces(client: KubeClient) -> dict[str, PolicyMetadata]:
+    async with client.list_objects(PATH, accept=LIST) as namespaces:
+        return dict([decode_metadata(item) async for item in namespaces])
+
+
+def _require_name(name: str) -> None:
+    """Refuse a text of a manifest that would change the path of a request.
+
+    Raises:
+        PoliciesError: no namespace can have the name.
+    """
+    try:
+        namespace_name(name)
+    except ValueError as error:
+        raise PoliciesError(str(error)) from None
+
+
+async def _named_namespaces(
+    client: KubeClient, names: Collection[str], created: Collection[str]
+) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
+    """Return the namespaces, and why others could not be read."""
+    namespaces, unread = {}, {}
+    for name in sorted(names):
+        _require_name(name)
+        try:
+            _, namespaces[name] = decode_metadata(await client.get(f"{PATH}/{name}", accept=ONE))
+        except ApiError as error:
+            if error.status == _NOT_FOUND:
+                if name in created:
+                    continue
+                raise PoliciesError(does_not_exist(name)) from None
+            if not error.is_forbidden:
+                raise
+            unread[name] = may_not_get(name)
+    return namespaces, unread
+
+
+async def _cluster_scoped(client: KubeClient) -> tuple[frozenset[GroupKind], list[str]]:
+    # Imported here, because a preview from files needs no discovery.
+    from kube.discovery import discover_cluster_scoped  # noqa: PLC0415
+
+    try:
+        return await discover_cluster_scoped(client), []
+    except (ApiError, Unreachable, AccessError) as error:
+        reason = one_line(str(error))
+        return frozenset(), [
+            f"kinds outside of namespaces are not known: {reason}; assumed the built-in ones"
+        ]
+
+
+async def _defaults(
+    client: KubeClient, names: Collection[str] | None
+) -> tuple[dict[str, list[ContainerDefaults]], list[str]]:
+    """Return the defaults of LimitRanges by namespace, and notes about those that could not be read.
+
+    Args:
+        client: for the API server.
+        names: the namespaces; None for all, in one request. Many names are read as in `_namespaces`.
+    """
+    if names is None or len(names) > MOST_NAMED:
+        try:
+            return _by_namespace(await _limit_ranges(client, "/api/v1/limitranges")), []
+        except _UNREADABLE as error:
+            if names is None or not _is_forbidden(error):
+                return {}, [_unknown_defaults("", _reason(error))]
+    defaults: list[ContainerDefaults] = []
+    unread: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        try:
+            defaults += await _limit_ranges(client, f"{PATH}/{name}/limitranges")
+        except _UNREADABLE as error:
+            unread[_reason(error)].append(name)
+    return _by_namespace(defaults), [
+        _unknown_defaults(f" of namespace{'s' if len(places) > 1 else ''} {listed(places)}", reason)
+        for reason, places in unread.items()
+    ]
+
+
+async def _limit_ranges(client: KubeClient, path: str) -> list[ContainerDefaults]:
+    """Return the defaults of the LimitRanges in a list; raise one of `_UNREADABLE`."""
+    async with client.list_objects(path) as limit_ranges:
+        made = [decode_defaults(item) async for item in limit_ranges]
+    return [each for each in made if each.limits or each.requests]
+
+
+def _by_namespace(defaults: Iterable[ContainerDefaults]) -> dict[str, list[ContainerDefaults]]:
+    by_namespace: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)
+    for made in sorted(defaults, key=lambda made: made.name):
+        by_namespace[made.namespace].append(made)
+    return dict(by_namespace)
+
+
+def _reason(error: Exception) -> str:
+    return "you may not list them" if _is_forbidden(error) else one_line(str(error))
+
+
+def _unknown_defaults(place: str, reason: str) -> str:
+    return f"the LimitRanges{place} are not known: {reason}; assumed none"
+
+
+def _is_forbidden(error: Exception) -> bool:
+    return isinstance(error, ApiError) and error.is_forbidden

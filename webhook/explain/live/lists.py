@@ -1,0 +1,117 @@
+"""Lists the objects of a cluster with the caller's rights, and notes what could not be read."""
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.discovery import ServedKind
+from kube.errors import ApiError, Unreachable
+from service.text import MALFORMED, counted, one_line
+from webhook.explain.live.owners import OwnedMetadata
+
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+
+
+class HasMetadata(Protocol):
+    """The decoded part of an object."""
+
+    @property
+    def metadata(self) -> OwnedMetadata:
+        """What identifies the object."""
+
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+@dataclass(slots=True)
+class LiveLists:
+    """Lists objects of the namespaces that are explained."""
+
+    client: KubeClient
+    namespaces: Collection[str] | None
+    """The namespaces to list one by one; None lists each kind in all namespaces at once."""
+    managed: Collection[str]
+    """The namespaces whose objects are kept if all namespaces are listed."""
+    _notes: dict[str, None] = field(default_factory=dict)
+    _unreadable: dict[str, int] = field(default_factory=dict)
+    """Number of objects that cannot be decoded, by kind."""
+    _left_out: set[str] = field(default_factory=set)
+    """Namespaces with objects that are not kept."""
+    _incomplete: set[tuple[str, str]] = field(default_factory=set)
+    """Kinds and namespaces of which a part was not read; the namespace is empty for all."""
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What was not read, one line each."""
+        yield from self._notes
+        for kind, count in self._unreadable.items():
+            yield f"{counted(count, 'object')} of {kind} cannot be decoded"
+        if self._left_out:
+            namespaces = counted(len(self._left_out), "namespace")
+            yield f"left out: the objects of {namespaces} that kaishare does not manage, or that are excluded"
+
+    def note(self, sentence: str) -> None:
+        """Add a note, once."""
+        self._notes[sentence] = None
+
+    def cut_off(self, kind: ServedKind, namespace: str) -> None:
+        """Record that objects of a kind were not kept."""
+        self._incomplete.add((kind.resource, "" if self.namespaces is None else namespace))
+
+    def is_complete(self, resource: str, namespace: str) -> bool:
+        """Whether all objects of a kind in a namespace were read."""
+        return not self._incomplete & {(resource, ""), (resource, namespace)}
+
+    async def read(
+        self,
+        kind: ServedKind,
+        decode: Callable[[bytes], T],
+        *,
+        namespaces: Collection[str] | None = None,
+        accept: str = "application/json",
+    ) -> AsyncIterator[tuple[T, bytes]]:
+        """Yield the objects of a kind, decoded and as JSON, as they arrive.
+
+        A list that fails is noted and ends early.
+
+        Args:
+            kind: the kind, which is namespaced.
+            decode: decodes the needed part; may raise msgspec's errors.
+            namespaces: the namespaces to list; None for those that are explained.
+            accept: media type.
+        """
+        names = self.namespaces if namespaces is None else namespaces
+        for namespace in [""] if names is None else sorted(names):
+            path = kind.path_in(namespace) if namespace else kind.path
+            try:
+                async with self.client.list_objects(path, accept=accept) as objects:
+                    async for item in objects:
+                        try:
+                            value = decode(item)
+                        except MALFORMED:
+                            self._unreadable[kind.name] = self._unreadable.get(kind.name, 0) + 1
+                            continue
+                        if self._keeps(value.metadata.namespace):
+                            yield value, item
+            except (ApiError, Unreachable, AccessError) as error:
+                self._failed(kind, namespace, error)
+
+    def _keeps(self, namespace: str) -> bool:
+        if self.namespaces is not None or namespace in self.managed:
+            return True
+        self._left_out.add(namespace)
+        return False
+
+    def _failed(self, kind: ServedKind, namespace: str, error: Exception) -> None:
+        status = error.status if isinstance(error, ApiError) else 0
+        if status == _NOT_FOUND:
+            return  # the API server does not serve the kind
+        self._incomplete.add((kind.resource, namespace))
+        place = f"in namespace {namespace}" if namespace else "in all namespaces"
+        if status == _FORBIDDEN:
+            self.note(f"you may not list {kind.name} {place}")
+        else:
+            self.note(f"not all {kind.name} {place} were read: {one_line(str(error))}")

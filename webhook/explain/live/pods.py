@@ -1,0 +1,243 @@
+"""Pods of a cluster: as a new one of each would be created, and their sums by workload. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from kai import keys
+from kai.key_classes import is_written_by_kai_only
+from kai.pod import MalformedPod, decode_pod
+from service.text import MALFORMED
+from webhook.explain.amounts import GpuAmount, RunningPods, asked_by
+from webhook.explain.live.owners import ObjectKey, OwnedMetadata
+from webhook.explain.manifests import FoundPod
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
+_NOT_CREATED_SPEC: Final = ("nodeName", "priority", "ephemeralContainers")
+_TOKEN_VOLUME: Final = "kube-api-access-"  # noqa: S105 - the name of a volume
+_DEFAULT_SECONDS: Final = 300
+_DEFAULT_TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+"""The tolerations of the plugin DefaultTolerationSeconds."""
+
+_ROLE_LABELS: Final = (
+    "training.kubeflow.org/replica-type",
+    "jobset.sigs.k8s.io/replicatedjob-name",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+    "training.kubeflow.org/job-role",
+)
+"""Labels by which the pods of a workload's templates differ; see the sources in `controllers.OPERATORS`."""
+
+
+class PodMetadata(OwnedMetadata):
+    """`metadata` of a live pod."""
+
+    creationTimestamp: str | None = None  # noqa: N815 - the name in JSON
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _PodStatus(Struct):
+    phase: str | None = None
+
+
+class LivePod(Struct):
+    """The parts of a live pod that tell its workload and its state."""
+
+    metadata: PodMetadata
+    status: _PodStatus | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no container of the pod will run again."""
+        return self.status is not None and self.status.phase in _ENDED
+
+    @property
+    def is_of_workload(self) -> bool:
+        """Whether another object created the pod. A mirror pod's owner is its node, which creates nothing."""
+        metadata = self.metadata
+        return metadata.owner is not None and keys.MIRROR_POD not in (metadata.annotations or {})
+
+    @property
+    def age_key(self) -> tuple[str, str]:
+        """A key that is larger for newer pods, and differs for pods of the same second."""
+        return self.metadata.creationTimestamp or "", self.metadata.name
+
+
+decode_live_pod: Final = msgspec.json.Decoder(LivePod).decode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def asked_now(pod: bytes) -> GpuAmount:
+    """Return what a live pod asks for; a pod that cannot be read counts as a request that is not counted."""
+    try:
+        return asked_by(decode_pod(pod))
+    except MalformedPod:
+        return GpuAmount(uncounted=1)
+
+
+def as_new(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a live pod as its creator would send it again.
+
+    The result lacks what only the cluster can have written: status, uid and other fields of the API server,
+    keys that only KAI may write, the volume of the service account's token, default tolerations, the number
+    of the PriorityClass, ephemeral containers, a generated name, and the node. A node that the creator wrote
+    stays: `managedFields` record it for the creator, and not for a scheduler's binding (seen on Kubernetes
+    1.36.3).
+
+    Everything else stays, because any creator may have written it: defaults of the API server, and the share,
+    queue, scheduler and annotations of an earlier change by the webhook. `ExplainedPod.earlier` tells about
+    the earlier change.
+    """
+    metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
+    new_metadata: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
+    for part in ("labels", "annotations"):
+        if isinstance(new_metadata.get(part), dict):
+            entries = new_metadata[part].items()
+            new_metadata[part] = {
+                key: text for key, text in entries if key != _APPLIED and not is_written_by_kai_only(key)
+            }
+    prefix, name = new_metadata.get("generateName"), new_metadata.get("name")
+    if prefix and isinstance(prefix, str) and str(name).startswith(prefix):
+        del new_metadata["name"]
+    new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED_SPEC}
+    if "nodeName" in spec and _creator_wrote_node(metadata.get("managedFields")):
+        new_spec["nodeName"] = spec["nodeName"]
+    if isinstance(new_spec.get("tolerations"), list):
+        new_spec["tolerations"] = [each for each in new_spec["tolerations"] if not _is_default(each)]
+        if not new_spec["tolerations"]:
+            del new_spec["tolerations"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": new_metadata,
+        "spec": _without_token(new_spec),
+    }
+
+
+def shortened_pod(document: bytes) -> bytes:
+    """Return a live pod as JSON that takes less memory, and that `as_new` makes the same pod of."""
+    try:
+        return msgspec.json.encode(_without_status(_decode(document)))
+    except (TypeError, OverflowError, *MALFORMED):
+        return document  # an object of any form is kept for a report
+
+
+def _without_status(pod: dict[str, Any]) -> dict[str, Any]:
+    metadata = _map(pod.get("metadata"))
+    kept: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
+    if _creator_wrote_node(metadata.get("managedFields")):
+        kept["managedFields"] = [{"fieldsV1": {"f:spec": {"f:nodeName": {}}}}]
+    return {"metadata": kept, "spec": pod.get("spec")}
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _creator_wrote_node(entries: Any) -> bool:
+    for entry in entries if isinstance(entries, list) else ():
+        fields = _map(_map(_map(entry).get("fieldsV1")).get("f:spec"))
+        if "f:nodeName" in fields and not _map(entry).get("subresource"):
+            return True
+    return False
+
+
+def _is_default(toleration: Any) -> bool:
+    return toleration in (
+        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _DEFAULT_SECONDS}
+        for taint in _DEFAULT_TAINTS
+    )
+
+
+def _without_token(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a spec without the volume that the plugin ServiceAccount adds, and without its mounts."""
+    volumes = spec.get("volumes")
+    names = {
+        volume["name"]
+        for volume in (volumes if isinstance(volumes, list) else ())
+        if isinstance(volume, dict) and "projected" in volume and _is_token_volume(volume.get("name"))
+    }
+    if not names:
+        return spec
+    cleaned = _without_named(spec, "volumes", "name", names)
+    for group in ("containers", "initContainers"):
+        if isinstance(cleaned.get(group), list):
+            cleaned[group] = [
+                _without_named(container, "volumeMounts", "name", names)
+                if isinstance(container, dict)
+                else container
+                for container in cleaned[group]
+            ]
+    return cleaned
+
+
+def _is_token_volume(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith(_TOKEN_VOLUME)
+
+
+def _without_named(holder: dict[str, Any], part: str, key: str, names: set[str]) -> dict[str, Any]:
+    """Return a map without the items of a list that have one of the names; an empty list is removed."""
+    items = holder.get(part)
+    if not isinstance(items, list):
+        return dict(holder)
+    left = [item for item in items if not (isinstance(item, dict) and item.get(key) in names)]
+    kept = {name: value for name, value in holder.items() if name != part}
+    return {**kept, part: left} if left else kept
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateRoles:
+    """Tells which template of a workload a pod comes from, by a label."""
+
+    label: str
+    positions: Mapping[str, int]
+    """Position of the template by the label's value."""
+    otherwise: int | None = None
+    """Position of the template for other values; None if there is none."""
+
+    @classmethod
+    def of(cls, templates: Sequence[FoundPod]) -> "TemplateRoles | None":
+        """Return the roles of a workload's templates; None if no known label tells them apart."""
+        if len(templates) <= 1:
+            return cls("", {}, 0)
+        for label in _ROLE_LABELS:
+            positions: dict[str, int] = {}
+            others = []
+            for position, template in enumerate(templates):
+                value = template.additions.labels.get(label) if template.additions else None
+                if value is None or value in positions:
+                    others.append(position)
+                else:
+                    positions[value] = position
+            if positions and len(others) <= 1:
+                return cls(label, positions, others[0] if others else None)
+        return None
+
+    def position_of(self, labels: Mapping[str, str]) -> int | None:
+        """Return the position of a pod's template; None if the pod's label does not tell."""
+        return self.positions.get(labels.get(self.label, ""), self.otherwise)
+
+
+@dataclass(slots=True)
+class PodSums:
+    """Numbers and requests of pods by workload and template."""
+
+    _counts: dict[tuple[ObjectKey, int], int] = field(default_factory=dict)
+    _asked: dict[tuple[ObjectKey, int], GpuAmount] = field(default_factory=dict)
+
+    def add(self, workload: ObjectKey, position: int, amount: GpuAmount) -> None:
+        """Count a pod of a workload's template."""
+        place = workload, position
+        self._counts[place] = self._counts.get(place, 0) + 1
+        before = self._asked.get(place)
+        self._asked[place] = amount if before is None else before + amount
+
+    def of(self, workload: ObjectKey, position: int) -> RunningPods:
+        """Return the pods of a workload's template."""
+        place = workload, position
+        return RunningPods(self._counts.get(place, 0), self._asked.get(place, GpuAmount()))

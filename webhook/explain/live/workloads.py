@@ -1,0 +1,398 @@
+"""Explains what runs in a cluster: which share a new pod of each workload would get.
+
+The module reads the built-in workloads, the jobs of the training operators in `controllers.OPERATORS`, and
+pods. An object with a listed owner is left out, since the owner's templates stand for it: the ReplicaSets of
+a Deployment, the Jobs of a CronJob or JobSet. Pods of other owners, such as an Argo Workflow, are grouped by
+that owner. The newest pod that has not ended stands for the group.
+
+Left out and counted in a note are Jobs that have finished, pods without a workload that have ended, and
+ReplicaSets without replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled
+to 0 stay, since they make pods when they are scaled up. A PodTemplate makes no pods and is not read.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from dataclasses import replace as copied
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from kai.scopes import GroupKind
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.discovery import ServedKind, discover_groups
+from kube.errors import ApiError, Unreachable
+from kube.watch import METADATA_ONLY
+from service.tasks import LoopYield
+from service.text import MALFORMED, counted, one_line
+from webhook.explain.amounts import RunningPods
+from webhook.explain.controllers import OPERATORS
+from webhook.explain.explain import ExplainedPod, Explainer, UnexplainedObject
+from webhook.explain.kinds import group_of
+from webhook.explain.live.lists import LiveLists
+from webhook.explain.live.objects import explain_object, shortened
+from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnerGraph, OwnerReference
+from webhook.explain.live.pods import (
+    LivePod,
+    PodSums,
+    TemplateRoles,
+    asked_now,
+    decode_live_pod,
+    shortened_pod,
+)
+
+MOST_WORKLOADS: Final = 20_000
+"""Number of workloads and pods that are explained; about 15 kB of memory each."""
+_MOST_OWNERS: Final = 200_000
+"""Number of objects whose owners are known; about 500 bytes of memory each."""
+_MOST_NAMESPACES: Final = 100
+"""Number of namespaces whose ReplicaSets are listed one by one; for more, all are listed at once."""
+_LONG: Final = 65_536
+"""Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
+
+
+def _built_in(group: str, kind: str, resource: str) -> ServedKind:
+    return ServedKind(group=group, version="v1", kind=kind, resource=resource, is_namespaced=True)
+
+
+_PODS: Final = _built_in("", "Pod", "pods")
+_REPLICA_SETS: Final = _built_in("apps", "ReplicaSet", "replicasets")
+_JOBS: Final = _built_in("batch", "Job", "jobs")
+_STATEFUL_SETS: Final = _built_in("apps", "StatefulSet", "statefulsets")
+_BUILT_IN: Final = (
+    _built_in("batch", "CronJob", "cronjobs"),
+    _built_in("apps", "Deployment", "deployments"),
+    _STATEFUL_SETS,
+    _built_in("apps", "DaemonSet", "daemonsets"),
+    _built_in("", "ReplicationController", "replicationcontrollers"),
+    _JOBS,
+)
+"""The built-in kinds whose objects are read in full; owners come before what they own."""
+_MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
+    "Deployment": (_REPLICA_SETS,),
+    "CronJob": (_JOBS,),
+    **{kind: (_JOBS, _STATEFUL_SETS) for _, kind in OPERATORS},
+}
+"""The kinds between a workload and its pods."""
+_FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
+"""Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators."""
+
+
+class _Workload(Struct):
+    """The parts of a workload that tell its owners and its state."""
+
+    metadata: OwnedMetadata
+    status: Raw = Raw(b"null")
+
+
+class _Condition(Struct):
+    type: str = ""
+    status: str = ""
+
+
+class _Status(Struct):
+    conditions: list[_Condition] | None = None
+
+
+class _Scale(Struct):
+    replicas: int | None = None
+
+
+class _Scaled(Struct):
+    spec: _Scale
+
+
+_decode_workload: Final = msgspec.json.Decoder(_Workload).decode
+_decode_status: Final = msgspec.json.Decoder(_Status | None).decode
+_decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorkloads:
+    """What runs in a cluster, with the decisions about new pods of it."""
+
+    items: Sequence[ExplainedPod | UnexplainedObject]
+    """By namespace and title. `running` is None for a template whose pods could not all be counted."""
+    notes: Sequence[str] = ()
+    """What was not read or is left out, one line each."""
+
+
+async def live_workloads(
+    client: KubeClient, explainer: Explainer, *, namespaces: Collection[str] | None
+) -> LiveWorkloads:
+    """Explain the workloads and pods that exist in a cluster, with the caller's rights.
+
+    A kind that the caller may not list becomes a note. A kind that the API server does not serve is skipped.
+    The caller should disable the collector of reference cycles (`gc.disable`): with 20,000 items in memory,
+    one collection blocks the event loop for 0.8 s, and all of them take a fifth of the time.
+
+    Args:
+        client: for the API server.
+        explainer: decides about the pods; its policies have the edits applied.
+        namespaces: the namespaces to read, managed or not; None for all managed namespaces of the cluster.
+    """
+    managed = explainer.policies.keys() - explainer.rules.excluded_namespaces
+    reading = _Reading(LiveLists(client, namespaces, managed), explainer)
+    await reading.read_workloads(await _operators(client, reading.lists))
+    await reading.read_replica_sets()
+    await reading.explain_candidates()
+    await reading.read_pods()
+    await reading.explain_samples()
+    return LiveWorkloads(
+        items=sorted([item async for item in reading.items()], key=_place),
+        notes=[*reading.notes(), *reading.lists.notes],
+    )
+
+
+def _place(item: ExplainedPod | UnexplainedObject) -> tuple[str, str]:
+    """Return a sort key that keeps the templates of an object in their order."""
+    if isinstance(item, UnexplainedObject):
+        return item.namespace, item.title
+    return item.namespace, item.pod.owner if item.pod.is_sample else f"{item.pod.kind} {item.pod.name}"
+
+
+async def _operators(client: KubeClient, lists: LiveLists) -> list[ServedKind]:
+    """Return the kinds of training operators that the API server serves, each in its preferred version."""
+    try:
+        served = await discover_groups(client)
+    except (ApiError, Unreachable, AccessError) as error:
+        lists.note(f"jobs of training operators were not read: {one_line(str(error))}")
+        return []
+    kinds: dict[GroupKind, ServedKind] = {}
+    for kind in served:
+        if kind.is_namespaced and (kind.group, kind.kind) in OPERATORS:
+            kinds.setdefault((kind.group, kind.kind), kind)
+    return list(kinds.values())
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """An object that is explained unless its owner is listed later."""
+
+    kind: ServedKind
+    metadata: OwnedMetadata
+    document: bytes
+    is_finished: bool
+
+
+@dataclass(slots=True)
+class _Sample:
+    """The newest pod of an owner that was not listed."""
+
+    pod: LivePod
+    document: bytes
+    owner: OwnerReference
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The state of one reading of a cluster."""
+
+    lists: LiveLists
+    explainer: Explainer
+    _graph: OwnerGraph = field(default_factory=OwnerGraph)
+    _read: set[GroupKind] = field(default_factory=set)
+    """The kinds that are listed."""
+    _candidates: dict[ObjectKey, _Candidate] = field(default_factory=dict)
+    _explained: dict[ObjectKey, list[ExplainedPod | UnexplainedObject]] = field(default_factory=dict)
+    _roles: dict[ObjectKey, TemplateRoles | None] = field(default_factory=dict)
+    """How the pods of a workload tell their template; None if they do not."""
+    _untold: set[ObjectKey] = field(default_factory=set)
+    """Workloads with a pod whose template is not known."""
+    _samples: dict[ObjectKey, _Sample] = field(default_factory=dict)
+    _sums: PodSums = field(default_factory=PodSums)
+    _finished: int = 0
+    _revisions: int = 0
+    """ReplicaSets without replicas whose owner was not listed."""
+    _ended: int = 0
+    """Pods without a workload that have ended."""
+    _loop_yield: LoopYield = field(default_factory=LoopYield)
+    _cut: bool = False
+    """Whether there are more workloads than are explained."""
+
+    async def items(self) -> AsyncIterator[ExplainedPod | UnexplainedObject]:
+        """Yield what was explained, with the numbers of pods."""
+        for key, items in self._explained.items():
+            position = 0
+            for item in items:
+                if isinstance(item, ExplainedPod):
+                    yield copied(item, running=self._running(key, position, item))
+                    position += 1
+                else:
+                    yield item
+            await self._loop_yield.maybe_yield()
+
+    def notes(self) -> Iterator[str]:
+        """Yield what is left out."""
+        counts = (
+            (self._finished, "job that has finished", "jobs that have finished"),
+            (self._ended, "pod that has ended", "pods that have ended"),
+            (self._revisions, "ReplicaSet without replicas", "ReplicaSets without replicas"),
+        )
+        left_out = [counted(count, singular, plural) for count, singular, plural in counts if count]
+        if left_out:
+            yield f"left out: {', '.join(left_out)}"
+        if self._cut:
+            yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
+        if self._untold:
+            workloads = counted(len(self._untold), "workload")
+            yield f"the pods of {workloads} are not counted: no label tells which template they come from"
+
+    async def read_workloads(self, operators: Iterable[ServedKind]) -> None:
+        """Read the workloads in full; explain those without an owner among the listed kinds."""
+        kinds = (*operators, *_BUILT_IN)
+        self._read = {(kind.group, kind.kind) for kind in (*kinds, _REPLICA_SETS)}
+        for kind in kinds:
+            async for workload, document in self.lists.read(kind, _decode_workload):
+                if not self._add(kind, workload.metadata):
+                    continue
+                candidate = _Candidate(kind, workload.metadata, document, _is_finished(kind, workload))
+                if not self._may_have_listed_owner(workload.metadata):
+                    await self._explain_workload(candidate)
+                elif len(self._candidates) + len(self._explained) >= MOST_WORKLOADS:
+                    self._cut = True
+                else:
+                    candidate.document = b"" if candidate.is_finished else shortened(document)
+                    self._candidates[workload.metadata.key] = candidate
+
+    async def read_replica_sets(self) -> None:
+        """Read the owners of ReplicaSets, and in full those without a listed owner."""
+        tops: dict[ObjectKey, None] = {}
+        async for replica_set, _ in self.lists.read(_REPLICA_SETS, _decode_workload, accept=METADATA_ONLY):
+            metadata = replica_set.metadata
+            if self._add(_REPLICA_SETS, metadata):
+                tops[metadata.key] = None
+        namespaces = set()
+        for key in list(tops):
+            await self._loop_yield.maybe_yield()
+            if self._graph.top(key) == key:
+                namespaces.add(key[0])
+            else:
+                del tops[key]
+        if not namespaces:
+            return
+        scope = None if len(namespaces) > _MOST_NAMESPACES else namespaces
+        async for replica_set, document in self.lists.read(_REPLICA_SETS, _decode_workload, namespaces=scope):
+            metadata = replica_set.metadata
+            if metadata.key not in tops:
+                continue
+            if metadata.owner is not None and _is_scaled_to_0(document):
+                self._revisions += 1
+            else:
+                await self._explain_workload(_Candidate(_REPLICA_SETS, metadata, document, is_finished=False))
+
+    async def explain_candidates(self) -> None:
+        """Explain the workloads whose owner turned out not to be listed."""
+        for key, candidate in self._candidates.items():
+            if self._graph.top(key) == key:
+                await self._explain_workload(candidate)
+        self._candidates.clear()
+
+    async def read_pods(self) -> None:
+        """Read all pods: count those of workloads, and explain those without one."""
+        self._roles = {
+            key: TemplateRoles.of([item.pod for item in items if isinstance(item, ExplainedPod)])
+            for key, items in self._explained.items()
+        }
+        async for pod, document in self.lists.read(_PODS, decode_live_pod):
+            if not pod.is_of_workload:
+                if pod.has_ended:
+                    self._ended += 1
+                else:
+                    self._sums.add(pod.metadata.key, 0, asked_now(document))
+                    await self._explain(pod.metadata.key, _PODS, pod.metadata, document)
+            elif not pod.has_ended:
+                self._count(pod, document)
+
+    async def explain_samples(self) -> None:
+        """Explain the newest pod of each owner that was not listed."""
+        for key, sample in self._samples.items():
+            await self._explain(key, _PODS, sample.pod.metadata, sample.document, owner=sample.owner.title)
+        self._samples.clear()
+
+    def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
+        """Add an object to the owners; return whether it may be a topmost one."""
+        if len(self._graph) >= _MOST_OWNERS:
+            self.lists.cut_off(kind, metadata.namespace)
+            self.lists.note(f"only the owners of {_MOST_OWNERS} objects were read")
+            return False
+        owner = metadata.owner_key if self._may_have_listed_owner(metadata) else None
+        return self._graph.add(metadata.key, owner)
+
+    def _may_have_listed_owner(self, metadata: OwnedMetadata) -> bool:
+        owner = metadata.owner
+        return owner is not None and (group_of(owner.apiVersion or ""), owner.kind or "") in self._read
+
+    async def _explain_workload(self, candidate: _Candidate) -> None:
+        if candidate.is_finished:
+            self._finished += 1
+            return
+        metadata = candidate.metadata
+        title = "" if metadata.owner is None else metadata.owner.title
+        await self._explain(metadata.key, candidate.kind, metadata, candidate.document, owner=title)
+
+    async def _explain(
+        self, key: ObjectKey, kind: ServedKind, metadata: OwnedMetadata, document: bytes, *, owner: str = ""
+    ) -> None:
+        """Explain one object, unless there are too many."""
+        if len(self._explained) >= MOST_WORKLOADS:
+            self._cut = True
+            return
+        await self._loop_yield.maybe_yield()
+        arguments = self.explainer, kind, metadata, document, owner
+        if len(document) > _LONG:
+            self._explained[key] = await asyncio.to_thread(explain_object, *arguments)
+        else:
+            self._explained[key] = explain_object(*arguments)
+
+    def _count(self, pod: LivePod, document: bytes) -> None:
+        """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
+        metadata = pod.metadata
+        owner, key = metadata.owner, metadata.owner_key
+        if owner is None or key is None:
+            return
+        if key in self._graph:
+            top = self._graph.top(key)
+            if top not in self._explained:
+                return  # the owner is left out
+            roles = self._roles.get(top)
+            position = None if roles is None else roles.position_of(metadata.labels or {})
+            if position is None:
+                self._untold.add(top)
+            else:
+                self._sums.add(top, position, asked_now(document))
+            return
+        newest = self._samples.get(key)
+        if newest is None and len(self._samples) + len(self._explained) >= MOST_WORKLOADS:
+            self._cut = True
+            return
+        self._sums.add(key, 0, asked_now(document))
+        if newest is None or pod.age_key > newest.pod.age_key:
+            self._samples[key] = _Sample(pod, shortened_pod(document), owner)
+
+    def _running(self, key: ObjectKey, position: int, item: ExplainedPod) -> RunningPods | None:
+        """Return the pods of a template; None if not all were read."""
+        between = _MADE_THROUGH.get(item.pod.kind, ()) if item.pod.path else ()
+        is_complete = all(self.lists.is_complete(kind.resource, item.namespace) for kind in (_PODS, *between))
+        return self._sums.of(key, position) if is_complete and key not in self._untold else None
+
+
+def _is_finished(kind: ServedKind, workload: _Workload) -> bool:
+    if kind != _JOBS and kind in _BUILT_IN:
+        return False
+    with suppress(*MALFORMED):  # the schema of a custom resource's status is its own
+        status = _decode_status(workload.status)
+        return any(
+            condition.type in _FINISHED and condition.status == "True"
+            for condition in (status and status.conditions) or ()
+        )
+    return False
+
+
+def _is_scaled_to_0(document: bytes) -> bool:
+    with suppress(*MALFORMED):
+        return _decode_scaled(document).spec.replicas == 0
+    return False

@@ -1,0 +1,40 @@
+"""File and line of each object of the manifests."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from webhook.explain.explain import ExplainedDocument, ExplainedPod, UnexplainedObject
+from webhook.explain.sources import LineFinder, ManifestSource
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place of an object in the manifests."""
+
+    file: str
+    """Path of the file as given, or `standard input`."""
+    line: int
+    """Line of the object, or of its pod template, counted from 1."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def located(
+    documents: Iterable[ExplainedDocument],
+) -> Iterator[tuple[Location | None, ExplainedPod | UnexplainedObject]]:
+    """Yield each item with its location; None for an object of a cluster.
+
+    The only template of an object has the object's line, the first of several its own.
+    """
+    source: ManifestSource | None = None
+    finder: LineFinder | None = None
+    for document in documents:
+        if document.source is None or document.document is None:
+            yield from ((None, item) for item in document.items)
+            continue
+        if finder is None or document.source is not source:
+            source, finder = document.source, LineFinder(document.source)
+        for item in document.items:
+            place = item.object_place if isinstance(item, ExplainedPod) else item.place
+            yield Location(source.name, finder.line_of(document.document, place)), item

@@ -1,0 +1,1 @@
+"""`explain --server`: what an API server answers to the creation of each pod by dry run."""

@@ -1,0 +1,177 @@
+"""Finds out from an API server's message what refused a pod. Pure.
+
+The messages are recorded from Kubernetes 1.30.14 and 1.36.3, which do not differ in the words that are read
+here. The text of a webhook or a policy follows these words, and a pod's name before them is quoted.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class AnswerKind(StrEnum):
+    """What the answer of an API server is about."""
+
+    REFUSAL = "refusal"
+    """The pod cannot be created."""
+    NO_ANSWER = "no answer"
+    """The request failed for a reason outside of the pod."""
+    NAME_TAKEN = "name taken"
+    """A pod of that name exists; all admission has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """The kind of an answer without a pod, and its author."""
+
+    kind: AnswerKind
+    refused_by: str
+    """Empty if it is not known."""
+    problem: str = ""
+    """Why there is no answer, for `NO_ANSWER`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A form of message after its prefix."""
+
+    form: re.Pattern[str]
+    refused_by: str
+    """The author; braces stand for the first group of the form."""
+    source: str
+    """The file of Kubernetes that writes the message."""
+
+
+_NAME_TAKEN: Final = "AlreadyExists"
+_INTERNAL: Final = "Internal error occurred: "
+_NO_RIGHT: Final = 'pods is forbidden: User "'
+_FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
+_MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
+_NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
+_NO_CALL: Final = "failed calling webhook "
+RBAC: Final = "RBAC"
+"""The author of a refusal because the right to create pods is missing."""
+_SERVER: Final = "the API server"
+_LIMIT_RANGE: Final = "a LimitRange"
+_RATIO: Final = "max limit to request ratio per "
+_OF_THE_SERVER: Final = frozenset({400, 422})
+_NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
+_PLUGINS: Final = "plugin/pkg/admission"
+
+_ROWS: Final[Sequence[_Row]] = (
+    _Row(
+        re.compile(r'admission webhook "([^"]{1,300})" denied the request'),
+        "webhook {}",
+        "staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go",
+    ),
+    _Row(
+        re.compile(r'failed calling webhook "([^"]{1,300})": '),
+        "webhook {}",
+        "staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/validating/dispatcher.go",
+    ),
+    _Row(
+        re.compile(
+            r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
+        ),
+        "ValidatingAdmissionPolicy {}",
+        "staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go",
+    ),
+    _Row(
+        re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
+        "MutatingAdmissionPolicy {}",
+        "staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/mutating/dispatcher.go",
+    ),
+    _Row(
+        re.compile(r"(?:exceeded quota|failed quota|status unknown for quota): ([-.a-z0-9]{1,253})"),
+        "quota {}",
+        "staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go",
+    ),
+    _Row(
+        re.compile(r"insufficient quota to (?:consume|match these scopes)"),
+        "a quota",
+        "staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go",
+    ),
+    _Row(
+        re.compile(r'violates PodSecurity "([a-z]{1,30}):'),
+        "Pod Security {}",
+        "staging/src/k8s.io/pod-security-admission/admission/admission.go",
+    ),
+    _Row(
+        re.compile(r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is "),
+        _LIMIT_RANGE,
+        f"{_PLUGINS}/limitranger/admission.go",
+    ),
+    _Row(
+        re.compile(r"(?:no PriorityClass with name |the integer value of priority )"),
+        "admission plugin Priority",
+        f"{_PLUGINS}/priority/admission.go",
+    ),
+    _Row(
+        re.compile(r"pod rejected: RuntimeClass "),
+        "admission plugin RuntimeClass",
+        f"{_PLUGINS}/runtimeclass/admission.go",
+    ),
+    _Row(
+        re.compile(r"error looking up service account "),
+        "admission plugin ServiceAccount",
+        f"{_PLUGINS}/serviceaccount/admission.go",
+    ),
+    _Row(
+        re.compile(r"pod node label selector conflicts with its namespace node label selector"),
+        "admission plugin PodNodeSelector",
+        f"{_PLUGINS}/podnodeselector/admission.go",
+    ),
+    _Row(
+        re.compile(r"cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set"),
+        "admission plugin OwnerReferencesPermissionEnforcement",
+        f"{_PLUGINS}/gc/gc_admission.go",
+    ),
+    _Row(
+        re.compile(
+            r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being terminated"
+        ),
+        "namespace {}, which is being deleted",
+        "staging/src/k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go",
+    ),
+)
+
+
+def read_refusal(status: int, reason: str, message: str, namespace: str) -> ErrorAnswer:
+    """Read an answer that is an error.
+
+    Args:
+        status: HTTP's status. A webhook chooses the status of its denials.
+        reason: reason of the Status object.
+        message: its message.
+        namespace: the namespace of the pod, for sentences.
+    """
+    if message.startswith(_NO_RIGHT):
+        return ErrorAnswer(AnswerKind.NO_ANSWER, RBAC, f"you may not create pods in namespace {namespace}")
+    match = _NO_DRY_RUN.match(message)
+    if match:
+        problem = f"webhook {match[1]} does not support dry runs, so no pod can be tried"
+        return ErrorAnswer(AnswerKind.NO_ANSWER, f"webhook {match[1]}", problem)
+    text = message.removeprefix(_INTERNAL)
+    prefix = _FORBIDDEN.match(text)
+    text = text[prefix.end() :] if prefix else text
+    for row in _ROWS:
+        match = row.form.match(text)
+        if match:
+            return ErrorAnswer(AnswerKind.REFUSAL, row.refused_by.format(*match.groups()))
+    if text.partition(" ")[2].startswith(_RATIO):  # after the resource's name (limitranger/admission.go)
+        return ErrorAnswer(AnswerKind.REFUSAL, _LIMIT_RANGE)
+    if status == 409 and reason == _NAME_TAKEN:
+        return ErrorAnswer(AnswerKind.NAME_TAKEN, _SERVER)
+    if _MISSING.match(message):
+        problem = f"namespace {namespace} does not exist in this cluster"
+        return ErrorAnswer(AnswerKind.NO_ANSWER, "", problem)
+    if status in _NOT_OF_THE_POD or status < 400:
+        return ErrorAnswer(AnswerKind.NO_ANSWER, "", f"the API server answered {status} {reason}: {message}")
+    return ErrorAnswer(AnswerKind.REFUSAL, _SERVER if status in _OF_THE_SERVER else "")
+
+
+def is_unanswered_webhook(message: str) -> bool:
+    """Whether a webhook with failurePolicy Fail did not answer."""
+    return message.removeprefix(_INTERNAL).startswith(_NO_CALL)

@@ -1,0 +1,1 @@
+"""The settings that the running webhook decides with, published in a ConfigMap for previews."""
