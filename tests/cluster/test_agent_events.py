@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.sampling.schedule import LONGEST_GAP, SHORTEST_GAP
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
 from tests.support.control_plane import ControlPlane
@@ -60,8 +61,8 @@ async def test_a_pod_that_goes_over_has_one_event_in_time_and_one_more_when_it_c
     with node.agent(token) as running, stopped(running):
         node.hold({uid: SHARE + 2000})
         took = await until(lambda: node.events(uid), running)
-        assert took + INTERVAL >= GRACE
-        assert took < GRACE + INTERVAL + SLOW
+        assert took > (GRACE - INTERVAL) * SHORTEST_GAP  # one sample for each interval of the grace
+        assert took < GRACE * LONGEST_GAP + SLOW
         await asyncio.sleep(5 * INTERVAL)
         (event,) = await node.events(uid)
         assert (event["reason"], event["type"], event["count"]) == ("GPUMemoryOverShare", "Warning", 1)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.sampling.schedule import LONGEST_GAP
 from kai.own_labels import OVER_SHARE, SIMULATE
 from tests.cluster.test_agent import PROGRAM
 from tests.support.administrator import Administrator
@@ -29,7 +30,7 @@ TOTAL = 23028 * MIB
 HALF = 11500 * MIB  # of an A10, as KAI counts it
 USUAL = HALF * 80 // 100
 MARK = "simulated: these figures are synthetic"
-AN_INTERVAL = 1.2 * INTERVAL + 0.6
+A_GAP = LONGEST_GAP * INTERVAL + 1.0
 """The longest time between two samples, and what a busy machine takes to bring a change from the API server."""
 
 
@@ -127,17 +128,17 @@ async def test_figures_follow_the_pods_within_an_interval(cluster: Cluster) -> N
         await until(lambda: len(running.shares()["gpus"]) == 2, running)
         assert used(running) == {}
         await cluster.run_half()
-        assert await until(lambda: used(running) == {("half", GPU_0): USUAL}, running) < AN_INTERVAL
+        assert await until(lambda: used(running) == {("half", GPU_0): USUAL}, running) < A_GAP
         share = {"bytes": HALF, "source": "bind-request"}
         await until(lambda: running.shares()["pods"][0]["shares"] == {GPU_0: share}, running)
         await cluster.binder.place(fraction("second", 2, share="0.25", node=None), group="b", gpu=GPU_1)
         await cluster.binder.start("second")
         both = {("half", GPU_0): USUAL, ("second", GPU_1): HALF // 2 * 80 // 100}
-        assert await until(lambda: used(running) == both, running) < AN_INTERVAL
+        assert await until(lambda: used(running) == both, running) < A_GAP
         await cluster.annotate("half", "40%")
-        assert await until(lambda: used(running)["half", GPU_0] == USUAL // 2, running) < AN_INTERVAL
+        assert await until(lambda: used(running)["half", GPU_0] == USUAL // 2, running) < A_GAP
         await cluster.admin.delete("/api/v1/namespaces/research/pods/half")
-        assert await until(lambda: set(used(running)) == {("second", GPU_1)}, running) < AN_INTERVAL
+        assert await until(lambda: set(used(running)) == {("second", GPU_1)}, running) < A_GAP
         assert running.get("/readyz")[0] == 200
         assert {gpu["uuid"] for gpu in running.shares()["gpus"]} == {GPU_0, GPU_1}
 
@@ -288,9 +289,7 @@ async def test_without_the_right_to_read_its_node_the_agent_goes_on(cluster: Clu
         await until(lambda: "the Node is not readable" in running.get("/readyz")[1], running)
         await cluster.run_half()
         share = 16300 * MIB // 2  # of a GPU of the usual 16 GiB, as KAI counts
-        assert (
-            await until(lambda: used(running) == {("half", GPU_0): share * 80 // 100}, running) < AN_INTERVAL
-        )
+        assert await until(lambda: used(running) == {("half", GPU_0): share * 80 // 100}, running) < A_GAP
         assert running.get("/readyz")[0] == 200
         denied = [line["resource"] for line in running.log_lines("resource unavailable")]
         assert "nodes" in denied

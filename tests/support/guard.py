@@ -25,7 +25,7 @@ ENFORCED = "enforced"
 UNLISTED = "vcluster-team-b"
 """A host namespace without the annotation."""
 QUEUES = "kaishare.dev/queues"
-_NAMESPACES: dict[str, dict[str, str]] = {
+NAMESPACES: dict[str, dict[str, str]] = {
     HOST: {},
     UNLISTED: {},
     "test": {},
@@ -93,7 +93,7 @@ def host(name: str, queues: str | None, labels: Mapping[str, str] | None = None)
 
 async def put_on(asker: Asker, folder: Path) -> list[dict[str, Any]]:
     """Apply an overlay and the namespaces of its tests; return the created objects."""
-    for name, labels in _NAMESPACES.items():
+    for name, labels in NAMESPACES.items():
         await asker.apply(host(name, _QUEUES.get(name), labels))
     made = rendered(folder)
     for item in made:
