@@ -123,6 +123,20 @@ def full(place: str) -> Item:
     return with_keys(bare(place, "full"), *ALL)
 
 
+async def _update(asker: Asker, path: str, key: Key, value: str | None, user: str) -> tuple[Item, Answer]:
+    """Write one key with an update, again if a controller writes the object at the same time."""
+    kind, name = key
+    while True:
+        whole = (await asker.send("GET", path)).body
+        entries = whole["metadata"].setdefault(kind, {})
+        entries.pop(name, None)
+        if value is not None:
+            entries[name] = value
+        answer = await asker.send("PUT", path, whole, user=user, dry_run=True)
+        if answer.status != 409:
+            return whole, answer
+
+
 async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str) -> dict[str, Answer]:
     """Write one key of an object in every way, as dry runs; None removes it. Return the answers by way."""
     kind, name = key
@@ -132,15 +146,10 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
     operation = (
         {"op": "remove", "path": pointer} if value is None else {"op": "add", "path": pointer, "value": value}
     )
-    stored = (await asker.send("GET", path)).body
-    whole = copy.deepcopy(stored)
-    entries = whole["metadata"].setdefault(kind, {})
-    entries.pop(name, None)
-    if value is not None:
-        entries[name] = value
+    whole, update = await _update(asker, path, key, value, user)
     applied = {**whole, "metadata": {**whole["metadata"], "managedFields": None, "resourceVersion": None}}
     answers = {
-        "update": await asker.send("PUT", path, whole, user=user, dry_run=True),
+        "update": update,
         "merge patch": await asker.merge(path, change, user=user, dry_run=True),
         "JSON patch": await asker.send(
             "PATCH", path, [operation], user=user, content_type=JSON_PATCH, dry_run=True
