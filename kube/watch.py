@@ -5,7 +5,8 @@ The whole state arrives as the initial events of a watch (the watch-list API, on
 the decoded objects and one raw object.
 
 The watch recovers from expired resourceVersions (410), expired tokens, errors that are not JSON, streams that
-close at once or fall silent, and long outages. One object that cannot be decoded is skipped.
+close at once or fall silent, and long outages. Of an object that cannot be decoded, the last readable version
+stays.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from kube.errors import ApiError, Silent, Unreachable
 from kube.watch_events import ObjectMetadata, UnreadableObject, read_event, read_metadata
 from service.backoff import JITTER_DOWN, Backoff
 from service.tasks import LoopYield
+from service.text import MALFORMED, one_line
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -109,11 +111,12 @@ class Watch(Generic[T]):
         Args:
             client: for the API server.
             resource: the resource to follow.
-            read: decodes an object's JSON; returns None to omit the object. It must not raise.
+            read: decodes an object's JSON; returns None to omit the object. It raises ValueError, or an error
+                of msgspec, if it cannot decode the object, whose last readable version then stays.
             on_change: called with all objects after the whole state has been read, and once for each batch of
                 changes.
             on_trouble: called with one line when the problem changes, and with "" when it is resolved.
-            on_unreadable: called with one line for each object that cannot be decoded and is skipped.
+            on_unreadable: called with one line for each version of an object that cannot be decoded.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
             timing: time limits; None uses the defaults.
@@ -122,7 +125,7 @@ class Watch(Generic[T]):
         self.restarts: Counter[str] = Counter()
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
         self.unreadable = 0
-        """Number of objects that could not be decoded and were skipped."""
+        """Number of objects whose name could not be decoded, so that they were skipped."""
         self.objects: dict[Key, T] = {}
         self.is_synced = False
         """Whether the whole state has been read at least once."""
@@ -361,9 +364,13 @@ class Watch(Generic[T]):
                 self._on_change(self.objects)
 
     def _put(self, objects: dict[Key, T], metadata: ObjectMetadata, item: bytes | None) -> None:
-        """Add or replace an object, or remove it if `item` is None."""
+        """Add or replace an object, or remove it if `item` is None; keep it if `item` cannot be decoded."""
         key = (metadata.namespace, metadata.name)
-        value = None if item is None else self._read(item)
+        try:
+            value = None if item is None else self._read(item)
+        except (ValueError, *MALFORMED) as error:
+            self._on_unreadable(one_line(str(error)))
+            value = self.objects.get(key)
         if value is None:
             objects.pop(key, None)
         else:
