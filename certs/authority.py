@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -24,16 +24,10 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_NAME: Final = "kaishare webhook CA"
-"""Subject of kaishare's CAs, which identifies them.
-
-After a change of this name, existing CAs count as foreign.
-"""
+"""Default subject of a CA."""
 
 CA_LIFETIME: Final = timedelta(days=3650)
 """Default lifetime of a CA. It is long, because a new CA must reach every `caBundle`, some copied by hand."""
-
-LEAF_LIFETIME: Final = timedelta(days=365)
-"""Lifetime of serving certificates in files, so that a server restarted once a year finds a valid one."""
 
 BACKDATING: Final = timedelta(minutes=5)
 """Tolerated difference between the clocks of an API server and of the issuer."""
@@ -188,14 +182,6 @@ class Authority:
         builder = builder.add_extension(_authority_identifier(issuer, issuer_key), critical=False)
         return _key_pair(builder.sign(issuer_key, SHA256()), key)
 
-    def signed(self, certificate: x509.Certificate) -> bool:
-        """Whether this CA issued the certificate, at any time."""
-        try:
-            certificate.verify_directly_issued_by(self.pair.certificate)
-        except (*_UNREADABLE, InvalidSignature):
-            return False
-        return True
-
 
 def canonical_names(host_names: Sequence[str]) -> tuple[str, ...]:
     """Normalise names as `names_of` returns them: lower case, short IPv6, without duplicates, in order.
@@ -227,14 +213,6 @@ def renew_at(certificate: x509.Certificate) -> datetime:
     """
     start, end = certificate.not_valid_before_utc + BACKDATING, certificate.not_valid_after_utc
     return start + (end - start) * 2 / 3
-
-
-def made_here(certificate: x509.Certificate) -> bool:
-    """Whether `Authority.create` made this CA under its default name."""
-    try:
-        return certificate.subject.rfc4514_string() == f"CN={AUTHORITY_NAME}"
-    except ValueError:
-        return False
 
 
 def _signing_key(pair: KeyPair) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:

@@ -20,7 +20,6 @@ from kube.errors import ApiError, Unreachable
 from kube.objects import VersionedMeta
 from kube.watch import Resource, Watch, WatchTiming
 from service.backoff import TokenBucket
-from service.text import MALFORMED
 
 RESOURCES: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
@@ -68,12 +67,9 @@ class BundledConfiguration:
     """The cert-manager annotation that makes another controller write the caBundles; empty without one."""
 
 
-def read(body: bytes) -> BundledConfiguration | None:
-    """Decode a configuration; None if it cannot be decoded."""
-    try:
-        configuration = _object.decode(body)
-    except MALFORMED:
-        return None
+def read(body: bytes) -> BundledConfiguration:
+    """Decode a configuration."""
+    configuration = _object.decode(body)
     annotations = configuration.metadata.annotations or {}
     return BundledConfiguration(
         version=configuration.metadata.resource_version,

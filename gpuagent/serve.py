@@ -43,7 +43,7 @@ from service.documents import DocumentError
 from service.http.authentication import Authentication
 from service.http.listeners import Address
 from service.http.page_server import PortSecurity
-from service.http.tls_files import TlsFiles, TlsFilesError
+from service.http.tls_files import CERTIFICATE, KEY, TlsFiles, TlsFilesError
 from service.log import ERROR, INFO, JsonLog
 from service.log_capture import standard_error_log
 
@@ -328,10 +328,11 @@ def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:
     Raises:
         UsageError: its files cannot be used.
     """
-    if settings.certificate_directory is None:
+    directory = settings.certificate_directory
+    if directory is None:
         return None
     try:
-        return TlsFiles(settings.certificate_directory, log=log)
+        return TlsFiles(directory / CERTIFICATE, directory / KEY, log=log)
     except TlsFilesError as error:
         raise UsageError(f"--certs: {error}") from None
 

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from kube.kubeconfig import InvalidKubeconfig, context_namespace
-from kube.kubeconfig_login import Headers, Login, log_in
+from kube.errors import AccessError
+from kube.kubeconfig import context_namespace
+from kube.kubeconfig_login import Headers, Login, client_context, log_in
 from service.file_watch import FileWatch
+
+__all__ = ["Access", "AccessError", "InCluster", "KubeConfig", "Route", "find_access"]
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
-
-
-class AccessError(ValueError):
-    """No access to an API server is configured; the message is one line that says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +80,15 @@ class InCluster:
         host, port = (environment.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
         if not host or not port:
             raise AccessError("not in a cluster: KUBERNETES_SERVICE_HOST and _PORT are not set")
-        self._server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        self.server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        self.route = Route()
         self._token_file, self._ca_file = folder / "token", folder / "ca.crt"
         self._namespace_file = folder / "namespace"
         self._clock = clock
         self._token = _read(self._token_file)
         self._read_at = clock()
         self._ca = FileWatch(self._ca_file)
-        self._trust = _trust_of(str(self._ca_file))
-
-    @property
-    def server(self) -> str:
-        """`https://host:port`."""
-        return self._server
+        self._trust = _trust_of(self._ca_file)
 
     @property
     def namespace(self) -> str:
@@ -104,11 +99,6 @@ class InCluster:
         """
         return _read(self._namespace_file)
 
-    @property
-    def route(self) -> Route:
-        """A direct connection."""
-        return Route()
-
     def trust(self) -> ssl.SSLContext:
         """Return a TLS context that trusts the CA in the current file.
 
@@ -116,7 +106,7 @@ class InCluster:
             AccessError: the file has changed and contains no CA. Raised once; then the last valid CA is used.
         """
         if self._ca.changed():
-            self._trust = _trust_of(str(self._ca_file))
+            self._trust = _trust_of(self._ca_file)
         return self._trust
 
     async def headers(self, *, renewed: bool = False) -> Headers:
@@ -157,7 +147,7 @@ class KubeConfig:
             AccessError: the kubeconfig cannot be read, or its login fails.
         """
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        return cls(where, await _log_in(where, context), context=context)
+        return cls(where, await log_in(where, context), context=context)
 
     @property
     def server(self) -> str:
@@ -171,10 +161,7 @@ class KubeConfig:
         Raises:
             AccessError: it is not the name of a namespace.
         """
-        try:
-            return context_namespace(self._login.context)
-        except InvalidKubeconfig as error:
-            raise AccessError(str(error)) from None
+        return context_namespace(self._login.context)
 
     @property
     def route(self) -> Route:
@@ -192,7 +179,7 @@ class KubeConfig:
             AccessError: the kubeconfig is missing, or its login fails.
         """
         if renewed:
-            self._login = await _log_in(self._where, self._context)
+            self._login = await log_in(self._where, self._context)
         return self._login.headers
 
 
@@ -209,21 +196,11 @@ async def find_access(kubeconfig: str | None = None, context: str | None = None)
     return await KubeConfig.load(kubeconfig, context)
 
 
-async def _log_in(where: str, context: str | None) -> Login:
+def _trust_of(ca_file: Path) -> ssl.SSLContext:
     try:
-        return await log_in(where, context)
-    except InvalidKubeconfig as error:
-        raise AccessError(str(error)) from None
-
-
-def _trust_of(ca_file: str) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
+        return client_context(cafile=ca_file)
     except OSError as error:
         raise AccessError(f"{ca_file}: CA certificate: {error.strerror or error}") from None
-    # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
 
 
 def _read(file: Path) -> str:

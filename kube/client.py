@@ -5,7 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -65,6 +65,24 @@ class DryRunResponse:
     body: bytes
     warnings: tuple[str, ...]
     """The texts of the headers `Warning`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One request, without the caller's credentials."""
+
+    method: str
+    path: str
+    _: KW_ONLY
+    limit: aiohttp.ClientTimeout
+    headers: Mapping[str, str]
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    answer_seconds: float | None = None
+    """Time limit for the head of the answer; None if `limit` is enough."""
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
 
 
 class KubeClient:
@@ -138,14 +156,11 @@ class KubeClient:
             Unreachable: there is no valid answer.
             kube.access.AccessError: there are no credentials.
         """
+        headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         limit = aiohttp.ClientTimeout(total=seconds)
-        headers = {"Accept": accept}
-        if body is not None:
-            headers["Content-Type"] = content_type
-        async with self._open(
-            method, path, params=params, headers=headers, body=body, limit=limit
-        ) as response:
-            return await _bounded_body(response, f"{method} {path}", _LONGEST_ANSWER)
+        sent = _Request(method, path, params=params or {}, headers=headers, body=body, limit=limit)
+        async with self._open(sent) as response:
+            return await _bounded_body(response, sent, _LONGEST_ANSWER)
 
     async def get(self, path: str, **options: Any) -> bytes:
         """Get one object; raises as `request`."""
@@ -169,26 +184,25 @@ class KubeClient:
             Unreachable: there is no valid response, or it has more than 16 MiB.
             kube.access.AccessError: there are no credentials.
         """
-        request_line = f"POST {path}"
-        async with self._authenticated(
+        sent = _Request(
             "POST",
             path,
             params={"dryRun": "All", "fieldManager": field_manager},
             headers={"Accept": "application/json", "Content-Type": "application/json"},
             body=body,
             limit=aiohttp.ClientTimeout(total=seconds),
-        ) as response:
-            _require_plain(response, request_line)
+        )
+        async with self._answer(sent) as response:
             return DryRunResponse(
                 status=response.status,
                 reason=response.reason or "",
-                body=await _bounded_body(response, request_line, _LONGEST_ANSWER),
+                body=await _bounded_body(response, sent, _LONGEST_ANSWER),
                 warnings=parse_warnings(response.headers.getall("Warning", [])),
             )
 
     async def get_from_pod(
         self, path: str, *, headers: Mapping[str, str] = _NO_HEADERS, seconds: float = _SECONDS
-    ) -> "PodResponse":
+    ) -> PodResponse:
         """Get a path of a pod's port through the API server's proxy.
 
         The response is the pod's and is not trusted: a 401 renews no credentials, and its date is not the
@@ -204,19 +218,17 @@ class KubeClient:
             Unreachable: there is no valid response, or it has more than 16 MiB.
             kube.access.AccessError: there are no credentials.
         """
-        request_line = f"GET {path}"
-        limit = aiohttp.ClientTimeout(total=seconds)
-        with _transport_errors(request_line):
-            sent = _with_identity({"Accept": "*/*", **headers}, await self._access.headers())
-            async with self._send("GET", path, params=None, headers=sent, body=None, limit=limit) as response:
-                _require_plain(response, request_line)
-                longest = _LONGEST_ANSWER if response.status < 300 else _LONGEST_ERROR
-                return PodResponse(
-                    status=response.status,
-                    reason=response.reason or "",
-                    body=await _bounded_body(response, request_line, longest),
-                    date=response.headers.get("Date", ""),
-                )
+        sent = _Request(
+            "GET", path, headers={"Accept": "*/*", **headers}, limit=aiohttp.ClientTimeout(total=seconds)
+        )
+        async with self._answer(sent, is_trusted=False) as response:
+            longest = _LONGEST_ANSWER if response.status < 300 else _LONGEST_ERROR
+            return PodResponse(
+                status=response.status,
+                reason=response.reason or "",
+                body=await _bounded_body(response, sent, longest),
+                date=response.headers.get("Date", ""),
+            )
 
     @contextlib.asynccontextmanager
     async def list_objects(
@@ -236,7 +248,11 @@ class KubeClient:
             ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating; an ApiError
                 with 410 if reading all pages took too long.
         """
-        objects = ObjectList(self, path, params=params or {}, accept=accept)
+        limit = aiohttp.ClientTimeout(
+            total=_PAGE_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
+        )
+        sent = _Request("GET", path, params=params or {}, headers={"Accept": accept}, limit=limit)
+        objects = ObjectList(self._open, sent)
         async with contextlib.aclosing(objects):
             yield objects
 
@@ -257,127 +273,74 @@ class KubeClient:
             kube.errors.Silent: the stream was silent for too long.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
-        async with self._open(
+        sent = _Request(
             "GET", path, params=params, headers={"Accept": accept}, limit=limit, answer_seconds=_SECONDS
-        ) as response:
-            yield _lines(response, f"GET {path}")
-
-    @contextlib.asynccontextmanager
-    async def chunks(
-        self, path: str, *, params: Mapping[str, str], accept: str
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a request; iterating over it yields the bytes of the answer as they arrive.
-
-        Raises as `request`.
-        """
-        request_line = f"GET {path}"
-        limit = aiohttp.ClientTimeout(
-            total=_PAGE_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
         )
-        async with self._open(
-            "GET", path, params=params, headers={"Accept": accept}, limit=limit
-        ) as response:
-            yield _chunks(response, request_line)
+        async with self._open(sent) as response:
+            yield _lines(response, sent)
 
     @contextlib.asynccontextmanager
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None,
-        headers: Mapping[str, str],
-        limit: aiohttp.ClientTimeout,
-        body: bytes | None = None,
-        answer_seconds: float | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _open(self, sent: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open a successful answer; other answers are an ApiError."""
-        request_line = f"{method} {path}"
-        async with self._authenticated(
-            method,
-            path,
-            params=params,
-            headers=headers,
-            limit=limit,
-            body=body,
-            answer_seconds=answer_seconds,
-        ) as response:
-            with _transport_errors(request_line):
-                if response.status >= 300:
-                    raise await _error(response, request_line)
-            _require_plain(response, request_line)
+        async with self._answer(sent) as response:
+            if response.status >= 300:
+                raise await _error(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
 
     @contextlib.asynccontextmanager
-    async def _authenticated(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None,
-        headers: Mapping[str, str],
-        limit: aiohttp.ClientTimeout,
-        body: bytes | None = None,
-        answer_seconds: float | None = None,
+    async def _answer(
+        self, sent: _Request, *, is_trusted: bool = True
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open an answer of any status. After a 401 the request is repeated once with renewed credentials."""
-        async with contextlib.AsyncExitStack() as stack:
-            with _transport_errors(f"{method} {path}"):
-                for is_second in (False, True):
-                    identity = await self._access.headers(renewed=is_second)
-                    async with asyncio.timeout(answer_seconds):
+        """Open an answer of any status; connection errors are `Unreachable` until it is closed.
+
+        Args:
+            sent: the request.
+            is_trusted: whether the answer is the API server's own. After its 401 the request is repeated once
+                with renewed credentials.
+        """
+        route = self._access.route
+        with _transport_errors(sent):
+            async with contextlib.AsyncExitStack() as stack:
+                for renewed in (False, True):
+                    identity = await self._access.headers(renewed=renewed)
+                    async with asyncio.timeout(sent.answer_seconds):
                         response = await stack.enter_async_context(
-                            self._send(
-                                method,
-                                path,
-                                params=params,
-                                headers=_with_identity(headers, identity),
-                                body=body,
-                                limit=limit,
+                            self._session.request(
+                                sent.method,
+                                self._access.server + sent.path,
+                                params=sent.params,
+                                data=sent.body,
+                                headers=_with_identity(sent.headers, identity),
+                                timeout=sent.limit,
+                                ssl=self._access.trust(),
+                                allow_redirects=False,
+                                proxy=route.proxy,
+                                server_hostname=route.server_hostname,
                             )
                         )
-                    if response.status != 401 or is_second:
+                    if response.status != 401 or renewed or not is_trusted:
                         break
                     await stack.aclose()
-            yield response
-
-    def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None,
-        headers: Headers,
-        body: bytes | None,
-        limit: aiohttp.ClientTimeout,
-    ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        route = self._access.route
-        return self._session.request(
-            method,
-            self._access.server + path,
-            params=params,
-            data=body,
-            headers=headers,
-            timeout=limit,
-            ssl=self._access.trust(),
-            allow_redirects=False,
-            proxy=route.proxy,
-            server_hostname=route.server_hostname,
-        )
+                encoding = response.headers.get("Content-Encoding", "identity")
+                if encoding != "identity":
+                    raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
+                yield response
 
 
 class ObjectList:
     """A list that is read object by object; see `KubeClient.list_objects`."""
 
-    def __init__(self, client: KubeClient, path: str, *, params: Mapping[str, str], accept: str) -> None:
+    def __init__(
+        self,
+        open_answer: Callable[[_Request], contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]],
+        first_page: _Request,
+    ) -> None:
         self.resource_version = ""
         """The list's resourceVersion; empty until the list has been read completely."""
-        self._client = client
-        self._path = path
-        self._params = params
-        self._accept = accept
+        self._open_answer = open_answer
+        self._first_page = first_page
         self._objects = self._read()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -389,30 +352,29 @@ class ObjectList:
         await self._objects.aclose()
 
     async def _read(self) -> AsyncGenerator[bytes]:
-        request_line = f"GET {self._path}"
-        params = dict(self._params)
+        page = self._first_page
         loop_yield = LoopYield()
         ends_at = time.monotonic() + _LIST_SECONDS
         while True:
             splitter = ListSplitter()
             try:
-                async with self._client.chunks(self._path, params=params, accept=self._accept) as chunks:
-                    async for chunk in chunks:
+                async with self._open_answer(page) as response:
+                    async for chunk in response.content.iter_any():
                         for item in splitter.feed(chunk):
                             yield item
                             await loop_yield.maybe_yield()
                         await loop_yield.maybe_yield()
                 metadata = splitter.finish()
             except MalformedList as error:
-                raise Unreachable(f"{request_line}: not a list: {error}") from None
+                raise Unreachable(f"{page}: not a list: {error}") from None
             if not metadata.continue_:
                 self.resource_version = metadata.resourceVersion
                 return
             if time.monotonic() > ends_at:
-                raise Unreachable(f"{request_line}: the pages did not end within {_LIST_SECONDS:g} s")
+                raise Unreachable(f"{page}: the pages did not end within {_LIST_SECONDS:g} s")
             # A continue token implies the version; the server refuses a version in addition.
-            params = {name: value for name, value in params.items() if not name.startswith("resourceVersion")}
-            params["continue"] = metadata.continue_
+            params = {k: value for k, value in page.params.items() if not k.startswith("resourceVersion")}
+            page = replace(page, params=params | {"continue": metadata.continue_})
 
 
 def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
@@ -421,31 +383,18 @@ def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
     return *((name, value) for name, value in headers.items() if name.lower() not in names), *identity
 
 
-def _require_plain(response: aiohttp.ClientResponse, request_line: str) -> None:
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise Unreachable(f"{request_line}: unexpected Content-Encoding {one_line(encoding)}")
-
-
-async def _bounded_body(response: aiohttp.ClientResponse, request_line: str, longest: int) -> bytes:
+async def _bounded_body(response: aiohttp.ClientResponse, sent: _Request, longest: int) -> bytes:
     body = bytearray()
-    with _transport_errors(request_line):
-        async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) > longest:
-                raise Unreachable(f"{request_line}: an answer of more than {longest} bytes")
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > longest:
+            raise Unreachable(f"{sent}: an answer of more than {longest} bytes")
     return bytes(body)
 
 
-async def _chunks(response: aiohttp.ClientResponse, request_line: str) -> AsyncIterator[bytes]:
-    with _transport_errors(request_line):
-        async for chunk in response.content.iter_any():
-            yield chunk
-
-
-async def _lines(response: aiohttp.ClientResponse, request_line: str) -> AsyncIterator[list[bytes]]:
+async def _lines(response: aiohttp.ClientResponse, sent: _Request) -> AsyncIterator[list[bytes]]:
     line = bytearray()
-    async for chunk in _chunks(response, request_line):
+    async for chunk in response.content.iter_any():
         lines = []
         start = 0
         while (end := chunk.find(b"\n", start)) >= 0:
@@ -456,19 +405,19 @@ async def _lines(response: aiohttp.ClientResponse, request_line: str) -> AsyncIt
             start = end + 1
         line += chunk[start:]
         if len(line) > _LONGEST_LINE:
-            raise Unreachable(f"{request_line}: a line of more than {_LONGEST_LINE} bytes")
+            raise Unreachable(f"{sent}: a line of more than {_LONGEST_LINE} bytes")
         if lines:
             yield lines
 
 
-async def _error(response: aiohttp.ClientResponse, request_line: str) -> ApiError:
+async def _error(response: aiohttp.ClientResponse, sent: _Request) -> ApiError:
     """Read an error answer: a Status object, or the text of a proxy."""
     text = b""
     while len(text) < _LONGEST_ERROR and (chunk := await response.content.read(_LONGEST_ERROR)):
         text += chunk
     return status_error(
         text,
-        request_line,
+        str(sent),
         http_status=response.status,
         http_reason=response.reason or "",
         retry_after=response.headers.get("Retry-After", ""),
@@ -476,14 +425,14 @@ async def _error(response: aiohttp.ClientResponse, request_line: str) -> ApiErro
 
 
 @contextlib.contextmanager
-def _transport_errors(request_line: str) -> Iterator[None]:
+def _transport_errors(sent: _Request) -> Iterator[None]:
     """Convert connection errors into `Unreachable`, and an answer that falls silent into `Silent`."""
     try:
         yield
     except aiohttp.SocketTimeoutError:
-        raise Silent(f"{request_line}: no data in time") from None
+        raise Silent(f"{sent}: no data in time") from None
     except _TRANSPORT as error:
-        raise Unreachable(f"{request_line}: {_error_text(error)}") from None
+        raise Unreachable(f"{sent}: {_error_text(error)}") from None
 
 
 def _error_text(error: BaseException) -> str:

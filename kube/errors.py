@@ -14,6 +14,10 @@ _USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
 """The words of RBAC's refusals (`endpoints/handlers/responsewriters/errors.go` of k8s.io/apiserver)."""
 
 
+class AccessError(ValueError):
+    """No access to an API server is configured; the message is one line that says what is missing."""
+
+
 class ApiError(Exception):
     """The API server refused a request; the message is one line with the request and the reason."""
 

@@ -52,7 +52,7 @@ async def run_plugin(
         ca: the cluster's certificate authority in PEM; empty for none.
 
     Raises:
-        InvalidKubeconfig: the plugin is incomplete, cannot be started, fails, or prints no credentials. The
+        AccessError: the plugin is incomplete, cannot be started, fails, or prints no credentials. The
             message contains nothing of its standard output.
     """
     command, mode = _check(user, plugin)
@@ -87,7 +87,7 @@ def _check(user: KubeconfigEntry[UserEntry], plugin: ExecEntry) -> tuple[str, bo
     """Return the command, and whether the plugin may read standard input.
 
     Raises:
-        InvalidKubeconfig: a key is missing or has another value than the allowed ones.
+        AccessError: a key is missing or has another value than the allowed ones.
     """
     if not plugin.command:
         raise user.error("exec: command: not set")
@@ -129,7 +129,7 @@ def _status(user: KubeconfigEntry[UserEntry], where: str, plugin: ExecEntry, out
     """Return the credentials of a plugin's output.
 
     Raises:
-        InvalidKubeconfig: they are missing or incomplete.
+        AccessError: they are missing or incomplete.
     """
     try:
         credential = _credential.decode(output)

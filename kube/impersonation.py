@@ -3,14 +3,13 @@
 The form is that of client-go (transport/round_trippers.go, NewImpersonatingRoundTripper).
 """
 
-import string
-from collections.abc import Iterator
 from typing import Final
+from urllib.parse import quote
 
 from kube.kubeconfig import KubeconfigEntry, UserEntry
 
-_TOKEN_BYTES: Final = frozenset((string.ascii_letters + string.digits + "!#$&'*+-.^_`|~").encode())
-"""Bytes of a header's name (RFC 9110, 5.6.2), without the percent sign."""
+_NAME_CHARACTERS: Final = "!#$&'*+-.^_`|~"
+"""Characters of a header's name beside letters and digits (RFC 9110, 5.6.2), without the percent sign."""
 
 
 def is_header_value(text: str) -> bool:
@@ -26,39 +25,30 @@ def impersonation_headers(user: KubeconfigEntry[UserEntry]) -> list[tuple[str, s
     """Return the headers of an impersonation, one for each group and each extra value; empty for none.
 
     Raises:
-        InvalidKubeconfig: `as` is missing, or no header can carry a value.
+        AccessError: `as` is missing, or no header can carry a value.
     """
     values = user.value
-    groups = [group or "" for group in values.as_groups or ()]
-    extra = [(key, value or "") for key, many in (values.as_user_extra or {}).items() for value in many or ()]
     if not values.as_user:
-        if values.as_uid or groups or values.as_user_extra:
+        if values.as_uid or values.as_groups or values.as_user_extra:
             raise user.error("as-uid, as-groups and as-user-extra need as, the user to impersonate")
         return []
-    headers = list(_headers(values.as_user, values.as_uid or "", groups, extra))
-    keys = ["as", *(["as-uid"] if values.as_uid else []), *["as-groups"] * len(groups)]
-    keys += ["as-user-extra"] * len(extra)
-    for key, (_, value) in zip(keys, headers, strict=True):
+    headers = [("as", "Impersonate-User", values.as_user)]
+    if values.as_uid:
+        headers.append(("as-uid", "Impersonate-Uid", values.as_uid))
+    headers += [("as-groups", "Impersonate-Group", group or "") for group in values.as_groups or ()]
+    headers += [
+        ("as-user-extra", f"Impersonate-Extra-{_escaped(name)}", value or "")
+        for name, extra in (values.as_user_extra or {}).items()
+        for value in extra or ()
+    ]
+    for key, _, value in headers:
         if not is_header_value(value):
             raise user.error(f"{key}: a line break or another character that no header can carry")
         if value != value.strip(" \t"):  # HTTP/1.1 drops them, and the API server would see another user
             raise user.error(f"{key}: a blank at the beginning or end of a value")
-    return headers
+    return [(header, value) for _, header, value in headers]
 
 
-def _headers(
-    name: str, uid: str, groups: list[str], extra: list[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    yield "Impersonate-User", name
-    if uid:
-        yield "Impersonate-Uid", uid
-    for group in groups:
-        yield "Impersonate-Group", group
-    for key, value in extra:
-        yield f"Impersonate-Extra-{_escaped(key)}", value
-
-
-def _escaped(key: str) -> str:
+def _escaped(name: str) -> str:
     """Return a key of `as-user-extra` as part of a header's name: percent-encoded and in lower case."""
-    encoded = key.encode(errors="replace")
-    return "".join(chr(byte) if byte in _TOKEN_BYTES else f"%{byte:02X}" for byte in encoded).lower()
+    return quote(name, safe=_NAME_CHARACTERS, errors="replace").lower()

@@ -9,7 +9,7 @@ import binascii
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -17,15 +17,12 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Struct
 
+from kube.errors import AccessError
 from service.text import listed, one_line, quoted
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TYPE_ERROR: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `([^`]+)`)?")
 _PROXY_SCHEMES: Final = ("http", "https")
-
-
-class InvalidKubeconfig(ValueError):
-    """A kubeconfig that gives no access; the message is one line without secrets."""
 
 
 class ClusterEntry(Struct, frozen=True, rename="kebab"):
@@ -86,23 +83,24 @@ class ContextEntry(Struct, frozen=True):
     namespace: str | None = None
 
 
-class _NamedCluster(Struct, frozen=True):
+class _Named(Struct, frozen=True):
     name: str = ""
+
+
+class _NamedCluster(_Named, frozen=True):
     cluster: ClusterEntry | None = None
 
 
-class _NamedUser(Struct, frozen=True):
-    name: str = ""
+class _NamedUser(_Named, frozen=True):
     user: UserEntry | None = None
 
 
-class _NamedContext(Struct, frozen=True):
-    name: str = ""
+class _NamedContext(_Named, frozen=True):
     context: ContextEntry | None = None
 
 
-class _File(Struct, frozen=True):
-    current_context: str | None = msgspec.field(name="current-context", default=None)
+class _File(Struct, frozen=True, rename="kebab"):
+    current_context: str | None = None
     clusters: list[_NamedCluster] | None = None
     users: list[_NamedUser] | None = None
     contexts: list[_NamedContext] | None = None
@@ -122,9 +120,9 @@ class KubeconfigEntry(Generic[T]):
     """The file that holds the entry; its folder is the base of relative paths."""
     value: T
 
-    def error(self, problem: str) -> InvalidKubeconfig:
+    def error(self, problem: str) -> AccessError:
         """Return the error with the place of the entry before the problem."""
-        return InvalidKubeconfig(f"{self.file}: {self.kind} {quoted(self.name)}: {problem}")
+        return AccessError(f"{self.file}: {self.kind} {quoted(self.name)}: {problem}")
 
     def path(self, text: str) -> Path:
         """Return a path of the entry; a relative one begins in the folder of the file."""
@@ -134,7 +132,7 @@ class KubeconfigEntry(Generic[T]):
         """Return the content of a file that a key of the entry names.
 
         Raises:
-            InvalidKubeconfig: the file cannot be read.
+            AccessError: the file cannot be read.
         """
         try:
             return self.path(text).read_bytes()
@@ -146,7 +144,7 @@ class KubeconfigEntry(Generic[T]):
         """Return the content of a pair of keys: `key` with a path, or `key-data` with base64; empty for none.
 
         Raises:
-            InvalidKubeconfig: both are set, the file cannot be read, or the text is not base64.
+            AccessError: both are set, the file cannot be read, or the text is not base64.
         """
         if path and encoded:
             raise self.error(f"{key} and {key}-data are both set; only one is allowed")
@@ -177,44 +175,37 @@ def read_kubeconfig(where: str, context: str | None = None) -> SelectedContext:
         context: name of the context; None uses the current one.
 
     Raises:
-        InvalidKubeconfig: there is no file, a file cannot be read, or the context is incomplete.
+        AccessError: there is no file, a file cannot be read, or the context is incomplete.
     """
     files = [(path, _read_file(path)) for path in _existing_files(where)]
     if not files:
-        raise InvalidKubeconfig(f"{one_line(where)}: no such kubeconfig")
-    contexts = _merge("context", [(path, _named(path, "contexts", file.contexts)) for path, file in files])
-    clusters = _merge("cluster", [(path, _named(path, "clusters", file.clusters)) for path, file in files])
-    users = _merge("user", [(path, _named(path, "users", file.users)) for path, file in files])
+        raise AccessError(f"{one_line(where)}: no such kubeconfig")
+    contexts = _entries(files, "context", ContextEntry)
+    clusters = _entries(files, "cluster", ClusterEntry)
+    users = _entries(files, "user", UserEntry)
     name = context or next((file.current_context for _, file in files if file.current_context), None)
     if not name:
-        raise InvalidKubeconfig(f"{one_line(where)}: no current-context, and no context was given")
+        raise AccessError(f"{one_line(where)}: no current-context, and no context was given")
     if name not in contexts:
         known = f"; contexts: {listed(contexts)}" if contexts else ""
-        raise InvalidKubeconfig(f"{one_line(where)}: no context {quoted(name)}{known}")
+        raise AccessError(f"{one_line(where)}: no context {quoted(name)}{known}")
     chosen = contexts[name]
-    entry = chosen.value or ContextEntry()
-    if not entry.cluster:
+    cluster, user = chosen.value.cluster, chosen.value.user
+    if not cluster:
         raise chosen.error("cluster: not set")
-    if entry.cluster not in clusters:
-        raise chosen.error(f"cluster: no cluster {quoted(entry.cluster)}")
-    if entry.user and entry.user not in users:
-        raise chosen.error(f"user: no user {quoted(entry.user)}")
-    cluster = clusters[entry.cluster]
-    user = users.get(entry.user) if entry.user else None
-    return SelectedContext(
-        context=replace(chosen, value=entry),
-        cluster=replace(cluster, value=cluster.value or ClusterEntry()),
-        user=KubeconfigEntry("user", "", chosen.file, UserEntry())
-        if user is None
-        else replace(user, value=user.value or UserEntry()),
-    )
+    if cluster not in clusters:
+        raise chosen.error(f"cluster: no cluster {quoted(cluster)}")
+    if user and user not in users:
+        raise chosen.error(f"user: no user {quoted(user)}")
+    no_user = KubeconfigEntry("user", "", chosen.file, UserEntry())
+    return SelectedContext(chosen, clusters[cluster], users[user] if user else no_user)
 
 
 def context_namespace(context: KubeconfigEntry[ContextEntry]) -> str:
     """Return the namespace of a context; `default` if it names none.
 
     Raises:
-        InvalidKubeconfig: it is not the name of a namespace.
+        AccessError: it is not the name of a namespace.
     """
     name = context.value.namespace or "default"
     if not _NAMESPACE.fullmatch(name):
@@ -228,7 +219,7 @@ def server_url(cluster: KubeconfigEntry[ClusterEntry]) -> str:
     An address without a scheme means HTTP, as for kubectl.
 
     Raises:
-        InvalidKubeconfig: the server is not set, or is no URL of HTTP or HTTPS.
+        AccessError: the server is not set, or is no URL of HTTP or HTTPS.
     """
     server = cluster.value.server
     allowed = "allowed: https://HOST:PORT"
@@ -250,7 +241,7 @@ def proxy_url(cluster: KubeconfigEntry[ClusterEntry]) -> str | None:
     """Return the URL of the proxy; None for a direct connection.
 
     Raises:
-        InvalidKubeconfig: it is no URL of an HTTP proxy. The message quotes its scheme only, because the URL
+        AccessError: it is no URL of an HTTP proxy. The message quotes its scheme only, because the URL
             can contain a password.
     """
     url = cluster.value.proxy_url
@@ -297,24 +288,24 @@ def _read_file(path: Path) -> _File:
     """Read one file.
 
     Raises:
-        InvalidKubeconfig: the file cannot be read, is not YAML, or has a value of a wrong type.
+        AccessError: the file cannot be read, is not YAML, or has a value of a wrong type.
     """
     import yaml  # noqa: PLC0415 - for a kubeconfig only, since a service in a cluster has none
 
     try:
         document = yaml.safe_load(path.read_bytes())
     except OSError as error:
-        raise InvalidKubeconfig(f"{path}: {error.strerror}") from None
+        raise AccessError(f"{path}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
-        raise InvalidKubeconfig(f"{path}: not YAML{_place(error)}") from None
+        raise AccessError(f"{path}: not YAML{_place(error)}") from None
     if document is None:
         return _File()
     if not isinstance(document, dict):
-        raise InvalidKubeconfig(f"{path}: not a kubeconfig")
+        raise AccessError(f"{path}: not a kubeconfig")
     try:
         return msgspec.convert(document, _File)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise InvalidKubeconfig(f"{path}: {_type_error(error)}") from None
+        raise AccessError(f"{path}: {_type_error(error)}") from None
 
 
 def _place(error: Exception) -> str:
@@ -331,25 +322,19 @@ def _type_error(error: Exception) -> str:
     return f"{where or 'the document'}: has the type {got}, expected {expected}"
 
 
-def _named(path: Path, key: str, entries: Sequence[Any] | None) -> dict[str, Any]:
-    """Return the entries of a list by name.
+def _entries(files: Sequence[tuple[Path, _File]], kind: str, type_: type[T]) -> dict[str, KubeconfigEntry[T]]:
+    """Return the entries of a kind in all files by name; the first file with a name counts.
 
     Raises:
-        InvalidKubeconfig: two entries of the file have the same name.
+        AccessError: two entries of a file have the same name.
     """
-    kind = key.removesuffix("s")
-    by_name: dict[str, Any] = {}
-    for entry in entries or ():
-        if entry.name in by_name:
-            raise InvalidKubeconfig(f"{path}: {key}: the name {quoted(entry.name)} occurs twice")
-        by_name[entry.name] = getattr(entry, kind)
-    return by_name
-
-
-def _merge(kind: str, files: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, KubeconfigEntry[Any]]:
-    """Merge the entries of all files; the first file with a name counts."""
-    merged: dict[str, KubeconfigEntry[Any]] = {}
-    for path, entries in files:
-        for name, value in entries.items():
-            merged.setdefault(name, KubeconfigEntry(kind, name, path, value))
-    return merged
+    entries: dict[str, KubeconfigEntry[T]] = {}
+    for path, file in files:
+        names: set[str] = set()
+        for entry in getattr(file, f"{kind}s") or ():
+            if entry.name in names:
+                raise AccessError(f"{path}: {kind}s: the name {quoted(entry.name)} occurs twice")
+            names.add(entry.name)
+            value = getattr(entry, kind) or type_()
+            entries.setdefault(entry.name, KubeconfigEntry(kind, entry.name, path, value))
+    return entries

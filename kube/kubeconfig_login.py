@@ -51,6 +51,14 @@ class _Credentials:
     """The key of the kubeconfig from which the certificate came, for messages."""
 
 
+def client_context(**trusted: Any) -> ssl.SSLContext:
+    """Return a client's TLS context; arguments and errors as `ssl.create_default_context`."""
+    context = ssl.create_default_context(**trusted)
+    # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 async def log_in(where: str, context: str | None = None) -> Login:
     """Read a kubeconfig and log in.
 
@@ -59,7 +67,7 @@ async def log_in(where: str, context: str | None = None) -> Login:
         context: see `read_kubeconfig`.
 
     Raises:
-        InvalidKubeconfig: the kubeconfig is incomplete or wrong, or a credential plugin fails.
+        AccessError: the kubeconfig is incomplete or wrong, or a credential plugin fails.
     """
     selected = read_kubeconfig(where, context)
     cluster, user = selected.cluster, selected.user
@@ -93,7 +101,7 @@ async def _credentials(selected: SelectedContext, ca: bytes) -> _Credentials:
     """Return the user's credentials. A token or password takes precedence over plugins, as for client-go.
 
     Raises:
-        InvalidKubeconfig: they are incomplete or contradictory, or a plugin fails.
+        AccessError: they are incomplete or contradictory, or a plugin fails.
     """
     user, values = selected.user, selected.user.value
     certificate = user.data("client-certificate", values.client_certificate, values.client_certificate_data)
@@ -124,7 +132,7 @@ def _static_authorization(user: KubeconfigEntry[UserEntry]) -> str:
     """Return the header of a token or a password; empty if the user has none.
 
     Raises:
-        InvalidKubeconfig: the file of the token cannot be read, or no header can carry the token.
+        AccessError: the file of the token cannot be read, or no header can carry the token.
     """
     values = user.value
     if values.token_file:
@@ -145,7 +153,7 @@ def _bearer(user: KubeconfigEntry[UserEntry], where: str, token: str) -> str:
     """Return the header of a token.
 
     Raises:
-        InvalidKubeconfig: no header can carry the token; the message does not contain it.
+        AccessError: no header can carry the token; the message does not contain it.
     """
     lines = len(token.splitlines())
     if lines > 1:
@@ -159,7 +167,7 @@ async def _provided_token(user: KubeconfigEntry[UserEntry], provider: Mapping[st
     """Return the header of an `auth-provider`, whose token kubernetes-asyncio reads and renews.
 
     Raises:
-        InvalidKubeconfig: the provider is unknown, incomplete, or issues no usable token.
+        AccessError: the provider is unknown, incomplete, or issues no usable token.
     """
     name = provider.get("name")
     if name not in _AUTH_PROVIDERS:
@@ -191,18 +199,16 @@ def _trust(cluster: KubeconfigEntry[ClusterEntry], ca: bytes, *, is_insecure: bo
     """Return a TLS context that trusts the certificate authority; the system's ones if it is empty.
 
     Raises:
-        InvalidKubeconfig: the certificate authority is not PEM, or is set although nothing is verified.
+        AccessError: the certificate authority is not PEM, or is set although nothing is verified.
     """
     if ca and is_insecure:
         raise cluster.error(
             "certificate-authority and insecure-skip-tls-verify are both set; only one is allowed"
         )
     try:
-        context = ssl.create_default_context(cadata=ca.decode("ascii", errors="replace") or None)
+        context = client_context(cadata=ca.decode("ascii", errors="replace") or None)
     except (OSError, ValueError):
         raise cluster.error("certificate-authority: CA certificate: no certificate in PEM") from None
-    # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if is_insecure:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
@@ -212,7 +218,7 @@ def _check_server_name(cluster: KubeconfigEntry[ClusterEntry], context: ssl.SSLC
     """Raise if Python's TLS cannot use `tls-server-name`, which would end each connection otherwise.
 
     Raises:
-        InvalidKubeconfig: the name is no host name.
+        AccessError: the name is no host name.
     """
     name = cluster.value.tls_server_name
     try:
@@ -228,7 +234,7 @@ def _add_certificate(
     """Load the client certificate into the TLS context.
 
     Raises:
-        InvalidKubeconfig: certificate and key are not PEM, do not match, or the key has a pass phrase.
+        AccessError: certificate and key are not PEM, do not match, or the key has a pass phrase.
     """
     if not credentials.certificate:
         return

@@ -5,7 +5,8 @@ The whole state arrives as the initial events of a watch (the watch-list API, on
 the decoded objects and one raw object.
 
 The watch recovers from expired resourceVersions (410), expired tokens, errors that are not JSON, streams that
-close at once or fall silent, and long outages. One object that cannot be decoded is skipped.
+close at once or fall silent, and long outages. Of an object that cannot be decoded, the last readable version
+stays.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from kube.errors import ApiError, Silent, Unreachable
 from kube.watch_events import ObjectMetadata, UnreadableObject, read_event, read_metadata
 from service.backoff import JITTER_DOWN, Backoff
 from service.tasks import LoopYield
+from service.text import MALFORMED, one_line
 
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -109,11 +111,12 @@ class Watch(Generic[T]):
         Args:
             client: for the API server.
             resource: the resource to follow.
-            read: decodes an object's JSON; returns None to omit the object. It must not raise.
+            read: decodes an object's JSON; returns None to omit the object. It raises ValueError, or an error
+                of msgspec, if it cannot decode the object, whose last readable version then stays.
             on_change: called with all objects after the whole state has been read, and once for each batch of
                 changes.
             on_trouble: called with one line when the problem changes, and with "" when it is resolved.
-            on_unreadable: called with one line for each object that cannot be decoded and is skipped.
+            on_unreadable: called with one line for each version of an object that cannot be decoded.
             clock: monotonic seconds.
             wall_clock: Unix seconds.
             timing: time limits; None uses the defaults.
@@ -122,7 +125,7 @@ class Watch(Generic[T]):
         self.restarts: Counter[str] = Counter()
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
         self.unreadable = 0
-        """Number of objects that could not be decoded and were skipped."""
+        """Number of objects whose name could not be decoded, so that they were skipped."""
         self.objects: dict[Key, T] = {}
         self.is_synced = False
         """Whether the whole state has been read at least once."""
@@ -197,11 +200,11 @@ class Watch(Generic[T]):
         try:
             await self._follow()
         except ApiError as error:
+            if error.status in (_GONE, _TOO_NEW) and not self._version:
+                self._oldest = ""
             if error.status == _GONE:
                 self._version = ""
                 return _End("gone", str(error))
-            if error.status == _TOO_NEW and not self._version:
-                self._oldest = ""
             return _End(str(error.status or "error"), str(error), error.retry_after or 0.0)
         except Silent as error:
             # Only a dead connection is silent longer than the API server keeps the watch open.
@@ -241,21 +244,16 @@ class Watch(Generic[T]):
         params = dict(self.resource.params)
         if self._oldest:
             params |= {"resourceVersion": self._oldest, "resourceVersionMatch": "NotOlderThan"}
-        try:
-            async with self._client.list_objects(
-                self.resource.path, params=params, accept=self.resource.accept
-            ) as listed:
-                async for item in listed:
-                    try:
-                        metadata = read_metadata(item, self._request_line)
-                    except UnreadableObject as error:
-                        self._skip(error)
-                    else:
-                        self._put(objects, metadata, item)
-        except ApiError as error:
-            if error.status in (_GONE, _TOO_NEW):
-                self._oldest = ""
-            raise
+        async with self._client.list_objects(
+            self.resource.path, params=params, accept=self.resource.accept
+        ) as listed:
+            async for item in listed:
+                try:
+                    metadata = read_metadata(item, self._request_line)
+                except UnreadableObject as error:
+                    self._skip(error)
+                else:
+                    self._put(objects, metadata, item)
         self._require_readable(objects, unreadable)
         self._record_contact()
         self._replace(objects, listed.resource_version)
@@ -366,9 +364,13 @@ class Watch(Generic[T]):
                 self._on_change(self.objects)
 
     def _put(self, objects: dict[Key, T], metadata: ObjectMetadata, item: bytes | None) -> None:
-        """Add or replace an object, or remove it if `item` is None."""
+        """Add or replace an object, or remove it if `item` is None; keep it if `item` cannot be decoded."""
         key = (metadata.namespace, metadata.name)
-        value = None if item is None else self._read(item)
+        try:
+            value = None if item is None else self._read(item)
+        except (ValueError, *MALFORMED) as error:
+            self._on_unreadable(one_line(str(error)))
+            value = self.objects.get(key)
         if value is None:
             objects.pop(key, None)
         else:

@@ -167,12 +167,12 @@ def _positive(text: str) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here, because explain needs neither a server nor cryptography and starts three times as fast.
-    from certs.directory import CertificateError  # noqa: PLC0415
     from kube.access import AccessError  # noqa: PLC0415
     from service.http.listeners import Address  # noqa: PLC0415
     from service.http.tls_files import TlsFilesError  # noqa: PLC0415
     from service.log_capture import standard_error_log  # noqa: PLC0415
     from webhook.serve import Settings, serve  # noqa: PLC0415
+    from webhook.server.tls import CertificateError  # noqa: PLC0415
 
     certificates = parse_certificate_options(arguments)
     addresses = []

@@ -17,7 +17,7 @@ from service.descriptors import descriptors_for_connections
 from service.http.authentication import Authentication
 from service.http.listeners import Address
 from service.http.page_server import PortSecurity
-from service.http.tls_files import TlsFiles
+from service.http.tls_files import CERTIFICATE, KEY, TlsFiles
 from service.log import WARNING, JsonLog
 from service.version import version
 from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
@@ -77,7 +77,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         webhook.namespaces.documents.PoliciesError: the policies cannot be read.
         kube.access.AccessError: a cluster is needed, such as for policies or CA, and no access to it is
             configured.
-        certs.directory.CertificateError: there is no usable certificate.
+        webhook.server.tls.CertificateError: there is no usable certificate.
         service.http.tls_files.TlsFilesError: the certificate of the ops port cannot be used.
         OSError: an address cannot be listened on.
     """
@@ -95,7 +95,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         policies = opened.source
         certificate = await _certificate(settings, cluster, metrics, log)
         directory = settings.ops_certificate_directory
-        tls = TlsFiles(directory, log=log) if directory else None
+        tls = TlsFiles(directory / CERTIFICATE, directory / KEY, log=log) if directory else None
         publishing = await _publishing(settings, cluster, opened, metrics, log)
         security = PortSecurity(
             authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None

@@ -15,7 +15,6 @@ from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.lookups import Fetcher, FetchTiming, Kind, ObjectRef
-from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.related import CONFIG_MAPS, NAMESPACES, NODES, ConfigMapRefs, namespace_ref
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
@@ -216,12 +215,8 @@ class ClusterPods:
             ended_uids=self._ended.without({pod.uid for pod in pods}),
         )
 
-    def _read(self, data: bytes) -> NodePod | None:
-        try:
-            pod = read_pod(data)
-        except ObjectError as error:
-            self._log_unreadable(str(error))
-            return None
+    def _read(self, data: bytes) -> NodePod:
+        pod = read_pod(data)
         self._ended.add((pod.uid,))
         return pod
 

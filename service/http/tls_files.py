@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -18,17 +19,37 @@ class TlsFilesError(ValueError):
 
 
 class TlsFiles:
-    """The TLS context of `tls.crt` and `tls.key` in a directory, as a mounted Secret has them."""
+    """The TLS context of a certificate and its key, as a mounted Secret has them."""
 
-    def __init__(self, directory: Path, *, log: JsonLog) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        log: JsonLog,
+        check: Callable[[], Mapping[str, str]] = dict,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
         """Read the files.
+
+        Args:
+            certificate: PEM file of the certificate, which its chain may follow.
+            key: PEM file of the unencrypted key.
+            log: the log.
+            check: called before a pair is served; returns fields for the log, or raises OSError or ValueError
+                to refuse the pair.
+            on_failure: called once for each problem of changed files.
 
         Raises:
             TlsFilesError: they cannot be used.
         """
-        self._certificate, self._key = directory / CERTIFICATE, directory / KEY
+        self._certificate, self._key = certificate, key
         self._log = log
-        self._files = FileWatch(self._certificate, self._key)
+        self._check = check
+        self._on_failure = on_failure
+        self._fields: Mapping[str, str] = {}
+        """Log fields of the last pair that was read."""
+        self._files = FileWatch(certificate, key)
         self._reload_problem = ""
         """Why the current content of the files was not loaded; empty if it was."""
         self._serving = ReplaceableContext(self._load)
@@ -39,7 +60,11 @@ class TlsFiles:
         return self._serving.outer
 
     async def run(self) -> None:
-        """Reload changed files until cancelled; an invalid pair never replaces a valid one."""
+        """Reload changed files until cancelled; an invalid pair never replaces a valid one.
+
+        A pair that could not be loaded is tried again even if it has not changed, because it may become valid
+        later.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
             is_new = await asyncio.to_thread(self._files.changed)
@@ -50,6 +75,7 @@ class TlsFiles:
             except TlsFilesError as error:
                 if str(error) != self._reload_problem:
                     self._reload_problem = str(error)
+                    self._on_failure()
                     self._log(
                         "certificate not reloaded, keeping the last valid one",
                         ERROR,
@@ -57,15 +83,21 @@ class TlsFiles:
                     )
             else:
                 self._reload_problem = ""
-                self._log("certificate reloaded", certificate=str(self._certificate))
+                self._log("certificate reloaded", certificate=str(self._certificate), **self._fields)
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
             # Without a password function OpenSSL asks for an encrypted key's password on the terminal.
             context.load_cert_chain(self._certificate, self._key, password=lambda: b"")
-        except OSError as error:  # `ssl.SSLError` too
-            if isinstance(error, ssl.SSLError):
-                problem = "no PEM certificate with its unencrypted key"
-            else:
-                problem = error.strerror or str(error)
-            raise TlsFilesError(f"{self._certificate} and {self._key}: {problem}") from None
+            self._fields = self._check()
+        except ssl.SSLError as error:
+            is_other_key = error.reason == "KEY_VALUES_MISMATCH"
+            problem = "not a pair" if is_other_key else "no PEM certificate with its unencrypted key"
+            raise self._error(problem) from None
+        except OSError as error:
+            raise self._error(error.strerror or str(error)) from None
+        except ValueError as error:
+            raise TlsFilesError(f"{self._certificate}: {error}") from None
+
+    def _error(self, problem: str) -> TlsFilesError:
+        return TlsFilesError(f"{self._certificate} and {self._key}: {problem}")

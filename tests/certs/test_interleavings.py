@@ -210,7 +210,7 @@ def test_the_rotation_survives_a_clock_that_jumps_by_years_and_back(years: int) 
             assert participant.leaf is not None
             certificate = participant.leaf.pair.certificate
             assert certificate.not_valid_before_utc <= world.now < certificate.not_valid_after_utc
-            assert participant.leaf.issuer.signed(certificate)
+            certificate.verify_directly_issued_by(participant.leaf.issuer.pair.certificate)
             assert der(participant.leaf.issuer.pair.certificate_pem) in see(world.bundles[-1][1])
             assert participant.leaf.issuer == participant.ring.current == participants[0].ring.current  # type: ignore[union-attr]
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from certs.directory import ensure
+from certs.directory import create_if_missing
 from tests.support import grafana, known_metrics
 from tests.support.agent_process import agent
 from tests.support.grafana import NAMES, Dashboard
@@ -212,8 +212,8 @@ def address_of(url: str) -> str:
 def webhook(folder: Path) -> Iterator[str]:
     """Run a webhook under a steady load of reviews; yield the address of its metrics."""
     (folder / "policies.yaml").write_text(POLICIES)
-    files = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
-    command = f"-m webhook serve --policies {folder}/policies.yaml --tls-cert {files.certificate} --tls-key {files.key}"
+    create_if_missing(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    command = f"-m webhook serve --policies {folder}/policies.yaml --tls-cert {folder}/tls/tls.crt --tls-key {folder}/tls/tls.key"
     ports = "--listen 127.0.0.1:0 --ops-listen 127.0.0.1:0"
     log = folder / "webhook.log"
     with log.open("wb") as stream:

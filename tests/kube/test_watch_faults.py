@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from dataclasses import replace
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -22,6 +23,11 @@ from tests.support.api_server import (
     streams,
 )
 from tests.support.watches import QUICK, running, until
+
+
+class Colour(msgspec.Struct):
+    colour: str
+
 
 GONE = status_object(410, "Expired", "too old resource version: 1 (5)")
 
@@ -196,6 +202,26 @@ async def test_an_object_that_cannot_be_decoded_is_skipped_and_counted_and_the_w
         await until(lambda: len(server.watch_requests) == 2)
         assert server.watch_requests[1].query["resourceVersion"] == "9"
         assert run.troubles == []
+
+
+async def test_the_last_readable_version_of_an_object_stays(server: ApiServer, client: KubeClient) -> None:
+    def read(item: bytes) -> str:
+        return msgspec.json.decode(item, type=Colour).colour
+
+    lines: list[str] = []
+    server.answers = [
+        lists(pod("a", colour="red"), pod("b", colour=5), version=3),
+        streams(event("MODIFIED", pod("a", 4, colour=5)), event("ADDED", pod("c", 5, colour="blue"))),
+        streams(event("ERROR", GONE)),
+        lists(pod("a", colour=5), pod("b", colour="green"), version=9),
+        streams(event("DELETED", pod("a", 10, colour=5))),
+    ]
+    async with running(client, read=read, on_unreadable=lines.append) as run:
+        await until(lambda: run.watch.objects == {("team-a", "a"): "red", ("team-a", "c"): "blue"})
+        await until(lambda: run.watch.objects == {("team-a", "b"): "green"})
+    assert {"a", "b"} in run.changes
+    assert lines == ["Expected `str`, got `int` - at `$.colour`"] * 3
+    assert run.troubles == []
 
 
 @pytest.mark.parametrize("levels", [990, 3000, 9900])

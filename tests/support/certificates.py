@@ -1,5 +1,6 @@
 """Certificates for loopback servers and their clients."""
 
+import io
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from certs.authority import Authority, KeyPair
+from certs.directory import create_if_missing
+from service.http.tls_files import TlsFiles
+from service.log import JsonLog
 
 A_DAY = timedelta(days=1)
 
@@ -29,6 +33,12 @@ def serving_context(
         context.load_verify_locations(cadata=authority.pair.certificate_pem.decode())
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def directory_context(directory: Path) -> ssl.SSLContext:
+    """Create certificates for this machine in a directory, and return a server's TLS context of them."""
+    create_if_missing(directory, ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+    return TlsFiles(directory / "tls.crt", directory / "tls.key", log=JsonLog(io.BytesIO())).context
 
 
 def client_pair(authority: Authority, user: str, *groups: str) -> KeyPair:

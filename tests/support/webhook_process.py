@@ -12,13 +12,12 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, cast
 
-from certs.directory import ensure, load_pair
 from service.http.listeners import Address
 from service.log import JsonLog
+from tests.support.certificates import directory_context
 from tests.support.pods import gpu_container, pod
 from tests.support.webhook_server import POLICIES, review_of
 from webhook.certificates.files import FileSettings
@@ -29,7 +28,6 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.serve import Settings, serve
 from webhook.server.admission_server import ADMISSION_CONNECTIONS
 from webhook.server.server import PortLimits, Server
-from webhook.server.tls import ServingContext
 
 ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_SECONDS = 45.0
@@ -264,10 +262,9 @@ async def serving(
     folder: Path, policies: PolicySource, *, log_to: io.BytesIO | None = None, **limits: Any
 ) -> AsyncIterator[Live]:
     """Run a server in this process with any policy source and limits."""
-    served = ensure(folder / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     metrics, stream = Metrics(), log_to or io.BytesIO()
     metrics.show_policies(policies.all)
-    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    context = directory_context(folder / "tls")
     server = Server(
         policies=policies,
         rules=Rules,
@@ -276,7 +273,7 @@ async def serving(
         **limits,
     )
     ops = await server.open_ops(ANY_PORT)
-    admission = await server.open_admission(ANY_PORT, context.outer)
+    admission = await server.open_admission(ANY_PORT, context)
     live = Live(
         admission=admission, ops=ops, trust=trust_of(folder / "tls"), read_log=stream.getvalue, server=server
     )
@@ -294,7 +291,7 @@ async def running(folder: Path, policies: Path | None = None, **settings: Any) -
         policies = folder / "policies.yaml"
         policies.write_text(POLICIES)
     stream, interval = io.BytesIO(), sys.getswitchinterval()
-    certificates = settings.pop("certificates", FileSettings(directory=folder / "tls"))
+    certificates = settings.pop("certificates", FileSettings.in_directory(folder / "tls"))
     serve_settings = Settings(
         policies=policies, rules=Rules(), certificates=certificates, listen=ANY_PORT, ops_listen=ANY_PORT, **settings
     )  # fmt: skip

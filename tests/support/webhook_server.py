@@ -6,21 +6,19 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
 
-from certs.directory import ensure, load_pair
 from service.http.listeners import Address
 from service.log import JsonLog
+from tests.support.certificates import directory_context
 from webhook.metrics import Metrics
 from webhook.namespaces.files import FilePolicies
 from webhook.policy.decide import Rules
 from webhook.server.server import Server
-from webhook.server.tls import ServingContext
 
 if TYPE_CHECKING:
     from tests.support.webhook_process import HeldPolicies, Live
@@ -108,16 +106,15 @@ async def running_webhook(tmp_path: Path, rules: Rules = DEFAULT_RULES) -> Async
     """Serve the policies of this module with an administrator's settings."""
     (tmp_path / "policies.yaml").write_text(POLICIES)
     policies = FilePolicies(tmp_path / "policies.yaml", default_mode=rules.default_mode)
-    served = ensure(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
     metrics = Metrics()
     metrics.show_policies(policies.all)
     stream = io.BytesIO()
     log = JsonLog(stream)
-    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    context = directory_context(tmp_path / "tls")
     server = Server(policies=policies, rules=lambda: rules, metrics=metrics, log=log)
     any_port = Address("127.0.0.1", 0)
     ops = await server.open_ops(any_port)
-    admission = await server.open_admission(any_port, context.outer)
+    admission = await server.open_admission(any_port, context)
     async with aiohttp.ClientSession() as session:
         yield RunningWebhook(
             url=f"https://{admission}",

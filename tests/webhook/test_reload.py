@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 import json
 import shutil
 from collections.abc import AsyncIterator, Mapping
@@ -10,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from certs.authority import BACKDATING, LEAF_LIFETIME, Authority
+from certs.authority import BACKDATING, Authority
+from certs.directory import LEAF_LIFETIME
+from service.log import JsonLog
 from tests.support.pods import gpu_container, pod
 from tests.support.webhook_process import Connection, Live, running, until
 from tests.support.webhook_server import review_of
-from webhook.certificates.files import FileSettings
+from webhook.certificates.files import FileCertificate, FileSettings
+from webhook.metrics import Metrics
 from webhook.namespaces.documents import read_namespaces
 from webhook.policy.labels import PolicyMetadata
+from webhook.server.tls import CertificateError
 
 NOT_TAKEN_UP = "policies not reloaded, keeping the last valid ones"
 CERTIFICATE_NOT_TAKEN_UP = "certificate not reloaded, keeping the last valid one"
@@ -25,8 +30,8 @@ EXPIRY = 'kaishare_certificate_expiry_timestamp_seconds{kind="serving"}'
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("namespaces.files", "certificates.files"):
-        monkeypatch.setattr(f"webhook.{module}.LOOK_EVERY_SECONDS", 0.05)
+    for module in ("webhook.namespaces.files", "service.http.tls_files"):
+        monkeypatch.setattr(f"{module}.LOOK_EVERY_SECONDS", 0.05)
 
 
 def namespace(name: str, fraction: str, **labels: str) -> str:
@@ -281,7 +286,7 @@ async def test_half_a_pair_never_replaces_a_good_one(live: Live, pairs: Pairs) -
     good = await leaf(live)
     pairs.exchange(key=False)
     lines = await until(lambda: live.logged(CERTIFICATE_NOT_TAKEN_UP), "half a pair is noticed")
-    assert "do not belong together" in lines[0]["problem"]
+    assert "not a pair" in lines[0]["problem"]
     assert await leaf(live) == good
     await asyncio.sleep(0.3)  # it is tried again and again, and said once
     assert len(live.logged(CERTIFICATE_NOT_TAKEN_UP)) == 1
@@ -293,7 +298,7 @@ async def test_half_a_pair_never_replaces_a_good_one(live: Live, pairs: Pairs) -
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"", "tls.crt holds"), (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "tls.crt holds"), (None, "does not exist")],
+    [(b"", "no PEM certificate"), (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "no PEM certificate"), (None, "No such file")],
     ids=["empty", "garbage", "gone"],
 )  # fmt: skip
 async def test_an_unusable_file_never_replaces_a_good_certificate(
@@ -314,7 +319,37 @@ async def test_a_certificate_is_loaded_once_it_is_valid(live: Live, pairs: Pairs
     # Its issuer's clock is ahead, and by two seconds more than is forgiven.
     pairs.exchange(later=2 * BACKDATING + timedelta(seconds=2))
     lines = await until(lambda: live.logged(CERTIFICATE_NOT_TAKEN_UP), "it is not valid yet")
-    assert "is not valid before" in lines[0]["problem"]
+    assert "not valid before" in lines[0]["problem"]
     assert await live.figure(EXPIRY) == before
     await until(lambda: live.logged("certificate reloaded"), "its time has come")
     assert await live.figure(EXPIRY) > before
+
+
+def test_an_expired_certificate_is_refused_at_the_start(pairs: Pairs) -> None:
+    pairs.exchange(later=-LEAF_LIFETIME)
+    with pytest.raises(CertificateError, match=r"^/.*/tls\.crt: expired on .* UTC: replace it"):
+        FileCertificate(pairs.files, metrics=Metrics(), log=JsonLog(io.BytesIO()))
+
+
+@pytest.mark.parametrize(
+    ("name", "host_name", "problem"),
+    [
+        ("file", "localhost", "File exists: no certificate created"),
+        ("file/below", "localhost", "Not a directory: no certificate created"),
+        ("a" * 300, "localhost", "File name too long: no certificate created"),
+        ("tls", "bad_name", "no certificate created: 'bad_name' is not a host name"),
+    ],
+)
+def test_a_certificate_that_cannot_be_created_is_an_error_in_one_line(
+    tmp_path: Path, name: str, host_name: str, problem: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CertificateError) as caught:
+        FileCertificate(
+            FileSettings.in_directory(tmp_path / name, [host_name]),
+            metrics=Metrics(),
+            log=JsonLog(io.BytesIO()),
+        )
+    assert str(caught.value).startswith(f"{tmp_path}/{name}")
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)

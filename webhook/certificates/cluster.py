@@ -5,15 +5,13 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from certs.authority import canonical_names
-from certs.directory import CertificateError
 from certs.manager import CertificateManager
 from certs.rotation import Leaf, Lifetimes, Result
 from kube.client import KubeClient
 from service.log import INFO, WARNING, JsonLog
 from service.tasks import restart_on_error
 from webhook.metrics import Metrics
-from webhook.server.tls import ServingContext
+from webhook.server.tls import CertificateError, ServingContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,23 +50,21 @@ class SelfSignedCertificate:
         self._log = log
         self._serving: ServingContext | None = None
         self._failures = 0
-        names = (f"{host}.svc", host, *settings.host_names)
         try:
-            canonical_names(names)
+            self._manager = CertificateManager(
+                client,
+                namespace=namespace,
+                secret=settings.secret,
+                configuration=settings.configuration,
+                names=(f"{host}.svc", host, *settings.host_names),
+                lifetimes=settings.lifetimes,
+                on_leaf=self._serve,
+                on_look=self._update_metrics,
+                on_result=self._log_result,
+                on_trouble=self._log_problem,
+            )
         except ValueError as error:
             raise CertificateError(str(error)) from None
-        self._manager = CertificateManager(
-            client,
-            namespace=namespace,
-            secret=settings.secret,
-            configuration=settings.configuration,
-            names=names,
-            lifetimes=settings.lifetimes,
-            on_leaf=self._serve,
-            on_look=self._update_metrics,
-            on_result=self._log_result,
-            on_trouble=self._log_problem,
-        )
 
     @property
     def context(self) -> ssl.SSLContext:

@@ -2,31 +2,35 @@
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from certs.authority import KeyPair
-from certs.directory import CertificateError, ensure, load_pair
-from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
-from service.log import ERROR, JsonLog
+from certs.authority import BACKDATING, KeyPair
+from certs.directory import create_if_missing
+from service.http.tls_files import CERTIFICATE, KEY, TlsFiles, TlsFilesError
+from service.log import JsonLog
 from webhook.metrics import Metrics
-from webhook.server.tls import ServingContext
+from webhook.server.tls import CertificateError
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """Settings for certificate files: a directory, which is filled if it is empty, or two given files."""
+    """Settings for certificate files."""
 
-    directory: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    host_names: Sequence[str] = LOCAL_NAMES
-    """Names for a certificate that is created in the directory."""
+    certificate: Path
+    key: Path
+    host_names: Sequence[str] = ()
+    """Names for a certificate that is created if both files are missing; empty to create none."""
+
+    @classmethod
+    def in_directory(cls, directory: Path, host_names: Sequence[str] = LOCAL_NAMES) -> "FileSettings":
+        """Return settings for tls.crt and tls.key, which are created if the directory has neither."""
+        return cls(certificate=directory / CERTIFICATE, key=directory / KEY, host_names=host_names)
 
 
 class FileCertificate:
@@ -36,69 +40,61 @@ class FileCertificate:
     """Always empty: trust in the certificate is the responsibility of the owner of the files."""
 
     def __init__(self, files: FileSettings, *, metrics: Metrics, log: JsonLog) -> None:
-        """Read the files; an empty directory is filled first.
+        """Read the files.
 
         Raises:
             CertificateError: there is no usable certificate.
         """
-        now = datetime.now(UTC)
-        if files.directory is not None:
-            served = ensure(files.directory, files.host_names, now=now)
-            self._certificate, self._key = served.certificate, served.key
-        elif files.certificate is not None and files.key is not None:
-            self._certificate, self._key = files.certificate, files.key
-        else:
-            raise ValueError("a certificate needs its key")
+        if files.host_names:
+            _create(files)
+        self._files = files
         self._metrics = metrics
-        self._log = log
-        self._files = FileWatch(self._certificate, self._key)
-        self._reload_problem = ""
-        """Why the current content of the files was not loaded; empty if it was."""
-        pair = load_pair(self._certificate, self._key, now=now)
         try:
-            self._serving = ServingContext(pair)
-        except OSError as error:  # `ssl.SSLError` too
-            raise CertificateError(f"{self._certificate} cannot be served: {error}") from None
-        self._update_expiry(pair)
+            self._tls = TlsFiles(
+                files.certificate,
+                files.key,
+                log=log,
+                check=self._check,
+                on_failure=lambda: metrics.failed("certificate"),
+            )
+        except TlsFilesError as error:
+            raise CertificateError(str(error)) from None
         self.issued = asyncio.Event()
         self.issued.set()
 
     @property
     def context(self) -> ssl.SSLContext:
         """The TLS context of the admission port."""
-        return self._serving.outer
+        return self._tls.context
 
     async def run(self) -> None:
-        """Reload changed files until cancelled; an invalid pair never replaces a valid one.
+        """Reload changed files until cancelled; an invalid pair never replaces a valid one."""
+        await self._tls.run()
 
-        A pair that could not be loaded is tried again even if it has not changed, because it may become valid
-        later.
+    def _check(self) -> Mapping[str, str]:
+        """Return the end of the certificate's validity as a log field, and show it in the metrics.
+
+        A certificate whose validity begins within `BACKDATING` is accepted, because the issuer's clock may be
+        ahead.
+
+        Raises:
+            ValueError: the certificate is not valid at this time, or cannot be read.
+            OSError: the file cannot be read.
         """
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            is_new = await asyncio.to_thread(self._files.changed)
-            if is_new:
-                self._reload_problem = ""
-            if not is_new and not self._reload_problem:
-                continue
-            try:
-                pair = await asyncio.to_thread(self._load)
-            except Exception as error:  # noqa: BLE001 - after any error the last valid pair stays
-                is_readable = isinstance(error, CertificateError | OSError)
-                problem = str(error) if is_readable else f"{type(error).__name__}: {error}"
-                if problem != self._reload_problem:
-                    self._reload_problem = problem
-                    self._metrics.failed("certificate")
-                    self._log("certificate not reloaded, keeping the last valid one", ERROR, problem=problem)
-            else:
-                self._reload_problem = ""
-                self._update_expiry(pair)
-                self._log("certificate reloaded", not_after=pair.not_after.isoformat())
+        certificate = KeyPair(self._files.certificate.read_bytes(), b"").certificate
+        now, start, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if now >= end:
+            raise ValueError(f"expired on {end:%Y-%m-%d %H:%M} UTC: replace it with a renewed certificate")
+        if now < start - BACKDATING:
+            raise ValueError(f"not valid before {start:%Y-%m-%d %H:%M} UTC: check this machine's clock")
+        self._metrics.certificate_expiry.labels("serving").set(end.timestamp())
+        return {"not_after": end.isoformat()}
 
-    def _load(self) -> KeyPair:
-        pair = load_pair(self._certificate, self._key, now=datetime.now(UTC))
-        self._serving.load(pair)
-        return pair
 
-    def _update_expiry(self, pair: KeyPair) -> None:
-        self._metrics.certificate_expiry.labels("serving").set(pair.not_after.timestamp())
+def _create(files: FileSettings) -> None:
+    try:
+        create_if_missing(files.certificate.parent, files.host_names, now=datetime.now(UTC))
+    except OSError as error:
+        raise CertificateError(f"{error.filename}: {error.strerror}: no certificate created") from None
+    except ValueError as error:
+        raise CertificateError(f"{files.certificate}: no certificate created: {error}") from None

@@ -105,7 +105,7 @@ def parse_certificate_options(arguments: argparse.Namespace) -> "FileSettings | 
     if all(given):
         return FileSettings(certificate=arguments.tls_cert, key=arguments.tls_key)
     if arguments.certs not in (None, SELF):
-        return FileSettings(directory=Path(arguments.certs), host_names=host_names or LOCAL_NAMES)
+        return FileSettings.in_directory(Path(arguments.certs), host_names or LOCAL_NAMES)
     try:
         lifetimes = Lifetimes(
             ca=timedelta(seconds=arguments.ca_lifetime),

@@ -9,7 +9,7 @@ from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
 from service.tasks import restart_on_error
-from webhook.namespaces.decode import LIST, MANAGED, PATH, ManagedNamespace, NamespaceError, reader
+from webhook.namespaces.decode import LIST, MANAGED, PATH, ManagedNamespace, reader
 from webhook.namespaces.lookups import NamespaceLookups
 from webhook.namespaces.source import ANY_MODE
 from webhook.policy.labels import Mode, NamespacePolicy
@@ -72,6 +72,7 @@ class ClusterPolicies:
             read=self._decode,
             on_change=lambda _namespaces: self._changed.set(),
             on_trouble=self._log_problem,
+            on_unreadable=self._log_unreadable,
             clock=clock,
             timing=timing,
         )
@@ -137,18 +138,16 @@ class ClusterPolicies:
         return {name: namespace for (_, name), namespace in self.watch.objects.copy().items()}
 
     def _decode(self, data: bytes) -> ManagedNamespace | None:
-        try:
-            namespace = self._read(data)
-        except NamespaceError as error:
-            line = str(error)
-            if line not in self._logged_errors and len(self._logged_errors) < _MOST_LINES:
-                self._logged_errors.add(line)
-                self._log("skipping invalid namespace", WARNING, error=line)
-            return None
+        namespace = self._read(data)
         if namespace is None:
             return None
         known = self.watch.objects.get(("", namespace.policy.namespace))
         return known if known == namespace else namespace
+
+    def _log_unreadable(self, line: str) -> None:
+        if line not in self._logged_errors and len(self._logged_errors) < _MOST_LINES:
+            self._logged_errors.add(line)
+            self._log("skipping invalid namespace", WARNING, error=line)
 
     def _log_error(self, error: Exception) -> None:
         self._on_error()

@@ -22,7 +22,6 @@ from kube.errors import ApiError, Unreachable
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
 from service.tasks import restart_on_error
-from service.text import MALFORMED
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.decide import Rules
 
@@ -145,10 +144,7 @@ class ClusterRules:
 
 
 def _read(document: bytes) -> DefaultClass | None:
-    try:
-        priority_class = _priority_class.decode(document)
-    except MALFORMED:  # no API server stores such a PriorityClass
-        return None
+    priority_class = _priority_class.decode(document)
     if not priority_class.is_default:
         return None
     return DefaultClass(priority_class.metadata.name, priority_class.value)

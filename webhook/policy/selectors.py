@@ -6,8 +6,7 @@ a list, `(a,,)`. Parsing takes linear time; a null byte is refused, while Go end
 """
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -93,46 +92,6 @@ class Selector:
             for value in requirement.values
             if value is not None
         )
-
-
-class SelectorIndex:
-    """Finds the few selectors among many that may match an object, by one label value of each.
-
-    Every selector is filed under the values of one of its conditions: the one whose values the fewest other
-    selectors ask for. Selectors without such a condition are always candidates.
-    """
-
-    __slots__ = ("_by_value", "_others")
-
-    def __init__(self, selectors: Sequence[Selector]) -> None:
-        positive = [
-            [r for r in selector.requirements if r.is_in and None not in r.values] for selector in selectors
-        ]
-        frequency = Counter(
-            (requirement.key, value)
-            for requirements in positive
-            for requirement in requirements
-            for value in requirement.values
-        )
-        self._by_value: dict[str, dict[str | None, list[int]]] = {}
-        self._others: list[int] = []
-        for number, requirements in enumerate(positive):
-            if not requirements:
-                self._others.append(number)
-                continue
-            rarest = min(requirements, key=lambda r: sum(frequency[r.key, value] for value in r.values))
-            by_value = self._by_value.setdefault(rarest.key, {})
-            for value in rarest.values:
-                by_value.setdefault(value, []).append(number)
-
-    def candidates(self, labels: Mapping[str, str]) -> list[int]:
-        """Return the positions of the selectors that may match; all others do not."""
-        numbers = self._others
-        for key, by_value in self._by_value.items():
-            of_value = by_value.get(labels.get(key))
-            if of_value:
-                numbers = numbers + of_value
-        return numbers
 
 
 def parse_selector(text: str) -> Selector:

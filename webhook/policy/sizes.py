@@ -19,7 +19,7 @@ from kai import keys
 from kai.own_labels import LONGEST_SIZE_NAME, MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX, is_size_name
 from service.text import printable, quoted, shorten
 from webhook.policy.reasons import Finding, NameList, Reason
-from webhook.policy.selectors import Selector, SelectorError, SelectorIndex, parse_selector
+from webhook.policy.selectors import Selector, SelectorError, parse_selector
 from webhook.policy.values import LONGEST_NAME, LONGEST_SHOWN, LabelProblem, PolicyShare, read_fraction
 
 MOST_SIZES: Final = 16
@@ -62,9 +62,7 @@ class Sizes:
     beyond: Set[str] = frozenset()
     """The keys of the labels after the sixteenth."""
     selecting: tuple[Size, ...] = ()
-    """The sizes with a valid selector, in the order of `index`."""
-    index: SelectorIndex | None = field(default=None, compare=False)
-    """Index of their selectors; None if there are none."""
+    """The sizes with a valid selector, in byte order of their names."""
     selector_problem: str = ""
     """The first problem of a selector; empty if all are valid."""
     problems: tuple[LabelProblem, ...] = ()
@@ -129,12 +127,7 @@ def named_size(sizes: Sizes, labels: Mapping[str, str]) -> Choice:
 
 def selected_size(sizes: Sizes, labels: Mapping[str, str]) -> Choice:
     """Return the size whose selector matches a pod's labels."""
-    candidates = sizes.index.candidates(labels) if sizes.index is not None else ()
-    selected = [
-        size
-        for size in map(sizes.selecting.__getitem__, candidates)
-        if size.selector is not None and size.selector.matches(labels)
-    ]
+    selected = [size for size in sizes.selecting if size.selector and size.selector.matches(labels)]
     if len(selected) > 1:
         names = NameList(sorted(size.name for size in selected))
         return Choice(doubt=Finding(Reason.SIZE_AMBIGUOUS, {"sizes": names}))
@@ -167,13 +160,10 @@ def read_sizes(labels: Mapping[str, str], annotations: Mapping[str, str], caps: 
     described = reading.problems[:MOST_SIZES]
     described += reading.describe_beyond(reading.beyond, MOST_SIZES - len(described))
     described += reading.describe_orphans(reading.orphans, MOST_SIZES - len(described))
-    selecting = tuple(size for size in reading.first if size.selector is not None)
-    selectors = [size.selector for size in selecting if size.selector is not None]
     return Sizes(
         by_name=by_name,
         beyond=reading.beyond,
-        selecting=selecting,
-        index=SelectorIndex(selectors) if selectors else None,
+        selecting=tuple(size for size in reading.first if size.selector is not None),
         selector_problem=reading.selector_problem,
         problems=tuple(sorted(described, key=lambda problem: problem.label)),
         more_problems=count - len(described),

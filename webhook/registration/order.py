@@ -15,7 +15,6 @@ from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import ERROR, INFO, WARNING, JsonLog
 from service.tasks import restart_on_error
-from service.text import MALFORMED
 from webhook.metrics import Metrics
 from webhook.registration.configurations import sorts_behind
 from webhook.registration.objects import WebhookConfiguration, read_configuration
@@ -93,7 +92,7 @@ class OrderWatch:
         self.watch: Watch[Mutator] = Watch(
             client,
             Resource(name="mutatingwebhookconfigurations", path=PATH),
-            read=_read,
+            read=lambda data: Mutator.of(read_configuration(data)),
             on_change=self._changed,
             on_trouble=self._log_problem,
             clock=clock,
@@ -135,13 +134,6 @@ class OrderWatch:
             self._log("webhook order unknown", WARNING, error=problem)
         else:
             self._log("webhook order known again", INFO)
-
-
-def _read(document: bytes) -> Mutator | None:
-    try:
-        return Mutator.of(read_configuration(document))
-    except MALFORMED:  # no API server stores such a configuration
-        return None
 
 
 def open_order(

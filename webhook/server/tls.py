@@ -12,6 +12,10 @@ from certs.authority import KeyPair
 from service.http.replaceable_context import LoadCertificate, ReplaceableContext
 
 
+class CertificateError(ValueError):
+    """A serving certificate cannot be used or created; the message is one line."""
+
+
 class ServingContext(ReplaceableContext):
     """The TLS context of the admission port, whose certificate comes from memory."""
 

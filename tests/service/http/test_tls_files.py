@@ -30,6 +30,10 @@ from tests.support.page_server import ANY_PORT, get, until
 AUTHORITY = Authority.create(now=datetime.now(UTC))
 
 
+def pair_in(folder: Path) -> tuple[Path, Path]:
+    return folder / "tls.crt", folder / "tls.key"
+
+
 def write_pair(folder: Path) -> int:
     """Write a new pair; return the serial number of its certificate."""
     pair = AUTHORITY.issue(["127.0.0.1"], now=datetime.now(UTC), lifetime=timedelta(days=1))
@@ -70,12 +74,13 @@ async def test_a_renewed_pair_serves_new_connections_and_a_broken_one_does_not(t
         return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
 
     first = write_pair(tmp_path)
-    async with serving(TlsFiles(tmp_path, log=JsonLog(stream))) as address:
+    async with serving(TlsFiles(*pair_in(tmp_path), log=JsonLog(stream))) as address:
         assert await served_serial(address) == first
         key = (tmp_path / "tls.key").read_bytes()
         second = write_pair(tmp_path)
         (tmp_path / "tls.key").write_bytes(key)  # the key of the first one
         await until(lambda: "certificate not reloaded, keeping the last valid one" in messages())
+        assert b"tls.key: not a pair" in stream.getvalue()
         assert await served_serial(address) == first
         await asyncio.sleep(1.2)
         assert len(messages()) == 1  # one line for one problem
@@ -89,8 +94,38 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     write_pair(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(TlsFilesError, match="No such file or directory") as error:
-        TlsFiles(tmp_path, log=JsonLog(io.BytesIO()))
+        TlsFiles(*pair_in(tmp_path), log=JsonLog(io.BytesIO()))
     assert "\n" not in str(error.value)
+
+
+async def test_a_pair_that_the_check_refuses_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.http.tls_files.LOOK_EVERY_SECONDS", 0.05)
+    write_pair(tmp_path)
+    stream, failures, problem = io.BytesIO(), [], ""
+
+    def check() -> dict[str, str]:
+        if problem:
+            raise ValueError(problem)
+        return {"not_after": "tomorrow"}
+
+    def messages() -> list[dict[str, str]]:
+        return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    tls = TlsFiles(
+        *pair_in(tmp_path), log=JsonLog(stream), check=check, on_failure=lambda: failures.append(problem)
+    )
+    keeping = asyncio.create_task(tls.run())
+    problem = "not valid before tomorrow"
+    write_pair(tmp_path)
+    await until(lambda: failures)
+    assert failures == [problem]
+    assert messages()[0]["problem"] == f"{tmp_path}/tls.crt: {problem}"
+    problem = ""  # the same files are tried again
+    await until(lambda: len(messages()) > 1)
+    assert messages()[1]["not_after"] == "tomorrow"
+    keeping.cancel()
 
 
 @pytest.mark.timeout(20)  # OpenSSL would ask for the password on a terminal
@@ -100,13 +135,13 @@ def test_an_encrypted_key_is_refused_without_a_question(tmp_path: Path) -> None:
     locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
     (tmp_path / "tls.key").write_bytes(locked)
     with pytest.raises(TlsFilesError, match="no PEM certificate with its unencrypted key"):
-        TlsFiles(tmp_path, log=JsonLog(io.BytesIO()))
+        TlsFiles(*pair_in(tmp_path), log=JsonLog(io.BytesIO()))
 
 
 async def test_clients_that_never_shake_hands_do_not_block_others(tmp_path: Path) -> None:
     serial = write_pair(tmp_path)
     async with (
-        serving(TlsFiles(tmp_path, log=JsonLog(io.BytesIO()))) as address,
+        serving(TlsFiles(*pair_in(tmp_path), log=JsonLog(io.BytesIO()))) as address,
         contextlib.AsyncExitStack() as stack,
     ):
         for _ in range(40):

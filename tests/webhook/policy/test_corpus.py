@@ -9,7 +9,6 @@ import json
 import ssl
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import aiohttp
 import jsonpatch
 import pytest
 
-from certs.directory import ensure, load_pair
 from kai import keys
 from kai.admission import refusal
 from kai.own_labels import GPU_MARK
@@ -26,6 +24,7 @@ from kai.version import Version
 from service.documents import DocumentError, flatten_lists, load_file
 from service.http.listeners import Address
 from service.log import JsonLog
+from tests.support.certificates import directory_context
 from tests.support.pod_strategies import VERSIONS
 from tests.support.pods import GPU, folder_from
 from tests.support.webhook_server import review_of
@@ -48,7 +47,6 @@ from webhook.policy.mutate import mutate
 from webhook.policy.patch import apply_to_document
 from webhook.policy.reasons import Action
 from webhook.server.server import Server
-from webhook.server.tls import ServingContext
 
 FILES, TEMPLATES, PODS = 63, 3, 77
 """What the folder holds; so many of the files are templates of other tools, and no YAML."""
@@ -199,15 +197,14 @@ async def test_the_server_answers_every_pod_as_explained(
     ]
     (tmp_path / "policies.yaml").write_text(json.dumps({"kind": "List", "items": namespaces}))
     policies, stream = FilePolicies(tmp_path / "policies.yaml"), io.BytesIO()
-    served = ensure(tmp_path / "tls", ["127.0.0.1"], now=datetime.now(UTC))
     metrics, log = Metrics(), JsonLog(stream)
-    context = ServingContext(load_pair(served.certificate, served.key, now=datetime.now(UTC)))
+    context = directory_context(tmp_path / "tls")
     server = Server(policies=policies, rules=Rules, metrics=metrics, log=log)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
     any_port = Address("127.0.0.1", 0)
     patched = 0
     try:
-        admission = await server.open_admission(any_port, context.outer)
+        admission = await server.open_admission(any_port, context)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
             for name in POLICIES:
                 for number, (title, pod) in enumerate(corpus_pods):

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.selector_cases import BAD, MATCHES
-from tests.support.size_oracle import SELECTORS
-from webhook.policy.selectors import LONGEST, SelectorError, SelectorIndex, parse_selector
+from webhook.policy.selectors import LONGEST, SelectorError, parse_selector
 
 
 @pytest.mark.parametrize(("text", "labels", "expected"), MATCHES)
@@ -37,29 +36,6 @@ def test_keys_and_equalities_are_listed() -> None:
     selector = parse_selector("a=b,!c,d in (e),f in (g,h),i>1,j!=k,l=")
     assert selector.keys == {"a", "c", "d", "f", "i", "j", "l"}
     assert selector.equalities == {("a", "b"), ("d", "e"), ("l", "")}
-
-
-_values = st.sampled_from(("", "1", "2", "web"))
-_conditions = st.one_of(
-    st.sampled_from(("a", "!a", "b>1", "c!=web", *SELECTORS)),
-    st.builds("{}={}".format, st.sampled_from("abc"), _values),
-    st.builds("{} in ({},{})".format, st.sampled_from("abc"), _values, _values),
-    st.builds("{} notin ({})".format, st.sampled_from("abc"), _values),
-)
-
-
-@given(
-    st.lists(st.lists(_conditions, min_size=1, max_size=4).map(",".join), max_size=8),
-    st.dictionaries(st.sampled_from(("a", "b", "c", "app", "tier")), _values),
-)
-def test_the_index_leaves_out_only_selectors_that_do_not_match(
-    texts: list[str], labels: dict[str, str]
-) -> None:
-    selectors = [parse_selector(text) for text in texts]
-    candidates = SelectorIndex(selectors).candidates(labels)
-    assert len(candidates) == len(set(candidates))
-    matching = {number for number, selector in enumerate(selectors) if selector.matches(labels)}
-    assert matching <= set(candidates)
 
 
 @given(st.text(alphabet="ab=!(),<> in\tnot/.-1", max_size=60) | st.text(max_size=20))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from certs.directory import ensure
+from certs.directory import create_if_missing
 from tests.support.webhook_process import (
     HELD,
     MUCH_TO_SAY,
@@ -242,7 +242,7 @@ async def test_a_new_connection_may_send_its_first_review_while_the_server_stops
 async def test_a_certificate_change_under_load_loses_no_review(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.certificates.files.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("service.http.tls_files.LOOK_EVERY_SECONDS", 0.05)
     async with running(tmp_path) as live:
         load = Load(live)
         first = await live.connect()
@@ -250,8 +250,9 @@ async def test_a_certificate_change_under_load_loses_no_review(
             clients = load.begin(group)
             for change in (1, 2):
                 await until(lambda: len(load.replies) > 100 * change, "under load")  # noqa: B023
-                (tmp_path / "tls" / "tls.crt").unlink()
-                ensure(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
+                for name in ("tls.crt", "tls.key"):
+                    (tmp_path / "tls" / name).unlink()
+                create_if_missing(tmp_path / "tls", ["localhost", "127.0.0.1"], now=datetime.now(UTC))
                 await until(lambda: len(live.logged("certificate reloaded")) == change, "it is served")  # noqa: B023
                 newcomer = await live.connect()
                 assert newcomer.leaf not in load.leaves
