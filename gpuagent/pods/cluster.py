@@ -20,6 +20,7 @@ from gpuagent.pods.related import CONFIG_MAPS, NAMESPACES, NODES, ConfigMapRefs,
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
+from service.log_changes import problem_logger
 
 _GATHER_SECONDS: Final = 0.1
 _FIRST_SECONDS: Final = 10.0
@@ -78,7 +79,7 @@ class ClusterPods:
             ),
             read=self._read,
             on_change=self._pods_changed,
-            on_trouble=self._log_watch_problem,
+            on_trouble=problem_logger(log, "pod watch failing", "pod watch recovered"),
             on_unreadable=self._log_unreadable,
             clock=clock,
             timing=timing or WATCH_TIMING,
@@ -88,7 +89,7 @@ class ClusterPods:
             client,
             node=node,
             on_change=self._changed.set,
-            on_unavailable=self._log_unavailable,
+            log=log,
             on_unreadable=lambda line: self._log_unreadable(line, "skipping invalid object"),
             clock=clock,
             timing=timing or replace(WATCH_TIMING, longest_refused=_LONGEST_REFUSED),
@@ -100,7 +101,7 @@ class ClusterPods:
                 client,
                 kind,
                 on_change=self._changed.set,
-                on_unavailable=self._log_unavailable,
+                log=log,
                 clock=clock,
                 timing=fetch_timing,
             )
@@ -233,15 +234,3 @@ class ClusterPods:
         if line not in self._unread and len(self._unread) < _MOST_LINES:
             self._unread |= {line}
             self._log(message, WARNING, error=line)
-
-    def _log_watch_problem(self, problem: str) -> None:
-        if problem:
-            self._log("pod watch failing", WARNING, error=problem)
-        else:
-            self._log("pod watch recovered", INFO)
-
-    def _log_unavailable(self, unavailable: Unavailable, is_new: bool) -> None:
-        if is_new:
-            self._log("resource unavailable", WARNING, resource=unavailable.resource, error=unavailable.line)
-        else:
-            self._log("resource available again", INFO, resource=unavailable.resource)

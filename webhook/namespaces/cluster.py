@@ -7,7 +7,8 @@ from typing import Final
 
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
-from service.log import INFO, WARNING, JsonLog
+from service.log import WARNING, JsonLog
+from service.log_changes import problem_logger
 from service.tasks import restart_on_error
 from webhook.namespaces.decode import LIST, MANAGED, PATH, ManagedNamespace, NamespaceError, reader
 from webhook.namespaces.lookups import NamespaceLookups
@@ -71,7 +72,7 @@ class ClusterPolicies:
             Resource(name="namespaces", path=PATH, params=MANAGED, accept=LIST),
             read=self._decode,
             on_change=lambda _namespaces: self._changed.set(),
-            on_trouble=self._log_problem,
+            on_trouble=problem_logger(log, "API server unavailable", "API server available again"),
             clock=clock,
             timing=timing,
         )
@@ -154,9 +155,3 @@ class ClusterPolicies:
         self._on_error()
         self._log.failure("internal error", error, stage="policies")
         self._changed.set()
-
-    def _log_problem(self, problem: str) -> None:
-        if problem:
-            self._log("API server unavailable", WARNING, error=problem)
-        else:
-            self._log("API server available again", INFO)

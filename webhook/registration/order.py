@@ -14,6 +14,7 @@ from typing import Any, Final
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import ERROR, INFO, WARNING, JsonLog
+from service.log_changes import problem_logger
 from service.tasks import restart_on_error
 from service.text import MALFORMED
 from webhook.metrics import Metrics
@@ -95,7 +96,7 @@ class OrderWatch:
             Resource(name="mutatingwebhookconfigurations", path=PATH),
             read=_read,
             on_change=self._changed,
-            on_trouble=self._log_problem,
+            on_trouble=problem_logger(log, "webhook order unknown", "webhook order known again"),
             clock=clock,
             timing=timing,
         )
@@ -129,12 +130,6 @@ class OrderWatch:
             )
         else:
             self._log("webhook order correct", INFO, configuration=self._own)
-
-    def _log_problem(self, problem: str) -> None:
-        if problem:
-            self._log("webhook order unknown", WARNING, error=problem)
-        else:
-            self._log("webhook order known again", INFO)
 
 
 def _read(document: bytes) -> Mutator | None:
