@@ -1,7 +1,7 @@
-"""Reports of a state that lasts: only its changes are logged."""
+"""Logs only what changes: problems that last, and lines that were there before."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from service.log import INFO, WARNING, JsonLog
 
@@ -53,3 +53,39 @@ def problem_logger(
             log(over, INFO, **fields)
 
     return report
+
+
+MOST_LINES: Final = 20
+"""Largest number of lines that are logged at once: users can write new invalid values at any time."""
+
+
+class NewLines:
+    """Compares the lines of each round with those of the last one, so that a line is logged once."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[str, None] = {}
+
+    def update(self, lines: Iterable[str]) -> tuple[list[str], int]:
+        """Return the first new lines, and the number of further ones.
+
+        Args:
+            lines: all lines of this round.
+        """
+        now = dict.fromkeys(lines)
+        new = [line for line in now if line not in self._last]
+        self._last = now
+        return new[:MOST_LINES], max(len(new) - MOST_LINES, 0)
+
+
+class FirstLines:
+    """Knows the first lines of a kind, so that each of them is logged once, and later ones not at all."""
+
+    def __init__(self) -> None:
+        self._lines: set[str] = set()
+
+    def add(self, line: str) -> bool:
+        """Return whether the line is new and to be logged."""
+        if line in self._lines or len(self._lines) == MOST_LINES:
+            return False
+        self._lines.add(line)
+        return True

@@ -8,7 +8,7 @@ from typing import Final
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import WARNING, JsonLog
-from service.log_changes import problem_logger
+from service.log_changes import FirstLines, problem_logger
 from service.tasks import restart_on_error
 from webhook.namespaces.decode import LIST, MANAGED, PATH, ManagedNamespace, NamespaceError, reader
 from webhook.namespaces.lookups import NamespaceLookups
@@ -29,7 +29,6 @@ The pause is short, because each second of delay after an outage costs pods: see
 """
 
 _GATHER_SECONDS: Final = 0.1
-_MOST_LINES: Final = 20
 
 Managed = Mapping[str, ManagedNamespace]
 """Managed namespaces by name."""
@@ -64,7 +63,7 @@ class ClusterPolicies:
         self._on_change = on_change
         self._on_error = on_error
         self._read = reader(default_mode)
-        self._logged_errors: set[str] = set()
+        self._unreadable = FirstLines()
         self._changed = asyncio.Event()
         self._lookups = NamespaceLookups(client, default_mode=default_mode, clock=clock)
         self.watch: Watch[ManagedNamespace] = Watch(
@@ -142,8 +141,7 @@ class ClusterPolicies:
             namespace = self._read(data)
         except NamespaceError as error:
             line = str(error)
-            if line not in self._logged_errors and len(self._logged_errors) < _MOST_LINES:
-                self._logged_errors.add(line)
+            if self._unreadable.add(line):
                 self._log("skipping invalid namespace", WARNING, error=line)
             return None
         if namespace is None:
