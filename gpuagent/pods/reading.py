@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from gpuagent.names import may_name_object
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_KIND, LONGEST_NAME, bounded
 from gpuagent.pods.inventory import NodePod
@@ -19,6 +18,7 @@ from gpuagent.pods.objects import ObjectError
 from kai import keys
 from kai.gpu_resources import names_gpu
 from kai.quantity import parse_quantity
+from service.names import is_dns_subdomain
 from service.text import quoted
 
 MOST_CONTAINER_IDS: Final = 128
@@ -203,7 +203,7 @@ def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> 
     suffixes += map(str, range(min(len(containers), _MOST_CONFIG_MAPS)))
     suffixes += [f"i{index}" for index in range(min(len(init), _MOST_CONFIG_MAPS))]
     names = (f"{prefix}-{suffix}" for suffix in dict.fromkeys(suffixes))
-    return tuple(name for name in names if may_name_object(name))[:_MOST_CONFIG_MAPS]
+    return tuple(name for name in names if is_dns_subdomain(name))[:_MOST_CONFIG_MAPS]
 
 
 def _named(containers: list[objects.Container], name: str | None) -> list[int]:

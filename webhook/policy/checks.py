@@ -19,6 +19,7 @@ from kai.quantity import is_quantity, parse_quantity
 from kai.scopes import CLUSTER_SCOPED, GroupKind
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
+from service.names import LONGEST_SUBDOMAIN
 from service.text import quoted, shorten
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
@@ -35,7 +36,6 @@ LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
 _LONGEST_SHARE = 40
 """Maximum length of a share value that is compared with a cap. Every number of this length can be parsed."""
-_LONGEST_NAME = 253  # characters of any object's name
 _SHORTENED = 28  # 33 characters, less trailing dots and hyphens and the digits of a container's index
 
 
@@ -327,7 +327,7 @@ def _names_own_configmap(pod: PodView) -> bool:
     KAI wrote the name. KAI shortens a long base name to 33 characters or a few less.
     """
     name = pod.annotations[keys.SHARED_GPU_CONFIGMAP]
-    match = _CONFIGMAP.fullmatch(name) if len(name) <= _LONGEST_NAME else None
+    match = _CONFIGMAP.fullmatch(name) if len(name) <= LONGEST_SUBDOMAIN else None
     if match is None:
         return False
     base, stem = pod.owner_name or pod.name, match[1]
