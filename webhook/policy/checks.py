@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, largest_setting, settings_of
+from kai.gpu_resources import gpus_at_once
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.own_labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY
 from kai.pod import Container, Owner, PodView, Quantity
@@ -66,9 +67,7 @@ def has_share(pod: PodView) -> bool:
 
 
 def whole_gpus(pod: PodView) -> int:
-    """Return how many whole GPUs the pod holds at once, as Kubernetes counts them (KEP-753).
-
-    Sidecars add to the containers. A plain init container runs beside the sidecars that precede it.
+    """Return how many whole GPUs the pod holds at once.
 
     Raises:
         ValueError: a quantity cannot be read.
@@ -76,13 +75,10 @@ def whole_gpus(pod: PodView) -> int:
     if keys.GPU_RESOURCE not in pod.gpu_resources:
         return 0
     counts: dict[Quantity | None, int] = {None: 0}
-    sidecars = most = 0
-    for container in pod.init_containers:
-        gpus = _whole_gpus(container, counts)
-        most = max(most, sidecars + gpus)
-        if container.is_sidecar:
-            sidecars += gpus
-    return max(most, sidecars + sum(_whole_gpus(container, counts) for container in pod.containers))
+    return gpus_at_once(
+        ((_whole_gpus(container, counts), container.is_sidecar) for container in pod.init_containers),
+        (_whole_gpus(container, counts) for container in pod.containers),
+    )
 
 
 def gpus_of_regular_containers(pod: PodView) -> int:
