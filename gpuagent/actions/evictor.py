@@ -19,7 +19,7 @@ from gpuagent.actions.eviction_rules import (
     still,
 )
 from gpuagent.actions.eviction_settings import Budget
-from gpuagent.actions.log import named
+from gpuagent.actions.log import figures, named
 from gpuagent.pods.inventory import NodePod
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.grounds import Key
@@ -379,8 +379,7 @@ class Evictor:
             result=result,
             **named(verdict.pod_share),
             gpu=verdict.key.gpu_uuid,
-            **{"usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes": verdict.used_bytes},
-            allowedBytes=verdict.allowed_bytes,
+            **figures(verdict),
             **({"why": line} if line else {}),
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.judge import Change, Transition
+from gpuagent.verdicts.judge import Change, Transition, Verdict
 from service.log import INFO, WARNING, JsonLog
 from service.log_changes import NewLines
 
@@ -59,19 +59,24 @@ class TransitionLog:
         for transition in transitions:
             verdict = transition.verdict
             message, level = _MESSAGES[transition.change]
-            used = "usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes"
-            known = {used: verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
             self._log(
                 message,
                 level,
                 reason=verdict.key.reason,
                 **named(verdict.pod_share),
                 gpu=verdict.key.gpu_uuid,
-                **{name: figure for name, figure in known.items() if figure is not None},
+                **figures(verdict),
             )
 
     def _problem(self, message: str, level: str, problem: Problem) -> None:
         self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
+
+
+def figures(verdict: Verdict) -> dict[str, int]:
+    """Return the fields with the memory of a verdict; an unknown figure is absent."""
+    used = "usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes"
+    known = {used: verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
+    return {name: figure for name, figure in known.items() if figure is not None}
 
 
 def named(pod_share: PodShare) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Final
 
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_KIND, LONGEST_NAME, bounded
+from gpuagent.pods.commands import ContainerCommand
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.launches import Launch
 from gpuagent.pods.objects import ObjectError
 from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
@@ -31,12 +31,12 @@ _SHARE_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GR
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
 
-def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = tuple) -> NodePod:
+def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand, ...]] = tuple) -> NodePod:
     """Convert a pod.
 
     Args:
         pod: the object.
-        launches: returns the excerpts of its containers' commands; called only if the pod requests a share.
+        commands: returns the excerpts of its containers' commands; called only if the pod requests a share.
 
     Raises:
         ObjectError: the UID is missing, a name is longer than the API allows, or a GPU count is invalid.
@@ -59,7 +59,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         whole_gpus=whole_gpus,
         has_unsized_gpus=_has_unsized_gpus(spec),
         config_map_names=_config_map_names(spec, annotations),
-        launches=launches() if _requests_share(labels, annotations) else (),
+        commands=commands() if _requests_share(labels, annotations) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),

@@ -110,7 +110,7 @@ NAMES: Final[dict[str, str]] = {
     "is_stuck": "stalled",
     "is_free": "resumed",
     "Endpoint": "ReviewHandler",
-    "Unanswered": "LeaveToFailurePolicy",
+    "Unanswered": "ReviewFailed",
     "Hook": "Webhook",
     "asks_for_scheduler": "matches_on_scheduler_name",
     "CertificateInCluster": "SelfSignedSettings",

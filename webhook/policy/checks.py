@@ -366,12 +366,7 @@ def framework_findings(container: Container, share: Share) -> Iterator[Finding]:
         container: the container that gets the share.
         share: the pod's final share.
     """
-    for setting in settings_of(
-        container.command_line,
-        has_command=container.has_command,
-        image=container.image,
-        variables=container.variables,
-    ):
+    for setting in settings_of(container):
         yield from _findings(setting, share)
 
 
