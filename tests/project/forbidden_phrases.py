@@ -95,7 +95,7 @@ NAMES: Final[dict[str, str]] = {
     "_Voice": "_Pending",
     "_hear": "_record",
     "_may_speak": "_may_emit",
-    "Teller": "EventSink",
+    "Teller": "EventWriter",
     "Belongings": "RelatedObjects",
     "Wanted": "ObjectRef",
     "Lookups": "Fetcher",
