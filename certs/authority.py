@@ -4,7 +4,6 @@ Issued certificates pass `openssl verify -x509_strict`, which Python 3.13 requir
 """
 
 import ipaddress
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,6 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from service.names import is_dns_label, is_dns_subdomain
+
 AUTHORITY_NAME: Final = "kaishare webhook CA"
 """Default subject of a CA."""
 
@@ -32,8 +33,6 @@ CA_LIFETIME: Final = timedelta(days=3650)
 BACKDATING: Final = timedelta(minutes=5)
 """Tolerated difference between the clocks of an API server and of the issuer."""
 
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_LONGEST_NAME = 253  # characters, RFC 1035
 _ALLOWED = (
     "a DNS name (letters, digits and '-' between dots, each part 63 characters at most, all 253,"
     " no wildcard) or an IP address"
@@ -229,7 +228,7 @@ def _canonical_name(name: str) -> str:
     except ValueError:
         labels = text.split(".")
         # A name whose last part is a number is a mistyped address, because no top-level domain is a number.
-        if len(text) <= _LONGEST_NAME and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdigit():
+        if is_dns_subdomain(text) and all(map(is_dns_label, labels)) and not labels[-1].isdigit():
             return text
     else:
         if "%" not in text:  # certificates cannot contain an IPv6 zone

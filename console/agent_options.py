@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.command import namespace_name, read_by
+from service.names import is_dns_subdomain
 from service.text import quoted
-from webhook.policy.values import is_object_name
 
 AGENT_NAMESPACE: Final = "kaishare-agent"
 """The chart's default for `agent.namespace`."""
@@ -55,6 +55,6 @@ def _account_name(text: str) -> str:
     Raises:
         ValueError: the text is not the name of an object; the message is one line.
     """
-    if not is_object_name(text):
+    if not is_dns_subdomain(text):
         raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a service account")
     return text

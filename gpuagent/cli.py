@@ -14,7 +14,6 @@ from typing import Final, Protocol
 
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
-from gpuagent.names import may_name_object
 from gpuagent.shares.limits import GpuSharingMode
 from kai.own_labels import AGENT_EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
@@ -31,6 +30,7 @@ from service.command import (
 )
 from service.documents import DocumentError
 from service.http.host_names import parse_host_name
+from service.names import is_dns_subdomain
 from service.text import quoted
 from service.units import parse_duration
 from service.version import version
@@ -262,7 +262,7 @@ def _node_name(text: str) -> str:
     Raises:
         ValueError: no Node can have the name.
     """
-    if text and not may_name_object(text):
+    if text and not is_dns_subdomain(text):
         raise ValueError(f"{quoted(text)} is not the name of a Node; allowed: a-z, 0-9, - and .")
     return text
 

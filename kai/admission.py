@@ -38,19 +38,6 @@ def asks_for_share(pod: PodView) -> bool:
     return keys.GPU_FRACTION in pod.annotations or keys.GPU_MEMORY in pod.annotations
 
 
-def refusal(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | None:
-    """Return why this release of KAI refuses the pod; None if it admits the pod.
-
-    KAI admits every pod of another scheduler.
-
-    Args:
-        pod: the pod as the API server sends it to webhooks.
-        version: the release of KAI.
-        sharing: KAI's `global.gpuSharing` (off by default in KAI).
-    """
-    return judge(pod, version, sharing=sharing) if pod.scheduler_name == keys.SCHEDULER_NAME else None
-
-
 def judge(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | None:
     """Return the refusal for a pod as if its schedulerName were KAI's; None if KAI admits the pod."""
     if asks_for_share(pod) and pod.containers:
@@ -84,23 +71,6 @@ def share_container(pod: PodView, version: Version) -> Container:
         if container.name == name:
             return container
     raise LookupError(f"container with name {name} not found for fraction request")
-
-
-def runtime_class(pod: PodView, version: Version, configured: str = "nvidia") -> str | None:
-    """Return the pod's RuntimeClass after KAI's mutating webhook; None if the pod has none.
-
-    Args:
-        pod: the pod before the webhook.
-        version: the release of KAI.
-        configured: the class that KAI sets on pods without one; "" sets none.
-    """
-    own = pod.spec.runtimeClassName or None
-    if own or not configured or pod.scheduler_name != keys.SCHEDULER_NAME:
-        return own
-    whole = version.sets_runtime_class_for_whole_gpus and any(
-        keys.GPU_RESOURCE in resources for c in pod.containers for resources in (c.requests, c.limits)
-    )
-    return configured if whole or (version.sets_runtime_class and asks_for_share(pod)) else None
 
 
 def _validate(pod: PodView, version: Version, sharing: bool) -> str | None:

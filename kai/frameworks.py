@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kai.command_lines import beginning, option_value, program, script_words
+from kai.pod import Container
 
 _ROUNDING = 1e-9
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE]-?[0-9]+)?")
@@ -123,28 +124,21 @@ def largest_setting(fraction: float) -> float:
     return max(math.floor(fraction * _COUNTED_PART * 100), 1) / 100
 
 
-def settings_of(
-    line: Sequence[str], *, has_command: bool, image: str | None, variables: Sequence[Any]
-) -> Iterator[Setting]:
-    """Find the frameworks that a container runs.
+def settings_of(container: Container) -> Iterator[Setting]:
+    """Find the frameworks that a container runs; without `command` the image's entry point runs.
 
     Only the first 16,384 characters of the command line are read. The rest may contain the option, so the
     setting of a longer line without the option in that part is marked as hidden.
-
-    Args:
-        line: the container's command and arguments.
-        has_command: whether the container sets `command`; if not, the image's entry point runs.
-        image: the container's image.
-        variables: the container's `env`, as in the API.
     """
+    line = container.command_line
     read = beginning(line)
     is_cut = read is not line
     words = script_words(read)
     for framework in FRAMEWORKS:
-        if framework.runs(words) or (not has_command and _starts(framework, image)):
+        if framework.runs(words) or (not container.has_command and _starts(framework, container.image)):
             value = option_value(framework.option, words)
             if value is None and framework.variable:
-                value = _variable(framework.variable, variables)
+                value = _variable(framework.variable, container.variables)
             is_hidden = is_cut or any(
                 option_value(option, words) is not None for option in framework.unknown_with
             )

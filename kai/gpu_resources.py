@@ -6,6 +6,7 @@ vendors and of sharing plugins, and extended resources of DRA.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from kai import keys
@@ -33,6 +34,23 @@ def names_gpu(resource: str) -> bool:
 def names_device_class(resource: str) -> bool:
     """Whether an extended resource is a request for a DRA device class."""
     return resource.startswith(DEVICE_CLASS_PREFIX)
+
+
+def gpus_at_once(init_containers: Iterable[tuple[int, bool]], containers: Iterable[int]) -> int:
+    """Return how many whole GPUs a pod holds at once, as Kubernetes counts them.
+
+    An init container returns its GPUs when it ends, unless it is a sidecar (KEP-753). It runs beside the
+    sidecars that precede it (`PodRequests` in `component-helpers/resource/helpers.go`).
+
+    Args:
+        init_containers: number of GPUs of each init container in order, and whether it is a sidecar.
+        containers: number of GPUs of each other container.
+    """
+    sidecars = most = 0
+    for gpus, is_sidecar in init_containers:
+        most = max(most, sidecars + gpus)
+        sidecars += gpus * is_sidecar
+    return max(most, sidecars + sum(containers))
 
 
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")

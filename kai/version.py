@@ -128,11 +128,6 @@ class Version:
         """Whether KAI sets its RuntimeClass on pods with a share (since v0.9.7)."""
         return self._is_at_least(0, 9, 7)
 
-    @property
-    def can_block_visible_devices(self) -> bool:
-        """Whether KAI has the setting `global.blockNvidiaVisibleDevices` (since v0.16)."""
-        return self._is_at_least(0, 16, 0)
-
 
 NEWEST_READ = Version(0, 17, 0)
 """Newest release that this package covers; it is also the strictest."""

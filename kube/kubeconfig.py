@@ -18,9 +18,9 @@ import msgspec
 from msgspec import Struct
 
 from kube.errors import AccessError
+from service.names import is_dns_label
 from service.text import listed, one_line, quoted
 
-_NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TYPE_ERROR: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `([^`]+)`)?")
 _PROXY_SCHEMES: Final = ("http", "https")
 
@@ -208,7 +208,7 @@ def context_namespace(context: KubeconfigEntry[ContextEntry]) -> str:
         AccessError: it is not the name of a namespace.
     """
     name = context.value.namespace or "default"
-    if not _NAMESPACE.fullmatch(name):
+    if not is_dns_label(name):
         raise context.error(f"namespace: {quoted(name)} is not the name of a namespace")
     return name
 

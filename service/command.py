@@ -3,7 +3,6 @@
 import argparse
 import io
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
 from service.log_line import INFO, LEVELS
+from service.names import is_dns_label
 from service.text import fold, printable, quoted
 
 T = TypeVar("T")
 
-_NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _LONGEST_NOTE: Final = 4096
 """Maximum length of a line on standard error, in characters."""
 
@@ -226,7 +225,7 @@ def namespace_name(text: str) -> str:
     Raises:
         ValueError: no namespace can have the name; the message is one line.
     """
-    if _NAMESPACE.fullmatch(text) is None:
+    if not is_dns_label(text):
         raise ValueError(
             f"{quoted(text)} is not the name of a namespace; allowed: a-z, 0-9 and -, at most 63 characters"
         )
@@ -239,11 +238,4 @@ def namespace_names(text: str) -> frozenset[str]:
     Raises:
         ValueError: no namespace can have the name of an item, such as `a b`; the message is one line.
     """
-    items = frozenset(item.strip() for item in text.split(",") if item.strip())
-    for item in items:
-        if _NAMESPACE.fullmatch(item) is None:
-            raise ValueError(
-                f"{quoted(item)} is not the name of a namespace; allowed: names of a-z, 0-9 and - with commas"
-                " between them"
-            )
-    return items
+    return frozenset(namespace_name(item.strip()) for item in text.split(",") if item.strip())

@@ -7,7 +7,7 @@ first and cleans the rest, so that the cost depends on the limit and not on the 
 """
 
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -153,8 +153,13 @@ MOST_LINES: Final = 10
 
 def listed(names: Collection[str]) -> str:
     """Return the first names in alphabetical order, and the number of the rest: `a, b and 3 more`."""
-    text = ", ".join(map(one_line, sorted(names)[:MOST]))
-    return f"{text} and {len(names) - MOST} more" if len(names) > MOST else text
+    return first_few(sorted(names))
+
+
+def first_few(names: Sequence[str], most: int = MOST) -> str:
+    """Return the first names in their order, and the number of the rest: `b, a and 3 more`."""
+    text = ", ".join(map(one_line, names[:most]))
+    return f"{text} and {len(names) - most} more" if len(names) > most else text
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:

@@ -17,7 +17,8 @@ from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter
-from service.log import INFO, WARNING, JsonLog
+from service.log import JsonLog
+from service.log_changes import problem_logger
 from service.tasks import restart_on_error
 
 _TO_WRITE_SECONDS: Final = 5.0
@@ -73,7 +74,7 @@ class VerdictActions:
                 component=COMPONENT,
                 host=node,
                 on_result=lambda reason, result: self.events.update([(reason, result)]),
-                on_trouble=self._log_problem,
+                on_trouble=problem_logger(log, "Event writes failing", "Event writes recovered"),
                 clock=clock,
             )
             self._flags = FlagEvents(self._writer, clock=clock, is_simulated=settings.is_simulated)
@@ -127,9 +128,3 @@ class VerdictActions:
     def _failed(self, task: str) -> Callable[[Exception], None]:
         """Return an error handler; an unexpected error must not stop the agent."""
         return lambda error: self._log.failure(f"{task} failed, restarting", error)
-
-    def _log_problem(self, problem: str) -> None:
-        if problem:
-            self._log("Event writes failing", WARNING, error=problem)
-        else:
-            self._log("Event writes recovered", INFO)

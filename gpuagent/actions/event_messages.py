@@ -1,4 +1,6 @@
-"""Texts of Events about flags: the Event's reason, and one line with figures and what to do. Pure.
+"""Fills in the texts of Events about flags, and adds what to do. Pure.
+
+The texts themselves, and the Events' reasons, are in `FlagReason` of `verdicts/grounds.py`.
 
 A message names no other object of the host, and not the pod itself: vCluster rewrites only the names of the
 pod that the Event is about.
@@ -9,6 +11,7 @@ from typing import Final
 
 from gpuagent.verdicts.grounds import UNPLACED_MESSAGE, FlagReason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
+from kai.frameworks import settings_of
 from service.units import size, time_over
 
 WITHIN_SHARE: Final = "GPUMemoryWithinShare"
@@ -76,8 +79,8 @@ def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
     if not gpu_bytes or not verdict.allowed_bytes:
         return ""
     part = floor(verdict.allowed_bytes / gpu_bytes * 100) / 100
-    for launch in verdict.pod_share.pod.launches if part >= 0.01 else ():
-        setting = launch.setting()
+    for command in verdict.pod_share.pod.commands if part >= 0.01 else ():
+        setting = next(settings_of(command), None)
         if setting is None or setting.is_hidden:
             continue
         framework = setting.framework

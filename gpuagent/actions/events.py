@@ -3,26 +3,19 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from gpuagent.actions.event_messages import EVICTED, WITHIN_SHARE, event_reason, eviction_message, message
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.inventory import NodePod
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Change, Transition, Verdict
-from kube.events import Event, ObjectReference, event_name
+from kube.events import Event, EventWriter, ObjectReference, event_name
 from service.backoff import Backoff, TokenBucket
 
 COMPONENT: Final = "kaishare-agent"
 SIMULATED_MARK: Final = "simulated: "
 """Prefix of every message about synthetic figures."""
-
-
-class EventSink(Protocol):
-    """Receives Events; `kube.events.EventWriter` in production."""
-
-    def emit(self, event: Event) -> None:
-        """Queue an Event. Never raises and never blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +54,7 @@ class FlagEvents:
 
     def __init__(
         self,
-        sink: EventSink,
+        writer: EventWriter,
         *,
         clock: Callable[[], float],
         bounds: EventBounds | None = None,
@@ -70,13 +63,13 @@ class FlagEvents:
         """Set up the conversion of transitions.
 
         Args:
-            sink: destination of the Events.
+            writer: queues the Events; it never blocks.
             clock: monotonic seconds, for the node's rate limit.
             bounds: rate limits; None for the defaults.
             is_simulated: whether the figures are synthetic; every message then begins with "simulated: ".
         """
         self._mark = SIMULATED_MARK if is_simulated else ""
-        self._sink = sink
+        self._writer = writer
         self._bounds = bounds or EventBounds()
         self._bucket = TokenBucket(per_second=self._bounds.per_second, burst=self._bounds.burst, clock=clock)
         self._clock = clock
@@ -99,7 +92,7 @@ class FlagEvents:
         The eviction budget bounds the number of evictions.
         """
         text = eviction_message(verdict, seconds, gpu_bytes)
-        self._sink.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
+        self._writer.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
     def _record(self, transition: Transition, now: float) -> None:
         key = transition.verdict.key
@@ -138,7 +131,7 @@ class FlagEvents:
         verdict, reason = transition.verdict, event_reason(transition)
         if reason is not None:
             text = message(transition, totals.get(verdict.key.gpu_uuid))
-            self._sink.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
+            self._writer.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
 
 
 def _last_emitted(entry: _Pending) -> float:

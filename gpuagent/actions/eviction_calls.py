@@ -16,7 +16,7 @@ Announce = Callable[[Verdict, Evaluation], Awaitable[None]]
 
 
 class ClusterCalls:
-    """Requests with the agent's own credentials; see `evictor.EvictionCalls`."""
+    """Requests with the agent's own credentials."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class ClusterCalls:
     async def consent(
         self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool
     ) -> Consent | NoConsent:
-        """Read again whether the pod may be evicted."""
+        """Read again whether the pod may be evicted. Never raises."""
         return await self._consents.read(verdict, policy, accepts_edits=accepts_edits)
 
     async def try_eviction(self, pod: NodePod) -> Evicted:
-        """Test whether the API server would allow the eviction."""
+        """Test whether the API server would allow the eviction. Never raises."""
         return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
 
     async def record(self, pod: NodePod, owner: str) -> None:
@@ -64,5 +64,5 @@ class ClusterCalls:
         await self._announce(verdict, evaluation)
 
     async def evict(self, pod: NodePod, *, within: float) -> Evicted:
-        """Evict the pod; nothing is sent after `within` seconds."""
+        """Evict the pod; nothing is sent after `within` seconds. Never raises."""
         return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)

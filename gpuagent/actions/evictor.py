@@ -5,10 +5,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from gpuagent.actions.consent import Consent, NoConsent
-from gpuagent.actions.eviction_records import KEPT_SECONDS, PastEviction, remaining_evictions
+from gpuagent.actions.consent import Consent
+from gpuagent.actions.eviction_calls import ClusterCalls
+from gpuagent.actions.eviction_records import KEPT_SECONDS, remaining_evictions
 from gpuagent.actions.eviction_rules import (
     EvictionRefusal,
     EvictionRules,
@@ -19,8 +20,7 @@ from gpuagent.actions.eviction_rules import (
     still,
 )
 from gpuagent.actions.eviction_settings import Budget
-from gpuagent.actions.log import named
-from gpuagent.pods.inventory import NodePod
+from gpuagent.actions.log import figures, named
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Verdict
@@ -43,38 +43,6 @@ _MOST_EDITS: Final = 3
 a loop."""
 _FINAL_STATUSES: Final = frozenset({400, 403, 404, 405, 422})
 """HTTP statuses after which another attempt to read the records is useless."""
-
-
-class EvictionCalls(Protocol):
-    """Requests to the API server for evictions."""
-
-    async def past_evictions(self) -> list[PastEviction]:
-        """Read the recorded evictions of this node.
-
-        Raises:
-            ApiError, Unreachable, AccessError: the records cannot be read.
-        """
-
-    async def consent(
-        self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool
-    ) -> Consent | NoConsent:
-        """Read again whether the pod may be evicted. Never raises."""
-
-    async def try_eviction(self, pod: NodePod) -> Evicted:
-        """Test whether the API server would allow the eviction. Never raises."""
-
-    async def record(self, pod: NodePod, owner: str) -> None:
-        """Record an eviction before it is requested.
-
-        Raises:
-            ApiError, Unreachable, AccessError: the record may not be stored.
-        """
-
-    async def announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
-        """Write the Event of an eviction before it is requested."""
-
-    async def evict(self, pod: NodePod, *, within: float) -> Evicted:
-        """Evict the pod; nothing is sent after `within` seconds. Never raises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +72,7 @@ class Evictor:
         *,
         rules: EvictionRules,
         budget: Budget,
-        calls: EvictionCalls | None,
+        calls: ClusterCalls | None,
         sample_now: Callable[[], None],
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
@@ -167,7 +135,7 @@ class Evictor:
             if verdict is not None:
                 await self._go(verdict)
 
-    async def _recall(self, calls: EvictionCalls) -> None:
+    async def _recall(self, calls: ClusterCalls) -> None:
         """Restore budget and back-off from the recorded evictions; without them, allow one eviction."""
         give_up_at = self._clock() + self._timing.recall
         backoff = Backoff(first=1.0, most=10.0, jitter=JITTER_DOWN)
@@ -264,7 +232,7 @@ class Evictor:
             return
         await self._evict(now, fresh, self._calls)
 
-    async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: EvictionCalls) -> None:
+    async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: ClusterCalls) -> None:
         """Read consent, test the eviction, record and announce it, read consent again, and evict.
 
         The first consent prevents the Event of an eviction that the namespace no longer requests. The second
@@ -303,7 +271,7 @@ class Evictor:
             return
         await self._evict_with_consent(now, calls, left)
 
-    async def _evict_with_consent(self, verdict: Verdict, calls: EvictionCalls, seconds: float) -> None:
+    async def _evict_with_consent(self, verdict: Verdict, calls: ClusterCalls, seconds: float) -> None:
         try:
             done = await calls.evict(verdict.pod_share.pod, within=seconds)
         except BaseException:
@@ -317,9 +285,7 @@ class Evictor:
             self._charge(verdict)
         self._refused(verdict, done)
 
-    async def _consent(
-        self, verdict: Verdict, evaluation: Evaluation, calls: EvictionCalls
-    ) -> Consent | None:
+    async def _consent(self, verdict: Verdict, evaluation: Evaluation, calls: ClusterCalls) -> Consent | None:
         """Return the present consent to an eviction; logs the reason if there is none."""
         uid = verdict.key.uid
         policy = evaluation.over_share_policies.get(uid, OverSharePolicy())
@@ -379,8 +345,7 @@ class Evictor:
             result=result,
             **named(verdict.pod_share),
             gpu=verdict.key.gpu_uuid,
-            **{"usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes": verdict.used_bytes},
-            allowedBytes=verdict.allowed_bytes,
+            **figures(verdict),
             **({"why": line} if line else {}),
         )
 

@@ -5,17 +5,15 @@ from collections.abc import Iterable
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.judge import Change, Transition
+from gpuagent.verdicts.judge import Change, Transition, Verdict
 from service.log import INFO, WARNING, JsonLog
+from service.log_changes import NewLines
 
 _MESSAGES = {
     Change.FLAGGED: ("pod flagged", WARNING),
     Change.CLEARED: ("flag cleared", INFO),
     Change.DROPPED: ("flag dropped", INFO),
 }
-
-_MOST_LINES = 20
-"""Maximum of lines of one kind per sample: owners of pods can write new invalid values at any time."""
 
 
 class TransitionLog:
@@ -24,8 +22,8 @@ class TransitionLog:
     def __init__(self, log: JsonLog) -> None:
         self._log = log
         self._problems: dict[tuple[Cause, str], Problem] = {}
-        self._notes: frozenset[str] = frozenset()
-        self._policy_notes: frozenset[str] = frozenset()
+        self._notes = NewLines()
+        self._policy_notes = NewLines()
         self._gpus: tuple[str, ...] | None = None
 
     def problems(self, present: Iterable[Problem]) -> None:
@@ -44,38 +42,41 @@ class TransitionLog:
             self._gpus = gpus
             self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
-        new = sorted(notes.keys() - self._notes)
-        for note in new[:_MOST_LINES]:
+        new, more = self._notes.update(notes)
+        for note in new:
             self._log("invalid value on pod", WARNING, **named(notes[note]), problem=note)
-        if len(new) > _MOST_LINES:
-            self._log("more invalid values on pods", WARNING, more=len(new) - _MOST_LINES)
-        self._notes = frozenset(notes)
+        if more:
+            self._log("more invalid values on pods", WARNING, more=more)
 
     def over_share_policies(self, notes: Iterable[str]) -> None:
         """Log new labels of namespaces that are invalid or out of bounds."""
-        now = frozenset(notes)
-        for note in sorted(now - self._policy_notes):
+        new, _ = self._policy_notes.update(notes)
+        for note in new:
             self._log("namespace label not applied as written", WARNING, problem=note)
-        self._policy_notes = now
 
     def transitions(self, transitions: Iterable[Transition]) -> None:
         """Log transitions of flags."""
         for transition in transitions:
             verdict = transition.verdict
             message, level = _MESSAGES[transition.change]
-            used = "usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes"
-            known = {used: verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
             self._log(
                 message,
                 level,
                 reason=verdict.key.reason,
                 **named(verdict.pod_share),
                 gpu=verdict.key.gpu_uuid,
-                **{name: figure for name, figure in known.items() if figure is not None},
+                **figures(verdict),
             )
 
     def _problem(self, message: str, level: str, problem: Problem) -> None:
         self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
+
+
+def figures(verdict: Verdict) -> dict[str, int]:
+    """Return the fields with the memory of a verdict; an unknown figure is absent."""
+    used = "usedAtLeastBytes" if verdict.is_lower_bound else "usedBytes"
+    known = {used: verdict.used_bytes, "allowedBytes": verdict.allowed_bytes}
+    return {name: figure for name, figure in known.items() if figure is not None}
 
 
 def named(pod_share: PodShare) -> dict[str, str]:

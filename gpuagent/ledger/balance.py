@@ -1,7 +1,8 @@
 """Builds the Snapshot of a sample from its GPUs, the attribution and the pods' shares. Pure.
 
 A figure is None if one unknown amount could change it. An error of one GPU or process affects only the
-figures that depend on it.
+figures that depend on it. The unattributed memory of a GPU is what the driver reports as used beyond the
+memory of all processes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,10 @@
 """Whether a kind of object can be read from the API server."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from service.log import JsonLog
+from service.log_changes import OngoingProblem, problem_logger
 
 
 class UnavailableReason(StrEnum):
@@ -23,22 +25,20 @@ class Unavailable:
     """One line for a person: the error, its consequence, and the remedy if there is one."""
 
 
-OnUnavailable = Callable[[Unavailable, bool], None]
-"""Called when a kind becomes unavailable (True) or available again (False)."""
-
-
 class Availability:
-    """The current state of one kind; reports each change of the reason."""
+    """The current state of one kind; logs each change of the reason."""
 
-    def __init__(self, on_unavailable: OnUnavailable) -> None:
+    def __init__(self, resource: str, log: JsonLog) -> None:
         self.problem: Unavailable | None = None
         """None while the kind can be read."""
-        self._on_unavailable = on_unavailable
+        self._ongoing = OngoingProblem(
+            problem_logger(log, "resource unavailable", "resource available again", resource=resource)
+        )
 
     def update(self, problem: Unavailable | None) -> None:
         """Set the state."""
-        before, self.problem = self.problem, problem
-        if before is not None and (problem is None or problem.reason is not before.reason):
-            self._on_unavailable(before, False)
-        if problem is not None and (before is None or problem.reason is not before.reason):
-            self._on_unavailable(problem, True)
+        self.problem = problem
+        if problem is None:
+            self._ongoing.update("")
+        else:
+            self._ongoing.update(problem.line, kind=problem.reason)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.pods import objects
-from gpuagent.pods.availability import Availability, OnUnavailable, Unavailable, UnavailableReason
+from gpuagent.pods.availability import Availability, Unavailable, UnavailableReason
 from gpuagent.pods.bind_requests import Key, LastBindRequests, bind_request
 from gpuagent.pods.decoding import decoder
 from gpuagent.pods.inventory import BindRequest, NodePod
@@ -14,6 +14,7 @@ from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.related import may_be_kais
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
+from service.log import JsonLog
 
 RESOURCE: Final = "bindrequests.scheduling.run.ai"
 """Name as in RBAC and kubectl."""
@@ -49,7 +50,7 @@ class BindRequestWatch:
         *,
         node: str,
         on_change: Callable[[], None],
-        on_unavailable: OnUnavailable,
+        log: JsonLog,
         on_unreadable: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming,
@@ -60,7 +61,7 @@ class BindRequestWatch:
             client: connection to the API server.
             node: name of the node.
             on_change: called when a BindRequest appears, changes or disappears, and when the state changes.
-            on_unavailable: called when BindRequests become unavailable (True) or available again (False).
+            log: receives it when BindRequests become unavailable, and when they are available again.
             on_unreadable: called with one line for each object that cannot be decoded at all.
             clock: monotonic seconds.
             timing: of the watch.
@@ -72,7 +73,7 @@ class BindRequestWatch:
         self._current: dict[Key, BindRequest] = {}
         self._unreadable: dict[Key, str] = {}
         """Why a BindRequest is invalid, by its namespace and name."""
-        self.availability = Availability(on_unavailable)
+        self.availability = Availability(RESOURCE, log)
         self.watch: Watch[BindRequest | _Unreadable] = Watch(
             client,
             Resource(name="bindrequests", path=_PATH, params={"labelSelector": f"{_NODE_LABEL}={node}"}),

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from kai import keys
+from service.names import LONGEST_LABEL, LONGEST_SUBDOMAIN
 
-LONGEST_NAME: Final = 253
-"""Maximum of characters of an object's name (a DNS subdomain in Kubernetes)."""
-LONGEST_KIND: Final = 63
-"""Maximum of characters of an object's kind (a DNS label in Kubernetes)."""
-_LONGEST_KEY: Final = 253 + 1 + 63
+LONGEST_NAME: Final = LONGEST_SUBDOMAIN
+"""Maximum of characters of an object's name."""
+LONGEST_KIND: Final = LONGEST_LABEL
+"""Maximum of characters of an object's kind."""
+_LONGEST_KEY: Final = LONGEST_SUBDOMAIN + 1 + LONGEST_LABEL
 """Maximum of characters of a label or annotation key (a qualified name in Kubernetes)."""
 _ENTRY_BYTES: Final = 100
 """Memory of one dict entry, without its key and value."""
@@ -66,7 +67,7 @@ class StringBounds:
         return 1 if key.startswith(keys.READ_PREFIXES) else 2
 
 
-LABELS: Final = StringBounds(total_bytes=8 * 1024, longest_value=63, read=keys.READ_LABELS)
+LABELS: Final = StringBounds(total_bytes=8 * 1024, longest_value=LONGEST_LABEL, read=keys.READ_LABELS)
 ANNOTATIONS: Final = StringBounds(total_bytes=20 * 1024, longest_value=4096, read=keys.READ_ANNOTATIONS)
 
 

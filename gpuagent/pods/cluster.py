@@ -19,10 +19,10 @@ from gpuagent.pods.related import CONFIG_MAPS, NAMESPACES, NODES, ConfigMapRefs,
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
+from service.log_changes import FirstLines, NewLines, problem_logger
 
 _GATHER_SECONDS: Final = 0.1
 _FIRST_SECONDS: Final = 10.0
-_MOST_LINES: Final = 20
 WATCH_TIMING: Final = WatchTiming(watch=300, spread=300, silence=150.0)
 """Timing of the agent's watches. Long ones keep the number of requests low on a large cluster."""
 _LONGEST_REFUSED: Final = 600.0
@@ -66,8 +66,8 @@ class ClusterPods:
         """Whether the pods changed since the objects to fetch were last determined."""
         self._requested_uids: frozenset[str] = frozenset()
         """UIDs of the pods for which objects are fetched."""
-        self._logged_lines: frozenset[str] = frozenset()
-        self._unread: frozenset[str] = frozenset()
+        self._invalid = NewLines()
+        self._unreadable = FirstLines()
         self.watch: Watch[NodePod] = Watch(
             client,
             Resource(
@@ -77,7 +77,7 @@ class ClusterPods:
             ),
             read=self._read,
             on_change=self._pods_changed,
-            on_trouble=self._log_watch_problem,
+            on_trouble=problem_logger(log, "pod watch failing", "pod watch recovered"),
             on_unreadable=self._log_unreadable,
             clock=clock,
             timing=timing or WATCH_TIMING,
@@ -87,7 +87,7 @@ class ClusterPods:
             client,
             node=node,
             on_change=self._changed.set,
-            on_unavailable=self._log_unavailable,
+            log=log,
             on_unreadable=lambda line: self._log_unreadable(line, "skipping invalid object"),
             clock=clock,
             timing=timing or replace(WATCH_TIMING, longest_refused=_LONGEST_REFUSED),
@@ -99,7 +99,7 @@ class ClusterPods:
                 client,
                 kind,
                 on_change=self._changed.set,
-                on_unavailable=self._log_unavailable,
+                log=log,
                 clock=clock,
                 timing=fetch_timing,
             )
@@ -190,13 +190,11 @@ class ClusterPods:
             node=self._node,
             reservation_namespace=self._reservation_namespace,
         )
-        lines = assembled.lines + self.bind_requests.lines
-        new = [line for line in lines if line not in self._logged_lines]
-        self._logged_lines = frozenset(lines)
-        for line in new[:_MOST_LINES]:
+        new, more = self._invalid.update(assembled.lines + self.bind_requests.lines)
+        for line in new:
             self._log("skipping invalid object", WARNING, error=line)
-        if len(new) > _MOST_LINES:
-            self._log("more invalid objects", WARNING, more=len(new) - _MOST_LINES)
+        if more:
+            self._log("more invalid objects", WARNING, more=more)
         if self._inventory is None:
             self._log(
                 "pods listed",
@@ -225,18 +223,5 @@ class ClusterPods:
         self._changed.set()
 
     def _log_unreadable(self, line: str, message: str = "skipping invalid pod") -> None:
-        if line not in self._unread and len(self._unread) < _MOST_LINES:
-            self._unread |= {line}
+        if self._unreadable.add(line):
             self._log(message, WARNING, error=line)
-
-    def _log_watch_problem(self, problem: str) -> None:
-        if problem:
-            self._log("pod watch failing", WARNING, error=problem)
-        else:
-            self._log("pod watch recovered", INFO)
-
-    def _log_unavailable(self, unavailable: Unavailable, is_new: bool) -> None:
-        if is_new:
-            self._log("resource unavailable", WARNING, resource=unavailable.resource, error=unavailable.line)
-        else:
-            self._log("resource available again", INFO, resource=unavailable.resource)

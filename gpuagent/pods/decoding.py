@@ -7,8 +7,8 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS, kept_data
+from gpuagent.pods.commands import commands_of
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.launches import launches_of
 from gpuagent.pods.objects import ConfigMap, KubernetesObject, ObjectError, Pod, decode_object
 from gpuagent.pods.reading import node_pod
 from kube.shallow import shallow_object
@@ -32,7 +32,7 @@ def read_pod(data: bytes) -> NodePod:
     Raises:
         ObjectError: the pod is malformed; one line that names it.
     """
-    return node_pod(_decode_pod(data), launches=lambda: launches_of(data))
+    return node_pod(_decode_pod(data), commands=lambda: commands_of(data))
 
 
 def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:

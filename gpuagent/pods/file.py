@@ -20,10 +20,10 @@ from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, 
 from service.documents import DocumentError, decode_text, load_text
 from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog
+from service.log_changes import NewLines
 
 _LOOK_EVERY_SECONDS: Final = 0.4
 _MOST_LOOKS_TO_SETTLE: Final = 3
-_MOST_LINES: Final = 20
 
 
 class FilePods:
@@ -52,7 +52,7 @@ class FilePods:
         self._log = log
         self._clock = clock
         self._watched = FileWatch(path)
-        self._logged_lines: frozenset[str] = frozenset()
+        self._invalid = NewLines()
         self._is_broken = False
         self._ended = EndedPods()
         self._last_bind_requests = LastBindRequests()
@@ -109,12 +109,11 @@ class FilePods:
             tenant_reservation_pods=inventory.tenant_reservation_count,
             pods_elsewhere=assembled.elsewhere,
         )
-        new = [line for line in assembled.lines if line not in self._logged_lines]
-        for line in new[:_MOST_LINES]:
+        new, more = self._invalid.update(assembled.lines)
+        for line in new:
             self._log("skipping invalid object", WARNING, file=str(self._path), error=line)
-        if len(new) > _MOST_LINES:
-            self._log("more invalid objects", WARNING, file=str(self._path), more=len(new) - _MOST_LINES)
-        self._logged_lines = frozenset(assembled.lines)
+        if more:
+            self._log("more invalid objects", WARNING, file=str(self._path), more=more)
         self._ended.add(inventory.pods)
         for key, request in inventory.bind_requests.items():
             self._last_bind_requests.add(key, request)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuagent.pods.launches import Launch
+from gpuagent.pods.commands import ContainerCommand
 from gpuagent.pods.objects import FINISHED_PHASES, is_running
 from kai import keys
 
@@ -31,7 +31,7 @@ class NodePod:
     `nvidia.com/gpu`."""
     config_map_names: tuple[str, ...] = ()
     """Possible names of the pod's KAI ConfigMap, the most likely first."""
-    launches: tuple[Launch, ...] = field(default=(), repr=False)
+    commands: tuple[ContainerCommand, ...] = field(default=(), repr=False)
     """Start of the containers that mention a framework; empty for a pod without a share."""
     scheduler_name: str = ""
     config_hash: str = ""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.pods.availability import Availability, OnUnavailable, Unavailable, UnavailableReason
+from gpuagent.pods.availability import Availability, Unavailable, UnavailableReason
 from gpuagent.pods.objects import KubernetesObject, ObjectError
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.backoff import JITTER_AROUND, JITTER_UP, Backoff, jittered
+from service.log import JsonLog
 
 _SOON_SECONDS: Final = 60.0
 """Shortest time between two fetches of one object; also the pause before a missing one is fetched again."""
@@ -90,7 +91,7 @@ class Fetcher:
         kind: Kind,
         *,
         on_change: Callable[[], None],
-        on_unavailable: OnUnavailable,
+        log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
         timing: FetchTiming | None = None,
     ) -> None:
@@ -100,7 +101,7 @@ class Fetcher:
             client: connection to the API server.
             kind: the kind of the objects.
             on_change: called when an object appears, changes or disappears.
-            on_unavailable: called when the kind becomes unavailable (True) or available again (False).
+            log: receives it when the kind becomes unavailable, and when it is available again.
             clock: monotonic seconds.
             timing: None for the defaults.
         """
@@ -114,7 +115,7 @@ class Fetcher:
         self._next_at = -math.inf
         """Earliest time of the next fetch of a kind that is spread."""
         self._wake = asyncio.Event()
-        self.availability = Availability(on_unavailable)
+        self.availability = Availability(kind.resource, log)
         self.settled = asyncio.Event()
         """Set once every object of the first request has been fetched or has failed."""
         self._is_requested = False

@@ -6,40 +6,37 @@ pod UID.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Final
 
-from gpuagent.names import may_name_object
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_KIND, LONGEST_NAME, bounded
+from gpuagent.pods.commands import ContainerCommand
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.launches import Launch
 from gpuagent.pods.objects import ObjectError
 from kai import keys
-from kai.gpu_resources import names_gpu
-from kai.quantity import parse_quantity
+from kai.gpu_resources import gpus_at_once, names_gpu
+from kai.quantity import is_quantity, parse_quantity
+from service.names import is_dns_subdomain
 from service.text import quoted
 
 MOST_CONTAINER_IDS: Final = 128
 _MOST_CONFIG_MAPS: Final = 8
 _MOST_GPUS: Final = 1 << 16
-_SHORT_DIGITS: Final = 4
 _NOTHING: Final = (None, "0", 0)
 """Amounts that request nothing; the API server writes every zero as "0"."""
 _LONGEST_CONTAINER_NAME: Final = 63
 _SHARE_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GROUP})
-_LARGE = re.compile(r"[1-9][0-9]*[eE][1-9][0-9]{2,}")
-"""A quantity of 10^100 or more, which takes long to compute."""
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
 
-def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = tuple) -> NodePod:
+def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand, ...]] = tuple) -> NodePod:
     """Convert a pod.
 
     Args:
         pod: the object.
-        launches: returns the excerpts of its containers' commands; called only if the pod requests a share.
+        commands: returns the excerpts of its containers' commands; called only if the pod requests a share.
 
     Raises:
         ObjectError: the UID is missing, a name is longer than the API allows, or a GPU count is invalid.
@@ -62,7 +59,7 @@ def node_pod(pod: objects.Pod, *, launches: Callable[[], tuple[Launch, ...]] = t
         whole_gpus=whole_gpus,
         has_unsized_gpus=_has_unsized_gpus(spec),
         config_map_names=_config_map_names(spec, annotations),
-        launches=launches() if _requests_share(labels, annotations) else (),
+        commands=commands() if _requests_share(labels, annotations) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),
@@ -92,25 +89,20 @@ def _requests_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -
 
 
 def _whole_gpus(spec: objects.PodSpec, where: str) -> tuple[int, list[str]]:
-    """Return the number of GPUs from the device plugin, and why it may be incomplete, in at most one note.
-
-    An init container returns its GPUs when it ends, unless it is a sidecar; the sidecars before it run beside
-    it (Kubernetes, `PodRequests` in `component-helpers/resource/helpers.go`).
-    """
+    """Return the number of GPUs from the device plugin, and why it may be incomplete, in at most one note."""
     notes: list[str] = []
-    sidecars = most = 0
-    for container, number in _gpus(spec.init_containers, where, notes):
-        most = max(most, sidecars + number)
-        if container.is_sidecar:
-            sidecars += number
-    regular = chain(_gpus(spec.containers, where, notes), _gpus(spec.ephemeral_containers, where, notes))
-    return max(most, sidecars + sum(number for _, number in regular)), notes
+    regular = chain(spec.containers or (), spec.ephemeral_containers or ())
+    number = gpus_at_once(
+        _gpus(spec.init_containers or (), where, notes), (gpus for gpus, _ in _gpus(regular, where, notes))
+    )
+    return number, notes
 
 
 def _gpus(
-    containers: list[objects.Container] | None, where: str, notes: list[str]
-) -> Iterator[tuple[objects.Container, int]]:
-    for container in containers or ():
+    containers: Iterable[objects.Container], where: str, notes: list[str]
+) -> Iterator[tuple[int, bool]]:
+    """Yield the number of GPUs of each container that requests some, and whether it is a sidecar."""
+    for container in containers:
         amount = container.resources.gpus if container.resources else None
         if amount is None:
             continue
@@ -120,7 +112,7 @@ def _gpus(
         except ValueError as error:
             raise ObjectError(f"{place}: {error}") from None
         if number <= _MOST_GPUS:
-            yield container, number
+            yield number, container.is_sidecar
         elif not notes:
             notes.append(f"{place}: {quoted(amount)} is more than any node has; ignored")
 
@@ -133,19 +125,15 @@ def _whole(quantity: objects.Quantity) -> int:
     Raises:
         ValueError: the API server would refuse the quantity.
     """
-    if (
-        isinstance(quantity, str)
-        and quantity.isascii()
-        and quantity.isdigit()
-        and len(quantity) <= _SHORT_DIGITS
-    ):
-        return int(quantity)  # the API server's own format; a pod can have 10,000 amounts
-    if isinstance(quantity, str) and _LARGE.fullmatch(quantity):
-        return _MOST_GPUS + 1
-    amount = parse_quantity(quantity)
-    if amount.denominator != 1 or amount < 0:
+    try:
+        amount = parse_quantity(quantity)
+    except ValueError:
+        if isinstance(quantity, str) and is_quantity(quantity):
+            return _MOST_GPUS + 1
+        raise
+    if amount.denominator != 1 or amount.numerator < 0:
         raise ValueError(f'"{str(quantity)[:40]}" is not a whole number')
-    return int(amount)
+    return amount.numerator
 
 
 def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
@@ -203,7 +191,7 @@ def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> 
     suffixes += map(str, range(min(len(containers), _MOST_CONFIG_MAPS)))
     suffixes += [f"i{index}" for index in range(min(len(init), _MOST_CONFIG_MAPS))]
     names = (f"{prefix}-{suffix}" for suffix in dict.fromkeys(suffixes))
-    return tuple(name for name in names if may_name_object(name))[:_MOST_CONFIG_MAPS]
+    return tuple(name for name in names if is_dns_subdomain(name))[:_MOST_CONFIG_MAPS]
 
 
 def _named(containers: list[objects.Container], name: str | None) -> list[int]:

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuagent.names import may_name_object
 from gpuagent.pods.inventory import NodePod
 from kai import keys
+from service.names import is_dns_subdomain
 
 _LONGEST_NAME = 63
 _HASH_DIGITS = 10
@@ -37,7 +37,7 @@ def tenant_of(pod: NodePod) -> Tenant | None:
     if about.get(keys.VCLUSTER_HOST_NAMESPACE) != pod.namespace:
         return None
     namespace, name = about.get(keys.VCLUSTER_OBJECT_NAMESPACE, ""), about.get(keys.VCLUSTER_OBJECT_NAME, "")
-    if not may_name_object(namespace) or not may_name_object(name):
+    if not is_dns_subdomain(namespace) or not is_dns_subdomain(name):
         return None  # not written by vCluster: a host pod may have any annotation
     return Tenant(vcluster=vcluster, namespace=namespace, pod=name)
 

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from gpuagent.names import may_name_object
 from gpuagent.pods.inventory import NodePod
 from kai import keys
+from service.names import is_dns_subdomain
 from service.text import MALFORMED
 
 _KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
@@ -40,7 +40,7 @@ def workload_of(pod: NodePod) -> Workload:
     controller = Workload(pod.controller_kind, pod.controller_name)
     if keys.VCLUSTER_MANAGED_BY in pod.labels:
         controller = _virtual_controller(pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, ""))
-    if not (_KIND.fullmatch(controller.kind) and may_name_object(controller.name)):
+    if not (_KIND.fullmatch(controller.kind) and is_dns_subdomain(controller.name)):
         return NO_WORKLOAD
     if controller.kind == "ReplicaSet":
         name = controller.name.removesuffix(f"-{pod.labels.get(keys.TEMPLATE_HASH, '')}")

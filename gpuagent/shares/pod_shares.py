@@ -250,6 +250,7 @@ class _Resolution:
     ) -> None:
         self.pod = pod
         self._notes = now.notes
+        self._declaration = first
         self._inventory = inventory
         self._cards = cards
         self._mode = mode
@@ -259,8 +260,6 @@ class _Resolution:
         bound, share = self._allocation.bound, first.request.share
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
         self._now, self._first = now.declared(devices), first.declared(devices)
-        self._queue = first.queue
-        self._size, self._workload = first.size, first.workload
         allocated_groups = bound.groups if bound else ()
         is_more_than_given = bool(allocated_groups) and len(self._first.groups) > len(allocated_groups)
         labelled_groups = () if is_more_than_given else self._first.groups
@@ -281,17 +280,18 @@ class _Resolution:
 
     def pod_share(self, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
-        pod, tenant = self.pod, tenant_of(self.pod)
+        pod, declaration = self.pod, self._declaration
         notes = pod.notes + self._notes + self._allocation.notes
+        without_share = PodShare(
+            pod=pod,
+            tenant=tenant_of(pod),
+            queue=declaration.queue,
+            size=declaration.size,
+            workload=declaration.workload,
+            notes=_bounded(notes),
+        )
         if pod.is_finished:
-            return PodShare(
-                pod=pod,
-                tenant=tenant,
-                queue=self._queue,
-                size=self._size,
-                workload=self._workload,
-                notes=_bounded(notes),
-            )
+            return without_share
         has_share = self._deciding is not None
         place = self.pin.place
         if self._is_whole:
@@ -303,12 +303,8 @@ class _Resolution:
         )
         shares = self._shares(place.gpus)
         limits, undecided, notes_on_limits = self._limits(place.gpus, shares)
-        return PodShare(
-            pod=pod,
-            tenant=tenant,
-            queue=self._queue,
-            size=self._size,
-            workload=self._workload,
+        return replace(
+            without_share,
             has_share=has_share,
             groups=self._groups,
             gpu_uuids=place.gpus,

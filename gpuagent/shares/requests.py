@@ -23,12 +23,11 @@ from kai.share import (
     is_container_memory_key,
     portion_text,
 )
-from service.text import LONGEST_VALUE, one_line, printable, quoted
+from service.text import LONGEST_VALUE, first_few, one_line, printable, quoted
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
 _MOST_GPUS: Final = 64
 """Maximum of GPUs of one pod; more than any node has."""
-_CONTAINERS_SHOWN: Final = 4
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 
 
@@ -238,6 +237,4 @@ def _text(annotations: Mapping[str, str], share: Share) -> str:
 
 
 def _texts(requests: Mapping[str, int]) -> str:
-    texts = [f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()]
-    more = len(texts) - _CONTAINERS_SHOWN
-    return ", ".join(texts[:_CONTAINERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return first_few([f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()])

@@ -26,6 +26,7 @@ from gpuagent.simulation.state import DeviceMoment, DriverState
 from kai.version import Version
 from service.command import UsageError
 from service.log import WARNING, JsonLog
+from service.log_changes import NewLines
 
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _PROC: Final = Path("/proc")
@@ -36,7 +37,6 @@ _PROCESS: Final = "simulated"
 _FIRST_PID: Final = 1000
 _PIDS: Final = (1 << 22) - _FIRST_PID
 """Number of usable PIDs; the kernel's PID_MAX_LIMIT is 2^22."""
-_MOST_LINES: Final = 20
 
 
 def driver_of_this_node(*, proc: Path = _PROC, library: str = _LIBRARY) -> str:
@@ -122,8 +122,8 @@ class ClusterGpus:
         self._pids: dict[str, tuple[int, float]] = {}
         """PID and start, in seconds since the simulation began, of each pod's process by pod UID."""
         self._next_pid = 0
-        self._logged: frozenset[str] = frozenset()
-        """UIDs of the pods whose invalid annotation was logged."""
+        self._invalid = NewLines()
+        """UIDs of the pods with an invalid annotation."""
         self._state = DriverState(devices=())
         self._driver, self._reader = self._new_driver(())
 
@@ -249,15 +249,13 @@ class ClusterGpus:
         return pid, self._clock() - self._since
 
     def _log_invalid(self, invalid: Mapping[str, str], pods: Mapping[str, NodePod]) -> None:
-        """Log each pod's invalid annotation once, for a limited number of pods at a time."""
-        logged = self._logged & pods.keys()
-        for uid in list(invalid.keys() - logged)[: _MOST_LINES - len(logged)]:
+        """Log each pod whose annotation became invalid, for a limited number of pods at a time."""
+        new, _ = self._invalid.update(invalid)
+        for uid in new:
             pod = pods[uid]
             self._log(
                 "ignoring invalid annotation", WARNING, pod=f"{pod.namespace}/{pod.name}", error=invalid[uid]
             )
-            logged |= {uid}
-        self._logged = frozenset(logged)
 
 
 def _without_gpus(detail: str) -> GpuReading:

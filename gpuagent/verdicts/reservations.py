@@ -5,18 +5,15 @@ GPU, one of them is wrong or forged: a tenant whose KAI runs inside a vCluster w
 annotation. The problem is reported and suspends no verdict, since a tenant can cause it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod, ReservationPod
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.whole_gpus import is_time_sliced
 from gpuagent.verdicts.grounds import SMALL_BYTES, has_whole_gpus
-from service.text import one_line
+from service.text import first_few, one_line
 
-_MOST_NAMESPACES: Final = 4
 """Maximum of names in one line; a tenant can have any number of pods."""
 
 
@@ -61,14 +58,14 @@ def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:
         for pod in pods:
             first.setdefault(pod.namespace, pod)
             counts[pod.namespace] = counts.get(pod.namespace, 0) + 1
-        names = (
+        names = [
             _name(pod) + (f" and {counts[namespace] - 1} more there" if counts[namespace] > 1 else "")
             for namespace, pod in first.items()
-        )
+        ]
         yield Problem(
             Cause.RESERVATION_UNRESOLVED,
             "",
-            f"reservation pods name no GPU of this node: {_first_few(names, len(first))};"
+            f"reservation pods name no GPU of this node: {first_few(names)};"
             " the GPU of their groups is unknown",
         )
 
@@ -116,15 +113,8 @@ def _order(pod: ReservationPod) -> tuple[bool, str, str, str]:
 
 def _all(pods: Mapping[str, ReservationPod] | Mapping[str, NodePod]) -> str:
     """Name one pod of each namespace, for the first few namespaces."""
-    return _first_few(map(_name, pods.values()), len(pods))
+    return first_few([_name(pod) for pod in pods.values()])
 
 
 def _name(pod: ReservationPod | NodePod) -> str:
     return f"{one_line(pod.namespace)}/{one_line(pod.name)}"
-
-
-def _first_few(names: Iterable[str], count: int) -> str:
-    """Join the first names of `count`; only these are computed."""
-    more = count - _MOST_NAMESPACES
-    text = ", ".join(islice(names, _MOST_NAMESPACES))
-    return f"{text} and {more} more namespaces" if more > 0 else text

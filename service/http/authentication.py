@@ -1,4 +1,8 @@
-"""Authentication of requests by a bearer token, which an authorizer checks."""
+"""Authentication of requests by a bearer token, which an authorizer checks.
+
+`kube/token_authorizer.py` decides which tokens may read shares. `OPEN_PATHS` in `gpuagent/server/server.py`
+has the paths that need no token.
+"""
 
 import re
 from collections.abc import Sequence

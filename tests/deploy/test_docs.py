@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from gpuagent.pods import bounds as pod_bounds
+from gpuagent.pods.commands import MOST_BYTES as LAUNCH_BYTES
 from gpuagent.pods.ended import MOST_ENDED
-from gpuagent.pods.launches import MOST_BYTES as LAUNCH_BYTES
 from gpuagent.pods.reading import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
 from gpuagent.server.server import AGENT_CONNECTIONS

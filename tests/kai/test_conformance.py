@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 
 from kai import keys
-from kai.admission import refusal, runtime_class, share_container
+from kai.admission import share_container
 from kai.memory import Card
 from kai.share import Share
 from kai.version import Version
-from tests.support.kai_oracle import loses_gpu_access, resolve_queue, visible_devices_refusal
+from tests.support.kai_oracle import (
+    loses_gpu_access,
+    refusal,
+    resolve_queue,
+    runtime_class,
+    visible_devices_refusal,
+)
 from tests.support.pods import GPU, container, pod, view
 
 V07, V09, V13, V17 = (Version.parse(text) for text in ("v0.7.11", "v0.9.8", "v0.13.0", "v0.17.0"))

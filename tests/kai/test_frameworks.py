@@ -3,18 +3,21 @@
 import shlex
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from kai import command_lines, frameworks
 from kai.frameworks import MARKS, Setting, settings_of
+from kai.pod import Container
 
 MOST = 16_384
 
 
 def first_setting(*line: str) -> Setting | None:
-    return next(settings_of(line, has_command=True, image=None, variables=[]), None)
+    return next(settings_of(Container(command=Raw(msgspec.json.encode(line)))), None)
 
 
 @pytest.mark.parametrize(

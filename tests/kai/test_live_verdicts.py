@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from kai.admission import asks_for_share, refusal, runtime_class, share_container
+from kai.admission import asks_for_share, share_container
 from kai.version import Version
+from tests.support.kai_oracle import refusal, runtime_class
 from tests.support.pods import folder_from, view
 
 RELEASES = ("v0.9.8", "v0.13.4", "v0.17.0")

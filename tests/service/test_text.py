@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text import fold, one_line, printable, shorten, shorten_middle, shorten_utf8, width
+from service.text import (
+    first_few,
+    fold,
+    listed,
+    one_line,
+    printable,
+    shorten,
+    shorten_middle,
+    shorten_utf8,
+    width,
+)
 
 HOSTILE = st.text(
     st.one_of(
@@ -146,3 +156,12 @@ def test_a_long_word_has_a_line_of_its_own_with_less_indentation() -> None:
         "    now",
     ]
     assert fold("see 0123456789abcdef", 12, head="    ", indent="    ") == ["    see", "012345…bcdef"]
+
+
+def test_a_list_is_cut_after_the_first_names_and_counts_the_rest() -> None:
+    names = ["g", "a", "f", "b\n", "e", "c", "d"]
+    assert listed(names) == "a, b, c, d, e and 2 more"
+    assert listed(names[:5]) == "a, b, e, f, g"
+    assert listed([]) == ""
+    assert first_few(names, 2) == "g, a and 5 more"
+    assert first_few(names, 7) == "g, a, f, b, e, c, d"

@@ -7,10 +7,45 @@ Sources: `default_grouper.go` (CalcPodGroupQueue, the same order at v0.7.11, v0.
 from collections.abc import Mapping
 
 from kai import keys
-from kai.admission import _quantity, asks_for_share, share_container
+from kai.admission import Refusal, _quantity, asks_for_share, judge, share_container
 from kai.gonumber import parse_int
 from kai.pod import Container, PodView
 from kai.version import Version
+
+
+def refusal(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | None:
+    """Return why this release of KAI refuses the pod; None if it admits the pod.
+
+    KAI admits every pod of another scheduler.
+
+    Args:
+        pod: the pod as the API server sends it to webhooks.
+        version: the release of KAI.
+        sharing: KAI's `global.gpuSharing` (off by default in KAI).
+    """
+    return judge(pod, version, sharing=sharing) if pod.scheduler_name == keys.SCHEDULER_NAME else None
+
+
+def runtime_class(pod: PodView, version: Version, configured: str = "nvidia") -> str | None:
+    """Return the pod's RuntimeClass after KAI's mutating webhook; None if the pod has none.
+
+    Args:
+        pod: the pod before the webhook.
+        version: the release of KAI.
+        configured: the class that KAI sets on pods without one; "" sets none.
+    """
+    own = pod.spec.runtimeClassName or None
+    if own or not configured or pod.scheduler_name != keys.SCHEDULER_NAME:
+        return own
+    whole = version.sets_runtime_class_for_whole_gpus and any(
+        keys.GPU_RESOURCE in resources for c in pod.containers for resources in (c.requests, c.limits)
+    )
+    return configured if whole or (version.sets_runtime_class and asks_for_share(pod)) else None
+
+
+def can_block_visible_devices(version: Version) -> bool:
+    """Whether KAI has the setting `global.blockNvidiaVisibleDevices` (since v0.16)."""
+    return (version.major, version.minor) >= (0, 16)
 
 
 def visible_devices_refusal(pod: PodView, version: Version) -> str | None:
@@ -18,7 +53,7 @@ def visible_devices_refusal(pod: PodView, version: Version) -> str | None:
 
     The container of the share is exempt; `void` and `none` are allowed (v0.16, `device_access.go`).
     """
-    if not version.can_block_visible_devices:
+    if not can_block_visible_devices(version):
         return None
     exempt = share_container(pod, version) if asks_for_share(pod) and pod.containers else None
     for container in (*pod.init_containers, *pod.containers):
@@ -45,7 +80,7 @@ def visible_devices_refusal(pod: PodView, version: Version) -> str | None:
 
 def loses_gpu_access(container: Container, pod: PodView, version: Version) -> bool:
     """Whether `blockNvidiaVisibleDevices` sets this container's NVIDIA_VISIBLE_DEVICES to `void`."""
-    if not version.can_block_visible_devices:
+    if not can_block_visible_devices(version):
         return False
     if asks_for_share(pod) and container is share_container(pod, version):
         return False

@@ -333,7 +333,7 @@ def test_an_excluded_name_that_no_namespace_has_is_refused(
     """A list with other separators would exclude nothing, without a word."""
     assert main(["serve", "--exclude-namespaces", text]) == 2
     errors = capsys.readouterr().err
-    assert "is not the name of a namespace; allowed: names of a-z, 0-9 and -" in errors
+    assert "is not the name of a namespace; allowed: a-z, 0-9 and -, at most 63 characters" in errors
     assert errors.count("\n") == 1
 
 

@@ -46,7 +46,7 @@ class AdmissionWebhook(Protocol):
         """Return the answer after an internal error; None leaves the answer to the failurePolicy."""
 
 
-class LeaveToFailurePolicy(Exception):
+class ReviewFailed(Exception):
     """An internal error whose answer is left to the webhook's failurePolicy.
 
     The error is already logged. The message is safe to send to the API server.
@@ -71,7 +71,7 @@ class ReviewHandler:
 
         Raises:
             BadReview: the body is not a review that can be answered.
-            LeaveToFailurePolicy: an internal error, whose answer is left to the failurePolicy.
+            ReviewFailed: an internal error, whose answer is left to the failurePolicy.
         """
         started = time.perf_counter()
         webhook = self._webhook
@@ -121,11 +121,11 @@ class ReviewHandler:
         """Return the webhook's safe answer after an internal error.
 
         Raises:
-            LeaveToFailurePolicy: the webhook leaves the answer to its failurePolicy.
+            ReviewFailed: the webhook leaves the answer to its failurePolicy.
         """
         outcome = self._webhook.on_error(review, finding)
         if outcome is None:
-            raise LeaveToFailurePolicy(finding.sentence) from None
+            raise ReviewFailed(finding.sentence) from None
         return outcome
 
 

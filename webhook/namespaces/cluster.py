@@ -7,7 +7,8 @@ from typing import Final
 
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
-from service.log import INFO, WARNING, JsonLog
+from service.log import WARNING, JsonLog
+from service.log_changes import FirstLines, problem_logger
 from service.tasks import restart_on_error
 from webhook.namespaces.decode import LIST, MANAGED, PATH, ManagedNamespace, reader
 from webhook.namespaces.lookups import NamespaceLookups
@@ -28,7 +29,6 @@ The pause is short, because each second of delay after an outage costs pods: see
 """
 
 _GATHER_SECONDS: Final = 0.1
-_MOST_LINES: Final = 20
 
 Managed = Mapping[str, ManagedNamespace]
 """Managed namespaces by name."""
@@ -63,7 +63,7 @@ class ClusterPolicies:
         self._on_change = on_change
         self._on_error = on_error
         self._read = reader(default_mode)
-        self._logged_errors: set[str] = set()
+        self._unreadable = FirstLines()
         self._changed = asyncio.Event()
         self._lookups = NamespaceLookups(client, default_mode=default_mode, clock=clock)
         self.watch: Watch[ManagedNamespace] = Watch(
@@ -71,7 +71,7 @@ class ClusterPolicies:
             Resource(name="namespaces", path=PATH, params=MANAGED, accept=LIST),
             read=self._decode,
             on_change=lambda _namespaces: self._changed.set(),
-            on_trouble=self._log_problem,
+            on_trouble=problem_logger(log, "API server unavailable", "API server available again"),
             on_unreadable=self._log_unreadable,
             clock=clock,
             timing=timing,
@@ -145,17 +145,10 @@ class ClusterPolicies:
         return known if known == namespace else namespace
 
     def _log_unreadable(self, line: str) -> None:
-        if line not in self._logged_errors and len(self._logged_errors) < _MOST_LINES:
-            self._logged_errors.add(line)
+        if self._unreadable.add(line):
             self._log("skipping invalid namespace", WARNING, error=line)
 
     def _log_error(self, error: Exception) -> None:
         self._on_error()
         self._log.failure("internal error", error, stage="policies")
         self._changed.set()
-
-    def _log_problem(self, problem: str) -> None:
-        if problem:
-            self._log("API server unavailable", WARNING, error=problem)
-        else:
-            self._log("API server available again", INFO)

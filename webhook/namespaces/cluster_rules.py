@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -20,7 +19,8 @@ from kube.client import KubeClient
 from kube.discovery import discover_cluster_scoped
 from kube.errors import ApiError, Unreachable
 from kube.watch import Resource, Watch, WatchTiming
-from service.log import INFO, WARNING, JsonLog
+from service.log import JsonLog
+from service.log_changes import OngoingProblem, problem_logger
 from service.tasks import restart_on_error
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.decide import Rules
@@ -81,7 +81,11 @@ class ClusterRules:
         self._client = client
         self._log = log
         self._on_error = on_error
-        self._discovery_problem = ""
+
+        def report(resource: str) -> Callable[[str], None]:
+            return problem_logger(log, "resource unavailable", "resource available again", resource=resource)
+
+        self._discovery_problem = OngoingProblem(report("discovery"))
         self.current = rules
         """The rules for the next decision."""
         self.watch: Watch[DefaultClass] = Watch(
@@ -89,7 +93,7 @@ class ClusterRules:
             PRIORITY_CLASSES,
             read=_read,
             on_change=self._set_default_class,
-            on_trouble=partial(self._log_availability, PRIORITY_CLASSES.name),
+            on_trouble=report(PRIORITY_CLASSES.name),
             clock=clock,
             timing=timing,
         )
@@ -111,13 +115,10 @@ class ClusterRules:
         try:
             kinds = await discover_cluster_scoped(self._client)
         except (ApiError, Unreachable, AccessError) as error:
-            problem = str(error)
+            self._discovery_problem.update(str(error))
         else:
-            problem = ""
+            self._discovery_problem.update("")
             self.current = replace(self.current, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds)
-        if problem != self._discovery_problem:
-            self._discovery_problem = problem
-            self._log_availability("discovery", problem)
 
     async def _keep_discovering(self) -> None:
         while True:
@@ -131,12 +132,6 @@ class ClusterRules:
         """
         default = min(classes.values(), key=lambda priority_class: priority_class.value, default=None)
         self.current = replace(self.current, default_priority_class=default.name if default else None)
-
-    def _log_availability(self, resource: str, problem: str) -> None:
-        if problem:
-            self._log("resource unavailable", WARNING, resource=resource, error=problem)
-        else:
-            self._log("resource available again", INFO, resource=resource)
 
     def _failed(self, error: Exception) -> None:
         self._on_error()

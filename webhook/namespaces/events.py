@@ -5,9 +5,9 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from kube.events import Event, ObjectReference
+from kube.events import Event, EventWriter, ObjectReference
 from service.log import WARNING, JsonLog
 from service.tasks import LoopYield
 from webhook.namespaces.cluster import Managed
@@ -32,17 +32,6 @@ _MAX_LABELS: Final = 8
 """Maximum number of labels named in one Event; the log and the metric name more."""
 
 
-class Writer(Protocol):
-    """The sink of Events, such as a kube.events.EventWriter."""
-
-    @property
-    def waiting(self) -> int:
-        """Number of Events that are not written yet."""
-
-    def emit(self, event: Event) -> None:
-        """Queue an Event, without waiting."""
-
-
 @dataclass(slots=True)
 class _PendingEvent:
     """The Event of one namespace, and the time of its next write."""
@@ -59,7 +48,7 @@ class PolicyEvents:
     on reviews, so that a dry run causes none.
     """
 
-    def __init__(self, writer: Writer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, writer: EventWriter, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._clock = clock
         self._pending: dict[str, _PendingEvent] = {}

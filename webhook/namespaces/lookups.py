@@ -1,7 +1,6 @@
 """Fetches single namespaces by name, for reviews that arrive before the watch has the namespace."""
 
 import asyncio
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.backoff import TokenBucket
+from service.names import is_dns_label
 from webhook.namespaces.decode import ONE, PATH, NamespaceError, reader
 from webhook.namespaces.source import PolicyUnknown
 from webhook.policy.labels import Mode, NamespacePolicy
@@ -33,8 +33,6 @@ _MOST_AT_ONCE: Final = 8  # requests; the client has 16 connections, one of whic
 _PER_SECOND: Final = 50.0
 _BURST: Final = 200
 """Maximum number of requests in a burst. More would come from a client that invents namespace names."""
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(slots=True)
@@ -71,7 +69,7 @@ class NamespaceLookups:
         Raises:
             PolicyUnknown: the request failed, or took longer than `LONGEST_SECONDS`.
         """
-        if not _NAME.fullmatch(namespace):  # any client can post a review; guards the path
+        if not is_dns_label(namespace):  # any client can post a review; guards the path
             return None
         entry = self._entry(namespace)
         if entry.until <= self._clock():

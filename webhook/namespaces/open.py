@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from kube.client import KubeClient
 from kube.events import EventWriter
-from service.log import ERROR, WARNING, JsonLog
+from service.log import ERROR, JsonLog
+from service.log_changes import problem_logger
 from service.tasks import restart_on_error
 from webhook.metrics import Metrics
 from webhook.namespaces.cluster import ClusterPolicies, Managed
@@ -65,12 +66,6 @@ def open_cluster(client: KubeClient, *, default_mode: Mode, metrics: Metrics, lo
         if result in _LOST:
             metrics.failed("events")
 
-    def on_trouble(problem: str) -> None:
-        if problem:
-            log("event writing failed", WARNING, problem=problem)
-        else:
-            log("event writing works again")
-
     def failed(error: Exception) -> None:
         metrics.failed("events")
         log.failure("internal error", error, stage="events")
@@ -79,7 +74,12 @@ def open_cluster(client: KubeClient, *, default_mode: Mode, metrics: Metrics, lo
         events.take(managed)
         await problems.report({name: namespace.policy for name, namespace in managed.items()})
 
-    writer = EventWriter(client, component=COMPONENT, on_result=on_result, on_trouble=on_trouble)
+    writer = EventWriter(
+        client,
+        component=COMPONENT,
+        on_result=on_result,
+        on_trouble=problem_logger(log, "event writing failed", "event writing works again", field="problem"),
+    )
     events = PolicyEvents(writer)
     policies = ClusterPolicies(
         client=client,

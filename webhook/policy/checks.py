@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from kai import keys
 from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, largest_setting, settings_of
+from kai.gpu_resources import gpus_at_once
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
 from kai.own_labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY
 from kai.pod import Container, Owner, PodView, Quantity
@@ -19,6 +20,7 @@ from kai.quantity import is_quantity, parse_quantity
 from kai.scopes import CLUSTER_SCOPED, GroupKind
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
+from service.names import LONGEST_SUBDOMAIN
 from service.text import quoted, shorten
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
@@ -35,7 +37,6 @@ LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
 _LONGEST_SHARE = 40
 """Maximum length of a share value that is compared with a cap. Every number of this length can be parsed."""
-_LONGEST_NAME = 253  # characters of any object's name
 _SHORTENED = 28  # 33 characters, less trailing dots and hyphens and the digits of a container's index
 
 
@@ -66,9 +67,7 @@ def has_share(pod: PodView) -> bool:
 
 
 def whole_gpus(pod: PodView) -> int:
-    """Return how many whole GPUs the pod holds at once, as Kubernetes counts them (KEP-753).
-
-    Sidecars add to the containers. A plain init container runs beside the sidecars that precede it.
+    """Return how many whole GPUs the pod holds at once.
 
     Raises:
         ValueError: a quantity cannot be read.
@@ -76,13 +75,10 @@ def whole_gpus(pod: PodView) -> int:
     if keys.GPU_RESOURCE not in pod.gpu_resources:
         return 0
     counts: dict[Quantity | None, int] = {None: 0}
-    sidecars = most = 0
-    for container in pod.init_containers:
-        gpus = _whole_gpus(container, counts)
-        most = max(most, sidecars + gpus)
-        if container.is_sidecar:
-            sidecars += gpus
-    return max(most, sidecars + sum(_whole_gpus(container, counts) for container in pod.containers))
+    return gpus_at_once(
+        ((_whole_gpus(container, counts), container.is_sidecar) for container in pod.init_containers),
+        (_whole_gpus(container, counts) for container in pod.containers),
+    )
 
 
 def gpus_of_regular_containers(pod: PodView) -> int:
@@ -327,7 +323,7 @@ def _names_own_configmap(pod: PodView) -> bool:
     KAI wrote the name. KAI shortens a long base name to 33 characters or a few less.
     """
     name = pod.annotations[keys.SHARED_GPU_CONFIGMAP]
-    match = _CONFIGMAP.fullmatch(name) if len(name) <= _LONGEST_NAME else None
+    match = _CONFIGMAP.fullmatch(name) if len(name) <= LONGEST_SUBDOMAIN else None
     if match is None:
         return False
     base, stem = pod.owner_name or pod.name, match[1]
@@ -370,12 +366,7 @@ def framework_findings(container: Container, share: Share) -> Iterator[Finding]:
         container: the container that gets the share.
         share: the pod's final share.
     """
-    for setting in settings_of(
-        container.command_line,
-        has_command=container.has_command,
-        image=container.image,
-        variables=container.variables,
-    ):
+    for setting in settings_of(container):
         yield from _findings(setting, share)
 
 

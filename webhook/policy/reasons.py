@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from service.text import printable, shorten
+from service.text import first_few, printable, shorten
 
 LONGEST_WARNING = 120
 """Maximum length of a warning, in characters.
@@ -89,7 +89,7 @@ class NameList(Struct, frozen=True):
         count = len(self.names)
         while len(text) > limit and count > 1:
             count -= 1
-            text = f"{self.lead}{', '.join(self.names[:count])} and {len(self.names) - count} more"
+            text = self.lead + first_few(self.names, count)
         return text
 
 

@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from service.names import LONGEST_LABEL, is_label_key, is_label_value
 from service.text import quoted
 
 LONGEST: Final = 1024
 """Maximum length of a selector, in characters."""
 
-_LONGEST_PREFIX = 253
-_LONGEST_NAME = 63
 _SPACES = frozenset(" \t\r\n")
 _SEPARATOR = re.compile(r"(==|!=|[=!(),<> \t\r\n])")
-_PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _INTEGER = re.compile(r"[0-9]+")
 _LARGEST = (1 << 63) - 1
 _SYMBOLS = frozenset({"=", "==", "!=", "!", "(", ")", ",", "<", ">"})
@@ -188,15 +185,13 @@ class _Parser:
 
 
 def _checked_key(key: str) -> str:
-    prefix, slash, name = key.rpartition("/")
-    is_prefix = len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix) is not None
-    if (slash and not is_prefix) or len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
+    if not is_label_key(key):
         raise SelectorError(f"has {quoted(key)} where a label key is expected")
     return key
 
 
 def _checked_value(value: str) -> str:
-    if value and (len(value) > _LONGEST_NAME or _NAME.fullmatch(value) is None):
+    if not is_label_value(value):
         raise SelectorError(f"has {quoted(value)} where a label value is expected")
     return value
 
@@ -210,7 +205,7 @@ def _bound(value: str) -> int:
 
 def _integer(text: str) -> int | None:
     """Parse a label's value as a 64-bit integer; values of labels have no sign and at most 63 characters."""
-    if len(text) > _LONGEST_NAME or _INTEGER.fullmatch(text) is None:
+    if len(text) > LONGEST_LABEL or _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)
     return number if number <= _LARGEST else None

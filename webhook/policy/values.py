@@ -10,6 +10,7 @@ from typing import Final
 
 from kai import keys
 from kai.share import Share
+from service.names import LONGEST_LABEL, is_dns_subdomain
 from service.text import quoted
 
 A_NAME: Final = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
@@ -17,12 +18,10 @@ A_FRACTION: Final = "0.02 to 0.99 with at most two decimals"
 AN_AMOUNT: Final = "MiB as a plain positive integer, such as 2000"
 LONGEST_SHOWN: Final = 120
 """Maximum length of a key or value in a problem, in characters. API servers allow keys of 317 characters."""
-
-LONGEST_NAME: Final = 63
+LONGEST_NAME: Final = LONGEST_LABEL
 """Maximum length of a label's value, in characters."""
-_LONGEST_OBJECT_NAME = 253
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
 _FRACTION = re.compile(r"0\.[0-9]{1,2}")
 _INTEGER = re.compile(r"[1-9][0-9]{0,18}")
 
@@ -61,14 +60,9 @@ class PolicyShare:
         return f"{self.annotation} {self.value}{unit}"
 
 
-def is_object_name(text: str) -> bool:
-    """Whether a text is a valid object name: a DNS-1123 subdomain of at most 253 characters."""
-    return len(text) <= _LONGEST_OBJECT_NAME and _NAME.fullmatch(text) is not None
-
-
 def read_name(value: str) -> str | None:
     """Read the name of a queue, scheduler or PriorityClass."""
-    return value if len(value) <= LONGEST_NAME and _NAME.fullmatch(value) else None
+    return value if len(value) <= LONGEST_NAME and is_dns_subdomain(value) else None
 
 
 def read_fraction(value: str) -> str | None:

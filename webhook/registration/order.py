@@ -14,6 +14,7 @@ from typing import Any, Final
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import ERROR, INFO, WARNING, JsonLog
+from service.log_changes import problem_logger
 from service.tasks import restart_on_error
 from webhook.metrics import Metrics
 from webhook.registration.configurations import sorts_behind
@@ -94,7 +95,7 @@ class OrderWatch:
             Resource(name="mutatingwebhookconfigurations", path=PATH),
             read=lambda data: Mutator.of(read_configuration(data)),
             on_change=self._changed,
-            on_trouble=self._log_problem,
+            on_trouble=problem_logger(log, "webhook order unknown", "webhook order known again"),
             clock=clock,
             timing=timing,
         )
@@ -128,12 +129,6 @@ class OrderWatch:
             )
         else:
             self._log("webhook order correct", INFO, configuration=self._own)
-
-    def _log_problem(self, problem: str) -> None:
-        if problem:
-            self._log("webhook order unknown", WARNING, error=problem)
-        else:
-            self._log("webhook order known again", INFO)
 
 
 def open_order(

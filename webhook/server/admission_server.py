@@ -20,7 +20,7 @@ from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
 from service.log import ERROR, WARNING, JsonLog, LimitedLog
 from webhook.admission.deadlines import SWEEP_SECONDS, Deadlines
-from webhook.admission.handler import LeaveToFailurePolicy, ReviewHandler
+from webhook.admission.handler import ReviewFailed, ReviewHandler
 from webhook.admission.review import BadReview
 from webhook.metrics import Metrics
 from webhook.server.bodies import LARGEST_BODY, Intake, Overloaded
@@ -138,7 +138,7 @@ class AdmissionServer:
             self._metrics.failed("too-large")
             text = f"the body is larger than {LARGEST_BODY} bytes"
             return _closing(self._bad(413, text, request_id, request.path))
-        except LeaveToFailurePolicy as error:
+        except ReviewFailed as error:
             return _line(500, str(error))
         except ConnectionResetError:
             raise

@@ -7,9 +7,9 @@ from typing import Any, Final
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
 from service.command import namespace_names, read_by
+from service.names import is_dns_subdomain
 from service.text import quoted
 from webhook.policy.labels import read_default_mode
-from webhook.policy.values import is_object_name
 from webhook.settings.options import RuleOptions
 
 
@@ -20,7 +20,7 @@ def _boolean(text: str) -> bool:
 
 
 def _class_name(text: str) -> str:
-    if not is_object_name(text):
+    if not is_dns_subdomain(text):
         raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a PriorityClass")
     return text
 

@@ -12,7 +12,8 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 from service.backoff import JITTER_AROUND, Backoff, jittered
-from service.log import INFO, WARNING, JsonLog
+from service.log import JsonLog
+from service.log_changes import OngoingProblem, problem_logger
 from service.tasks import restart_on_error
 from webhook.metrics import Metrics
 from webhook.settings.document import KEY, NAME, PublishedSettings, encode_settings
@@ -62,9 +63,7 @@ class SettingsPublisher:
         """
         self._client = client
         self._settings = settings
-        self._place = f"{namespace}/{NAME}"
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{NAME}"
-        self._log = log
         self._clock = clock
         self._timing = timing or PublishTiming()
         self._backoff = Backoff(
@@ -73,8 +72,14 @@ class SettingsPublisher:
         self._published: str | None = None
         """The text of the last successful write; None before it, and after a failure."""
         self._repair_at = 0.0
-        self._cause: object = None
-        """Status or type of the current failure; None if there is none."""
+        self._problem = OngoingProblem(
+            problem_logger(
+                log,
+                "settings not published",
+                "settings published again",
+                configmap=f"{namespace}/{NAME}",
+            )
+        )
 
     async def run(self) -> None:
         """Keep the ConfigMap up to date until cancelled."""
@@ -98,17 +103,13 @@ class SettingsPublisher:
             self._published = text
             self._repair_at = self._clock() + jittered(self._timing.repair, JITTER_AROUND)
             self._backoff.reset()
-            if self._cause is not None:
-                self._cause = None
-                self._log("settings published again", INFO, configmap=self._place)
+            self._problem.update("")
 
     def _fail(self, cause: object, error: Exception, *, at_least: float = 0.0) -> None:
         """Start the pause after a failure, and log the failure unless the last one had the same cause."""
         self._published = None  # the write may have been stored although its answer was lost
         self._backoff.back_off(self._clock(), at_least=at_least)
-        if cause != self._cause:
-            self._cause = cause
-            self._log("settings not published", WARNING, configmap=self._place, error=str(error))
+        self._problem.update(str(error), kind=cause)
 
     async def _write(self, text: str) -> None:
         """Set the key in the ConfigMap.

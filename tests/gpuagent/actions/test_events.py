@@ -138,7 +138,7 @@ def test_event_names_differ_by_pod_reason_and_gpu() -> None:
 def runs(*containers: dict[str, Any]) -> NodePod:
     """A pod with a share, read from the API server's JSON."""
     made = fraction("train", containers=[{"name": "sidecar"}, *containers])
-    return replace(pod("train"), launches=read_pod(json.dumps(made).encode()).launches)
+    return replace(pod("train"), commands=read_pod(json.dumps(made).encode()).commands)
 
 
 VLLM = {"name": "main", "command": ["vllm", "serve", "M"], "env": [{"name": "HF_TOKEN", "value": "secret"}]}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.ledger.attribution import PodIndex
-from gpuagent.pods import launches, reading
+from gpuagent.pods import reading
 from gpuagent.pods.assemble import build
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS
 from gpuagent.pods.decoding import read_pod
@@ -20,6 +20,8 @@ from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.objects import ObjectError
 from gpuagent.sampling.sample import LookupResult, Origin
 from kai import keys
+from kai import pod as kai_pod
+from kai.frameworks import settings_of
 from tests.support.inventories import inventory
 from tests.support.kube_objects import NODE, RESERVATIONS, fraction, pod, uid
 
@@ -110,12 +112,12 @@ def test_fields_that_are_not_read_take_no_memory(document: dict[str, Any]) -> No
 
 def test_no_command_line_is_split_while_pods_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
-    monkeypatch.setattr(launches, "settings_of", lambda *args, **_more: calls.append(args) or iter(()))
+    monkeypatch.setattr(kai_pod, "first_words", lambda *args: calls.append(args) or [])
     node_pod = read_pod(encoded(fraction(containers=names(3, command=["vllm", "serve", "M"]))))
     assert calls == []
-    assert len(node_pod.launches) == 3
-    node_pod.launches[0].setting()
-    assert len(calls) == 1
+    assert len(node_pod.commands) == 3
+    assert node_pod.commands[0].command_line == []
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(
@@ -133,16 +135,16 @@ def test_no_command_line_is_split_while_pods_are_read(monkeypatch: pytest.Monkey
 def test_excerpts_are_kept_of_few_containers_of_pods_with_a_share(
     document: dict[str, Any], count: int
 ) -> None:
-    kept = read_pod(encoded(document)).launches
+    kept = read_pod(encoded(document)).commands
     assert len(kept) == count
-    assert all(launch.setting() for launch in kept)
+    assert all(any(settings_of(command)) for command in kept)
 
 
 def test_no_secret_of_a_command_line_is_printed() -> None:
     node_pod = read_pod(encoded(fraction(containers=names(1, command=["vllm", "--api-key", "hunter2"]))))
-    assert node_pod.launches
+    assert node_pod.commands
     assert "hunter2" not in repr(node_pod)
-    assert "hunter2" not in repr(node_pod.launches)
+    assert "hunter2" not in repr(node_pod.commands)
 
 
 class TestNothingHidesBehindOtherContainers:

@@ -18,13 +18,13 @@ import jsonpatch
 import pytest
 
 from kai import keys
-from kai.admission import refusal
 from kai.own_labels import GPU_MARK
 from kai.version import Version
 from service.documents import DocumentError, flatten_lists, load_file
 from service.http.listeners import Address
 from service.log import JsonLog
 from tests.support.certificates import directory_context
+from tests.support.kai_oracle import refusal
 from tests.support.pod_strategies import VERSIONS
 from tests.support.pods import GPU, folder_from
 from tests.support.webhook_server import review_of

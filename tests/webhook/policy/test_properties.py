@@ -20,10 +20,11 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from kai import keys
-from kai.admission import refusal, share_container
+from kai.admission import share_container
 from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, REASON, SIZE, WHOLE_GPU
 from kai.pod import PodView
 from service.log import JsonLog
+from tests.support.kai_oracle import refusal
 from tests.support.pod_strategies import (
     ABSENT,
     VERSIONS,

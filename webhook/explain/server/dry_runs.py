@@ -5,7 +5,6 @@ stored.
 """
 
 import asyncio
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -15,6 +14,7 @@ import msgspec
 from kube.access import AccessError
 from kube.client import DryRunResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
+from service.names import is_dns_label
 from service.text import MALFORMED, one_line, printable, quoted
 from webhook.explain.diff import diff
 from webhook.explain.explain import ExplainedDocument, ExplainedPod
@@ -40,7 +40,6 @@ _LONGEST_CHANGE: Final = 1000
 """Longest line of a diff, in characters."""
 _LARGEST_COMPARED: Final = 512 * 1024
 """Bytes of an answer. The time for a diff grows with the square of its lines."""
-_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 async def with_answers(client: KubeClient, documents: Sequence[ExplainedDocument]) -> list[ExplainedDocument]:
@@ -76,7 +75,7 @@ async def ask_server(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[S
 
 
 async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
-    if not _NAMESPACE.fullmatch(item.namespace):
+    if not is_dns_label(item.namespace):
         return _no_answer(f"{quoted(item.namespace)} is not a name of a namespace")
     path = f"/api/v1/namespaces/{item.namespace}/pods"
     sent = pod_to_create(item)
