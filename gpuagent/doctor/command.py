@@ -83,7 +83,7 @@ def run(settings: DoctorSettings) -> int:
         about={"node": settings.node or None, "simulated": source.is_simulated},
         heading=_heading(settings) if source.is_simulated else "",
     )
-    if probe.is_hung:
+    if source.is_hanging:
         os._exit(status)  # a normal exit would wait for the hanging call
     return status
 

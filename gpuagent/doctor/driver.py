@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuagent.doctor.host import Host, read_text
-from gpuagent.doctor.probe import Observation, processes_of
+from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import Gpu
 from gpuagent.problems import Cause
+from gpuagent.sampling.processes import processes_of
 from kai import keys
 from service.check_results import CheckResult, ok, problem, warning
 from service.units import size
@@ -50,7 +51,7 @@ def driver_findings(observation: Observation, host: Host) -> Iterator[CheckResul
     library, version = loaded_library(host)
     module = module_version(host)
     named = f", library {version or 'of unknown version'} ({library})" if library else ""
-    if observation.is_hung or observation.reading.is_hanging:
+    if observation.reading.is_hanging:
         yield problem(
             _CHECK,
             f"the driver does not respond{named}",

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gpuagent.doctor.probe import Observation, processes_of
+from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import Gpu
 from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods.inventory import Inventory
+from gpuagent.sampling.processes import processes_of
 from gpuagent.sampling.sample import LookupResult
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from kai import keys
