@@ -106,6 +106,11 @@ class Installation:
         return tuple(sorted(versions, key=lambda v: (v.major, v.minor, v.patch, v.prerelease)))
 
     @property
+    def version(self) -> Version | None:
+        """The release; None if no image has one as its tag, or several are installed."""
+        return self.versions[0] if len(self.versions) == 1 else None
+
+    @property
     def images(self) -> tuple[str, ...]:
         """Every image, sorted and without duplicates."""
         return tuple(sorted({c.image or "" for containers in self.programs.values() for c in containers}))
@@ -128,9 +133,9 @@ class Installation:
 
         Where two flags are set, the newer one applies (v0.17.0). Every release since v0.9.7 sets a class.
         """
-        if len(self.versions) != 1 or not self._deciding:
+        if self.version is None or not self._deciding:
             return None
-        if not self.versions[0].sets_runtime_class:
+        if not self.version.sets_runtime_class:
             return ""
         return next(_values(self._deciding, *_RUNTIME_CLASSES), RUNTIME_CLASS)
 

@@ -26,7 +26,6 @@ from webhook.registration.objects import WebhookConfiguration, read_configuratio
 _CONFIGURATIONS: Final = ListSpec(
     resource="mutatingwebhookconfigurations",
     group="admissionregistration.k8s.io",
-    path="/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     verb="get",
     without="the excluded namespaces are not known",
 )

@@ -13,12 +13,11 @@ from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from kai import keys
 from kai.version import Version
 from service.check_results import CheckResult, ok, problem, unknown
-from service.text import one_line
+from service.text import counted, listed, one_line
 
 _PODS: Final = "pods"
 _RESERVATIONS: Final = "reservation pods"
 _LABEL: Final = "node label"
-_NAMES_SHOWN: Final = 5
 
 
 def pod_findings(
@@ -41,7 +40,7 @@ def pod_findings(
             "set --node or NODE_NAME to the name of the Node object (kubectl get nodes)",
         )
         return
-    yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
+    yield ok(_PODS, f"{counted(count, 'pod')} on the node {one_line(node)}, from {source}")
     yield from _owners(inventory, observation)
     pod_shares = ShareResolver(kai_version=kai_version).resolve(inventory, observation.gpus)
     yield from _reservations(inventory, observation.gpus)
@@ -87,7 +86,7 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
     if nameless:
         yield problem(
             _RESERVATIONS,
-            f"no GPU is known for the group {_listed(nameless)}",
+            f"no GPU is known for the group {listed(nameless)}",
             "check the log of its reservation pod, in KAI's reservation namespace or in its vCluster's host"
             " namespace: the pod must see exactly one GPU",
         )
@@ -96,7 +95,7 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
     if absent_gpus and gpus:
         yield problem(
             _RESERVATIONS,
-            f"reservation pods name GPUs that the driver does not list: {_listed(absent_gpus)}",
+            f"reservation pods name GPUs that the driver does not list: {listed(absent_gpus)}",
             "a GPU is lost or hidden from the agent's container, or the pods belong to another node",
         )
     named = [
@@ -105,7 +104,7 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
         if gpu in present or (gpu and not gpus)
     ]
     if named:
-        yield ok(_RESERVATIONS, f"{len(named)}: {_listed(named)}")
+        yield ok(_RESERVATIONS, f"{len(named)}: {listed(named)}")
 
 
 def _pods_without_reservation(inventory: Inventory, pod_shares: Iterable[PodShare]) -> Iterator[CheckResult]:
@@ -117,7 +116,7 @@ def _pods_without_reservation(inventory: Inventory, pod_shares: Iterable[PodShar
     if lacking:
         yield problem(
             _RESERVATIONS,
-            f"no reservation pod for {_listed(lacking)}: KAI may give their GPU to others or delete them",
+            f"no reservation pod for {listed(lacking)}: KAI may give their GPU to others or delete them",
             "recreate these pods",
         )
     elif not inventory.reservations and not inventory.tenant_reservations:
@@ -138,12 +137,3 @@ def _label(labels: Mapping[str, str]) -> CheckResult:
 def no_pods(why: str, advice: str = "") -> CheckResult:
     """Report that the pods could not be listed."""
     return unknown(_PODS, why, advice)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _listed(names: list[str]) -> str:
-    text = ", ".join(map(one_line, names[:_NAMES_SHOWN]))
-    return f"{text} and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else text

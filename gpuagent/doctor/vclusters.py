@@ -5,11 +5,8 @@ Measured with KAI 0.13.4 and 0.17.0 beside vCluster 0.36.1: a KAI on the host se
 ("Found pod without reservation, deleting").
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
-
-import msgspec
-from msgspec import Struct
 
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import NodePod
@@ -17,81 +14,49 @@ from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.tenants import tenant_of
 from kai import keys
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from service.check_results import CheckResult, ok, problem, unknown
-from service.text import MALFORMED, one_line
+from service.text import listed, one_line
 
 _CHECK: Final = "KAI"
-_BIND_REQUESTS: Final = "bindrequests"
-_GROUP_VERSION: Final = "/apis/scheduling.run.ai/v1alpha2"
-_NOT_FOUND: Final = 404
-_NAMES_SHOWN: Final = 5
+_RESERVING: Final = f"{keys.VCLUSTER_MANAGED_BY},{keys.APP_LABEL}={keys.RESERVATION_APP}"
 
 
-class _Resource(Struct):
-    name: str = ""
-
-
-class _Resources(Struct):
-    resources: list[_Resource] = []
-
-
-_resources = msgspec.json.Decoder(_Resources)
-
-
-async def vclusters_with_kai(client: KubeClient, *, node: str, reservation_namespace: str) -> frozenset[str]:
+async def vclusters_with_kai(
+    client: KubeClient, node_pods: Iterable[NodePod], reservation_namespace: str
+) -> frozenset[str]:
     """Return the vClusters with reservation pods of their own, by name and host namespace.
 
     All nodes are searched by KAI's label `app`. On this node, pods without that label are found, too.
 
+    Args:
+        client: for the API server.
+        node_pods: the pods of this node.
+        reservation_namespace: KAI's namespace of reservation pods.
+
     Raises:
         ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
     """
-    vclusters: set[str] = set()
-    managed = keys.VCLUSTER_MANAGED_BY
-    for params in (
-        {"labelSelector": f"{managed},{keys.APP_LABEL}={keys.RESERVATION_APP}"},
-        {"labelSelector": f"{managed},{keys.GPU_GROUP}", "fieldSelector": f"spec.nodeName={node}"},
-    ):
-        async with client.list_objects("/api/v1/pods", params=params) as items:
-            async for item in items:
-                try:
-                    pod = read_pod(item)
-                except ObjectError:
-                    continue  # the check of the node's pods reports it
-                tenant = tenant_of(pod) if _may_reserve(pod) else None
-                if tenant and tenant.namespace == reservation_namespace:
-                    vclusters.add(f"{one_line(tenant.vcluster)} in {pod.namespace}")
-    return frozenset(vclusters)
+    vclusters = {_vcluster(pod, reservation_namespace) for pod in node_pods if keys.GPU_GROUP in pod.labels}
+    async with client.list_objects("/api/v1/pods", params={"labelSelector": _RESERVING}) as items:
+        async for item in items:
+            try:
+                vclusters.add(_vcluster(read_pod(item), reservation_namespace))
+            except ObjectError:
+                continue  # no reservation pod of KAI's
+    return frozenset(vclusters - {""})
 
 
-def _may_reserve(pod: NodePod) -> bool:
-    """Whether a pod can be a reservation pod of KAI's.
+def _vcluster(pod: NodePod, reservation_namespace: str) -> str:
+    """Return the vCluster whose reservation pod this is, with its host namespace; empty for another pod.
 
-    KAI creates them with a node, a GPU and the default scheduler (v0.9.8, v0.13.4 and v0.17.0). Every tenant
-    can write the labels and the namespace, and the advice must not follow from these alone.
+    KAI creates reservation pods with a node, a GPU and the default scheduler (v0.9.8, v0.13.4 and v0.17.0).
+    Every tenant can write the labels and the namespace, and the advice must not follow from these alone.
     """
     is_of_binder = pod.is_bound and pod.scheduler_name == keys.DEFAULT_SCHEDULER
-    return is_of_binder and pod.whole_gpus > 0 and not pod.is_finished
-
-
-async def serves_bind_requests(client: KubeClient) -> bool:
-    """Whether the cluster has KAI's BindRequest API. Every authenticated account may ask (system:discovery).
-
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: the API server does not answer.
-    """
-    try:
-        answer = await client.get(_GROUP_VERSION)
-    except ApiError as error:
-        if error.status == _NOT_FOUND:
-            return False
-        raise
-    try:
-        served = _resources.decode(answer).resources
-    except MALFORMED as error:
-        raise Unreachable(f"GET {_GROUP_VERSION}: no list of resources: {one_line(str(error))}") from None
-    return any(resource.name == _BIND_REQUESTS for resource in served)
+    tenant = tenant_of(pod) if is_of_binder and pod.whole_gpus > 0 and not pod.is_finished else None
+    if tenant is None or tenant.namespace != reservation_namespace:
+        return ""
+    return f"{one_line(tenant.vcluster)} in {pod.namespace}"
 
 
 def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> CheckResult:
@@ -101,9 +66,7 @@ def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> Che
         vclusters: vClusters with reservation pods; at least one.
         is_served: whether the host has the BindRequest API; None if unknown.
     """
-    names = sorted(vclusters)
-    more = f" and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else ""
-    where = f"KAI runs inside vClusters ({', '.join(names[:_NAMES_SHOWN])}{more})"
+    where = f"KAI runs inside vClusters ({listed(vclusters)})"
     if is_served is None:
         return unknown(_CHECK, f"{where}; unknown whether the host has KAI, too")
     if is_served:

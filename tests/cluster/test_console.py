@@ -115,7 +115,7 @@ async def doctor(plane: ControlPlane, **settings: Any) -> list[CheckResult]:
     examined = examine(
         plane.access(), DoctorSettings(cluster=ClusterOptions(), agent_seconds=1.0, **settings)
     )
-    return [finding async for finding in examined]
+    return await examined
 
 
 def of(findings: list[CheckResult], check: str) -> list[CheckResult]:
@@ -315,9 +315,7 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     plane: ControlPlane, admin: Administrator, fleet: AgentFleet
 ) -> None:
     token = await admin.token("reads-nothing")
-    findings = [
-        finding async for finding in examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
-    ]
+    findings = await examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
     assert of(findings, "agents") == of(findings, "node labels") == []
     assert of(findings, "releases") == of(findings, "attribution") == []
     (rights,) = of(findings, "rights")
@@ -325,9 +323,7 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     assert rights.what.startswith("not visible to you: ")
     assert exit_status(findings) == 0, "a developer can act on nothing of it"
     token = await admin.token("reads-no-agents", right("namespaces", "list"))
-    findings = [
-        finding async for finding in examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
-    ]
+    findings = await examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
     whats = [finding.what for finding in of(findings, "rights")]
     assert f"the agents were not checked: the caller may not list pods in {NAMESPACE}" in whats
 

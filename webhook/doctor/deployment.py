@@ -34,7 +34,6 @@ _REFERENCE: Final = "$("
 _DEPLOYMENTS: Final = ListSpec(
     resource="deployments",
     group="apps",
-    path="",
     params={"labelSelector": WEBHOOK_LABELS},
     without="the options of the webhook's Deployment are not known",
 )
@@ -86,8 +85,8 @@ async def read_deployment(reader: ApiReader, namespace: str) -> DeploymentOption
         reader: for the API server; records what could not be read.
         namespace: the namespace of the webhook.
     """
-    spec = replace(_DEPLOYMENTS, path=f"/apis/apps/v1/namespaces/{namespace}/deployments")
-    return next(iter((await reader.list(spec, _options)).items), None)
+    deployments = await reader.list(replace(_DEPLOYMENTS, namespace=namespace), _options)
+    return next(iter(deployments.items), None)
 
 
 def _options(deployment: bytes) -> DeploymentOptions | None:

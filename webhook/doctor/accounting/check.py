@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
-from service.check_results import CheckResult, ok, problem, unknown
-from service.text import MOST_LINES, counted, listed, quoted
+from service.check_results import CheckResult, limited, ok, unknown
+from service.text import counted, listed, quoted
 from webhook.doctor.accounting.node_sums import compare_nodes
 from webhook.doctor.accounting.queue_limits import compare_limits
 from webhook.doctor.accounting.queue_status import compare_status
@@ -59,9 +58,7 @@ def persistent_findings(first: EvaluatedReading, last: EvaluatedReading) -> Iter
     subgroups = [difference.finding.what for difference in persistent if difference.key[0] == _SUBGROUP]
     if subgroups:
         findings.append(subgroup_finding(subgroups))
-    yield from islice(findings, MOST_LINES)
-    if len(findings) > MOST_LINES:
-        yield problem(CHECK, f"and {counted(len(findings) - MOST_LINES, 'more difference')}")
+    yield from limited(findings, "more difference")
     deleted = list(deleted_pods(last.reading))
     yield from deleted
     yield from _unknown(last)

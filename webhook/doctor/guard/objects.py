@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from kube.objects import ObjectMeta
+from kube.objects import LabelledMeta
 from webhook.guard.manifests import guard_objects
 from webhook.registration.objects import EVERYTHING, LabelSelector
 
@@ -27,12 +27,8 @@ class Guarded(StrEnum):
     VCLUSTERS = "vclusters"
 
 
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
-
-
 class _Object(Struct, frozen=True):
-    metadata: _Metadata
+    metadata: LabelledMeta
     spec: dict[str, Any]
 
 
@@ -111,7 +107,7 @@ def _as_binding(document: _Object) -> Binding:
         policy=spec.policy_name,
         refuses="Deny" in (spec.validation_actions or ()),
         namespaces=spec.match_resources.namespaces,
-        guarded=(document.metadata.labels or {}).get(_GUARDS, ""),
+        guarded=document.metadata.labels.get(_GUARDS, ""),
         spec=document.spec,
     )
 

@@ -123,7 +123,7 @@ def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> I
 
 
 def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
-    used = {namespace.policy.scheduler for namespace in cluster.managed.values() if namespace.policy}
+    used = {policy.scheduler for policy in cluster.managed.values()}
     used |= matched_schedulers(cluster)
     for policy, expression in _expressions(guard, _SCHEDULER).items():
         for name in values_of(expression) or ():
