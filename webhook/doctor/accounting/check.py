@@ -34,7 +34,7 @@ def evaluate(reading: Reading) -> EvaluatedReading:
     nodes = compare_nodes(reading)
     differences = (
         *status.differences,
-        *compare_limits(reading).differences,
+        *compare_limits(reading),
         *nodes.differences,
         *unknown_subgroups(reading),
     )
