@@ -11,14 +11,14 @@ import msgspec
 from msgspec import Struct
 
 from gpuagent.doctor.kai import sharing_finding, version_finding
-from gpuagent.doctor.pods import no_pods, pod_findings
+from gpuagent.doctor.pods import PODS, pod_findings
 from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import right_findings
 from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.doctor.vclusters import inside_finding, vclusters_with_kai
 from gpuagent.pods.availability import UnavailableReason
 from gpuagent.pods.cluster import ClusterPods
-from kai.installation import NAMESPACE, Installation, KaiPod
+from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.version import Version
 from kube.access import Access, AccessError
 from kube.check import reach
@@ -118,7 +118,7 @@ def _pods(
 ) -> Iterator[CheckResult]:
     """Check the pods of the node. `has_own_kai` is whether the cluster should have its own KAI."""
     if pods.inventory is None:
-        yield no_pods(pods.watch.problem or f"not listed within {_INVENTORY_SECONDS:.0f} s")
+        yield unknown(PODS, pods.watch.problem or f"not listed within {_INVENTORY_SECONDS:.0f} s")
         return
     for line in warnings_in(log):
         yield problem("objects of the API server", line)
@@ -161,7 +161,7 @@ async def _listed_pods(client: KubeClient, settings: DoctorSettings, log: JsonLo
 
 async def _kai(client: KubeClient, configured: Version | None) -> list[CheckResult]:
     try:
-        pods = await _list(client, NAMESPACE, KaiPod, {})
+        pods = await _list(client, NAMESPACE, ProgramPod, {})
     except (ApiError, Unreachable, AccessError) as error:
         return [unknown("KAI", f"KAI's pods cannot be listed: {error}")]
     installed = Installation.seen_in(pods)

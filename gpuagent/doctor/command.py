@@ -51,19 +51,16 @@ def run(settings: DoctorSettings) -> int:
         findings = list(_examine(settings, probe, is_simulated=source.is_simulated))
     finally:
         probe.close()
+    heading = _SIMULATED_CLUSTER if settings.simulates_cluster else _SIMULATED
     status = write_report(
         findings,
         output=settings.output,
         about={"node": settings.node or None, "simulated": source.is_simulated},
-        heading=_heading(settings) if source.is_simulated else "",
+        heading=heading if source.is_simulated else "",
     )
     if source.is_hanging:
         os._exit(status)  # a normal exit would wait for the hanging call
     return status
-
-
-def _heading(settings: DoctorSettings) -> str:
-    return _SIMULATED_CLUSTER if settings.simulates_cluster else _SIMULATED
 
 
 def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:

@@ -12,10 +12,10 @@ from gpuagent.sampling.sample import LookupResult
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from kai import keys
 from kai.version import Version
-from service.check_results import CheckResult, ok, problem, unknown
+from service.check_results import CheckResult, ok, problem
 from service.text import counted, listed, one_line
 
-_PODS: Final = "pods"
+PODS: Final = "pods"
 _RESERVATIONS: Final = "reservation pods"
 _LABEL: Final = "node label"
 
@@ -35,12 +35,12 @@ def pod_findings(
     count = len(inventory.pods) + len(inventory.reservation_uids)
     if not count:
         yield problem(
-            _PODS,
+            PODS,
             f"{source} has no pod on the node {one_line(node)}",
             "set --node or NODE_NAME to the name of the Node object (kubectl get nodes)",
         )
         return
-    yield ok(_PODS, f"{counted(count, 'pod')} on the node {one_line(node)}, from {source}")
+    yield ok(PODS, f"{counted(count, 'pod')} on the node {one_line(node)}, from {source}")
     yield from _owners(inventory, observation)
     pod_shares = ShareResolver(kai_version=kai_version).resolve(inventory, observation.gpus)
     yield from _reservations(inventory, observation.gpus)
@@ -132,8 +132,3 @@ def _label(labels: Mapping[str, str]) -> CheckResult:
         f"the node has no {keys.NODE_GPU_MEMORY}: KAI assumes 100 MiB and schedules no gpu-memory pod",
         "install GPU feature discovery, which sets it; with unified memory set the label by hand (MiB)",
     )
-
-
-def no_pods(why: str, advice: str = "") -> CheckResult:
-    """Report that the pods could not be listed."""
-    return unknown(_PODS, why, advice)

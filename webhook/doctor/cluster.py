@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kai.installation import NAMESPACE, Installation, KaiPod
+from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.pod import Quantity
 from kai.version import Version
@@ -124,7 +124,7 @@ class Queue(Struct, frozen=True):
 
 
 _queue = msgspec.json.Decoder(Queue).decode
-_kai_pod = msgspec.json.Decoder(KaiPod).decode
+_kai_pod = msgspec.json.Decoder(ProgramPod).decode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,11 +346,8 @@ def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | No
 
 
 def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
-    for configuration in filter(is_of_kai, mutating.items):
-        for hook in configuration.hooks:
-            if hook.client_config.service:
-                return hook.client_config.service.namespace
-    return NAMESPACE
+    namespaces = (configuration.service_namespace for configuration in filter(is_of_kai, mutating.items))
+    return next(filter(None, namespaces), NAMESPACE)
 
 
 def _namespace(default_mode: Mode, item: bytes) -> Namespace | None:

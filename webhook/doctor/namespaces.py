@@ -56,7 +56,7 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
     if off:
         yield warning(
             _MANAGED,
-            f"{listed(off)}: switched off by {keys_mode('off')}",
+            f"{listed(off)}: switched off by {MODE}=off",
             "remove the label if the namespace is to be managed again",
         )
     if by_default and cluster.default_mode is not Mode.DEFAULT:
@@ -73,7 +73,7 @@ def _not_selected(cluster: Cluster) -> Iterator[CheckResult]:
     enforced, hook = cluster.enforced, cluster.validate_pods
     if cluster.validating.is_known and enforced:
         if hook is None:
-            what = f"{listed(enforced)}: {keys_mode('enforce')}, but no validating webhook exists"
+            what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
             yield problem(_ENFORCE, what, "upgrade the chart to this version")
             return
         hidden = list(_hidden(_ENFORCE, hook, cluster, enforced))
@@ -114,11 +114,6 @@ def _advice(key: str, *, is_present: bool) -> str:
         return "upgrade the chart to this version"
     do = f"remove the label {key} from" if is_present else f"set the label {key} on"
     return f"{do} the namespaces, or remove the requirement from the webhook configuration{_PLATFORM}"
-
-
-def keys_mode(value: str) -> str:
-    """Return the mode label in the form KEY=VALUE."""
-    return f"kaishare.dev/mode={value}"
 
 
 def _invalid(cluster: Cluster) -> Iterator[CheckResult]:

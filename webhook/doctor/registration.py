@@ -26,7 +26,6 @@ _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
 _REQUIRED: Final = {
     "rules": "rules",
-    "match_conditions": "matchConditions",
     "reinvocation_policy": "reinvocationPolicy",
     "match_policy": "matchPolicy",
     "side_effects": "sideEffects",
@@ -136,7 +135,7 @@ def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, 
     """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
     for field, title in fields.items():
         value, expected_value = getattr(actual, field), getattr(expected, field)
-        if field != "match_conditions" and value != expected_value:
+        if value != expected_value:
             yield f"{title} is {_formatted(value)}, not {_formatted(expected_value)}"
 
 

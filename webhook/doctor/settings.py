@@ -55,10 +55,7 @@ UNKNOWN_SETTINGS: Final = RunningSettings()
 
 def webhook_namespace(configuration: WebhookConfiguration | None) -> str:
     """Return the namespace of the Service that the API server calls; without a Service, the default one."""
-    for hook in configuration.hooks if configuration else ():
-        if hook.client_config.service:
-            return hook.client_config.service.namespace
-    return NAMESPACE
+    return (configuration.service_namespace if configuration else "") or NAMESPACE
 
 
 async def read_running_settings(

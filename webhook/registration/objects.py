@@ -167,6 +167,12 @@ class WebhookConfiguration(Struct, frozen=True):
         return self.webhooks or []
 
     @property
+    def service_namespace(self) -> str:
+        """The namespace of the Service that the API server calls; empty without a Service."""
+        services = (hook.client_config.service for hook in self.hooks)
+        return next((service.namespace for service in services if service), "")
+
+    @property
     def covers_new_pods(self) -> bool:
         """Whether the API server calls one of the webhooks for the creation of pods."""
         return any(hook.covers_new_pods for hook in self.hooks)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuagent.doctor.kai import sharing_finding, version_finding
-from kai.installation import Installation, KaiContainer, KaiPod, KaiSpec
+from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
 from kai.version import Version
 from service.check_results import State
 
@@ -11,11 +11,13 @@ VERSION, SHARING = "KAI's version", "KAI's GPU sharing"
 PREFIX = "example.invalid/kai-scheduler"
 
 
-def pod(image: str | None, *args: str, command: list[str] | None = None) -> KaiPod:
-    return KaiPod(spec=KaiSpec(containers=[KaiContainer(image=image, args=list(args), command=command)]))
+def pod(image: str | None, *args: str, command: list[str] | None = None) -> ProgramPod:
+    return ProgramPod(
+        spec=ProgramSpec(containers=[ProgramContainer(image=image, args=list(args), command=command)])
+    )
 
 
-def results(*pods: KaiPod, configured: str = "") -> dict[str, tuple[State, str]]:
+def results(*pods: ProgramPod, configured: str = "") -> dict[str, tuple[State, str]]:
     installed = Installation.seen_in(pods)
     version = version_finding(installed, Version.parse(configured) if configured else None)
     findings = (version, sharing_finding(installed))
@@ -25,7 +27,7 @@ def results(*pods: KaiPod, configured: str = "") -> dict[str, tuple[State, str]]
 ON = "--gpu-sharing-enabled=true"
 
 
-def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
+def admission(*args: str, tag: str = "v0.13.4") -> ProgramPod:
     return pod(f"{PREFIX}/admission:{tag}", "--scheduler-name", "kai-scheduler", *args)
 
 
@@ -42,11 +44,11 @@ def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
         ((admission(), pod(f"{PREFIX}/binder:v0.9.8")), "", State.PROBLEM, "v0.9.8 and v0.13.4 are installed together"),
         ((admission(tag="latest"),), "", State.UNKNOWN, f"version not found in image tags: {PREFIX}/admission:latest"),
         ((pod("prometheus:v3.1.0"),), "", State.UNKNOWN, "no KAI pods found in namespace kai-scheduler"),
-        ((pod(None), pod("admission"), KaiPod(spec=KaiSpec())), "", State.UNKNOWN, "no KAI pods found in namespace kai-scheduler"),
+        ((pod(None), pod("admission"), ProgramPod(spec=ProgramSpec())), "", State.UNKNOWN, "no KAI pods found in namespace kai-scheduler"),
         ((), "", State.UNKNOWN, "no KAI pods found in namespace kai-scheduler"),
     ],
 )  # fmt: skip
-def test_the_version(pods: tuple[KaiPod, ...], configured: str, state: State, what: str) -> None:
+def test_the_version(pods: tuple[ProgramPod, ...], configured: str, state: State, what: str) -> None:
     result = results(*pods, configured=configured)[VERSION]
     assert result[0] is state
     assert result[1].startswith(what)
@@ -68,7 +70,7 @@ def test_the_version(pods: tuple[KaiPod, ...], configured: str, state: State, wh
         ((), State.UNKNOWN, "no pod of KAI's admission found in kai-scheduler"),
     ],
 )  # fmt: skip
-def test_the_sharing_mode(pods: tuple[KaiPod, ...], state: State, what: str) -> None:
+def test_the_sharing_mode(pods: tuple[ProgramPod, ...], state: State, what: str) -> None:
     result = results(*pods)[SHARING]
     assert result[0] is state
     assert result[1].startswith(what)
