@@ -4,7 +4,7 @@ import asyncio
 import io
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from console.agent_options import AgentOptions
@@ -13,7 +13,7 @@ from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
 from console.doctor.installation import installation_findings, release_finding, right_finding
-from console.doctor.links import link_of
+from console.doctor.links import FAILED_REQUESTS, with_link
 from console.doctor.nodes import AGENTS, node_findings
 from console.doctor.releases import release_findings
 from kube.access import Access, AccessError
@@ -109,17 +109,10 @@ async def examine(access: Access, settings: DoctorSettings) -> list[CheckResult]
         access: the API server and the caller's credentials.
         settings: the settings of the command.
     """
-    return [
-        finding if finding.state is State.OK else replace(finding, docs=link_of(finding.check))
-        for finding in await _findings(access, settings)
-    ]
-
-
-async def _findings(access: Access, settings: DoctorSettings) -> list[CheckResult]:
     async with KubeClient(access) as client:
         reached = await reach(client, without="nothing else was checked")
         if reached.state is State.PROBLEM:
-            return [reached]
+            return [with_link(reached)]
         findings = [reached]
         if settings.is_before:
             findings += [await release_finding(client), await right_finding(client)]
@@ -133,7 +126,8 @@ async def _findings(access: Access, settings: DoctorSettings) -> list[CheckResul
         else:
             findings += await webhook_findings(reader, cluster, is_inside=False)
             findings += await _agent_findings(reader, cluster, settings)
-        return [*findings, *reader.missing]
+        failed = (with_link(finding, FAILED_REQUESTS) for finding in reader.missing)
+        return [*map(with_link, findings), *failed]
 
 
 async def _agent_findings(reader: ApiReader, cluster: Cluster, settings: DoctorSettings) -> list[CheckResult]:

@@ -21,7 +21,7 @@ from console.agent_options import AgentOptions
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.command import DoctorSettings, examine
-from console.doctor.links import link_of
+from console.doctor.links import with_link
 from console.policies.reading import PodCounts, read_policies
 from gpuagent.problems import Cause, Problem
 from gpuagent.status import Status
@@ -244,9 +244,7 @@ async def test_doctor_shows_every_agent_and_the_age_of_the_hanging_one(
     assert [finding.what for finding in of(findings, "attribution")] == [
         "40 agents attribute all memory to pods"
     ]
-    assert all(
-        finding.docs == link_of(finding.check) for finding in findings if finding.state is not State.OK
-    )
+    assert all(finding == with_link(finding) for finding in findings)
 
 
 async def test_doctor_on_problems_of_nodes_and_agents(
