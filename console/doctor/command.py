@@ -110,12 +110,12 @@ async def examine(access: Access, settings: DoctorSettings) -> list[CheckResult]
         settings: the settings of the command.
     """
     async with KubeClient(access) as client:
-        reached = await reach(client, without="nothing else was checked")
+        reached, release = await reach(client, without="nothing else was checked")
         if reached.state is State.PROBLEM:
             return [with_link(reached)]
         findings = [reached]
         if settings.is_before:
-            findings += [await release_finding(client), await right_finding(client)]
+            findings += [release_finding(release), await right_finding(client)]
         reader = ApiReader(client, settings.namespace)
         cluster = await read_cluster(reader, settings.configuration, settings.default_mode)
         if settings.is_before:

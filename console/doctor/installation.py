@@ -11,7 +11,7 @@ from console.doctor.nodes import node_findings
 from kai import keys
 from kai.installation import RUNTIME_CLASS
 from kube.access import AccessError
-from kube.check import API_SERVER, kubernetes_release
+from kube.check import API_SERVER
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.rights import review_right
@@ -49,12 +49,8 @@ async def installation_findings(reader: ApiReader, cluster: Cluster) -> list[Che
     ]
 
 
-async def release_finding(client: KubeClient) -> CheckResult:
-    """Check the API server's release."""
-    try:
-        release = await kubernetes_release(client)
-    except (ApiError, Unreachable, AccessError) as error:
-        return unknown(API_SERVER, f"its release is not known: {one_line(str(error))}")
+def release_finding(release: tuple[int, int] | None) -> CheckResult:
+    """Check the API server's release; None if it is not known."""
     if release is None:
         return unknown(API_SERVER, "its release is not known")
     title = f"Kubernetes {release[0]}.{release[1]}"

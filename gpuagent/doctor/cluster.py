@@ -40,7 +40,7 @@ async def cluster_findings(
 ) -> list[CheckResult]:
     """Run all checks of the cluster; a failed check does not stop the others."""
     async with KubeClient(access) as client:
-        reached = await reach(client, without="rights and pods were not checked")
+        reached, _ = await reach(client, without="rights and pods were not checked")
         if reached.state is State.PROBLEM:
             return [reached]
         findings = [
@@ -125,13 +125,7 @@ def _pods(
     for unavailable in pods.unavailable:
         if unavailable.reason is UnavailableReason.NOT_SERVED and has_own_kai:
             yield unknown("KAI", unavailable.line, "is KAI installed in this cluster?")
-    yield from pod_findings(
-        pods.inventory,
-        observation,
-        node=settings.node,
-        source="the cluster",
-        kai_version=settings.kai_version,
-    )
+    yield from pod_findings(pods.inventory, observation, settings, source="the cluster")
 
 
 async def cluster_pods(access: Access, settings: DoctorSettings, log: JsonLog) -> ClusterPods:

@@ -158,10 +158,5 @@ def _file(settings: DoctorSettings, path: Path, observation: Observation) -> Ite
     for line in warnings_in(stream):
         yield problem(_FILE, line)
     if pods.inventory is not None:
-        yield from pod_findings(
-            pods.inventory,
-            observation,
-            node=settings.node,
-            source="the scenario" if settings.scenario else str(path),
-            kai_version=settings.kai_version,
-        )
+        source = "the scenario" if settings.scenario else str(path)
+        yield from pod_findings(pods.inventory, observation, settings, source=source)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpuagent.doctor.probe import Observation
+from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import Gpu
 from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods.inventory import Inventory
@@ -11,7 +12,6 @@ from gpuagent.sampling.processes import processes_of
 from gpuagent.sampling.sample import LookupResult
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from kai import keys
-from kai.version import Version
 from service.check_results import CheckResult, ok, problem
 from service.text import counted, listed, one_line
 
@@ -21,28 +21,28 @@ _LABEL: Final = "node label"
 
 
 def pod_findings(
-    inventory: Inventory, observation: Observation, *, node: str, source: str, kai_version: Version | None
+    inventory: Inventory, observation: Observation, settings: DoctorSettings, *, source: str
 ) -> Iterator[CheckResult]:
     """Check the list of pods.
 
     Args:
         inventory: the pods.
         observation: the GPUs and their processes.
-        node: name of the node.
+        settings: with the node's name and `--kai-version`.
         source: origin of the list, in words.
-        kai_version: value of `--kai-version`.
     """
+    node = one_line(settings.node)
     count = len(inventory.pods) + len(inventory.reservation_uids)
     if not count:
         yield problem(
             PODS,
-            f"{source} has no pod on the node {one_line(node)}",
+            f"{source} has no pod on the node {node}",
             "set --node or NODE_NAME to the name of the Node object (kubectl get nodes)",
         )
         return
-    yield ok(PODS, f"{counted(count, 'pod')} on the node {one_line(node)}, from {source}")
+    yield ok(PODS, f"{counted(count, 'pod')} on the node {node}, from {source}")
     yield from _owners(inventory, observation)
-    pod_shares = ShareResolver(kai_version=kai_version).resolve(inventory, observation.gpus)
+    pod_shares = ShareResolver(kai_version=settings.kai_version).resolve(inventory, observation.gpus)
     yield from _reservations(inventory, observation.gpus)
     yield from _pods_without_reservation(inventory, pod_shares)
     if inventory.node_labels is not None:

@@ -72,7 +72,7 @@ async def examine(access: Access, configuration: str, default_mode: Mode | None 
         default_mode: the webhook's --default-mode; None reads it from the cluster.
     """
     async with KubeClient(access) as client:
-        reached = await reach(client, without="nothing else was checked")
+        reached, _ = await reach(client, without="nothing else was checked")
         if reached.state is State.PROBLEM:
             return [reached]
         reader = ApiReader(client)
