@@ -10,12 +10,11 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from gpuagent.doctor.kai import sharing_finding, version_finding
+from gpuagent.doctor.kai import inside_finding, sharing_finding, vclusters_with_kai, version_finding
 from gpuagent.doctor.pods import PODS, pod_findings
 from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import right_findings
 from gpuagent.doctor.settings import DoctorSettings
-from gpuagent.doctor.vclusters import inside_finding, vclusters_with_kai
 from gpuagent.pods.availability import UnavailableReason
 from gpuagent.pods.cluster import ClusterPods
 from kai.installation import NAMESPACE, Installation, ProgramPod
@@ -25,14 +24,13 @@ from kube.check import reach
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.objects import resource_path
-from service.check_results import CheckResult, State, ok, problem, unknown
+from service.check_results import CheckResult, State, limited, ok, problem, unknown
 from service.log import WARNING, JsonLog
 from service.text import MALFORMED
 
 _NODE: Final = "node"
 _INVENTORY_SECONDS: Final = 20.0
 _LOOK_EVERY_SECONDS: Final = 0.05
-_MOST_LINES: Final = 5
 
 
 async def cluster_findings(
@@ -120,8 +118,7 @@ def _pods(
     if pods.inventory is None:
         yield unknown(PODS, pods.watch.problem or f"not listed within {_INVENTORY_SECONDS:.0f} s")
         return
-    for line in warnings_in(log):
-        yield problem("objects of the API server", line)
+    yield from logged("objects of the API server", log)
     for unavailable in pods.unavailable:
         if unavailable.reason is UnavailableReason.NOT_SERVED and has_own_kai:
             yield unknown("KAI", unavailable.line, "is KAI installed in this cluster?")
@@ -176,13 +173,12 @@ async def _list(client: KubeClient, namespace: str, kind: type[T], params: dict[
     return objects
 
 
-def warnings_in(stream: io.BytesIO) -> list[str]:
-    """Return the warnings of a log, one line each, up to a maximum."""
-    lines = (json.loads(line) for line in stream.getvalue().splitlines())
-    warnings = [
-        str(line.get("error") or line["message"])
+def logged(check: str, log: io.BytesIO) -> Iterator[CheckResult]:
+    """Yield a problem for each warning of a log, up to a maximum."""
+    lines = (json.loads(line) for line in log.getvalue().splitlines())
+    problems = [
+        problem(check, str(line.get("error") or line["message"]))
         for line in lines
         if line["level"] == WARNING and "resource" not in line  # rights have their own checks
     ]
-    more = [f"and {len(warnings) - _MOST_LINES} more"] if warnings[_MOST_LINES:] else []
-    return [*warnings[:_MOST_LINES], *more]
+    return limited(problems, "more object", "more objects")

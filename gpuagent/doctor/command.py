@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gpuagent.doctor.cluster import cluster_findings, cluster_pods, own_runtime_class, warnings_in
+from gpuagent.doctor.cluster import cluster_findings, cluster_pods, logged, own_runtime_class
 from gpuagent.doctor.devices import device_findings
 from gpuagent.doctor.driver import driver_findings
 from gpuagent.doctor.host import Host
@@ -155,8 +155,7 @@ def _file(settings: DoctorSettings, path: Path, observation: Observation) -> Ite
     except DocumentError as error:
         yield problem(_FILE, str(error))
         return
-    for line in warnings_in(stream):
-        yield problem(_FILE, line)
+    yield from logged(_FILE, stream)
     if pods.inventory is not None:
         source = "the scenario" if settings.scenario else str(path)
         yield from pod_findings(pods.inventory, observation, settings, source=source)

@@ -1,9 +1,27 @@
-"""Checks of the installed KAI for the agent: version and GPU sharing. Pure."""
+"""Checks of KAI for the agent: its release and GPU sharing, and KAI inside vClusters, from their host.
 
+Measured with KAI 0.13.4 and 0.17.0 beside vCluster 0.36.1: a KAI on the host selects pods by the label
+`runai-gpu-group` in the whole cluster, and deletes the tenants' pods with a share and their reservation pods
+("Found pod without reservation, deleting").
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import NodePod
+from gpuagent.pods.objects import ObjectError
+from gpuagent.pods.tenants import tenant_of
+from kai import keys
 from kai.installation import NAMESPACE, Installation, SharingMode
 from kai.version import Version
+from kube.client import KubeClient
 from kube.kai_check import MODES, SHARING, VERSION, installed_mode, installed_release, option_text
-from service.check_results import CheckResult, ok, problem
+from service.check_results import CheckResult, ok, problem, unknown
+from service.text import listed, one_line
+
+_CHECK: Final = "KAI"
+_RESERVING: Final = f"{keys.VCLUSTER_MANAGED_BY},{keys.APP_LABEL}={keys.RESERVATION_APP}"
 
 
 def version_finding(installed: Installation, configured: Version | None) -> CheckResult:
@@ -28,3 +46,61 @@ def sharing_finding(installed: Installation) -> CheckResult:
     if mode is SharingMode.DISABLED:
         return problem(SHARING, MODES[mode], f"install KAI with {installed.sharing_values}")
     return ok(SHARING, MODES[mode])
+
+
+async def vclusters_with_kai(
+    client: KubeClient, node_pods: Iterable[NodePod], reservation_namespace: str
+) -> frozenset[str]:
+    """Return the vClusters with reservation pods of their own, by name and host namespace.
+
+    All nodes are searched by KAI's label `app`. On this node, pods without that label are found, too.
+
+    Args:
+        client: for the API server.
+        node_pods: the pods of this node.
+        reservation_namespace: KAI's namespace of reservation pods.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
+    """
+    vclusters = {_vcluster(pod, reservation_namespace) for pod in node_pods if keys.GPU_GROUP in pod.labels}
+    async with client.list_objects("/api/v1/pods", params={"labelSelector": _RESERVING}) as items:
+        async for item in items:
+            try:
+                vclusters.add(_vcluster(read_pod(item), reservation_namespace))
+            except ObjectError:
+                continue  # no reservation pod of KAI's
+    return frozenset(vclusters - {""})
+
+
+def _vcluster(pod: NodePod, reservation_namespace: str) -> str:
+    """Return the vCluster whose reservation pod this is, with its host namespace; empty for another pod.
+
+    KAI creates reservation pods with a node, a GPU and the default scheduler (v0.9.8, v0.13.4 and v0.17.0).
+    Every tenant can write the labels and the namespace, and the advice must not follow from these alone.
+    """
+    is_of_binder = pod.is_bound and pod.scheduler_name == keys.DEFAULT_SCHEDULER
+    tenant = tenant_of(pod) if is_of_binder and pod.whole_gpus > 0 and not pod.is_finished else None
+    if tenant is None or tenant.namespace != reservation_namespace:
+        return ""
+    return f"{one_line(tenant.vcluster)} in {pod.namespace}"
+
+
+def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> CheckResult:
+    """Check a host whose tenants run KAI inside their vClusters.
+
+    Args:
+        vclusters: vClusters with reservation pods; at least one.
+        is_served: whether the host has the BindRequest API; None if unknown.
+    """
+    where = f"KAI runs inside vClusters ({listed(vclusters)})"
+    if is_served is None:
+        return unknown(_CHECK, f"{where}; unknown whether the host has KAI, too")
+    if is_served:
+        return problem(
+            _CHECK,
+            f"{where}, and the host has KAI's BindRequest API: a KAI on the host deletes the tenants' pods"
+            " with a share and their reservation pods",
+            "uninstall KAI and its CRDs on the host; the tenants' KAI does not need them",
+        )
+    return ok(_CHECK, f"{where}; the host has no KAI, as required")

@@ -104,25 +104,23 @@ class ApiReader:
         """
         self.client = client
         self.namespace = namespace
-        self._refused: defaultdict[str, dict[ListSpec, None]] = defaultdict(dict)
-        """Requests that RBAC denied, in order, by failed check."""
+        self._refused: dict[ListSpec, None] = {}
+        """Requests that RBAC denied, in order."""
         self._failed: dict[CheckResult, None] = {}
         self._kinds: Sequence[ServedKind] | None = None
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the caller sees some namespaces only, as a developer: one is named, or a list is denied."""
-        denied = (spec for specs in self._refused.values() for spec in specs)
-        return self.namespace is not None or any(spec.resource == "namespaces" for spec in denied)
 
     @property
     def missing(self) -> Iterator[CheckResult]:
         """The findings about failed requests, each once.
 
-        Missing rights for one check share a line. A caller who sees some namespaces only gets one line.
+        Missing rights for one check share a line. A caller who sees some namespaces only, as a developer,
+        gets one line: a namespace is named, or the list of namespaces is denied.
         """
-        if self._refused and self.is_limited:
-            objects = {spec.objects for specs in self._refused.values() for spec in specs}
+        is_limited = self.namespace is not None or any(
+            spec.resource == "namespaces" for spec in self._refused
+        )
+        if self._refused and is_limited:
+            objects = {spec.objects for spec in self._refused}
             yield unknown(
                 "rights",
                 f"not visible to you: {listed(objects)}; the checks of these objects did not run",
@@ -131,8 +129,11 @@ class ApiReader:
                 else "kaishare doctor -n NAMESPACE checks one namespace with your rights",
             )
         else:
-            for without, specs in self._refused.items():
-                rights = ", ".join(dict.fromkeys(spec.right for spec in specs))
+            by_check: defaultdict[str, dict[str, None]] = defaultdict(dict)
+            for spec in self._refused:
+                by_check[spec.without][spec.right] = None
+            for without, names in by_check.items():
+                rights = ", ".join(names)
                 yield unknown(
                     "rights", f"{without}: the caller may not {rights}", f"grant the right to {rights}"
                 )
@@ -140,7 +141,7 @@ class ApiReader:
 
     def refuse(self, spec: ListSpec) -> None:
         """Record a request that RBAC denied."""
-        self._refused[spec.without][spec] = None
+        self._refused[spec] = None
 
     async def served_kinds(self) -> Sequence[ServedKind]:
         """Return the kinds of all API groups, preferred versions first; empty if the request failed.

@@ -240,14 +240,14 @@ def is_of_kai(configuration: WebhookConfiguration) -> bool:
     The name is not checked, because an installation may rename the object. Up to v0.7 the binder serves the
     webhook (`binder-webhook.yaml` of v0.7.11).
     """
-    for hook in configuration.hooks:
+    for hook in configuration.pod_hooks:
         service = hook.client_config.service
         is_served = (
             service is not None
             and service.name in ("admission", "binder")
             and service.path.startswith(("/mutate--v1-pod", "/validate--v1-pod"))
         )
-        if hook.covers_new_pods and (is_served or hook.matches_on_scheduler_name):
+        if is_served or hook.matches_on_scheduler_name:
             return True
     return False
 

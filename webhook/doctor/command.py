@@ -99,13 +99,12 @@ async def webhook_findings(reader: ApiReader, cluster: Cluster, *, is_inside: bo
         ]
         findings += webhook_pod_findings(cluster.webhook_pods)
         findings += await serving_findings(reader, hooks, is_inside=is_inside, now=datetime.now(UTC))
-    classes = runtime_classes(cluster.installation) if cluster.installation else {}
     return [
         *findings,
         *await policy_findings(reader, cluster),
         *await guard_findings(reader, cluster),
         *kai_findings(cluster),
-        *await runtime_class_findings(reader, classes),
+        *await runtime_class_findings(reader, runtime_classes(cluster.installation)),
         *await accounting_findings(reader, cluster),
     ]
 

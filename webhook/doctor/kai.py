@@ -38,9 +38,11 @@ def kai_findings(cluster: Cluster) -> Iterator[CheckResult]:
         yield from _admission(cluster)
 
 
-def runtime_classes(installed: Installation) -> dict[str, str]:
+def runtime_classes(installed: Installation | None) -> dict[str, str]:
     """Return the RuntimeClasses that KAI sets, each with a description of its pods."""
     users: dict[str, str] = {}
+    if installed is None:
+        return users
     if installed.runtime_class:
         version = installed.version
         whole = " or a whole GPU" if version and version.sets_runtime_class_for_whole_gpus else ""
@@ -155,7 +157,7 @@ def _described(configuration: WebhookConfiguration) -> str:
 
 
 def _missed(cluster: Cluster, configuration: WebhookConfiguration) -> Iterator[CheckResult]:
-    hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
+    hooks = configuration.pod_hooks
     missed = [
         name
         for name in cluster.managed
@@ -171,7 +173,7 @@ def _missed(cluster: Cluster, configuration: WebhookConfiguration) -> Iterator[C
 
 def _picked(configuration: WebhookConfiguration) -> Iterator[CheckResult]:
     """Yield a warning if KAI's webhook selects only pods with a label that policies do not set."""
-    hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
+    hooks = configuration.pod_hooks
     if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
         labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
         yield warning(

@@ -1,6 +1,5 @@
 """Compares KAI's release with the one that the webhook decides for. Pure."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,14 +76,10 @@ def version_finding(installed: Installation, cluster: Cluster) -> CheckResult:
         return unknown(VERSION, f"{version}; {option}", advice)
     if configured == version:
         return ok(VERSION, f"{version}, as the webhook's --kai-version")
-    effects = joined(_effects(configured, version))
+    effects = joined(filter(None, (difference.effect(configured, version) for difference in DIFFERENCES)))
     if configured is None:
         return warning(VERSION, f"{version}, and {option}{f'; it {effects}' if effects else ''}", advice)
     message = f"KAI is {version}, and {option}"
     if effects:
         return problem(VERSION, f"{message}; it {effects}", advice)
     return warning(VERSION, f"{message}; its answers are the same for both", advice)
-
-
-def _effects(configured: Version | None, installed: Version) -> Iterator[str]:
-    return filter(None, (difference.effect(configured, installed) for difference in DIFFERENCES))
