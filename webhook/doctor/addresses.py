@@ -70,21 +70,14 @@ async def addresses_of(
     """Return the addresses of a webhook, or a finding that explains why there are none."""
     if client.service is not None:
         return await _service_addresses(reader, client.service, place)
-    addresses = _url_addresses(client.url or "")
-    if addresses:
-        return addresses, None
-    return [], problem(CHECK, f"{one_line(client.url or 'no address')} is not an https address")
-
-
-def _url_addresses(url: str) -> list[ProbeAddress]:
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(client.url or "")
         port = parts.port or 443
     except ValueError:
-        return []
-    if parts.scheme != "https" or not parts.hostname:
-        return []
-    return [ProbeAddress(parts.hostname, port, parts.hostname)]
+        parts, port = urlsplit(""), 0
+    if parts.scheme == "https" and parts.hostname:
+        return [ProbeAddress(parts.hostname, port, parts.hostname)], None
+    return [], problem(CHECK, f"{one_line(client.url or 'no address')} is not an https address")
 
 
 async def _service_addresses(

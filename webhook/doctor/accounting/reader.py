@@ -55,7 +55,8 @@ async def accounting_findings(
         if again is None:
             return [unknown(CHECK, f"{_WITHOUT}, because the second reading failed")]
         last = evaluate(again)
-    ranks = rank_findings(last.reading, _keeping_ranks_apart(cluster))
+    keeping = {name for name, policy in cluster.managed.items() if policy.distributed is Distributed.KEEP}
+    ranks = rank_findings(last.reading, keeping)
     return [*persistent_findings(evaluation, last), *ranks]
 
 
@@ -82,13 +83,6 @@ async def _read(reader: ApiReader, cluster: Cluster) -> Reading | None:
         sums_by_label=version.sums_queues_by_label if version else None,
         has_controllers=installation is not None and installation.programs.keys() >= _CONTROLLERS,
         now=reader.client.server_time(),
-    )
-
-
-def _keeping_ranks_apart(cluster: Cluster) -> frozenset[str]:
-    """Return the managed namespaces whose policy keeps the whole GPUs of ranks."""
-    return frozenset(
-        name for name, policy in cluster.managed.items() if policy.distributed is Distributed.KEEP
     )
 
 
