@@ -29,7 +29,7 @@ class LabelledMeta(ObjectMeta, frozen=True):
     labels: dict[str, str] = {}
 
 
-class OwnerReference(Struct, frozen=True, rename="camel"):
+class ObjectOwner(Struct, frozen=True, rename="camel"):
     """One of `metadata.ownerReferences`."""
 
     api_version: str
@@ -47,7 +47,7 @@ class FullMeta(LabelledMeta, frozen=True):
     """`metadata` with all that decides about pods. Its annotations may be large."""
 
     annotations: dict[str, str] = {}
-    owner_references: list[OwnerReference] = []
+    owner_references: list[ObjectOwner] = []
     deletion_timestamp: str = ""
     """Time from which the object is being deleted; empty if it is not."""
 
