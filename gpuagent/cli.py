@@ -369,7 +369,8 @@ def _top(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from gpuagent.doctor.command import DoctorSettings, run  # noqa: PLC0415
+    from gpuagent.doctor.command import run  # noqa: PLC0415
+    from gpuagent.doctor.settings import DoctorSettings  # noqa: PLC0415
 
     scenario = _scenario(arguments)
     node = arguments.node or ""

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from kai import keys
+from kai.command_lines import option_value
 from kai.version import Version
 
 NAMESPACE: Final = "kai-scheduler"
@@ -52,47 +53,42 @@ class SharingMode(StrEnum):
     """NVIDIA's runtime enforces the memory of a share. KAI accepts the annotations of other modes, too."""
 
 
-class KaiContainer(Struct, frozen=True):
-    """A container of one of KAI's pods."""
+class ProgramContainer(Struct, frozen=True):
+    """A container with its image and its command line."""
 
     image: str | None = None
     command: list[str] | None = None
     args: list[str] | None = None
 
-    def value_of(self, flag: str) -> str | None:
-        """Return the value of a command-line flag; "" for a flag without a value, None for an absent flag."""
-        words = [*(self.command or ()), *(self.args or ())]
-        for index, word in enumerate(words):
-            name, equals, value = word.partition("=")
-            if name == flag:
-                after = words[index + 1] if index + 1 < len(words) else ""
-                return value if equals else "" if after.startswith("-") else after
-        return None
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line, without the image's entry point."""
+        return *(self.command or ()), *(self.args or ())
 
 
-class KaiSpec(Struct, frozen=True):
-    """`spec` of one of KAI's pods."""
+class ProgramSpec(Struct, frozen=True):
+    """`spec` of a pod whose programs are read."""
 
-    containers: list[KaiContainer] | None = None
+    containers: list[ProgramContainer] | None = None
 
 
-class KaiPod(Struct, frozen=True):
-    """A pod in KAI's namespace."""
+class ProgramPod(Struct, frozen=True):
+    """A pod, or the template of pods, whose programs are read."""
 
-    spec: KaiSpec
+    spec: ProgramSpec = ProgramSpec()
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
     """KAI's running programs and their settings."""
 
-    programs: Mapping[str, tuple[KaiContainer, ...]]
+    programs: Mapping[str, tuple[ProgramContainer, ...]]
     """Containers by the program's name."""
 
     @classmethod
-    def seen_in(cls, pods: Iterable[KaiPod]) -> "Installation":
+    def seen_in(cls, pods: Iterable[ProgramPod]) -> "Installation":
         """Select KAI's programs from the pods of its namespace."""
-        programs: dict[str, list[KaiContainer]] = {}
+        programs: dict[str, list[ProgramContainer]] = {}
         for container in (container for pod in pods for container in pod.spec.containers or ()):
             image = _TAG.search(container.image or "")
             if image is not None and image[1] in _PROGRAMS:
@@ -104,6 +100,11 @@ class Installation:
         """Releases in the tags of KAI's images, the oldest first."""
         versions = {version for image in self.images for version in _versions(image)}
         return tuple(sorted(versions, key=lambda v: (v.major, v.minor, v.patch, v.prerelease)))
+
+    @property
+    def version(self) -> Version | None:
+        """The release; None if no image has one as its tag, or several are installed."""
+        return self.versions[0] if len(self.versions) == 1 else None
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -128,9 +129,9 @@ class Installation:
 
         Where two flags are set, the newer one applies (v0.17.0). Every release since v0.9.7 sets a class.
         """
-        if len(self.versions) != 1 or not self._deciding:
+        if self.version is None or not self._deciding:
             return None
-        if not self.versions[0].sets_runtime_class:
+        if not self.version.sets_runtime_class:
             return ""
         return next(_values(self._deciding, *_RUNTIME_CLASSES), RUNTIME_CLASS)
 
@@ -155,17 +156,17 @@ class Installation:
         return next(_values(groupers, _QUEUE_LABEL), keys.QUEUE_LABEL) if groupers else None
 
     @property
-    def _deciding(self) -> tuple[KaiContainer, ...]:
+    def _deciding(self) -> tuple[ProgramContainer, ...]:
         return self.programs.get("admission") or self.programs.get("binder") or ()
 
 
-def _values(containers: Iterable[KaiContainer], *flags: str) -> Iterator[str]:
-    """Yield the values of flags, in the order of the flags."""
+def _values(containers: Iterable[ProgramContainer], *flags: str) -> Iterator[str]:
+    """Yield the values of flags, in the order of the flags; "" for a flag before another flag."""
     for flag in flags:
         for container in containers:
-            value = container.value_of(flag)
+            value = option_value(flag, container.words)
             if value is not None:
-                yield value
+                yield "" if value.startswith("-") else value
 
 
 def _versions(image: str) -> Iterator[Version]:
@@ -177,7 +178,7 @@ def _versions(image: str) -> Iterator[Version]:
             return
 
 
-def _sharing_mode(container: KaiContainer) -> SharingMode:
+def _sharing_mode(container: ProgramContainer) -> SharingMode:
     if _is_on(container, _NV_FRACTIONS):
         return SharingMode.NV_FRACTIONS
     if not _is_on(container, _SHARES):
@@ -185,10 +186,9 @@ def _sharing_mode(container: KaiContainer) -> SharingMode:
     return SharingMode.HAMI_CORE if _is_on(container, _HAMI) else SharingMode.NON_MEMORY_ENFORCED
 
 
-def _is_on(container: KaiContainer, flag: str) -> bool:
+def _is_on(container: ProgramContainer, flag: str) -> bool:
     """Whether a boolean flag of a Go program is set: `--flag` or `--flag=true`, but not `--flag true`."""
-    words = (*(container.command or ()), *(container.args or ()))
-    for word in words:
+    for word in container.words:
         name, equals, value = word.partition("=")
         if name == flag:
             return not equals or value not in _FALSE

@@ -20,30 +20,24 @@ class _Version(Struct):
     minor: str
 
 
-async def kubernetes_release(client: KubeClient) -> tuple[int, int] | None:
-    """Return the API server's release, such as (1, 30); None if it cannot be read.
+async def reach(client: KubeClient, *, without: str) -> tuple[CheckResult, tuple[int, int] | None]:
+    """Return whether the API server answers, a problem if it does not, and its release, such as (1, 30).
 
-    Raises:
-        ApiError, Unreachable, AccessError: the request fails.
-    """
-    try:
-        version = msgspec.json.decode(await client.get("/version"), type=_Version)
-        return int(version.major), int(version.minor.rstrip("+"))  # some clouds write 30+
-    except (*MALFORMED, ValueError):
-        return None
-
-
-async def reach(client: KubeClient, *, without: str) -> CheckResult:
-    """Return whether the API server answers; a problem if it does not.
+    The release is None if it is not known.
 
     Args:
         client: for the API server.
         without: advice for a server that does not answer, such as the checks that are then omitted.
     """
     try:
-        await client.get("/version")
+        answer = await client.get("/version")
     except ApiError as error:  # other requests may still be allowed
-        return ok(API_SERVER, f"{client.server} answers (no version: {error})")
+        return ok(API_SERVER, f"{client.server} answers (no version: {error})"), None
     except (Unreachable, AccessError) as error:
-        return problem(API_SERVER, f"{client.server}: {error}", without)
-    return ok(API_SERVER, f"{client.server} answers")
+        return problem(API_SERVER, f"{client.server}: {error}", without), None
+    reached = ok(API_SERVER, f"{client.server} answers")
+    try:
+        version = msgspec.json.decode(answer, type=_Version)
+        return reached, (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
+    except (*MALFORMED, ValueError):
+        return reached, None

@@ -10,6 +10,7 @@ from msgspec import Struct
 from kai.scopes import GroupKind
 from kube.client import KubeClient
 from kube.errors import Unreachable
+from kube.objects import resource_path
 from service.text import MALFORMED, one_line
 
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
@@ -69,20 +70,16 @@ class ServedKind:
     @property
     def path(self) -> str:
         """The path of the list of all its objects."""
-        return f"{self._root}/{self.resource}"
+        return resource_path(self.group, self.version, self.resource)
 
     def path_in(self, namespace: str) -> str:
         """Return the path of the list of its objects in a namespace."""
-        return f"{self._root}/namespaces/{namespace}/{self.resource}"
+        return resource_path(self.group, self.version, self.resource, namespace)
 
     @property
     def name(self) -> str:
         """The resource with its group, as in `kubectl get`: `deployments.apps`."""
         return f"{self.resource}.{self.group}" if self.group else self.resource
-
-    @property
-    def _root(self) -> str:
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
 
 async def discover_cluster_scoped(client: KubeClient) -> frozenset[GroupKind]:

@@ -10,6 +10,7 @@ from service.text import LONGEST_LINE, MALFORMED, one_line
 
 _LONGEST_WAIT: Final = 300.0  # seconds
 _FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
 _USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
 """The words of RBAC's refusals (`endpoints/handlers/responsewriters/errors.go` of k8s.io/apiserver)."""
 
@@ -46,6 +47,11 @@ class ApiError(Exception):
     def is_forbidden(self) -> bool:
         """Whether a right is missing, or an admission plugin refused the request."""
         return self.status == _FORBIDDEN
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether the object does not exist, or the kind is not served."""
+        return self.status == _NOT_FOUND
 
     @property
     def user(self) -> str:

@@ -22,7 +22,6 @@ _LONGEST_MESSAGE: Final = 1024
 _LONGEST_NAME: Final = 253
 _HASH_DIGITS: Final = 16
 _MERGE_PATCH: Final = "application/merge-patch+json"
-_FORBIDDEN: Final = 403
 _NAMESPACE_ENDS: Final = "NamespaceTerminating"
 """Cause of a 403 for a namespace that is being deleted (Kubernetes 1.36.3 `api/core/v1/types.go`)."""
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
@@ -268,7 +267,7 @@ class EventWriter:
         """Return the time of retries after an error, in seconds."""
         if not isinstance(error, ApiError):
             return self._timing.give_up_after
-        if error.status == _FORBIDDEN and _NAMESPACE_ENDS not in error.causes:
+        if error.is_forbidden and _NAMESPACE_ENDS not in error.causes:
             return self._timing.give_up_after_forbidden
         return self._timing.give_up_after if error.status in _LATER else 0.0
 
@@ -317,7 +316,7 @@ class EventWriter:
             )
             expect_kind(answer, "Event", f"PATCH {path}")
         except ApiError as error:
-            if error.status == 404:
+            if error.is_not_found:
                 return False
             raise
         return True

@@ -33,7 +33,6 @@ more requests than one in this time."""
 
 _API_VERSION: Final = "authentication.k8s.io/v1"
 _KIND: Final = "TokenRequest"
-_FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 class _TokenStatus(Struct, rename="camel"):
@@ -194,10 +193,10 @@ class ServiceAccountTokens:
         return min(max((expires - now).total_seconds(), 0.0), float(TOKEN_SECONDS))
 
     def _unavailable(self, error: ApiError) -> TokenUnavailable:
-        if error.status == _FORBIDDEN:
+        if error.is_forbidden:
             right = f"create serviceaccounts/token of {self._account} in {self._namespace}"
             return TokenUnavailable(f"the caller may not {right}", missing_right=right)
-        if error.status == _NOT_FOUND:
+        if error.is_not_found:
             return TokenUnavailable(
                 f"the service account {self._account} does not exist in {self._namespace}"
             )

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from service.command import DEFAULT_COLUMNS, columns_of, output_has_colour, write_output
-from service.text import fold, printable, shorten_middle, width
+from service.text import MOST_LINES, counted, fold, printable, shorten_middle, width
 
 _LEAST: Final = 40
 """Smallest width of the column with the observations; in less room they are below the checks."""
@@ -73,6 +73,20 @@ def problem(check: str, what: str, advice: str = "") -> CheckResult:
 def unknown(check: str, what: str, advice: str = "") -> CheckResult:
     """Return the result of a check that could not run; `what` is the reason."""
     return CheckResult(State.UNKNOWN, check, what, advice)
+
+
+def limited(results: Sequence[CheckResult], singular: str, plural: str = "") -> Iterator[CheckResult]:
+    """Yield the first problems of one kind, and the number of the rest as the last one.
+
+    Args:
+        results: problems of one check.
+        singular: name of one more problem, such as `more queue`.
+        plural: its plural; empty for an appended s.
+    """
+    yield from results[:MOST_LINES]
+    rest = len(results) - MOST_LINES
+    if rest > 0:
+        yield problem(results[0].check, f"and {counted(rest, singular, plural)}")
 
 
 def exit_status(findings: Sequence[CheckResult]) -> int:
@@ -184,15 +198,11 @@ def _coloured(line: str, state: State) -> str:
 
 def _summary(findings: Sequence[CheckResult]) -> str:
     problems, warnings = _count(findings, State.PROBLEM), _count(findings, State.WARNING)
-    parts = [_number(problems, "problem") if problems else "no problem"]
+    parts = [counted(problems, "problem") if problems else "no problem"]
     if warnings:
-        parts.append(_number(warnings, "warning"))
+        parts.append(counted(warnings, "warning"))
     parts += [f"{_count(findings, State.UNKNOWN)} unknown", f"{_count(findings, State.OK)} ok"]
     return ", ".join(parts)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _count(findings: Sequence[CheckResult], state: State) -> int:

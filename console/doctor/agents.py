@@ -10,7 +10,7 @@ from typing import Final
 
 from console.agents import AgentPod, AgentReadiness, AgentReading
 from gpuagent.problems import SUSPENDS_NOTHING
-from service.check_results import CheckResult, ok, problem, unknown, warning
+from service.check_results import CheckResult, limited, ok, problem, unknown, warning
 from service.text import MOST_LINES, counted, listed, one_line
 from service.units import duration
 
@@ -68,16 +68,15 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
     for reading in readings:
         if reading.failure:
             by_failure[reading.failure, reading.missing_right].append(reading.pod)
-    for (failure, missing_right), pods in sorted(by_failure.items())[:MOST_LINES]:
-        places = [place(pod, now) for pod in pods]
+    failures = []
+    for (failure, missing_right), pods in sorted(by_failure.items()):
+        what = f"{listed([place(pod, now) for pod in pods])}: {one_line(failure)}"
         if missing_right:
-            advice = f"grant the right to {missing_right}"
-            yield unknown(RESPONSES, f"{listed(places)}: {one_line(failure)}", advice)
+            failures.append(unknown(RESPONSES, what, f"grant the right to {missing_right}"))
         else:
-            advice = f"check the log: kubectl -n {pods[0].namespace} logs {pods[0].name}"
-            yield problem(RESPONSES, f"{listed(places)}: {one_line(failure)}", advice)
-    if len(by_failure) > MOST_LINES:
-        yield problem(RESPONSES, f"and {len(by_failure) - MOST_LINES} more kinds of failures")
+            log = f"kubectl -n {pods[0].namespace} logs {pods[0].name}"
+            failures.append(problem(RESPONSES, what, f"check the log: {log}"))
+    yield from limited(failures, "more kind of failure", "more kinds of failures")
     if readings and not by_failure:
         count = counted(len(readings), "agent answers", "agents answer")
         yield ok(RESPONSES, f"{count} through the API server")
@@ -85,16 +84,15 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
     """Yield findings about figures that are stale or not attributed to pods."""
-    answered = [reading for reading in readings if not reading.failure and reading.received]
+    answers = 0
     suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
     minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    stale = []
-    waiting = []
-    failed = []
-    for reading in answered:
+    stale, waiting, failed = [], [], []
+    for reading in readings:
         received = reading.received
-        if received is None:
+        if reading.failure or received is None:
             continue
+        answers += 1
         node, answer = reading.pod.node, received.answer
         for entry in answer.problems:
             kind = minor if entry.reason in SUSPENDS_NOTHING else suspended
@@ -107,18 +105,17 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
             failed.append(node)
         if received.age is not None and received.age > _STALE_SECONDS:
             stale.append(f"{node} ({duration(received.age)})")
-    lines = [*_by_reason(suspended, problem), *_by_reason(minor, warning)]
-    if stale:
-        lines.insert(0, problem(ATTRIBUTION, f"the figures are old: {listed(stale)}", "see the agent's log"))
+    lines = []
     if failed:
-        lines.insert(0, problem(ATTRIBUTION, f"not possible on {listed(failed)}", "see the agent's log"))
+        lines.append(problem(ATTRIBUTION, f"not possible on {listed(failed)}", "see the agent's log"))
+    if stale:
+        lines.append(problem(ATTRIBUTION, f"the figures are old: {listed(stale)}", "see the agent's log"))
+    lines += [*_by_reason(suspended, problem), *_by_reason(minor, warning)]
     if waiting:
         lines.append(unknown(ATTRIBUTION, f"no sample yet on {listed(waiting)}", "run doctor again"))
-    yield from lines[:MOST_LINES]
-    if len(lines) > MOST_LINES:
-        yield problem(ATTRIBUTION, f"and {len(lines) - MOST_LINES} more kinds of problems")
-    if answered and not lines:
-        count = counted(len(answered), "agent attributes", "agents attribute")
+    yield from limited(lines, "more kind of problem", "more kinds of problems")
+    if answers and not lines:
+        count = counted(answers, "agent attributes", "agents attribute")
         yield ok(ATTRIBUTION, f"{count} all memory to pods")
 
 

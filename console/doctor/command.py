@@ -3,8 +3,8 @@
 import asyncio
 import io
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from console.agent_options import AgentOptions
@@ -12,9 +12,9 @@ from console.agents import AGENT_SECONDS, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
-from console.doctor.installation import examine_before
-from console.doctor.links import link_of
-from console.doctor.nodes import AGENTS, node_findings, read_gpu_nodes
+from console.doctor.installation import installation_findings, release_finding, right_finding
+from console.doctor.links import FAILED_REQUESTS, with_link
+from console.doctor.nodes import AGENTS, node_findings
 from console.doctor.releases import release_findings
 from kube.access import Access, AccessError
 from kube.check import reach
@@ -36,7 +36,6 @@ from webhook.registration.configurations import CONFIGURATION_NAME
 _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""
 
-_FORBIDDEN: Final = 403
 _AGENTS: Final = AgentOptions()
 
 
@@ -87,7 +86,7 @@ async def _run(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
     ends_at = time.monotonic() + (settings.wait_seconds or 0.0)
     reported = ""
     while True:
-        findings = [finding async for finding in examine(access, settings)]
+        findings = await examine(access, settings)
         remaining = ends_at - time.monotonic()
         if not exit_status(findings) or remaining <= 0:
             return access.server, findings
@@ -103,82 +102,73 @@ def _summary(findings: Sequence[CheckResult]) -> str:
     return f"{counted(len(checks), 'problem')}: {listed(set(checks))}"
 
 
-async def examine(access: Access, settings: DoctorSettings) -> AsyncIterator[CheckResult]:
+async def examine(access: Access, settings: DoctorSettings) -> list[CheckResult]:
     """Run all checks; each finding but `ok` has a link to the documentation.
 
     Args:
         access: the API server and the caller's credentials.
         settings: the settings of the command.
     """
-    async for finding in _findings(access, settings):
-        yield finding if finding.state is State.OK else replace(finding, docs=link_of(finding.check))
-
-
-async def _findings(access: Access, settings: DoctorSettings) -> AsyncIterator[CheckResult]:
-    if settings.is_before:
-        async for finding in examine_before(access, settings.configuration, settings.default_mode):
-            yield finding
-        return
     async with KubeClient(access) as client:
-        reached = await reach(client, without="nothing else was checked")
-        yield reached
+        reached, release = await reach(client, without="nothing else was checked")
         if reached.state is State.PROBLEM:
-            return
+            return [with_link(reached)]
+        findings = [reached]
+        if settings.is_before:
+            findings += [release_finding(release), await right_finding(client)]
         reader = ApiReader(client, settings.namespace)
         cluster = await read_cluster(reader, settings.configuration, settings.default_mode)
-        if settings.namespace is not None:
-            for finding in registration_findings(cluster) if cluster.is_absent else ():
-                yield finding
-            async for finding in policy_findings(reader, cluster):
-                yield finding
+        if settings.is_before:
+            findings += await installation_findings(reader, cluster)
+        elif settings.namespace is not None:
+            findings += registration_findings(cluster) if cluster.is_absent else ()
+            findings += await policy_findings(reader, cluster)
         else:
-            async for finding in webhook_findings(reader, cluster, is_inside=False):
-                yield finding
-            async for finding in _agent_findings(reader, cluster, settings):
-                yield finding
-        for finding in reader.missing:
-            yield finding
+            findings += await webhook_findings(reader, cluster, is_inside=False)
+            findings += await _agent_findings(reader, cluster, settings)
+        failed = (with_link(finding, FAILED_REQUESTS) for finding in reader.missing)
+        return [*map(with_link, findings), *failed]
 
 
-async def _agent_findings(
-    reader: ApiReader, cluster: Cluster, settings: DoctorSettings
-) -> AsyncIterator[CheckResult]:
+async def _agent_findings(reader: ApiReader, cluster: Cluster, settings: DoctorSettings) -> list[CheckResult]:
+    findings: list[CheckResult] = []
     agents = Agents(reader.client, options=settings.agents, seconds=settings.agent_seconds)
     namespace = settings.agents.namespace
-    nodes = await read_gpu_nodes(reader)
+    has_gpus = any(node.has_gpus for node in cluster.nodes.items)
     pods: list[AgentPod] = []
     with_agent: Collection[str] | None = None
     daemon_sets: Sequence[AgentDaemonSet] = ()
     try:
         pods = await agents.list()
     except (ApiError, Unreachable, AccessError) as error:
-        if isinstance(error, ApiError) and error.status == _FORBIDDEN:
-            path = f"/api/v1/namespaces/{namespace}/pods"
-            reader.refuse(ListSpec(resource="pods", path=path, without="the agents were not checked"))
+        if isinstance(error, ApiError) and error.is_forbidden:
+            without = "the agents were not checked"
+            reader.refuse(ListSpec(resource="pods", namespace=namespace, without=without))
         else:
-            yield unknown(AGENTS, f"not checked: {one_line(str(error))}")
+            findings.append(unknown(AGENTS, f"not checked: {one_line(str(error))}"))
     else:
         daemon_sets = (await list_agent_daemon_sets(reader, namespace)).items
         if pods or daemon_sets:
             with_agent = frozenset(pod.node for pod in pods)
         elif not cluster.is_absent:
-            yield _no_agents(namespace, has_gpus=bool(nodes.items))
-        if daemon_sets and not pods and not nodes.items:
-            yield unknown(AGENTS, f"DaemonSet {daemon_sets[0].metadata.name} selects no node")
-    for finding in node_findings(nodes, with_agent, daemon_sets):
-        yield finding
+            findings.append(_no_agents(namespace, has_gpus=has_gpus))
+        if daemon_sets and not pods and not has_gpus:
+            findings.append(unknown(AGENTS, f"DaemonSet {daemon_sets[0].metadata.name} selects no node"))
     now = reader.client.server_time()
     started = [pod for pod in pods if pod.node and not pod.is_terminating]
     unready = [pod for pod in started if not pod.is_ready and pod.is_running]
-    for finding in pod_findings(pods, await asyncio.gather(*map(agents.ready, unready)), now):
-        yield finding
+    readiness = await asyncio.gather(*map(agents.ready, unready))
     readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
-    for finding in (*response_findings(readings, now), *attribution_findings(readings)):
-        yield finding
     published = cluster.running.published
     release = published.version if published else ""
-    for finding in release_findings(pods, cluster.webhook_pods.items, release, version()):
-        yield finding
+    return [
+        *findings,
+        *node_findings(cluster.nodes, with_agent, daemon_sets),
+        *pod_findings(pods, readiness, now),
+        *response_findings(readings, now),
+        *attribution_findings(readings),
+        *release_findings(pods, cluster.webhook_pods.items, release, version()),
+    ]
 
 
 def _no_agents(namespace: str, *, has_gpus: bool) -> CheckResult:

@@ -14,23 +14,13 @@ from console.agents import AGENT_LABELS
 from kube.objects import ObjectMeta
 from service.text import one_line
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
+from webhook.doctor.nodes import Taint
 from webhook.registration.objects import Requirement
 
 _NAME: Final = "metadata.name"
 _KEEPS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
 _OF_KUBERNETES: Final = "node.kubernetes.io/"
 """Prefix of the taints for a node's state, which the controller makes every pod of a DaemonSet tolerate."""
-
-
-class Taint(Struct, frozen=True):
-    """A taint of a node."""
-
-    key: str
-    value: str = ""
-    effect: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
 
 class _Toleration(Struct, frozen=True):
@@ -132,7 +122,7 @@ async def list_agent_daemon_sets(reader: ApiReader, namespace: str) -> ListResul
     spec = ListSpec(
         resource="daemonsets",
         group="apps",
-        path=f"/apis/apps/v1/namespaces/{namespace}/daemonsets",
+        namespace=namespace,
         params={"labelSelector": AGENT_LABELS},
         without="why nodes have no agent is not known",
     )

@@ -3,24 +3,23 @@
 The checks of KAI, queues and nodes are those of an installed kaishare.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from console.doctor.nodes import node_findings, read_gpu_nodes
+from console.doctor.nodes import node_findings
 from kai import keys
 from kai.installation import RUNTIME_CLASS
-from kube.access import Access, AccessError
-from kube.check import API_SERVER, kubernetes_release, reach
+from kube.access import AccessError
+from kube.check import API_SERVER
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.rights import review_right
 from service.check_results import CheckResult, State, ok, problem, unknown, warning
 from service.text import counted, listed, one_line
-from webhook.doctor.api_reader import ApiReader, Completeness
-from webhook.doctor.cluster import Cluster, read_cluster
-from webhook.doctor.kai import kai_findings, runtime_classes
-from webhook.doctor.kai_reader import runtime_class_findings, served_queue_versions
+from webhook.doctor.api_reader import ApiReader
+from webhook.doctor.cluster import Cluster
+from webhook.doctor.kai import kai_findings, runtime_class_findings, runtime_classes
 from webhook.doctor.queues import queue_findings, usable_queue_findings
 from webhook.policy.labels import Mode
 
@@ -33,53 +32,25 @@ _RIGHTS: Final = "rights"
 _MANAGED: Final = "managed namespaces"
 
 
-async def examine_before(
-    access: Access, configuration: str, default_mode: Mode | None
-) -> AsyncIterator[CheckResult]:
-    """Run the checks that need no kaishare in the cluster.
-
-    Args:
-        access: the API server and the caller's credentials.
-        configuration: name of kaishare's webhook configurations.
-        default_mode: the mode of namespaces that name none.
-    """
-    async with KubeClient(access) as client:
-        reached = await reach(client, without="nothing else was checked")
-        yield reached
-        if reached.state is State.PROBLEM:
-            return
-        yield await _release(client)
-        yield await _rights(client)
-        reader = ApiReader(client)
-        cluster = await read_cluster(reader, configuration, default_mode)
-        async for finding in _findings(reader, cluster):
-            yield finding
-        for finding in reader.missing:
-            yield finding
-
-
-async def _findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
+async def installation_findings(reader: ApiReader, cluster: Cluster) -> list[CheckResult]:
+    """Run the checks that need no kaishare in the cluster."""
+    findings = []
     if cluster.our_mutating is not None:
-        yield ok(
-            "mutating webhook", f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre"
-        )
-    for finding in kai_findings(cluster):
-        yield finding
-    async for finding in _runtime_classes(reader, cluster):
-        yield finding
-    unserved = cluster.queues.extent is Completeness.UNSERVED
-    served = await served_queue_versions(reader.client) if unserved else ""
-    for finding in (*queue_findings(cluster, served), *usable_queue_findings(cluster.queues)):
-        yield finding
-    for finding in (*node_findings(await read_gpu_nodes(reader), None), *managed_findings(cluster)):
-        yield finding
+        what = f"{one_line(cluster.our_mutating.name)} exists: run doctor without --pre"
+        findings.append(ok("mutating webhook", what))
+    return [
+        *findings,
+        *kai_findings(cluster),
+        *await _runtime_classes(reader, cluster),
+        *queue_findings(cluster),
+        *usable_queue_findings(cluster.queues),
+        *node_findings(cluster.nodes, None),
+        *managed_findings(cluster),
+    ]
 
 
-async def _release(client: KubeClient) -> CheckResult:
-    try:
-        release = await kubernetes_release(client)
-    except (ApiError, Unreachable, AccessError) as error:
-        return unknown(API_SERVER, f"its release is not known: {one_line(str(error))}")
+def release_finding(release: tuple[int, int] | None) -> CheckResult:
+    """Check the API server's release; None if it is not known."""
     if release is None:
         return unknown(API_SERVER, "its release is not known")
     title = f"Kubernetes {release[0]}.{release[1]}"
@@ -89,7 +60,8 @@ async def _release(client: KubeClient) -> CheckResult:
     return problem(API_SERVER, f"{title}: kaishare needs {oldest} or later", "upgrade the cluster")
 
 
-async def _rights(client: KubeClient) -> CheckResult:
+async def right_finding(client: KubeClient) -> CheckResult:
+    """Check the right to install."""
     missing = []
     for resource in _CONFIGURATIONS:
         try:
@@ -105,15 +77,16 @@ async def _rights(client: KubeClient) -> CheckResult:
     return ok(_RIGHTS, "the caller may create webhook configurations")
 
 
-async def _runtime_classes(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
-    """Yield findings about the RuntimeClasses that KAI sets; without KAI, about the one of its defaults."""
+async def _runtime_classes(reader: ApiReader, cluster: Cluster) -> list[CheckResult]:
+    """Return findings about the RuntimeClasses that KAI sets; without KAI, about the one of its defaults."""
     installed = cluster.installation
     if installed is not None and installed.programs:
-        async for finding in runtime_class_findings(reader, runtime_classes(installed)):
-            yield finding
-        return
-    async for finding in runtime_class_findings(reader, {RUNTIME_CLASS: "pods with a share by default"}):
-        yield replace(finding, state=State.WARNING) if finding.state is State.PROBLEM else finding
+        return await runtime_class_findings(reader, runtime_classes(installed))
+    findings = await runtime_class_findings(reader, {RUNTIME_CLASS: "pods with a share by default"})
+    return [
+        replace(finding, state=State.WARNING) if finding.state is State.PROBLEM else finding
+        for finding in findings
+    ]
 
 
 def managed_findings(cluster: Cluster) -> Iterator[CheckResult]:

@@ -1,57 +1,26 @@
 """The places in docs/doctor.md that describe the checks."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
+from service.check_results import CheckResult, State
+
 _PAGE: Final = "docs/doctor.md"
-
-CHECKS: Final = (
-    "API server",
-    "installation",
-    "mutating webhook",
-    "validating webhooks",
-    "order",
-    "webhook pods",
-    "caBundle",
-    "certificate",
-    "settings",
-    "managed namespaces",
-    "enforce",
-    "guard",
-    "policies",
-    "dry run of a pod",
-    "dry run of a share",
-    "KAI's version",
-    "KAI's GPU sharing",
-    "KAI's queue label",
-    "KAI's webhook",
-    "RuntimeClass",
-    "queues",
-    "priorities",
-    "accounting",
-    "distributed jobs",
-    "owners",
-    "PodGroups",
-    "cluster-scoped owners",
-    "limit ranges",
-    "agents",
-    "agent readiness",
-    "agent responses",
-    "attribution",
-    "node labels",
-    "releases",
-    "rights",
-)
-"""The names of all checks, which are the headings of the page."""
-
-_FAILED_REQUEST: Final = "rights"
-"""Section for findings that are named after a resource, because a request for it failed."""
+FAILED_REQUESTS: Final = "rights"
+"""Section for findings about requests that failed, which are named after a resource."""
 
 
-def link_of(check: str) -> str:
-    """Return the place that describes a check."""
-    heading = check if check in CHECKS else _FAILED_REQUEST
-    return f"{_PAGE}#{anchor(heading)}"
+def with_link(finding: CheckResult, section: str = "") -> CheckResult:
+    """Return a finding with the place that describes it, unless it is `ok`.
+
+    Args:
+        finding: the finding.
+        section: heading of the place; empty for the name of the check.
+    """
+    if finding.state is State.OK:
+        return finding
+    return replace(finding, docs=f"{_PAGE}#{anchor(section or finding.check)}")
 
 
 def anchor(heading: str) -> str:

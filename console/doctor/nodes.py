@@ -1,117 +1,48 @@
-"""Reads the nodes with GPUs, and checks the labels that the agent's DaemonSet and KAI use."""
+"""Checks nodes with GPUs: the labels that the agent's DaemonSet and KAI use, and their agents. Pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
-from console.doctor.daemon_sets import AgentDaemonSet, Taint
+from console.doctor.daemon_sets import AgentDaemonSet
 from kai import keys
-from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
-from kube.objects import ObjectMeta
-from service.check_results import CheckResult, ok, problem, unknown, warning
-from service.text import MOST_LINES, counted, listed
-from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
+from service.check_results import CheckResult, limited, ok, problem, unknown, warning
+from service.text import counted, listed
+from webhook.doctor.api_reader import ListResult
+from webhook.doctor.nodes import PRESENT_LABEL, ClusterNode
 
 AGENTS: Final = "agents"
 LABELS: Final = "node labels"
 
-PRESENT_LABEL: Final = "nvidia.com/gpu.present"
-"""Label of GPU feature discovery. The chart's DaemonSet selects nodes with the value `true`."""
-
 _DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
-_NODES: Final = ListSpec(
-    resource="nodes",
-    path="/api/v1/nodes",
-    without="the nodes with GPUs are not known, and were not compared with the agents",
-)
-
-
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
-
-
-class _Spec(Struct, frozen=True):
-    taints: list[Taint] | None = None
-
-
-class _Status(Struct, frozen=True):
-    capacity: dict[str, str] | None = None
-
-
-class _Node(Struct, frozen=True):
-    metadata: _Metadata
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
-_node = msgspec.json.Decoder(_Node)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNode:
-    """A node with GPUs, by its capacity or its labels."""
-
-    name: str
-    is_labelled: bool
-    """Whether the label `PRESENT_LABEL` has the value `true`."""
-    has_memory_label: bool
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-
-
-async def read_gpu_nodes(reader: ApiReader) -> ListResult[GpuNode]:
-    """List the nodes with GPUs; a failed request is recorded in the reader."""
-    return await reader.list(_NODES, _gpu_node)
-
-
-def _gpu_node(item: bytes) -> GpuNode | None:
-    node = _node.decode(item)
-    labels = node.metadata.labels or {}
-    has_capacity = any(
-        amount != "0" and name.startswith(NVIDIA_PREFIX) and names_gpu(name)
-        for name, amount in (node.status.capacity or {}).items()
-    )
-    is_labelled = labels.get(PRESENT_LABEL) == "true"
-    if not (has_capacity or is_labelled or keys.NODE_GPU_MEMORY in labels):
-        return None
-    return GpuNode(
-        name=node.metadata.name,
-        is_labelled=is_labelled,
-        has_memory_label=keys.NODE_GPU_MEMORY in labels,
-        labels=labels,
-        taints=tuple(node.spec.taints or ()),
-    )
 
 
 def node_findings(
-    nodes: ListResult[GpuNode],
+    nodes: ListResult[ClusterNode],
     with_agent: Collection[str] | None,
     daemon_sets: Sequence[AgentDaemonSet] = (),
 ) -> Iterator[CheckResult]:
-    """Yield findings about the labels of nodes with GPUs, and about nodes without an agent. Pure.
+    """Yield findings about the labels of nodes with GPUs, and about nodes without an agent.
 
     Args:
-        nodes: the nodes with GPUs.
+        nodes: the nodes of the cluster.
         with_agent: names of the nodes that have an agent; None if the agents could not be listed.
         daemon_sets: the agents' DaemonSets; empty if there is none, or if they could not be listed.
     """
     if not nodes.is_known:
         return
-    if not nodes.items:
+    gpu_nodes = [node for node in nodes.items if node.has_gpus]
+    if not gpu_nodes:
         yield unknown(
             LABELS,
             f"no node has GPUs: none has capacity {keys.GPU_RESOURCE} or the label {PRESENT_LABEL}",
             "install NVIDIA's GPU operator, or its device plugin and GPU feature discovery",
         )
         return
-    without_label = [node.name for node in nodes.items if not node.is_labelled]
+    without_label = [node.name for node in gpu_nodes if not node.is_labelled]
     if without_label:
         yield _missing(without_label, f"{PRESENT_LABEL}=true", "the agent's DaemonSet selects nodes by it")
-    without_memory = [node.name for node in nodes.items if not node.has_memory_label]
+    without_memory = [node.name for node in gpu_nodes if not node.has_memory_label]
     if without_memory:
         yield _missing(
             without_memory,
@@ -119,12 +50,12 @@ def node_findings(
             "KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
         )
     if not without_label and not without_memory:
-        have = "has" if len(nodes.items) == 1 else "have"
-        yield ok(LABELS, f"{counted(len(nodes.items), 'node')} with GPUs {have} both labels")
+        have = "has" if len(gpu_nodes) == 1 else "have"
+        yield ok(LABELS, f"{counted(len(gpu_nodes), 'node')} with GPUs {have} both labels")
     if with_agent is not None:
-        uncovered = [node for node in nodes.items if node.name not in with_agent]
+        uncovered = [node for node in gpu_nodes if node.name not in with_agent]
         if not uncovered:
-            yield ok(AGENTS, f"each of {counted(len(nodes.items), 'node')} with GPUs has an agent")
+            yield ok(AGENTS, f"each of {counted(len(gpu_nodes), 'node')} with GPUs has an agent")
         elif daemon_sets:
             yield from _kept_away(uncovered, daemon_sets[0])
         else:
@@ -140,7 +71,7 @@ def _missing(names: Collection[str], label: str, consequence: str) -> CheckResul
     )
 
 
-def _uncovered(uncovered: Sequence[GpuNode]) -> CheckResult:
+def _uncovered(uncovered: Sequence[ClusterNode]) -> CheckResult:
     unlabelled = [node.name for node in uncovered if not node.is_labelled]
     advice = (
         f"set the label {PRESENT_LABEL}=true on {listed(unlabelled)},"
@@ -160,7 +91,7 @@ def _without_agent(names: Collection[str]) -> str:
     )
 
 
-def _kept_away(uncovered: Sequence[GpuNode], daemon_set: AgentDaemonSet) -> Iterator[CheckResult]:
+def _kept_away(uncovered: Sequence[ClusterNode], daemon_set: AgentDaemonSet) -> Iterator[CheckResult]:
     """Yield a problem for each reason why the DaemonSet has no pod on nodes with GPUs."""
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for node in uncovered:
@@ -168,18 +99,13 @@ def _kept_away(uncovered: Sequence[GpuNode], daemon_set: AgentDaemonSet) -> Iter
         by_reason[reasons].append(node.name)
     name, namespace = daemon_set.metadata.name, daemon_set.metadata.namespace
     title = f"DaemonSet {name} wants {counted(daemon_set.desired, 'pod')}"
-    for reasons, names in sorted(by_reason.items())[:MOST_LINES]:
+    problems = []
+    for reasons, names in sorted(by_reason.items()):
         if reasons:
-            yield problem(
-                AGENTS,
-                f"{_without_agent(names)}. {title}, and not there: {reasons}",
-                "correct the named values of the chart, or the labels and taints of the nodes",
-            )
+            detail = f"and not there: {reasons}"
+            advice = "correct the named values of the chart, or the labels and taints of the nodes"
         else:
-            yield problem(
-                AGENTS,
-                f"{_without_agent(names)}. {title}, also there: its pods are not created or not scheduled",
-                f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness",
-            )
-    if len(by_reason) > MOST_LINES:
-        yield problem(AGENTS, f"and {len(by_reason) - MOST_LINES} more reasons")
+            detail = "also there: its pods are not created or not scheduled"
+            advice = f"kubectl -n {namespace} describe daemonset {name}; see also agent readiness"
+        problems.append(problem(AGENTS, f"{_without_agent(names)}. {title}, {detail}", advice))
+    yield from limited(problems, "more reason")

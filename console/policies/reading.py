@@ -26,13 +26,11 @@ from webhook.registration.objects import WebhookConfiguration, read_configuratio
 _CONFIGURATIONS: Final = ListSpec(
     resource="mutatingwebhookconfigurations",
     group="admissionregistration.k8s.io",
-    path="/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     verb="get",
     without="the excluded namespaces are not known",
 )
 _RUNNING: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _INSTEAD: Final = "policies -n NAMESPACE shows one namespace with your rights"
-_NOT_FOUND: Final = 404
 
 
 class _PodSpec(Struct, rename="camel", frozen=True):
@@ -147,7 +145,7 @@ async def _one_policy(client: KubeClient, namespace: str, default_mode: Mode) ->
     try:
         item = await client.get(f"{PATH}/{namespace}", accept=ONE)
     except ApiError as error:
-        if error.status == _NOT_FOUND:
+        if error.is_not_found:
             raise PoliciesError(does_not_exist(namespace)) from None
         if error.is_forbidden:
             raise PoliciesError(f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}") from None

@@ -4,17 +4,11 @@ import asyncio
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gpuagent.doctor.cluster import (
-    ApiQuestion,
-    cluster_findings,
-    cluster_pods,
-    own_runtime_class,
-    warnings_in,
-)
+from gpuagent.doctor.cluster import cluster_findings, cluster_pods, logged, own_runtime_class
 from gpuagent.doctor.devices import device_findings
 from gpuagent.doctor.driver import driver_findings
 from gpuagent.doctor.host import Host
@@ -22,10 +16,10 @@ from gpuagent.doctor.pods import pod_findings
 from gpuagent.doctor.probe import Observation, Probe
 from gpuagent.doctor.proc import proc_findings
 from gpuagent.doctor.self_test import self_test_result
+from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.file import FilePods
 from gpuagent.sampling.processes import Processes
-from kai.version import Version
 from kube.access import Access, AccessError, find_access
 from kube.check import API_SERVER
 from service.check_results import CheckResult, problem, unknown, write_report
@@ -39,26 +33,6 @@ _MACHINE: Final = "this machine"
 _NODE: Final = "node"
 _SIMULATED: Final = "simulated: GPUs, processes and pods are synthetic"
 _SIMULATED_CLUSTER: Final = "simulated: GPUs and processes are synthetic"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorSettings:
-    """Settings of `doctor`; the same as for `serve`, but all are optional."""
-
-    scenario: Path | None = None
-    simulates_cluster: bool = False
-    """Whether GPUs and processes are made up from the pods of the cluster."""
-    pods: Path | None = None
-    """None: the pods of the cluster, if there is one."""
-    needs_cluster: bool = False
-    """Whether `--pods cluster` is set, which makes a missing cluster a problem."""
-    node: str = ""
-    proc_root: Path = Path("/proc")
-    reservation_namespace: str
-    reads_config_maps: bool = False
-    kai_version: Version | None = None
-    output: str = "text"
-    """`text` or `json`."""
 
 
 def run(settings: DoctorSettings) -> int:
@@ -77,19 +51,16 @@ def run(settings: DoctorSettings) -> int:
         findings = list(_examine(settings, probe, is_simulated=source.is_simulated))
     finally:
         probe.close()
+    heading = _SIMULATED_CLUSTER if settings.simulates_cluster else _SIMULATED
     status = write_report(
         findings,
         output=settings.output,
         about={"node": settings.node or None, "simulated": source.is_simulated},
-        heading=_heading(settings) if source.is_simulated else "",
+        heading=heading if source.is_simulated else "",
     )
-    if probe.is_hung:
+    if source.is_hanging:
         os._exit(status)  # a normal exit would wait for the hanging call
     return status
-
-
-def _heading(settings: DoctorSettings) -> str:
-    return _SIMULATED_CLUSTER if settings.simulates_cluster else _SIMULATED
 
 
 def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
@@ -121,7 +92,7 @@ def _simulated_cluster(settings: DoctorSettings) -> tuple[GpuSource, DoctorSetti
     source = simulated_cluster(node=settings.node, log=log, kai_version=settings.kai_version)
     access, _ = asyncio.run(_access(settings, Host.here(settings.proc_root)))
     if access is not None and settings.node:
-        source.follow(asyncio.run(cluster_pods(access, _question(settings), log)))
+        source.follow(asyncio.run(cluster_pods(access, settings, log)))
     return source, replace(settings, proc_root=source.proc_root)
 
 
@@ -148,16 +119,7 @@ def _examine(settings: DoctorSettings, probe: Probe, *, is_simulated: bool) -> I
     elif not settings.node:
         yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
     elif access:
-        yield from asyncio.run(_collected(access, _question(settings), observation))
-
-
-def _question(settings: DoctorSettings) -> ApiQuestion:
-    return ApiQuestion(
-        node=settings.node,
-        reservation_namespace=settings.reservation_namespace,
-        reads_config_maps=settings.reads_config_maps,
-        kai_version=settings.kai_version,
-    )
+        yield from asyncio.run(cluster_findings(access, settings, observation))
 
 
 async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, CheckResult | None]:
@@ -178,10 +140,6 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
         )
 
 
-async def _collected(access: Access, question: ApiQuestion, observation: Observation) -> list[CheckResult]:
-    return [finding async for finding in cluster_findings(access, question, observation)]
-
-
 def _file(settings: DoctorSettings, path: Path, observation: Observation) -> Iterator[CheckResult]:
     if not settings.node:
         yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
@@ -197,13 +155,7 @@ def _file(settings: DoctorSettings, path: Path, observation: Observation) -> Ite
     except DocumentError as error:
         yield problem(_FILE, str(error))
         return
-    for line in warnings_in(stream):
-        yield problem(_FILE, line)
+    yield from logged(_FILE, stream)
     if pods.inventory is not None:
-        yield from pod_findings(
-            pods.inventory,
-            observation,
-            node=settings.node,
-            source="the scenario" if settings.scenario else str(path),
-            kai_version=settings.kai_version,
-        )
+        source = "the scenario" if settings.scenario else str(path)
+        yield from pod_findings(pods.inventory, observation, settings, source=source)

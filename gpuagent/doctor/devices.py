@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpuagent.doctor.host import Host, read_text
 from kai import keys
 from service.check_results import CheckResult, ok, problem, unknown, warning
-from service.text import one_line
+from service.text import counted, one_line
 
 MOUNTS: Final = "/var/run/nvidia-container-devices"
 _FILES: Final = "device files"
@@ -51,18 +51,15 @@ def device_findings(host: Host, runtime_class: str | None = None) -> Iterator[Ch
         host: this container or node.
         runtime_class: RuntimeClass of the agent's own pod; empty if it has none, None if unknown.
     """
-    try:
-        toolkit, unreadable = _toolkit(host), ""
-    except ValueError as error:
-        toolkit, unreadable = None, str(error)
     refused = _refused(host)
-    ways = _ways(host, has_devices=not refused)
+    toolkit = _toolkit(host)
     yield _files(host, refused, toolkit)
     if host.is_contained:
+        ways = _ways(host, has_devices=not refused)
         if ways:
             yield _access(host, ways, runtime_class)
         yield from _capabilities(host)
-    yield _toolkit_finding(host, toolkit, unreadable)
+    yield _toolkit_finding(host, toolkit)
 
 
 def _refused(host: Host) -> str:
@@ -85,7 +82,7 @@ def _gpu_files(host: Host) -> list[str]:
         return []
 
 
-def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> CheckResult:
+def _files(host: Host, refused: str, toolkit: _Toolkit | str) -> CheckResult:
     if not refused:
         return ok(_FILES, f"/dev/nvidiactl and {', '.join(_gpu_files(host))} can be opened")
     if not refused.startswith("there is no"):
@@ -100,14 +97,15 @@ def _files(host: Host, refused: str, toolkit: _Toolkit | None) -> CheckResult:
     return problem(_FILES, refused, _how_to_give(host, toolkit))
 
 
-def _how_to_give(host: Host, toolkit: _Toolkit | None) -> str:
+def _how_to_give(host: Host, toolkit: _Toolkit | str) -> str:
     """Return what is missing in a container without devices."""
     requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
-    if requested == MOUNTS and toolkit and not toolkit.by_mount:
+    settings = toolkit if isinstance(toolkit, _Toolkit) else None
+    if requested == MOUNTS and settings and not settings.by_mount:
         return f"the node's toolkit refuses volume mounts: set {_BY_MOUNT} = true, or use CDI"
     if requested in _NO_DEVICES or requested == MOUNTS:
         return _GIVE
-    if toolkit and not toolkit.by_variable and not host.is_privileged:
+    if settings and not settings.by_variable and not host.is_privileged:
         return (
             f"the node's toolkit refuses {keys.VISIBLE_DEVICES_ENV} from unprivileged containers"
             f" ({_BY_VARIABLE} = false): mount {MOUNTS}/all instead, or use CDI"
@@ -169,55 +167,52 @@ def _capabilities(host: Host) -> Iterator[CheckResult]:
         )
 
 
-def _toolkit_finding(host: Host, toolkit: _Toolkit | None, unreadable: str) -> CheckResult:
+def _toolkit_finding(host: Host, toolkit: _Toolkit | str) -> CheckResult:
+    if isinstance(toolkit, str):
+        return unknown(
+            _TOOLKIT,
+            toolkit,
+            f"on the node, {_CONFIGS[0]} shows the refused ways: {_BY_VARIABLE}, {_BY_MOUNT} and mode",
+        )
     specs = sum(
         name.endswith((".yaml", ".yml", ".json")) and "nvidia" in (read_text(host.under(folder) / name) or "")
         for folder in _CDI_FOLDERS
         for name in _entries(host.under(folder))
     )
-    if toolkit is None:
-        return unknown(
-            _TOOLKIT,
-            unreadable or "the toolkit's configuration is not visible from this container",
-            f"on the node, {_CONFIGS[0]} shows the refused ways: {_BY_VARIABLE}, {_BY_MOUNT} and mode",
-        )
     variable = "accepted from every container" if toolkit.by_variable else "refused from unprivileged ones"
     return ok(
         _TOOLKIT,
         f"{toolkit.path}: {keys.VISIBLE_DEVICES_ENV} is {variable}; volume mounts are"
-        f" {'accepted' if toolkit.by_mount else 'refused'}; mode {toolkit.mode}, {specs} CDI"
-        f" specification{'s' if specs != 1 else ''} of NVIDIA",
+        f" {'accepted' if toolkit.by_mount else 'refused'}; mode {toolkit.mode},"
+        f" {counted(specs, 'CDI specification')} of NVIDIA",
     )
 
 
-def _toolkit(host: Host) -> _Toolkit | None:
-    """Read the toolkit's configuration from this container, or from the root of the node's first process.
+def _toolkit(host: Host) -> _Toolkit | str:
+    """Read the toolkit's settings from this container, or from the root of the node's first process.
 
-    Raises:
-        ValueError: the configuration is malformed.
+    Returns:
+        The settings, or why they are not known.
     """
-    for base in (host.root, host.proc_root / "1/root"):
-        for name in _CONFIGS:
-            path = base / name.lstrip("/")
-            text = read_text(path)
-            if text is not None:
-                return _parsed(path, text)
-    return None
-
-
-def _parsed(path: Path, text: str) -> _Toolkit:
-    try:
-        config: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: not TOML: {one_line(str(error))}") from None
-    runtime = config.get("nvidia-container-runtime")
-    mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
-    return _Toolkit(
-        path=path,
-        by_variable=config.get(_BY_VARIABLE, True) is not False,
-        by_mount=config.get(_BY_MOUNT, False) is True,
-        mode=one_line(str(mode)),
-    )
+    for path in (
+        base / name.lstrip("/") for base in (host.root, host.proc_root / "1/root") for name in _CONFIGS
+    ):
+        text = read_text(path)
+        if text is None:
+            continue
+        try:
+            config: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            return f"{path}: not TOML: {one_line(str(error))}"
+        runtime = config.get("nvidia-container-runtime")
+        mode = runtime.get("mode", "auto") if isinstance(runtime, dict) else "auto"
+        return _Toolkit(
+            path=path,
+            by_variable=config.get(_BY_VARIABLE, True) is not False,
+            by_mount=config.get(_BY_MOUNT, False) is True,
+            mode=one_line(str(mode)),
+        )
+    return "the toolkit's configuration is not visible from this container"
 
 
 def _entries(folder: Path) -> list[str]:

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuagent.doctor.host import Host, read_text
-from gpuagent.doctor.probe import Observation, processes_of
+from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import Gpu
 from gpuagent.problems import Cause
+from gpuagent.sampling.processes import processes_of
 from kai import keys
 from service.check_results import CheckResult, ok, problem, warning
+from service.text import counted
 from service.units import size
 
 _LIBRARY = re.compile(r"^\S+ \S+ \S+ \S+ \S+ +(/.*/libnvidia-ml\.so(?:\.([0-9.]+))?)$", re.MULTILINE)
@@ -50,7 +52,7 @@ def driver_findings(observation: Observation, host: Host) -> Iterator[CheckResul
     library, version = loaded_library(host)
     module = module_version(host)
     named = f", library {version or 'of unknown version'} ({library})" if library else ""
-    if observation.is_hung or observation.reading.is_hanging:
+    if observation.reading.is_hanging:
         yield problem(
             _CHECK,
             f"the driver does not respond{named}",
@@ -88,9 +90,8 @@ def _gpus(observation: Observation) -> Iterator[CheckResult]:
     for gpu in observation.gpus:
         check = f"GPU {gpu.index}"
         processes = list(processes_of(gpu))
-        process_count = f"{len(processes)} processes" if len(processes) != 1 else "1 process"
-        if gpu.processes is None:
-            process_count = "processes unknown"
+        count = counted(len(processes), "process", "processes")
+        process_count = "processes unknown" if gpu.processes is None else count
         mig = "; MIG: reported, not evaluated" if gpu.mig else ""
         memory = size(gpu.total_bytes) if gpu.total_bytes is not None else "memory unknown"
         yield ok(check, f"{gpu.model} {gpu.uuid}, {memory}, {process_count}{mig or _utilization(gpu)}")

@@ -1,72 +1,106 @@
-"""Checks of the installed KAI: version and GPU sharing. Pure."""
+"""Checks of KAI for the agent: its release and GPU sharing, and KAI inside vClusters, from their host.
 
-from collections.abc import Iterable, Iterator, Mapping
+Measured with KAI 0.13.4 and 0.17.0 beside vCluster 0.36.1: a KAI on the host selects pods by the label
+`runai-gpu-group` in the whole cluster, and deletes the tenants' pods with a share and their reservation pods
+("Found pod without reservation, deleting").
+"""
+
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from kai.installation import NAMESPACE, Installation, KaiPod, SharingMode
+from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.inventory import NodePod
+from gpuagent.pods.objects import ObjectError
+from gpuagent.pods.tenants import tenant_of
+from kai import keys
+from kai.installation import NAMESPACE, Installation, SharingMode
 from kai.version import Version
+from kube.client import KubeClient
+from kube.kai_check import MODES, SHARING, VERSION, installed_mode, installed_release, option_text
 from service.check_results import CheckResult, ok, problem, unknown
-from service.text import one_line
+from service.text import listed, one_line
 
-_VERSION: Final = "KAI's version"
-_SHARING: Final = "KAI's GPU sharing"
-_ENFORCEMENT: Final[Mapping[SharingMode, str]] = {
-    SharingMode.NON_MEMORY_ENFORCED: "on, without enforcement: no argument of KAI enables it",
-    SharingMode.HAMI_CORE: "on, with limits that HAMi-core enforces in the containers",
-    SharingMode.NV_FRACTIONS: "on, with limits that NVIDIA's runtime enforces (NvFractions)",
-}
+_CHECK: Final = "KAI"
+_RESERVING: Final = f"{keys.VCLUSTER_MANAGED_BY},{keys.APP_LABEL}={keys.RESERVATION_APP}"
 
 
-def kai_findings(pods: Iterable[KaiPod], *, configured: Version | None) -> Iterator[CheckResult]:
-    """Check version and sharing mode.
+def version_finding(installed: Installation, configured: Version | None) -> CheckResult:
+    """Compare KAI's release with the value of `--kai-version`; None means a current version."""
+    version = installed_release(installed, NAMESPACE, option_text("the agent", configured))
+    if isinstance(version, CheckResult):
+        return version
+    if configured is not None and configured != version:
+        what = f"{version}, but --kai-version is {configured}"
+    elif configured is None and version.counts_megabytes:
+        what = f"{version}, which counts GPU memory in units of 10^6 bytes; --kai-version is not set"
+    else:
+        return ok(VERSION, str(version))
+    return problem(VERSION, what, f"set --kai-version {version}")
+
+
+def sharing_finding(installed: Installation) -> CheckResult:
+    """Check the sharing mode."""
+    mode = installed_mode(installed, NAMESPACE)
+    if isinstance(mode, CheckResult):
+        return mode
+    if mode is SharingMode.DISABLED:
+        return problem(SHARING, MODES[mode], f"install KAI with {installed.sharing_values}")
+    return ok(SHARING, MODES[mode])
+
+
+async def vclusters_with_kai(
+    client: KubeClient, node_pods: Iterable[NodePod], reservation_namespace: str
+) -> frozenset[str]:
+    """Return the vClusters with reservation pods of their own, by name and host namespace.
+
+    All nodes are searched by KAI's label `app`. On this node, pods without that label are found, too.
 
     Args:
-        pods: pods of KAI's namespace.
-        configured: value of `--kai-version`; None means a current version.
+        client: for the API server.
+        node_pods: the pods of this node.
+        reservation_namespace: KAI's namespace of reservation pods.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
     """
-    installed = Installation.seen_in(pods)
-    yield _version(installed, configured)
-    yield _sharing(installed)
+    vclusters = {_vcluster(pod, reservation_namespace) for pod in node_pods if keys.GPU_GROUP in pod.labels}
+    async with client.list_objects("/api/v1/pods", params={"labelSelector": _RESERVING}) as items:
+        async for item in items:
+            try:
+                vclusters.add(_vcluster(read_pod(item), reservation_namespace))
+            except ObjectError:
+                continue  # no reservation pod of KAI's
+    return frozenset(vclusters - {""})
 
 
-def _version(installed: Installation, configured: Version | None) -> CheckResult:
-    versions = installed.versions
-    if not installed.programs:
-        return unknown(_VERSION, f"no KAI pod in the namespace {NAMESPACE}")
-    if not versions:
-        return unknown(
-            _VERSION,
-            f"version not found in image tags: {', '.join(map(one_line, installed.images[:3]))}",
-            "set --kai-version if KAI is older than 0.8.2",
-        )
-    if len(versions) > 1:
-        all_versions = " and ".join(map(str, versions))
-        return problem(_VERSION, f"{all_versions} at the same time", "finish or roll back the update of KAI")
-    (version,) = versions
-    if configured is not None and configured != version:
+def _vcluster(pod: NodePod, reservation_namespace: str) -> str:
+    """Return the vCluster whose reservation pod this is, with its host namespace; empty for another pod.
+
+    KAI creates reservation pods with a node, a GPU and the default scheduler (v0.9.8, v0.13.4 and v0.17.0).
+    Every tenant can write the labels and the namespace, and the advice must not follow from these alone.
+    """
+    is_of_binder = pod.is_bound and pod.scheduler_name == keys.DEFAULT_SCHEDULER
+    tenant = tenant_of(pod) if is_of_binder and pod.whole_gpus > 0 and not pod.is_finished else None
+    if tenant is None or tenant.namespace != reservation_namespace:
+        return ""
+    return f"{one_line(tenant.vcluster)} in {pod.namespace}"
+
+
+def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> CheckResult:
+    """Check a host whose tenants run KAI inside their vClusters.
+
+    Args:
+        vclusters: vClusters with reservation pods; at least one.
+        is_served: whether the host has the BindRequest API; None if unknown.
+    """
+    where = f"KAI runs inside vClusters ({listed(vclusters)})"
+    if is_served is None:
+        return unknown(_CHECK, f"{where}; unknown whether the host has KAI, too")
+    if is_served:
         return problem(
-            _VERSION, f"{version}, but --kai-version is {configured}", f"set --kai-version {version}"
+            _CHECK,
+            f"{where}, and the host has KAI's BindRequest API: a KAI on the host deletes the tenants' pods"
+            " with a share and their reservation pods",
+            "uninstall KAI and its CRDs on the host; the tenants' KAI does not need them",
         )
-    if configured is None and version.counts_megabytes:
-        return problem(
-            _VERSION,
-            f"{version}, which counts GPU memory in units of 10^6 bytes; --kai-version is not set",
-            f"set --kai-version {version}",
-        )
-    return ok(_VERSION, str(version))
-
-
-def _sharing(installed: Installation) -> CheckResult:
-    modes = installed.sharing_modes
-    if not modes:
-        return unknown(_SHARING, f"no pod of KAI's admission in the namespace {NAMESPACE}")
-    if len(modes) > 1:
-        return unknown(_SHARING, f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}")
-    (mode,) = modes
-    if mode is SharingMode.DISABLED:
-        return problem(
-            _SHARING,
-            "off: KAI refuses every pod with a share",
-            f"install KAI with {installed.sharing_values}",
-        )
-    return ok(_SHARING, _ENFORCEMENT[mode])
+    return ok(_CHECK, f"{where}; the host has no KAI, as required")

@@ -3,46 +3,46 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gpuagent.doctor.probe import Observation, processes_of
+from gpuagent.doctor.probe import Observation
+from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import Gpu
 from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods.inventory import Inventory
+from gpuagent.sampling.processes import processes_of
 from gpuagent.sampling.sample import LookupResult
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from kai import keys
-from kai.version import Version
-from service.check_results import CheckResult, ok, problem, unknown
-from service.text import one_line
+from service.check_results import CheckResult, ok, problem
+from service.text import counted, listed, one_line
 
-_PODS: Final = "pods"
+PODS: Final = "pods"
 _RESERVATIONS: Final = "reservation pods"
 _LABEL: Final = "node label"
-_NAMES_SHOWN: Final = 5
 
 
 def pod_findings(
-    inventory: Inventory, observation: Observation, *, node: str, source: str, kai_version: Version | None
+    inventory: Inventory, observation: Observation, settings: DoctorSettings, *, source: str
 ) -> Iterator[CheckResult]:
     """Check the list of pods.
 
     Args:
         inventory: the pods.
         observation: the GPUs and their processes.
-        node: name of the node.
+        settings: with the node's name and `--kai-version`.
         source: origin of the list, in words.
-        kai_version: value of `--kai-version`.
     """
+    node = one_line(settings.node)
     count = len(inventory.pods) + len(inventory.reservation_uids)
     if not count:
         yield problem(
-            _PODS,
-            f"{source} has no pod on the node {one_line(node)}",
+            PODS,
+            f"{source} has no pod on the node {node}",
             "set --node or NODE_NAME to the name of the Node object (kubectl get nodes)",
         )
         return
-    yield ok(_PODS, f"{_number(count, 'pod')} on the node {one_line(node)}, from {source}")
+    yield ok(PODS, f"{counted(count, 'pod')} on the node {node}, from {source}")
     yield from _owners(inventory, observation)
-    pod_shares = ShareResolver(kai_version=kai_version).resolve(inventory, observation.gpus)
+    pod_shares = ShareResolver(kai_version=settings.kai_version).resolve(inventory, observation.gpus)
     yield from _reservations(inventory, observation.gpus)
     yield from _pods_without_reservation(inventory, pod_shares)
     if inventory.node_labels is not None:
@@ -86,7 +86,7 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
     if nameless:
         yield problem(
             _RESERVATIONS,
-            f"no GPU is known for the group {_listed(nameless)}",
+            f"no GPU is known for the group {listed(nameless)}",
             "check the log of its reservation pod, in KAI's reservation namespace or in its vCluster's host"
             " namespace: the pod must see exactly one GPU",
         )
@@ -95,7 +95,7 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
     if absent_gpus and gpus:
         yield problem(
             _RESERVATIONS,
-            f"reservation pods name GPUs that the driver does not list: {_listed(absent_gpus)}",
+            f"reservation pods name GPUs that the driver does not list: {listed(absent_gpus)}",
             "a GPU is lost or hidden from the agent's container, or the pods belong to another node",
         )
     named = [
@@ -104,7 +104,7 @@ def _reservations(inventory: Inventory, gpus: tuple[Gpu, ...]) -> Iterator[Check
         if gpu in present or (gpu and not gpus)
     ]
     if named:
-        yield ok(_RESERVATIONS, f"{len(named)}: {_listed(named)}")
+        yield ok(_RESERVATIONS, f"{len(named)}: {listed(named)}")
 
 
 def _pods_without_reservation(inventory: Inventory, pod_shares: Iterable[PodShare]) -> Iterator[CheckResult]:
@@ -116,7 +116,7 @@ def _pods_without_reservation(inventory: Inventory, pod_shares: Iterable[PodShar
     if lacking:
         yield problem(
             _RESERVATIONS,
-            f"no reservation pod for {_listed(lacking)}: KAI may give their GPU to others or delete them",
+            f"no reservation pod for {listed(lacking)}: KAI may give their GPU to others or delete them",
             "recreate these pods",
         )
     elif not inventory.reservations and not inventory.tenant_reservations:
@@ -132,17 +132,3 @@ def _label(labels: Mapping[str, str]) -> CheckResult:
         f"the node has no {keys.NODE_GPU_MEMORY}: KAI assumes 100 MiB and schedules no gpu-memory pod",
         "install GPU feature discovery, which sets it; with unified memory set the label by hand (MiB)",
     )
-
-
-def no_pods(why: str, advice: str = "") -> CheckResult:
-    """Report that the pods could not be listed."""
-    return unknown(_PODS, why, advice)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _listed(names: list[str]) -> str:
-    text = ", ".join(map(one_line, names[:_NAMES_SHOWN]))
-    return f"{text} and {len(names) - _NAMES_SHOWN} more" if names[_NAMES_SHOWN:] else text

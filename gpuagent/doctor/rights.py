@@ -1,6 +1,5 @@
 """Checks of the agent's RBAC rights."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,7 +74,7 @@ RIGHTS: Final = (
 CONFIG_MAPS: Final = _right_to_get(related.CONFIG_MAPS)
 
 
-async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> AsyncIterator[CheckResult]:
+async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> list[CheckResult]:
     """Check each right with a SelfSubjectAccessReview.
 
     Args:
@@ -83,28 +82,29 @@ async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> Asyn
         reads_config_maps: whether the agent is configured to read KAI's ConfigMaps.
     """
     rights = [*((right, right.is_needed) for right in RIGHTS), (CONFIG_MAPS, reads_config_maps)]
-    for right, is_needed in rights:
-        check = f"right to {right}"
-        try:
-            status = await review_right(
-                client,
-                verb=right.verb,
-                resource=right.resource,
-                group=right.group,
-                subresource=right.subresource,
-                namespace=client.namespace if right.is_in_own_namespace else "",
-            )
-        except (ApiError, Unreachable, AccessError) as error:
-            yield unknown(check, str(error))
-            continue
-        if status.allowed:
-            yield ok(check, "granted")
-        elif status.error:
-            yield unknown(check, one_line(status.error))
-        elif is_needed:
-            yield problem(check, f"not granted: {right.without}", _rule(right))
-        else:
-            yield ok(check, f"not granted, which is optional: {right.without}")
+    return [await _finding(client, right, is_needed=is_needed) for right, is_needed in rights]
+
+
+async def _finding(client: KubeClient, right: Right, *, is_needed: bool) -> CheckResult:
+    check = f"right to {right}"
+    try:
+        status = await review_right(
+            client,
+            verb=right.verb,
+            resource=right.resource,
+            group=right.group,
+            subresource=right.subresource,
+            namespace=client.namespace if right.is_in_own_namespace else "",
+        )
+    except (ApiError, Unreachable, AccessError) as error:
+        return unknown(check, str(error))
+    if status.allowed:
+        return ok(check, "granted")
+    if status.error:
+        return unknown(check, one_line(status.error))
+    if is_needed:
+        return problem(check, f"not granted: {right.without}", _rule(right))
+    return ok(check, f"not granted, which is optional: {right.without}")
 
 
 def _rule(right: Right) -> str:

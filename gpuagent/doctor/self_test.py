@@ -11,8 +11,9 @@ from typing import Final
 
 from gpuagent.doctor import cuda_process
 from gpuagent.doctor.host import Host
-from gpuagent.doctor.probe import Observation, processes_of
+from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import Gpu
+from gpuagent.sampling.processes import processes_of
 from gpuagent.sampling.sample import LookupResult
 from service.check_results import CheckResult, ok, problem, unknown
 from service.text import one_line
@@ -99,7 +100,7 @@ def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> str:
 
 
 def _judge(pid: int, gpu: Gpu, observation: Observation, host: Host) -> CheckResult:
-    if observation.is_hung:
+    if observation.reading.is_hanging:
         return problem(_CHECK, "the driver no longer responds")
     gpu_now = next((current for current in observation.gpus if current.uuid == gpu.uuid), None)
     if gpu_now is None or gpu_now.processes is None:

@@ -224,7 +224,7 @@ async def test_two_hundred_namespaces_are_observed_and_every_pod_is_counted(
 async def doctor(plane: ControlPlane, token: str | None = None, **settings: Any) -> list[CheckResult]:
     access = plane.access(token) if token else plane.access()
     examined = examine(access, DoctorSettings(cluster=ClusterOptions(), **settings))
-    return [finding async for finding in examined]
+    return await examined
 
 
 async def test_doctor_and_policies_read_the_mode_of_the_running_webhook(

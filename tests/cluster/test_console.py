@@ -21,7 +21,7 @@ from console.agent_options import AgentOptions
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
 from console.cluster import ClusterOptions
 from console.doctor.command import DoctorSettings, examine
-from console.doctor.links import link_of
+from console.doctor.links import with_link
 from console.policies.reading import PodCounts, read_policies
 from gpuagent.problems import Cause, Problem
 from gpuagent.status import Status
@@ -115,7 +115,7 @@ async def doctor(plane: ControlPlane, **settings: Any) -> list[CheckResult]:
     examined = examine(
         plane.access(), DoctorSettings(cluster=ClusterOptions(), agent_seconds=1.0, **settings)
     )
-    return [finding async for finding in examined]
+    return await examined
 
 
 def of(findings: list[CheckResult], check: str) -> list[CheckResult]:
@@ -244,9 +244,7 @@ async def test_doctor_shows_every_agent_and_the_age_of_the_hanging_one(
     assert [finding.what for finding in of(findings, "attribution")] == [
         "40 agents attribute all memory to pods"
     ]
-    assert all(
-        finding.docs == link_of(finding.check) for finding in findings if finding.state is not State.OK
-    )
+    assert all(finding == with_link(finding) for finding in findings)
 
 
 async def test_doctor_on_problems_of_nodes_and_agents(
@@ -315,9 +313,7 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     plane: ControlPlane, admin: Administrator, fleet: AgentFleet
 ) -> None:
     token = await admin.token("reads-nothing")
-    findings = [
-        finding async for finding in examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
-    ]
+    findings = await examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
     assert of(findings, "agents") == of(findings, "node labels") == []
     assert of(findings, "releases") == of(findings, "attribution") == []
     (rights,) = of(findings, "rights")
@@ -325,9 +321,7 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     assert rights.what.startswith("not visible to you: ")
     assert exit_status(findings) == 0, "a developer can act on nothing of it"
     token = await admin.token("reads-no-agents", right("namespaces", "list"))
-    findings = [
-        finding async for finding in examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
-    ]
+    findings = await examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
     whats = [finding.what for finding in of(findings, "rights")]
     assert f"the agents were not checked: the caller may not list pods in {NAMESPACE}" in whats
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpuagent.doctor import vclusters
-from gpuagent.doctor.cluster import ApiQuestion, cluster_findings
+from gpuagent.doctor.cluster import cluster_findings
 from gpuagent.doctor.probe import Observation
+from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.pods import bind_request_watch
 from service.check_results import CheckResult, State, exit_status
@@ -25,10 +25,7 @@ LOOK = Observation(reading=GpuReading(gpus=(gpu(uuid=GPU_0),)))
 
 
 async def results_of(plane: ControlPlane, token: str) -> dict[str, CheckResult]:
-    question = ApiQuestion(
-        node=NODE, reservation_namespace="kai-resource-reservation", reads_config_maps=False, kai_version=None
-    )
-    return {finding.check: finding async for finding in cluster_findings(plane.access(token), question, LOOK)}
+    return {finding.check: finding for finding in await every(plane, token)}
 
 
 async def test_an_agent_with_the_rights_it_needs(plane: ControlPlane, admin: Administrator) -> None:
@@ -74,14 +71,8 @@ async def test_an_administrator_has_every_permission(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     await admin.create(node())
-    seen = {
-        finding.check: finding
-        async for finding in cluster_findings(
-            plane.access(),
-            ApiQuestion(node=NODE, reservation_namespace="x", reads_config_maps=True, kai_version=None),
-            LOOK,
-        )
-    }
+    settings = DoctorSettings(node=NODE, reservation_namespace="x", reads_config_maps=True)
+    seen = {finding.check: finding for finding in await cluster_findings(plane.access(), settings, LOOK)}
     assert {finding.what for check, finding in seen.items() if check.startswith("right to")} == {"granted"}
     assert seen["node"].what == f"the cluster has the node {NODE}"
     assert seen["pods"].what == f"the cluster has no pod on the node {NODE}"
@@ -120,7 +111,6 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
 ) -> None:
     # The control plane has the definition of BindRequests, so another version is asked for.
     elsewhere = "/apis/scheduling.run.ai/v9"
-    monkeypatch.setattr(vclusters, "_GROUP_VERSION", elsewhere)
     monkeypatch.setattr(bind_request_watch, "_PATH", f"{elsewhere}/bindrequests")
     await make_tenants(admin)
     token = await admin.token("doctor-host", *AGENT)
@@ -182,7 +172,5 @@ async def test_other_pods_of_a_vcluster_are_not_taken_for_reservation_pods(
 
 
 async def every(plane: ControlPlane, token: str) -> list[CheckResult]:
-    question = ApiQuestion(
-        node=NODE, reservation_namespace="kai-resource-reservation", reads_config_maps=False, kai_version=None
-    )
-    return [finding async for finding in cluster_findings(plane.access(token), question, LOOK)]
+    settings = DoctorSettings(node=NODE, reservation_namespace="kai-resource-reservation")
+    return await cluster_findings(plane.access(token), settings, LOOK)

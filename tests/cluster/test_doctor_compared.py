@@ -60,7 +60,7 @@ async def installed(admin: Administrator) -> AsyncIterator[None]:
 async def doctor(plane: ControlPlane, token: str | None = None, **settings: Any) -> list[CheckResult]:
     access = plane.access(token) if token else plane.access()
     examined = examine(access, DoctorSettings(cluster=ClusterOptions(), agent_seconds=1.0, **settings))
-    return [finding async for finding in examined]
+    return await examined
 
 
 def of(findings: list[CheckResult], check: str) -> list[tuple[State, str]]:

@@ -76,7 +76,7 @@ async def findings(plane: ControlPlane, token: str = ADMIN_TOKEN) -> list[CheckR
         cluster = await read_cluster(reader, CONFIGURATION_NAME)
         own = tuple(each for each in cluster.namespaces.items if each.name in NAMESPACES)
         cluster = replace(cluster, namespaces=replace(cluster.namespaces, items=own))
-        return [*[finding async for finding in guard_findings(reader, cluster)], *reader.missing]
+        return [*await guard_findings(reader, cluster), *reader.missing]
 
 
 async def put(asker: Asker, item: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ async def doctor_says(plane: ControlPlane) -> list[str]:
     async with KubeClient(plane.access(ADMIN_TOKEN)) as client:
         reader = ApiReader(client)
         cluster = await read_cluster(reader, CONFIGURATION_NAME)
-        return [finding.what async for finding in guard_findings(reader, cluster)]
+        return [finding.what for finding in await guard_findings(reader, cluster)]
 
 
 async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlPlane) -> None:

@@ -82,7 +82,7 @@ class Examined:
 
 
 async def examined(plane: ControlPlane, token: str = ADMIN_TOKEN, name: str = CONFIGURATION_NAME) -> Examined:
-    return Examined([finding async for finding in examine(plane.access(token), name)])
+    return Examined(await examine(plane.access(token), name))
 
 
 async def until_reported(
@@ -409,10 +409,7 @@ async def test_another_server_behind_the_service_is_a_problem_only_inside_the_cl
         target = ServiceTarget(namespace="default", name="kaishare-other", port=port)
         async with configured(admin.client, *our_configurations(target, ca)):
             (inside,) = (await examined(plane)).of("certificate")
-            outside = [
-                result
-                async for result in examine(await find_access(str(plane.kubeconfig())), CONFIGURATION_NAME)
-            ]
+            outside = await examine(await find_access(str(plane.kubeconfig())), CONFIGURATION_NAME)
     assert inside.state is State.PROBLEM
     assert "not trusted for kaishare-other.default.svc: Hostname mismatch" in inside.what
     (seen,) = Examined(outside).of("certificate")
@@ -570,8 +567,8 @@ async def test_a_caller_without_permissions_gets_one_line(
     assert State.OK not in {result.state for result in report.findings if result.check != "API server"}
     assert [result.what for result in report.of("rights")] == [
         (
-            "not visible to you: deployments in kaishare, mutatingwebhookconfigurations, namespaces, podgroups,"
-            " pods in kai-scheduler and 6 more; the checks of these objects did not run"
+            "not visible to you: deployments in kaishare, mutatingwebhookconfigurations, namespaces, nodes, podgroups"
+            " and 7 more; the checks of these objects did not run"
         )
     ]
     assert exit_status(report.findings) == 0

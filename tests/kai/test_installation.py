@@ -2,12 +2,12 @@
 
 import pytest
 
-from kai.installation import Installation, KaiContainer, KaiPod, KaiSpec
+from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
 
 
 def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
-    container = KaiContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
-    return Installation.seen_in([KaiPod(spec=KaiSpec(containers=[container]))])
+    container = ProgramContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
+    return Installation.seen_in([ProgramPod(spec=ProgramSpec(containers=[container]))])
 
 
 def both(*installations: Installation) -> Installation:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kai.installation import Installation, KaiContainer, KaiPod, KaiSpec
+from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
 from kai.version import Version
 from service.check_results import CheckResult, State
 from webhook.doctor.api_reader import Completeness, ListResult
@@ -90,8 +90,8 @@ def queue(name: str, parent: str = "department") -> Queue:
 
 
 def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
-    container = KaiContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
-    return Installation.seen_in([KaiPod(spec=KaiSpec(containers=[container]))])
+    container = ProgramContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
+    return Installation.seen_in([ProgramPod(spec=ProgramSpec(containers=[container]))])
 
 
 def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rules: Any) -> RunningSettings:

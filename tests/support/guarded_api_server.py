@@ -54,11 +54,12 @@ class GuardedApi:
         self.edits.append((request.method, request.path))
         self.bodies.append(body)
         policy = self._refusing(body["metadata"])
+        stored = {**body, "metadata": {"name": request.path.rpartition("/")[2], **body["metadata"]}}
         if "*" in self.admits:
-            return await says(json.dumps(body))(request)
+            return await says(json.dumps(stored))(request)
         if policy in self.admits:
             self.admits.remove(policy)
-            return await says(json.dumps(body))(request)
+            return await says(json.dumps(stored))(request)
         message = f"\"x\" is forbidden: ValidatingAdmissionPolicy '{policy}' with binding 'b' denied request: remove it"
         return await refuses(403, "Forbidden", message)(request)
 

@@ -14,11 +14,11 @@ import msgspec
 from kai.quantity import parse_quantity
 from kai.version import Version
 from webhook.doctor.accounting.check import evaluate, persistent_findings
-from webhook.doctor.accounting.nodes import read_node
 from webhook.doctor.accounting.reading import Reading
 from webhook.doctor.accounting.requests import read_request
 from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Queue
+from webhook.doctor.nodes import read_node
 from webhook.doctor.pod_groups import PodGroup
 
 GPU = "nvidia.com/gpu"

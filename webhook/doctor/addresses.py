@@ -14,12 +14,11 @@ from webhook.registration.objects import ClientConfig, ServiceReference
 
 CHECK: Final = "certificate"
 _SERVICES: Final = ListSpec(
-    resource="services", verb="get", path="", without="the webhook's certificate was not checked"
+    resource="services", verb="get", without="the webhook's certificate was not checked"
 )
 _SLICES: Final = ListSpec(
     resource="endpointslices",
     group="discovery.k8s.io",
-    path="",
     without="the webhook's certificate was not checked",
 )
 
@@ -71,31 +70,22 @@ async def addresses_of(
     """Return the addresses of a webhook, or a finding that explains why there are none."""
     if client.service is not None:
         return await _service_addresses(reader, client.service, place)
-    addresses = _url_addresses(client.url or "")
-    if addresses:
-        return addresses, None
-    return [], problem(CHECK, f"{one_line(client.url or 'no address')} is not an https address")
-
-
-def _url_addresses(url: str) -> list[ProbeAddress]:
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(client.url or "")
         port = parts.port or 443
     except ValueError:
-        return []
-    if parts.scheme != "https" or not parts.hostname:
-        return []
-    return [ProbeAddress(parts.hostname, port, parts.hostname)]
+        parts, port = urlsplit(""), 0
+    if parts.scheme == "https" and parts.hostname:
+        return [ProbeAddress(parts.hostname, port, parts.hostname)], None
+    return [], problem(CHECK, f"{one_line(client.url or 'no address')} is not an https address")
 
 
 async def _service_addresses(
     reader: ApiReader, service: ServiceReference, name: str
 ) -> tuple[list[ProbeAddress], CheckResult | None]:
     """Return the addresses of a Service's endpoints, or a finding that explains why there are none."""
-    path = f"/api/v1/namespaces/{service.namespace}/services"
-    answer = await reader.get(
-        replace(_SERVICES, path=path), service.name, msgspec.json.Decoder(_Service).decode
-    )
+    services = replace(_SERVICES, namespace=service.namespace)
+    answer = await reader.get(services, service.name, msgspec.json.Decoder(_Service).decode)
     title = f"Service {service.namespace}/{service.name}"
     if answer is None:
         return [], problem(CHECK, f"{title} does not exist", "install the chart")
@@ -103,11 +93,9 @@ async def _service_addresses(
         return [], None  # reported with the missing rights
     if answer.spec.type == "ExternalName":
         return [ProbeAddress(answer.spec.external_name, service.port, name)], None
-    path = f"/apis/discovery.k8s.io/v1/namespaces/{service.namespace}/endpointslices"
     params = {"labelSelector": f"kubernetes.io/service-name={service.name}"}
-    slices = await reader.list(
-        replace(_SLICES, path=path, params=params), msgspec.json.Decoder(_Slice).decode
-    )
+    of_service = replace(_SLICES, namespace=service.namespace, params=params)
+    slices = await reader.list(of_service, msgspec.json.Decoder(_Slice).decode)
     if not slices.is_known:
         return [], None
     port_name = next((port.name for port in answer.spec.ports or () if port.port == service.port), None)

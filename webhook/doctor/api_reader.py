@@ -5,14 +5,17 @@ developer has rights in a few namespaces only.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kube.access import AccessError
+from kube.check import API_SERVER
 from kube.client import KubeClient
+from kube.discovery import ServedKind, discover_groups
 from kube.errors import ApiError, Unreachable
+from kube.objects import resource_path
 from service.check_results import CheckResult, problem, unknown
 from service.text import MALFORMED, counted, listed, one_line
 
@@ -20,9 +23,6 @@ T = TypeVar("T")
 
 MOST_OBJECTS: Final = 20_000
 """Maximum number of objects read of one kind: 40 MB for PodGroups of about 2 kB each."""
-
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 
 
 class Completeness(Enum):
@@ -50,23 +50,32 @@ class ListResult(Generic[T]):
         return self.extent in (Completeness.WHOLE, Completeness.PART)
 
 
+UNREAD: Final[ListResult[Any]] = ListResult()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSpec:
     """A request for objects of one kind, and the consequence if it fails."""
 
     resource: str
-    path: str
-    """Path of the list."""
     without: str
     """The check that fails without the list, as a clause for a message."""
     group: str = ""
+    version: str = "v1"
+    namespace: str = ""
+    """The namespace of the objects; empty for all, and for a kind without namespaces."""
     params: Mapping[str, str] = field(default_factory=dict, hash=False)
     accept: str = "application/json"
     verb: str = "list"
     is_needed: bool = False
     """Whether a request that fails without an answer about rights is a problem; otherwise it is unknown."""
     is_namespaced: bool = False
-    """Whether `path` lists a namespaced kind in all namespaces."""
+    """Whether a reader for one namespace lists the objects of that namespace only."""
+
+    @property
+    def path(self) -> str:
+        """Path of the list."""
+        return resource_path(self.group, self.version, self.resource, self.namespace)
 
     @property
     def right(self) -> str:
@@ -74,21 +83,13 @@ class ListSpec:
         return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}{self._place}"
 
     @property
-    def _place(self) -> str:
-        _, _, rest = self.path.partition("/namespaces/")
-        return f" in {rest.partition('/')[0]}" if rest else ""
-
-    @property
     def objects(self) -> str:
         """The objects in a few words, such as `queues` or `pods in kaishare`."""
         return f"{self.resource}{self._place}"
 
-    def within(self, namespace: str | None) -> "ListSpec":
-        """Return the request for one namespace; the same one for None and for kinds without namespaces."""
-        if namespace is None or not self.is_namespaced:
-            return self
-        prefix, _, plural = self.path.rpartition("/")
-        return replace(self, path=f"{prefix}/namespaces/{namespace}/{plural}")
+    @property
+    def _place(self) -> str:
+        return f" in {self.namespace}" if self.namespace else ""
 
 
 class ApiReader:
@@ -103,24 +104,23 @@ class ApiReader:
         """
         self.client = client
         self.namespace = namespace
-        self._refused: defaultdict[str, dict[ListSpec, None]] = defaultdict(dict)
-        """Requests that RBAC denied, in order, by failed check."""
+        self._refused: dict[ListSpec, None] = {}
+        """Requests that RBAC denied, in order."""
         self._failed: dict[CheckResult, None] = {}
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether the caller sees some namespaces only, as a developer: one is named, or a list is denied."""
-        denied = (spec for specs in self._refused.values() for spec in specs)
-        return self.namespace is not None or any(spec.resource == "namespaces" for spec in denied)
+        self._kinds: Sequence[ServedKind] | None = None
 
     @property
     def missing(self) -> Iterator[CheckResult]:
         """The findings about failed requests, each once.
 
-        Missing rights for one check share a line. A caller who sees some namespaces only gets one line.
+        Missing rights for one check share a line. A caller who sees some namespaces only, as a developer,
+        gets one line: a namespace is named, or the list of namespaces is denied.
         """
-        if self._refused and self.is_limited:
-            objects = {spec.objects for specs in self._refused.values() for spec in specs}
+        is_limited = self.namespace is not None or any(
+            spec.resource == "namespaces" for spec in self._refused
+        )
+        if self._refused and is_limited:
+            objects = {spec.objects for spec in self._refused}
             yield unknown(
                 "rights",
                 f"not visible to you: {listed(objects)}; the checks of these objects did not run",
@@ -129,20 +129,33 @@ class ApiReader:
                 else "kaishare doctor -n NAMESPACE checks one namespace with your rights",
             )
         else:
-            for without, specs in self._refused.items():
-                rights = ", ".join(dict.fromkeys(spec.right for spec in specs))
+            by_check: defaultdict[str, dict[str, None]] = defaultdict(dict)
+            for spec in self._refused:
+                by_check[spec.without][spec.right] = None
+            for without, names in by_check.items():
+                rights = ", ".join(names)
                 yield unknown(
                     "rights", f"{without}: the caller may not {rights}", f"grant the right to {rights}"
                 )
         yield from self._failed
 
-    def record(self, finding: CheckResult) -> None:
-        """Add a finding about something that the cluster does not show."""
-        self._failed[finding] = None
-
     def refuse(self, spec: ListSpec) -> None:
         """Record a request that RBAC denied."""
-        self._refused[spec.without][spec] = None
+        self._refused[spec] = None
+
+    async def served_kinds(self) -> Sequence[ServedKind]:
+        """Return the kinds of all API groups, preferred versions first; empty if the request failed.
+
+        The API server is asked once.
+        """
+        if self._kinds is None:
+            try:
+                self._kinds = await discover_groups(self.client)
+            except (ApiError, Unreachable, AccessError) as error:
+                what = f"{one_line(str(error))}: the kinds that it serves are not known"
+                self._failed[unknown(API_SERVER, what)] = None
+                self._kinds = ()
+        return self._kinds
 
     async def list(self, spec: ListSpec, read: Callable[[bytes], T | None]) -> ListResult[T]:
         """List all objects of a kind.
@@ -151,7 +164,8 @@ class ApiReader:
             spec: the request.
             read: decodes an object's JSON; returns None to omit the object; may raise msgspec's errors.
         """
-        spec = spec.within(self.namespace)
+        if self.namespace is not None and spec.is_namespaced:
+            spec = replace(spec, namespace=self.namespace)
         items: list[T] = []
         count = unreadable = 0
         extent = Completeness.WHOLE
@@ -170,14 +184,11 @@ class ApiReader:
                         continue
                     if value is not None:
                         items.append(value)
-        except ApiError as error:
-            if error.status == _NOT_FOUND and not spec.is_needed:
+        except (ApiError, Unreachable, AccessError) as error:
+            if isinstance(error, ApiError) and error.is_not_found and not spec.is_needed:
                 return ListResult(extent=Completeness.UNSERVED)
             self._error(spec, error)
-            return ListResult()
-        except (Unreachable, AccessError) as error:
-            self._error(spec, error)
-            return ListResult()
+            return UNREAD
         if unreadable:
             extent = Completeness.PART
             self._fail(spec, f"{counted(unreadable, 'object')} cannot be decoded")
@@ -199,16 +210,14 @@ class ApiReader:
         """Get one object; None if it does not exist, `Completeness.UNREAD` if the request failed."""
         try:
             return read(await self.client.get(f"{spec.path}/{name}"))
-        except ApiError as error:
-            if error.status == _NOT_FOUND:
+        except (ApiError, Unreachable, AccessError, *MALFORMED) as error:
+            if isinstance(error, ApiError) and error.is_not_found:
                 return None
             self._error(spec, error)
-        except (Unreachable, AccessError, *MALFORMED) as error:
-            self._error(spec, error)
-        return Completeness.UNREAD
+            return Completeness.UNREAD
 
     def _error(self, spec: ListSpec, error: Exception) -> None:
-        if isinstance(error, ApiError) and error.status == _FORBIDDEN:
+        if isinstance(error, ApiError) and error.is_forbidden:
             self.refuse(spec)
         else:
             self._fail(spec, f"{one_line(str(error))}: {spec.without}")

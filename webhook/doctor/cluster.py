@@ -1,21 +1,23 @@
 """Reads the state of a cluster that the checks of `doctor` evaluate."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kai.installation import NAMESPACE, Installation, KaiPod
+from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.pod import Quantity
-from kube.objects import ObjectMeta
+from kai.version import Version
+from kube.objects import ObjectMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.command import UsageError
-from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.api_reader import UNREAD, ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.nodes import ClusterNode, list_nodes
 from webhook.doctor.pod_groups import PodGroup, gpu_amount, list_pod_groups
 from webhook.doctor.settings import (
     UNKNOWN_SETTINGS,
@@ -23,32 +25,30 @@ from webhook.doctor.settings import (
     read_running_settings,
     webhook_namespace,
 )
-from webhook.doctor.webhook_pods import UNREAD_PODS, WebhookPod, list_webhook_pods
+from webhook.doctor.webhook_pods import WebhookPod, list_webhook_pods
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
 from webhook.registration.objects import Webhook, WebhookConfiguration, read_configuration
 
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _KAI_GROUP: Final = "scheduling.run.ai"
+_QUEUE_KIND: Final = f"queues.{_KAI_GROUP}"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 _MUTATING: Final = ListSpec(
     resource="mutatingwebhookconfigurations",
     group=_ADMISSION,
-    path=f"/apis/{_ADMISSION}/v1/mutatingwebhookconfigurations",
     without="the mutating webhook and the order of webhooks were not checked",
     is_needed=True,
 )
 _VALIDATING: Final = ListSpec(
     resource="validatingwebhookconfigurations",
     group=_ADMISSION,
-    path=f"/apis/{_ADMISSION}/v1/validatingwebhookconfigurations",
     without="the validating webhooks were not checked",
     is_needed=True,
 )
 _NAMESPACES: Final = ListSpec(
     resource="namespaces",
-    path="/api/v1/namespaces",
     accept=METADATA_ONLY,
     without="no policy was checked",
     is_needed=True,
@@ -56,31 +56,19 @@ _NAMESPACES: Final = ListSpec(
 _QUEUES: Final = ListSpec(
     resource="queues",
     group=_KAI_GROUP,
-    path=f"/apis/{_KAI_GROUP}/v2/queues",
+    version="v2",
     without="the queues that policies name were not checked",
 )
 _PRIORITIES: Final = ListSpec(
     resource="priorityclasses",
     group="scheduling.k8s.io",
-    path="/apis/scheduling.k8s.io/v1/priorityclasses",
     accept=METADATA_ONLY,
     without="the PriorityClasses that policies name were not checked",
 )
 _KAI_PODS: Final = ListSpec(
     resource="pods",
-    path="",
     without="KAI's version and whether it shares GPUs are not known",
 )
-
-
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    deletion_timestamp: str | None = None
-
-
-class _Named(Struct, frozen=True):
-    metadata: _Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +107,7 @@ class _QueueStatus(Struct, frozen=True):
 class Queue(Struct, frozen=True):
     """A KAI queue."""
 
-    metadata: _Metadata
+    metadata: ObjectMeta
     spec: _QueueSpec = _QueueSpec()
     status: _QueueStatus | None = None
 
@@ -135,12 +123,11 @@ class Queue(Struct, frozen=True):
         return gpu_amount(self.status.allocated if self.status else None)
 
 
-_named = msgspec.json.Decoder(_Named).decode
 _queue = msgspec.json.Decoder(Queue).decode
-_kai_pod = msgspec.json.Decoder(KaiPod).decode
+_kai_pod = msgspec.json.Decoder(ProgramPod).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """The state of a cluster, as far as the caller may read it."""
 
@@ -150,8 +137,12 @@ class Cluster:
     validating: ListResult[WebhookConfiguration]
     namespaces: ListResult[Namespace]
     queues: ListResult[Queue]
+    other_queue_versions: frozenset[str] = frozenset()
+    """The versions of queues that are served if v2 is not."""
     pod_groups: ListResult[PodGroup]
     priorities: ListResult[str]
+    nodes: ListResult[ClusterNode] = UNREAD
+    """Not read for one namespace."""
     installation: Installation | None
     """The installation of KAI; None if KAI's pods could not be listed."""
     kai_namespace: str
@@ -159,7 +150,7 @@ class Cluster:
     """The only namespace that was read; None for all."""
     running: RunningSettings = UNKNOWN_SETTINGS
     """The settings of the running webhook."""
-    webhook_pods: ListResult[WebhookPod] = UNREAD_PODS
+    webhook_pods: ListResult[WebhookPod] = UNREAD
     """The webhook's pods, in the namespace that the API server calls."""
 
     @property
@@ -167,6 +158,11 @@ class Cluster:
         """Whether kaishare's webhook is certainly not installed: neither configuration exists."""
         lists = (self.mutating, self.validating)
         return all(listed.is_known for listed in lists) and not (self.our_mutating or self.our_validating)
+
+    @property
+    def kai_version(self) -> Version | None:
+        """The release of KAI; None if unknown, or several are installed."""
+        return self.installation.version if self.installation else None
 
     @property
     def default_mode(self) -> Mode:
@@ -202,34 +198,30 @@ class Cluster:
             return excluded | excluded_by(self.mutate)
         return excluded if by_webhook else EXCLUDED_NAMESPACES
 
-    @property
-    def managed(self) -> dict[str, Namespace]:
-        """Namespaces with a policy that is neither off nor excluded, by name."""
+    @cached_property
+    def managed(self) -> dict[str, NamespacePolicy]:
+        """Policies of namespaces by name, if they are neither off nor excluded."""
+        excluded = self.excluded
         return {
-            namespace.name: namespace
+            namespace.name: namespace.policy
             for namespace in self.namespaces.items
-            if namespace.policy
-            and namespace.policy.mode is not Mode.OFF
-            and namespace.name not in self.excluded
+            if namespace.policy and namespace.policy.mode is not Mode.OFF and namespace.name not in excluded
         }
 
-    @property
-    def acting(self) -> dict[str, Namespace]:
-        """Managed namespaces whose pods are changed (every mode but observe), by name."""
-        return {
-            name: namespace
-            for name, namespace in self.managed.items()
-            if namespace.policy and namespace.policy.mode is not Mode.OBSERVE
-        }
+    @cached_property
+    def acting(self) -> dict[str, NamespacePolicy]:
+        """Policies of managed namespaces whose pods are changed (every mode but observe), by name."""
+        return {name: policy for name, policy in self.managed.items() if policy.mode is not Mode.OBSERVE}
 
-    @property
-    def enforced(self) -> dict[str, Namespace]:
-        """Managed namespaces with the mode enforce, by name."""
-        return {
-            name: namespace
-            for name, namespace in self.managed.items()
-            if namespace.policy and namespace.policy.mode is Mode.ENFORCE
-        }
+    @cached_property
+    def enforced(self) -> dict[str, NamespacePolicy]:
+        """Policies of managed namespaces with the mode enforce, by name."""
+        return {name: policy for name, policy in self.managed.items() if policy.mode is Mode.ENFORCE}
+
+    @cached_property
+    def labels(self) -> dict[str, Mapping[str, str]]:
+        """Labels of the namespaces by name."""
+        return {namespace.name: namespace.labels for namespace in self.namespaces.items}
 
     @property
     def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
@@ -248,14 +240,14 @@ def is_of_kai(configuration: WebhookConfiguration) -> bool:
     The name is not checked, because an installation may rename the object. Up to v0.7 the binder serves the
     webhook (`binder-webhook.yaml` of v0.7.11).
     """
-    for hook in configuration.hooks:
+    for hook in configuration.pod_hooks:
         service = hook.client_config.service
         is_served = (
             service is not None
             and service.name in ("admission", "binder")
             and service.path.startswith(("/mutate--v1-pod", "/validate--v1-pod"))
         )
-        if hook.covers_new_pods and (is_served or hook.matches_on_scheduler_name):
+        if is_served or hook.matches_on_scheduler_name:
             return True
     return False
 
@@ -270,11 +262,6 @@ def excluded_by(hook: Webhook) -> frozenset[str]:
     )
 
 
-async def list_queues(reader: ApiReader) -> ListResult[Queue]:
-    """List KAI's queues; a failed request is recorded in the reader."""
-    return await reader.list(_QUEUES, _queue)
-
-
 async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None = None) -> Cluster:
     """Read the state of the cluster; with a reader for one namespace, only the part that concerns it.
 
@@ -286,40 +273,52 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
     mutating = await reader.list(_MUTATING, read_configuration)
     validating = await reader.list(_VALIDATING, read_configuration)
     own = _ours(mutating, name, MUTATE)
-    running, pods = RunningSettings(default_mode=default_mode), UNREAD_PODS
+    queues = await reader.list(_QUEUES, _queue)
+    served = await reader.served_kinds() if queues.extent is Completeness.UNSERVED else ()
+    running, pods = RunningSettings(default_mode=default_mode), UNREAD
     if own is not None or not mutating.is_known:
         webhook = webhook_namespace(own)
         running = await read_running_settings(reader, webhook, default_mode)
         pods = await list_webhook_pods(reader, webhook)
-    read = partial(_namespace, running.rules.default_mode)
     kai_namespace = _kai_namespace(mutating)
-    kai_pods = await reader.list(
-        replace(_KAI_PODS, path=f"/api/v1/namespaces/{kai_namespace}/pods"), _kai_pod
-    )
-    return Cluster(
+    kai_pods = await reader.list(replace(_KAI_PODS, namespace=kai_namespace), _kai_pod)
+    cluster = Cluster(
         name=name,
         mutating=mutating,
         validating=validating,
-        namespaces=await _list_namespaces(reader, read),
-        queues=await list_queues(reader),
+        namespaces=await _list_namespaces(reader, running.rules.default_mode),
+        queues=queues,
+        other_queue_versions=frozenset(kind.version for kind in served if kind.name == _QUEUE_KIND),
         pod_groups=await list_pod_groups(reader),
-        priorities=await reader.list(_PRIORITIES, lambda item: _named(item).metadata.name),
+        priorities=await reader.list(_PRIORITIES, lambda item: decode_partial_object(item).metadata.name),
         installation=Installation.seen_in(kai_pods.items) if kai_pods.is_known else None,
         kai_namespace=kai_namespace,
         namespace=reader.namespace,
         running=running,
         webhook_pods=pods,
     )
+    if reader.namespace is not None:
+        return cluster
+    return replace(cluster, nodes=await list_nodes(reader, cluster.kai_version))
 
 
-async def _list_namespaces(
-    reader: ApiReader, read: Callable[[bytes], Namespace | None]
-) -> ListResult[Namespace]:
+async def reread(reader: ApiReader, cluster: Cluster) -> Cluster:
+    """Return the cluster with its queues, PodGroups and nodes as they are now."""
+    return replace(
+        cluster,
+        queues=await reader.list(_QUEUES, _queue),
+        pod_groups=await list_pod_groups(reader),
+        nodes=await list_nodes(reader, cluster.kai_version),
+    )
+
+
+async def _list_namespaces(reader: ApiReader, default_mode: Mode) -> ListResult[Namespace]:
     """List the namespaces with policy labels; the reader's own namespace is fetched by its name.
 
     Raises:
         UsageError: the reader's namespace does not exist.
     """
+    read = partial(_namespace, default_mode)
     if reader.namespace is None:
         return await reader.list(_NAMESPACES, read)
     spec = replace(_NAMESPACES, verb="get", without="the policy was not checked")
@@ -327,7 +326,7 @@ async def _list_namespaces(
     if answer is None:
         raise UsageError(f"namespace {reader.namespace} does not exist")
     if isinstance(answer, Completeness):
-        return ListResult()
+        return UNREAD
     return ListResult(tuple(filter(None, answer)), Completeness.WHOLE)
 
 
@@ -347,16 +346,13 @@ def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | No
 
 
 def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
-    for configuration in filter(is_of_kai, mutating.items):
-        for hook in configuration.hooks:
-            if hook.client_config.service:
-                return hook.client_config.service.namespace
-    return NAMESPACE
+    namespaces = (configuration.service_namespace for configuration in filter(is_of_kai, mutating.items))
+    return next(filter(None, namespaces), NAMESPACE)
 
 
 def _namespace(default_mode: Mode, item: bytes) -> Namespace | None:
-    metadata = _named(item).metadata
+    metadata = decode_partial_object(item).metadata
     own = PolicyMetadata.select(metadata.labels, metadata.annotations)
     if metadata.deletion_timestamp or not own:
         return None
-    return Namespace(metadata.name, metadata.labels or {}, own, own.policy(metadata.name, default_mode))
+    return Namespace(metadata.name, metadata.labels, own, own.policy(metadata.name, default_mode))

@@ -4,14 +4,15 @@ The last word for an option counts, as for `kaishare-webhook serve`. The value o
 `$(NAME)` is unknown.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
 
+from kai.command_lines import option_value
+from kai.installation import ProgramPod
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.policy.decide import Rules
 from webhook.settings.arguments import READERS
@@ -29,37 +30,26 @@ OPTIONS: Final[Mapping[str, str]] = {
 """The settings in `Rules` by their options."""
 
 _SOURCE: Final = "--policies"
+_CLUSTER: Final = "cluster"
 _SERVE: Final = "serve"
 _REFERENCE: Final = "$("
 _DEPLOYMENTS: Final = ListSpec(
     resource="deployments",
     group="apps",
-    path="",
     params={"labelSelector": WEBHOOK_LABELS},
     without="the options of the webhook's Deployment are not known",
 )
 
 
-class _Container(Struct, frozen=True):
-    command: list[str] | None = None
-    args: list[str] | None = None
-
-
-class _PodSpec(Struct, frozen=True):
-    containers: list[_Container] | None = None
-
-
-class _Template(Struct, frozen=True):
-    spec: _PodSpec = _PodSpec()
-
-
 class _DeploymentSpec(Struct, frozen=True):
-    template: _Template = _Template()
+    template: ProgramPod = ProgramPod()
 
 
 class _Deployment(Struct, frozen=True):
     spec: _DeploymentSpec = _DeploymentSpec()
 
+
+Source = Literal["cluster", "files"]
 
 _deployment = msgspec.json.Decoder(_Deployment)
 
@@ -70,7 +60,7 @@ class DeploymentOptions:
 
     rules: Rules
     """The settings; an unknown one has its default."""
-    policies: Literal["cluster", "files"] | None
+    policies: Source | None
     """Source of the policies; None if unknown."""
     known: frozenset[str]
     """The names of the settings in `rules` that are known.
@@ -86,48 +76,38 @@ async def read_deployment(reader: ApiReader, namespace: str) -> DeploymentOption
         reader: for the API server; records what could not be read.
         namespace: the namespace of the webhook.
     """
-    spec = replace(_DEPLOYMENTS, path=f"/apis/apps/v1/namespaces/{namespace}/deployments")
-    return next(iter((await reader.list(spec, _options)).items), None)
+    deployments = await reader.list(replace(_DEPLOYMENTS, namespace=namespace), _options)
+    return next(iter(deployments.items), None)
 
 
 def _options(deployment: bytes) -> DeploymentOptions | None:
     for container in _deployment.decode(deployment).spec.template.spec.containers or ():
-        words = (*(container.command or ()), *(container.args or ()))
-        if _SERVE in words:
-            return parse_deployment_options(words)
+        if _SERVE in container.words:
+            return parse_deployment_options(container.words)
     return None
 
 
-def parse_deployment_options(words: Iterable[str]) -> DeploymentOptions:
+def parse_deployment_options(words: Sequence[str]) -> DeploymentOptions:
     """Read the words of a container that runs `kaishare-webhook serve`; other words are ignored. Pure."""
-    texts: dict[str, str | None] = {}
-    for word, following in pairwise([*words, ""]):
-        option, equals, value = word.partition("=")
-        if option in OPTIONS or option == _SOURCE:
-            texts[option] = value if equals else None if following.startswith("-") else following or None
     known = frozenset(OPTIONS.values()) - {"default_priority_class"}
     values: dict[str, Any] = {}
     for option, name in OPTIONS.items():
-        if option in texts:
+        text = option_value(option, words)
+        if text is not None:
             try:
-                values[name] = _read(option, texts[option])
+                values[name] = _read(option, text)
                 known |= {name}
             except ValueError:
                 known -= {name}
-    return DeploymentOptions(rules=Rules(**values), policies=_policies(texts), known=known)
+    source = option_value(_SOURCE, words) or _CLUSTER
+    policies: Source | None = None if _REFERENCE in source else "cluster" if source == _CLUSTER else "files"
+    return DeploymentOptions(rules=Rules(**values), policies=policies, known=known)
 
 
-def _read(option: str, text: str | None) -> Any:
+def _read(option: str, text: str) -> Any:
     """Read an option's value; raise ValueError if `serve` accepts no such value, or it is a reference."""
-    if option == "--inject-shares" and text is None:
-        return True
-    if text is None or _REFERENCE in text:
+    if option == "--inject-shares" and (not text or text.startswith("-")):
+        return True  # the option needs no value
+    if _REFERENCE in text:
         raise ValueError(option)
     return READERS[option](text)
-
-
-def _policies(texts: Mapping[str, str | None]) -> Literal["cluster", "files"] | None:
-    text = texts.get(_SOURCE, "cluster")
-    if text is None or _REFERENCE in text:
-        return None
-    return "cluster" if text == "cluster" else "files"

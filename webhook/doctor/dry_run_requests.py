@@ -11,10 +11,8 @@ from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
 
-_JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 
-_FORBIDDEN: Final = 403
 _NO_RIGHT = re.compile(r'cannot (create|patch) resource "(pods|configmaps)"')
 
 
@@ -37,7 +35,7 @@ async def dry_run(
 
 def missing_right(error: ApiError) -> str:
     """Return the right that RBAC denied, such as `create pods`; empty if the request failed otherwise."""
-    match = _NO_RIGHT.search(error.message) if error.status == _FORBIDDEN else None
+    match = _NO_RIGHT.search(error.message) if error.is_forbidden else None
     return f"{match[1]} {match[2]}" if match else ""
 
 

@@ -1,4 +1,4 @@
-"""Checks of the KAI installation: release, GPU sharing, webhooks, queue label and RuntimeClass. Pure."""
+"""Checks of the KAI installation: release, GPU sharing, webhooks, queue label and RuntimeClass."""
 
 import re
 from collections import defaultdict
@@ -7,22 +7,23 @@ from typing import Final
 
 from kai import keys
 from kai.installation import Installation, SharingMode
+from kube.kai_check import MODES, SHARING, installed_mode
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined, listed, one_line
-from webhook.doctor.api_reader import Completeness
+from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.kai_release import version_finding
 from webhook.registration.objects import WebhookConfiguration
 
-_SHARING: Final = "KAI's GPU sharing"
 _LABEL: Final = "KAI's queue label"
 _ADMISSION: Final = "KAI's webhook"
 _RUNTIME_CLASS: Final = "RuntimeClass"
-_MODES: Final[Mapping[SharingMode, str]] = {
-    SharingMode.NON_MEMORY_ENFORCED: "on, without memory limits (NonMemoryEnforced)",
-    SharingMode.HAMI_CORE: "on, with limits enforced by HAMi-core (HamiCore)",
-    SharingMode.NV_FRACTIONS: "on, with limits enforced by NVIDIA's runtime (NvFractions)",
-}
+_RUNTIME_CLASSES: Final = ListSpec(
+    resource="runtimeclasses",
+    verb="get",
+    group="node.k8s.io",
+    without="the RuntimeClass of pods with a share was not checked",
+)
 _SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 
 
@@ -37,12 +38,14 @@ def kai_findings(cluster: Cluster) -> Iterator[CheckResult]:
         yield from _admission(cluster)
 
 
-def runtime_classes(installed: Installation) -> dict[str, str]:
+def runtime_classes(installed: Installation | None) -> dict[str, str]:
     """Return the RuntimeClasses that KAI sets, each with a description of its pods."""
     users: dict[str, str] = {}
+    if installed is None:
+        return users
     if installed.runtime_class:
-        (version,) = installed.versions
-        whole = " or a whole GPU" if version.sets_runtime_class_for_whole_gpus else ""
+        version = installed.version
+        whole = " or a whole GPU" if version and version.sets_runtime_class_for_whole_gpus else ""
         users[installed.runtime_class] = f"pods with a share{whole}"
     reservation = installed.reservation_runtime_class
     if reservation and reservation not in users:
@@ -50,17 +53,30 @@ def runtime_classes(installed: Installation) -> dict[str, str]:
     return users
 
 
-def runtime_class_finding(name: str, users: str, exists: bool | Completeness) -> CheckResult:
-    """Return the finding about a RuntimeClass that KAI sets on some pods."""
-    if exists is Completeness.UNREAD:
-        return unknown(_RUNTIME_CLASS, f'could not read RuntimeClass "{one_line(name)}"')
-    if exists:
-        return ok(_RUNTIME_CLASS, f'"{one_line(name)}", which KAI sets on {users}, exists')
-    return problem(
-        _RUNTIME_CLASS,
-        f'RuntimeClass "{one_line(name)}", which KAI sets on {users}, does not exist: these pods are refused',
-        "install NVIDIA's container toolkit or operator, which creates it, or configure KAI to set none",
-    )
+async def runtime_class_findings(reader: ApiReader, users: Mapping[str, str]) -> list[CheckResult]:
+    """Return a finding about each RuntimeClass that KAI sets.
+
+    Args:
+        reader: for the API server; records what could not be read.
+        users: the names of RuntimeClasses, each with a description of its pods.
+    """
+    findings = []
+    for name, pods in users.items():
+        exists = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
+        title = f'"{one_line(name)}", which KAI sets on {pods},'
+        if exists is Completeness.UNREAD:
+            finding = unknown(_RUNTIME_CLASS, f'could not read RuntimeClass "{one_line(name)}"')
+        elif exists:
+            finding = ok(_RUNTIME_CLASS, f"{title} exists")
+        else:
+            finding = problem(
+                _RUNTIME_CLASS,
+                f"RuntimeClass {title} does not exist: these pods are refused",
+                "install NVIDIA's container toolkit or operator, which creates it, or configure KAI to set"
+                " none",
+            )
+        findings.append(finding)
+    return findings
 
 
 def matched_schedulers(cluster: Cluster) -> set[str]:
@@ -76,44 +92,29 @@ def matched_schedulers(cluster: Cluster) -> set[str]:
 
 def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:
     """Return a finding about KAI's sharing mode, and whether the webhook's --inject-shares fits it."""
-    modes = installed.sharing_modes
-    if not modes:
-        return unknown(_SHARING, f"no pod of KAI's admission found in {one_line(cluster.kai_namespace)}")
-    if len(modes) > 1:
-        return unknown(
-            _SHARING,
-            f"the pods of KAI's admission differ: {' and '.join(sorted(modes))}",
-            "run doctor again when the rollout of KAI has ended",
-        )
-    (mode,) = modes
-    is_injecting = cluster.running.rules.inject_shares if cluster.running.knows("inject_shares") else None
+    mode = installed_mode(installed, cluster.kai_namespace)
+    if isinstance(mode, CheckResult):
+        return mode
+    gives_none = cluster.running.knows("inject_shares") and not cluster.running.rules.inject_shares
     if mode is SharingMode.DISABLED:
-        return _without_sharing(installed, cluster, is_injecting=is_injecting)
-    if is_injecting is False:
+        if gives_none:
+            return ok(SHARING, "off, and the webhook gives no shares (--inject-shares=false)")
+        sharing = [name for name, policy in cluster.managed.items() if policy.share or policy.sizes]
+        advice = f"install KAI with {installed.sharing_values}"
+        if sharing:
+            return problem(
+                SHARING,
+                f"{MODES[mode]}, and policies give shares to pods of {listed(sharing)}",
+                f"{advice}, or kaishare with webhook.injectShares=false",
+            )
+        return warning(SHARING, MODES[mode], advice)
+    if gives_none:
         return warning(
-            _SHARING,
-            f"{_MODES[mode]}, but the webhook gives no shares: it runs with --inject-shares=false",
+            SHARING,
+            f"{MODES[mode]}, but the webhook gives no shares: it runs with --inject-shares=false",
             "install kaishare with webhook.injectShares=true",
         )
-    return ok(_SHARING, _MODES[mode])
-
-
-def _without_sharing(installed: Installation, cluster: Cluster, *, is_injecting: bool | None) -> CheckResult:
-    if is_injecting is False:
-        return ok(_SHARING, "off, and the webhook gives no shares (--inject-shares=false)")
-    message = "off: KAI refuses every pod with a share"
-    sharing = [
-        name
-        for name, namespace in cluster.managed.items()
-        if namespace.policy and (namespace.policy.share or namespace.policy.sizes)
-    ]
-    if sharing:
-        return problem(
-            _SHARING,
-            f"{message}, and policies give shares to pods of {listed(sharing)}",
-            f"install KAI with {installed.sharing_values}, or kaishare with webhook.injectShares=false",
-        )
-    return warning(_SHARING, message, f"install KAI with {installed.sharing_values}")
+    return ok(SHARING, MODES[mode])
 
 
 def _label(installed: Installation) -> Iterator[CheckResult]:
@@ -156,11 +157,11 @@ def _described(configuration: WebhookConfiguration) -> str:
 
 
 def _missed(cluster: Cluster, configuration: WebhookConfiguration) -> Iterator[CheckResult]:
-    hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
+    hooks = configuration.pod_hooks
     missed = [
         name
-        for name, namespace in cluster.managed.items()
-        if not any(hook.namespace_selector.matches(namespace.labels) for hook in hooks)
+        for name in cluster.managed
+        if not any(hook.namespace_selector.matches(cluster.labels[name]) for hook in hooks)
     ]
     if missed:
         yield problem(
@@ -172,7 +173,7 @@ def _missed(cluster: Cluster, configuration: WebhookConfiguration) -> Iterator[C
 
 def _picked(configuration: WebhookConfiguration) -> Iterator[CheckResult]:
     """Yield a warning if KAI's webhook selects only pods with a label that policies do not set."""
-    hooks = [hook for hook in configuration.hooks if hook.covers_new_pods]
+    hooks = configuration.pod_hooks
     if hooks and not any(hook.object_selector.matches({}) for hook in hooks):
         labels = {key for hook in hooks for key, _, _ in hook.object_selector.requirements}
         yield warning(
@@ -189,9 +190,8 @@ def _schedulers(cluster: Cluster) -> Iterator[CheckResult]:
     if not known:
         return
     by_scheduler: defaultdict[str, list[str]] = defaultdict(list)
-    for name, namespace in cluster.managed.items():
-        if namespace.policy:
-            by_scheduler[namespace.policy.scheduler].append(name)
+    for name, policy in cluster.managed.items():
+        by_scheduler[policy.scheduler].append(name)
     for scheduler in sorted(by_scheduler.keys() - known):
         yield problem(
             _ADMISSION,

@@ -1,7 +1,7 @@
 """Checks of namespaces: their policy labels, and whether the API server calls the webhook for them. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from kai import keys
@@ -56,40 +56,42 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
     if off:
         yield warning(
             _MANAGED,
-            f"{listed(off)}: switched off by {keys_mode('off')}",
+            f"{listed(off)}: switched off by {MODE}=off",
             "remove the label if the namespace is to be managed again",
         )
     if by_default and cluster.default_mode is not Mode.DEFAULT:
         make = warning if cluster.default_mode is Mode.OFF else ok
         message = f"{listed(by_default)}: mode {cluster.default_mode}, by --default-mode of the webhook"
         yield make(_MANAGED, message)
-    yield from _not_selected(cluster, managed)
+    yield from _not_selected(cluster)
 
 
-def _not_selected(cluster: Cluster, managed: dict[str, Namespace]) -> Iterator[CheckResult]:
+def _not_selected(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield problems for managed namespaces that the webhook configurations do not select."""
     if cluster.mutate is not None:
-        yield from _hidden(_MANAGED, cluster.mutate, managed)
+        yield from _hidden(_MANAGED, cluster.mutate, cluster, cluster.managed)
     enforced, hook = cluster.enforced, cluster.validate_pods
     if cluster.validating.is_known and enforced:
         if hook is None:
-            what = f"{listed(enforced)}: {keys_mode('enforce')}, but no validating webhook exists"
+            what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
             yield problem(_ENFORCE, what, "upgrade the chart to this version")
             return
-        hidden = list(_hidden(_ENFORCE, hook, enforced))
+        hidden = list(_hidden(_ENFORCE, hook, cluster, enforced))
         yield from hidden
         if not hidden:
             yield ok(_ENFORCE, f"{counted(len(enforced), 'namespace')}: {listed(enforced)}")
 
 
-def _hidden(check: str, hook: Webhook, namespaces: Mapping[str, Namespace]) -> Iterator[CheckResult]:
+def _hidden(
+    check: str, hook: Webhook, cluster: Cluster, namespaces: Collection[str]
+) -> Iterator[CheckResult]:
     """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
     by_requirement: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, namespace in namespaces.items():
-        for requirement in hook.namespace_selector.unmet(namespace.labels):
+    for name in namespaces:
+        for requirement in hook.namespace_selector.unmet(cluster.labels[name]):
             by_requirement[requirement.key, str(requirement)].append(name)
     for (key, wanted), names in sorted(by_requirement.items()):
-        labels = {namespaces[name].labels[key] for name in names if key in namespaces[name].labels}
+        labels = {cluster.labels[name][key] for name in names if key in cluster.labels[name]}
         has = f"have the label {key}={listed(labels)}" if labels else f"lack the label {key}"
         yield problem(
             check,
@@ -112,11 +114,6 @@ def _advice(key: str, *, is_present: bool) -> str:
         return "upgrade the chart to this version"
     do = f"remove the label {key} from" if is_present else f"set the label {key} on"
     return f"{do} the namespaces, or remove the requirement from the webhook configuration{_PLATFORM}"
-
-
-def keys_mode(value: str) -> str:
-    """Return the mode label in the form KEY=VALUE."""
-    return f"kaishare.dev/mode={value}"
 
 
 def _invalid(cluster: Cluster) -> Iterator[CheckResult]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from kai import keys
 from kai.pod import Quantity
 from kai.quantity import parse_quantity
-from kube.objects import ObjectMeta
+from kube.objects import LabelledMeta
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 
 DEFAULT_SUBGROUP: Final = "default"
@@ -20,14 +20,10 @@ DEFAULT_SUBGROUP: Final = "default"
 _POD_GROUPS: Final = ListSpec(
     resource="podgroups",
     group="scheduling.run.ai",
-    path="/apis/scheduling.run.ai/v2alpha2/podgroups",
+    version="v2alpha2",
     without="the queues of running pods were not checked",
     is_namespaced=True,
 )
-
-
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
 
 
 class _SubGroup(Struct, frozen=True):
@@ -51,7 +47,7 @@ class _Status(Struct, frozen=True):
 class PodGroup(Struct, frozen=True, dict=True):
     """A PodGroup: the pods that KAI schedules together in one queue."""
 
-    metadata: _Metadata
+    metadata: LabelledMeta
     spec: _Spec = _Spec()
     status: _Status | None = None
 
@@ -63,7 +59,7 @@ class PodGroup(Struct, frozen=True, dict=True):
     @property
     def queue_label(self) -> str:
         """The queue label, by which KAI before v0.13.0 adds up `Queue.status`; empty without one."""
-        return (self.metadata.labels or {}).get(keys.QUEUE_LABEL, "")
+        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
 
     @property
     def allocated_gpus(self) -> float | None:

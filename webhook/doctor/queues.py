@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from kai.installation import Installation
-from service.check_results import CheckResult, ok, problem, unknown, warning
+from service.check_results import CheckResult, limited, ok, problem, unknown, warning
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Cluster, Queue
@@ -19,14 +19,10 @@ _QUEUES: Final = "queues"
 _PRIORITIES: Final = "priorities"
 
 
-def queue_findings(cluster: Cluster, served: str) -> Iterator[CheckResult]:
-    """Yield findings about the queues and PriorityClasses that managed namespaces name.
-
-    Args:
-        cluster: the state of the cluster.
-        served: the served versions of KAI's API if queues of v2 are not served; empty for none.
-    """
+def queue_findings(cluster: Cluster) -> Iterator[CheckResult]:
+    """Yield findings about the queues and PriorityClasses that managed namespaces name."""
     if cluster.queues.extent is Completeness.UNSERVED:
+        served = ", ".join(sorted(cluster.other_queue_versions))
         yield unknown(
             _QUEUES,
             f"not checked: the API server serves queues of {served}, not of v2"
@@ -43,9 +39,9 @@ def queue_findings(cluster: Cluster, served: str) -> Iterator[CheckResult]:
 
 def _queues(cluster: Cluster) -> Iterator[CheckResult]:
     named: defaultdict[str, list[str]] = defaultdict(list)
-    for name, namespace in cluster.managed.items():
-        if namespace.policy and namespace.policy.queue:
-            named[namespace.policy.queue].append(name)
+    for name, policy in cluster.managed.items():
+        if policy.queue:
+            named[policy.queue].append(name)
     parents = {queue.metadata.name: queue.spec.parent for queue in cluster.queues.items}
     children: defaultdict[str, list[str]] = defaultdict(list)
     for queue, parent in parents.items():
@@ -55,39 +51,23 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
     for queue in sorted(named):
         title = f'"{one_line(queue)}" (for {listed(named[queue])})'
         if queue not in parents:
-            if is_whole:
-                problems.append(
-                    problem(
-                        _QUEUES,
-                        f"queue {title} does not exist: its pods stay Pending",
-                        "create the queue, or correct the label",
-                    )
-                )
+            what = f"queue {title} does not exist: its pods stay Pending" if is_whole else ""
+            advice = "create the queue, or correct the label"
         elif children[queue]:
-            problems.append(
-                problem(
-                    _QUEUES,
-                    f"{title} has child queues ({listed(children[queue])}): KAI schedules none of its pods",
-                    "name one of the child queues",
-                )
-            )
+            what = f"{title} has child queues ({listed(children[queue])}): KAI schedules none of its pods"
+            advice = "name one of the child queues"
         elif not parents[queue]:
             effect = _root_queue_effect(cluster.installation)
-            if effect:
-                problems.append(
-                    problem(_QUEUES, f"{title} has no parent: {effect}", "set its spec.parentQueue")
-                )
+            what = f"{title} has no parent: {effect}" if effect else ""
+            advice = "set its spec.parentQueue"
         elif parents[queue] not in parents and is_whole:
-            problems.append(
-                problem(
-                    _QUEUES,
-                    f'{title} has the parent "{one_line(parents[queue])}", which does not exist',
-                    "create the parent queue, or correct spec.parentQueue",
-                )
-            )
-    yield from islice(problems, MOST_LINES)
-    if len(problems) > MOST_LINES:
-        yield problem(_QUEUES, f"and {counted(len(problems) - MOST_LINES, 'more queue')} that KAI cannot use")
+            what = f'{title} has the parent "{one_line(parents[queue])}", which does not exist'
+            advice = "create the parent queue, or correct spec.parentQueue"
+        else:
+            continue
+        if what:
+            problems.append(problem(_QUEUES, what, advice))
+    yield from limited(problems, "more queue that KAI cannot use", "more queues that KAI cannot use")
     if named and not problems:
         yield ok(_QUEUES, f"{counted(len(named), 'queue')} that policies name: {listed(named)}")
 
@@ -124,10 +104,9 @@ def _priorities(cluster: Cluster) -> Iterator[CheckResult]:
     if cluster.priorities.extent is not Completeness.WHOLE:
         return
     missing: defaultdict[str, list[str]] = defaultdict(list)
-    for name, namespace in cluster.managed.items():
-        priority = namespace.policy.priority if namespace.policy else None
-        if priority and priority not in cluster.priorities.items:
-            missing[priority].append(name)
+    for name, policy in cluster.managed.items():
+        if policy.priority and policy.priority not in cluster.priorities.items:
+            missing[policy.priority].append(name)
     for priority, names in islice(sorted(missing.items()), MOST_LINES):
         yield warning(
             _PRIORITIES,

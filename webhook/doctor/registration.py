@@ -26,7 +26,6 @@ _NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
 _REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
 _REQUIRED: Final = {
     "rules": "rules",
-    "match_conditions": "matchConditions",
     "reinvocation_policy": "reinvocationPolicy",
     "match_policy": "matchPolicy",
     "side_effects": "sideEffects",
@@ -136,7 +135,7 @@ def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, 
     """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
     for field, title in fields.items():
         value, expected_value = getattr(actual, field), getattr(expected, field)
-        if field != "match_conditions" and value != expected_value:
+        if value != expected_value:
             yield f"{title} is {_formatted(value)}, not {_formatted(expected_value)}"
 
 
@@ -184,7 +183,7 @@ def _order(cluster: Cluster) -> Iterator[CheckResult]:
     others = [
         configuration
         for configuration in cluster.mutating.items
-        if configuration.covers_new_pods and configuration.name != own.name
+        if configuration.pod_hooks and configuration.name != own.name
     ]
     for other in others:
         yield from _neighbour(cluster, own.name, other)
@@ -201,9 +200,8 @@ def _order(cluster: Cluster) -> Iterator[CheckResult]:
 def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
     """Yield findings about the place of another mutating webhook in the call order."""
     is_family = other in cluster.kai_mutating or other.name in _NEIGHBOURS
-    hooks = [hook for hook in other.hooks if hook.covers_new_pods]
     if is_family:
-        is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in hooks)
+        is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in other.pod_hooks)
         if sorts_behind(own, other.name) and is_once and not other.matches_on_scheduler_name:
             yield problem(
                 _ORDER,

@@ -10,7 +10,7 @@ import ipaddress
 import os
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -34,7 +34,7 @@ _LATE: Final = 5 / 6
 
 async def serving_findings(
     reader: ApiReader, hooks: Sequence[Webhook], *, is_inside: bool, now: datetime
-) -> AsyncIterator[CheckResult]:
+) -> list[CheckResult]:
     """Check the caBundle and the certificate of every address of kaishare's webhooks.
 
     Args:
@@ -43,6 +43,7 @@ async def serving_findings(
         is_inside: whether doctor runs in the cluster, where pod addresses lead to the pods.
         now: the time, in UTC.
     """
+    findings: list[CheckResult] = []
     by_place: defaultdict[tuple[str, bytes], list[Webhook]] = defaultdict(list)
     for hook in hooks:
         by_place[_place(hook.client_config), hook.client_config.ca_bundle].append(hook)
@@ -50,23 +51,25 @@ async def serving_findings(
         names = listed([hook.name for hook in hooks_there])
         client = hooks_there[0].client_config
         bundle_finding = _bundle_finding(bundle, names, now, is_service=client.service is not None)
-        yield bundle_finding
+        findings.append(bundle_finding)
         addresses, address_finding = await addresses_of(reader, client, place)
         if address_finding is not None:
-            yield address_finding
+            findings.append(address_finding)
         dialled = addresses[:_MOST_DIALLED]
         for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
             if isinstance(served, str):
                 is_here = (
                     client.service is None and _is_loopback(address.host) and _is_loopback(_host(reader))
                 )
-                yield _unreachable(address, served) if is_here else _not_checked(address, served)
+                findings.append(_unreachable(address, served) if is_here else _not_checked(address, served))
             elif client.service is None or is_inside or address.name in names_of(served):
                 usable_bundle = None if bundle_finding.state is State.PROBLEM else bundle
-                yield await _certificate_finding(address, served, usable_bundle, now)
+                findings.append(await _certificate_finding(address, served, usable_bundle, now))
             else:
                 other_names = listed(names_of(served)) or "no name"
-                yield _not_checked(address, f"another server answers, with a certificate for {other_names}")
+                what = f"another server answers, with a certificate for {other_names}"
+                findings.append(_not_checked(address, what))
+    return findings
 
 
 def _place(client: ClientConfig) -> str:

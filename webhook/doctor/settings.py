@@ -55,10 +55,7 @@ UNKNOWN_SETTINGS: Final = RunningSettings()
 
 def webhook_namespace(configuration: WebhookConfiguration | None) -> str:
     """Return the namespace of the Service that the API server calls; without a Service, the default one."""
-    for hook in configuration.hooks if configuration else ():
-        if hook.client_config.service:
-            return hook.client_config.service.namespace
-    return NAMESPACE
+    return (configuration.service_namespace if configuration else "") or NAMESPACE
 
 
 async def read_running_settings(
@@ -116,18 +113,15 @@ def settings_findings(running: RunningSettings) -> Iterator[CheckResult]:
 
 def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> Iterator[str]:
     """Describe each setting that is known of both and differs."""
-    if deployed.policies not in (None, published.policies):
-        yield _difference("--policies", published.policies, deployed.policies)
-    for option, name in OPTIONS.items():
-        values = getattr(published.rules, name), getattr(deployed.rules, name)
-        if name == "default_priority_class" and not published.knows_default_class:
-            continue
-        if name in deployed.known and values[0] != values[1]:
-            yield _difference(option, *values)
-
-
-def _difference(option: str, published: Any, deployed: Any) -> str:
-    return f"{option} is {_text(published)} in the ConfigMap and {_text(deployed)} in the Deployment"
+    values = {"--policies": (published.policies, deployed.policies)} if deployed.policies else {}
+    values |= {
+        option: (getattr(published.rules, name), getattr(deployed.rules, name))
+        for option, name in OPTIONS.items()
+        if name in deployed.known and (name != "default_priority_class" or published.knows_default_class)
+    }
+    for option, (stored, running) in values.items():
+        if stored != running:
+            yield f"{option} is {_text(stored)} in the ConfigMap and {_text(running)} in the Deployment"
 
 
 def _text(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from kube.objects import ObjectMeta
+from kube.objects import FullMeta
 from kube.pod_readiness import PodReadiness
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import MOST_LINES, counted
@@ -17,24 +17,17 @@ _CHECK: Final = "webhook pods"
 _VERSION_LABEL: Final = "app.kubernetes.io/version"
 
 
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
-    deletion_timestamp: str | None = None
-
-
 class WebhookPod(Struct, frozen=True):
     """A pod of the webhook."""
 
-    metadata: _Metadata
+    metadata: FullMeta
     status: PodReadiness = PodReadiness()
 
     @property
     def version(self) -> str:
         """The release in the pod's label; empty if absent."""
-        return (self.metadata.labels or {}).get(_VERSION_LABEL, "")
+        return self.metadata.labels.get(_VERSION_LABEL, "")
 
-
-UNREAD_PODS: Final[ListResult[WebhookPod]] = ListResult()
 
 _pod = msgspec.json.Decoder(WebhookPod)
 
@@ -43,7 +36,7 @@ async def list_webhook_pods(reader: ApiReader, namespace: str) -> ListResult[Web
     """List the webhook's pods in a namespace; a failed request is recorded in the reader."""
     spec = ListSpec(
         resource="pods",
-        path=f"/api/v1/namespaces/{namespace}/pods",
+        namespace=namespace,
         params={"labelSelector": WEBHOOK_LABELS},
         without="the webhook's pods and their release are not known",
     )

@@ -1,135 +1,164 @@
-"""Checks for workloads in another queue than their namespace's.
+"""Checks for workloads and pods whose owners lead to another queue than their namespace's.
 
-KAI uses the queue label of a pod's topmost owner before the pod's own label.
+KAI uses the queue label of a pod's topmost owner before the pod's own label, also of an owner that is not
+namespaced.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from kai import keys
-from kube.objects import ObjectMeta
+from kube.objects import ObjectMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import counted, listed
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
-from webhook.doctor.cluster import Cluster, Namespace
+from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.cluster import Cluster
+from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.labels import Mode
 
 _OWNERS: Final = "owners"
 _GROUPS: Final = "PodGroups"
+_CLUSTER_SCOPED: Final = "cluster-scoped owners"
+_MIRROR_OWNER: Final = ("", "Node")
+"""Group and kind of a mirror pod's owner: the kubelet sets its node as the owner."""
 
-WORKLOAD_KINDS: Final = (
-    ("apps", "v1", "deployments"),
-    ("apps", "v1", "statefulsets"),
-    ("apps", "v1", "replicasets"),
-    ("batch", "v1", "jobs"),
-    ("batch", "v1", "cronjobs"),
-    ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
-    ("kubeflow.org", "v1", "jaxjobs"),
-    ("kubeflow.org", "v1", "notebooks"),
-    ("kubeflow.org", "v1", "pytorchjobs"),
-    ("kubeflow.org", "v1", "tfjobs"),
-    ("kubeflow.org", "v1", "xgboostjobs"),
-    ("kubeflow.org", "v2beta1", "mpijobs"),
-    ("leaderworkerset.x-k8s.io", "v1", "leaderworkersets"),
-    ("ray.io", "v1", "rayclusters"),
-    ("ray.io", "v1", "rayjobs"),
-    ("ray.io", "v1", "rayservices"),
-    ("serving.knative.dev", "v1", "services"),
+WORKLOAD_KINDS: Final = frozenset(
+    {
+        "deployments.apps",
+        "statefulsets.apps",
+        "replicasets.apps",
+        "jobs.batch",
+        "cronjobs.batch",
+        "jobsets.jobset.x-k8s.io",
+        "jaxjobs.kubeflow.org",
+        "mpijobs.kubeflow.org",
+        "notebooks.kubeflow.org",
+        "pytorchjobs.kubeflow.org",
+        "tfjobs.kubeflow.org",
+        "xgboostjobs.kubeflow.org",
+        "leaderworkersets.leaderworkerset.x-k8s.io",
+        "rayclusters.ray.io",
+        "rayjobs.ray.io",
+        "rayservices.ray.io",
+        "services.serving.knative.dev",
+    }
 )
-"""Common kinds for which KAI has a pod grouper: group, version, resource.
+"""Common kinds for which KAI has a pod grouper, by resource and group."""
 
-Kinds that are not served are skipped.
-"""
+_PODS: Final = ListSpec(
+    resource="pods",
+    accept=METADATA_ONLY,
+    is_namespaced=True,
+    without="queue labels and owners of workloads were not checked",
+)
 
-
-class _Owner(Struct, frozen=True):
-    controller: bool | None = None
-
-
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
-    owner_references: list[_Owner] | None = None
-
-
-class _Owning(Struct, frozen=True):
-    metadata: _Metadata
-
-
-Managed = Mapping[str, Namespace]
 Misplaced = tuple[str, str]
 """A namespace, and the description of an object in another queue than the namespace's policy names."""
 
-_owning = msgspec.json.Decoder(_Owning).decode
+
+@dataclass(frozen=True, slots=True)
+class _Suspects:
+    """The objects that lead to another queue, among those that were read."""
+
+    cluster: Cluster
+    misplaced: list[Misplaced] = field(default_factory=list)
+    owned: list[str] = field(default_factory=list)
+    """The objects with an owner that is not namespaced."""
+
+    def read(self, item: bytes, *, resource: str) -> None:
+        """Examine an object of a managed namespace."""
+        metadata = decode_partial_object(item).metadata
+        if metadata.namespace not in self.cluster.managed:
+            return
+        is_pod, title = resource == _PODS.resource, f"{resource.removesuffix('s')} {_name(metadata)}"
+        if not is_pod and not any(owner.controller for owner in metadata.owner_references):
+            # KAI uses the topmost owner.
+            queue = metadata.labels.get(keys.QUEUE_LABEL, "")
+            if _is_misplaced(self.cluster, metadata, queue):
+                self.misplaced.append((metadata.namespace, f"{title} in {queue}"))
+        for owner in metadata.owner_references:
+            is_mirror = is_pod and owner.group_kind == _MIRROR_OWNER
+            if owner.group_kind in CLUSTER_SCOPED_OWNERS and not is_mirror:
+                self.owned.append(f"{title} of {owner.kind} {owner.name}")
+                break
 
 
-async def workload_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
-    """Yield findings about workloads and PodGroups in another queue than their namespace's."""
-    managed = cluster.acting
-    if not managed:
-        return
-    misplaced: list[Misplaced] = []
-    is_known = True
-    for group, version, resource in WORKLOAD_KINDS:
-        spec = ListSpec(
-            resource=resource,
-            group=group,
-            path=f"/apis/{group}/{version}/{resource}",
-            params={"labelSelector": keys.QUEUE_LABEL},
-            accept=METADATA_ONLY,
-            is_namespaced=True,
-            without="queue labels of workloads were not checked",
+async def workload_findings(reader: ApiReader, cluster: Cluster) -> list[CheckResult]:
+    """Return findings about workloads, pods and PodGroups in another queue than their namespace's."""
+    if not cluster.managed:
+        return []
+    suspects = _Suspects(cluster)
+    specs = await _specs(reader)
+    is_known = len(specs) > 1
+    for spec in specs:
+        objects: ListResult[None] = await reader.list(spec, partial(suspects.read, resource=spec.resource))
+        is_known &= objects.extent in (Completeness.WHOLE, Completeness.UNSERVED)
+    findings: list[CheckResult] = []
+    if cluster.acting:
+        problem_text = "labelled with another queue, which KAI uses"
+        findings += _summary(cluster, _OWNERS, "workload", suspects.misplaced, problem_text)
+        if is_known and not findings:
+            what = "no workload of a checked kind is labelled with another queue than its namespace"
+            findings.append(ok(_OWNERS, what))
+        findings += _pod_group_findings(cluster)
+    if suspects.owned:
+        findings.append(
+            warning(
+                _CLUSTER_SCOPED,
+                f"{counted(len(suspects.owned), 'object')} with an owner that is not namespaced; KAI uses"
+                f" that owner's queue label: {listed(suspects.owned)}",
+                "remove the owner reference; running pods keep their queue",
+            )
         )
-        workloads = await reader.list(spec, partial(_misplaced_owner, managed=managed, kind=resource))
-        is_known &= workloads.extent in (Completeness.WHOLE, Completeness.UNSERVED)
-        misplaced += workloads.items
-    for finding in _summary(
-        _OWNERS, "workload", managed, misplaced, "labelled with another queue, which KAI uses"
-    ):
-        yield finding
-    if is_known and not misplaced:
-        yield ok(_OWNERS, "no workload of a checked kind is labelled with another queue than its namespace")
-    groups = [
-        place
-        for group in cluster.pod_groups.items
-        if (place := _misplaced(managed, group.metadata, "", group.spec.queue))
+    elif is_known:
+        what = "no pod and no workload of a checked kind in a managed namespace has one"
+        findings.append(ok(_CLUSTER_SCOPED, what))
+    return findings
+
+
+async def _specs(reader: ApiReader) -> list[ListSpec]:
+    """Return the lists of pods and of the kinds that are served."""
+    served = await reader.served_kinds()
+    preferred = {kind.name: kind for kind in reversed(served) if kind.name in WORKLOAD_KINDS}
+    workloads = [
+        replace(_PODS, resource=kind.resource, group=kind.group, version=kind.version)
+        for kind in preferred.values()
     ]
-    for finding in _summary(_GROUPS, "PodGroup", managed, groups, "in another queue than the namespace's"):
-        yield finding
-    if cluster.pod_groups.extent is Completeness.WHOLE and not groups:
+    return [_PODS, *workloads]
+
+
+def _pod_group_findings(cluster: Cluster) -> Iterator[CheckResult]:
+    misplaced = [
+        (group.metadata.namespace, f"{_name(group.metadata)} in {group.spec.queue}")
+        for group in cluster.pod_groups.items
+        if _is_misplaced(cluster, group.metadata, group.spec.queue)
+    ]
+    yield from _summary(cluster, _GROUPS, "PodGroup", misplaced, "in another queue than the namespace's")
+    if cluster.pod_groups.extent is Completeness.WHOLE and not misplaced:
         yield ok(_GROUPS, "all PodGroups of managed namespaces are in their namespace's queue")
 
 
-def _misplaced_owner(item: bytes, managed: Managed, kind: str) -> Misplaced | None:
-    metadata = _owning(item).metadata
-    if any(owner.controller for owner in metadata.owner_references or ()):
-        return None  # KAI uses the topmost owner
-    queue = (metadata.labels or {}).get(keys.QUEUE_LABEL, "")
-    return _misplaced(managed, metadata, f"{kind.removesuffix('s')} ", queue)
+def _name(metadata: ObjectMeta) -> str:
+    return f"{metadata.namespace}/{metadata.name}"
 
 
-def _misplaced(managed: Managed, metadata: ObjectMeta, kind: str, queue: str) -> Misplaced | None:
-    """Describe an object whose queue differs from its namespace's policy; None for any other object."""
-    namespace = managed.get(metadata.namespace)
-    expected = namespace.policy.queue if namespace and namespace.policy else None
-    if not expected or queue in ("", expected):
-        return None
-    return metadata.namespace, f"{kind}{metadata.namespace}/{metadata.name} in {queue}"
+def _is_misplaced(cluster: Cluster, metadata: ObjectMeta, queue: str) -> bool:
+    """Whether an object has another queue than the policy that changes the pods of its namespace."""
+    policy = cluster.acting.get(metadata.namespace)
+    return policy is not None and bool(policy.queue) and queue not in ("", policy.queue)
 
 
 def _summary(
-    check: str, kind: str, managed: Managed, misplaced: Iterable[Misplaced], problem_text: str
+    cluster: Cluster, check: str, kind: str, misplaced: Iterable[Misplaced], problem_text: str
 ) -> Iterator[CheckResult]:
     """Yield one problem for objects in namespaces with mode enforce, and one warning for the others."""
     by_mode: defaultdict[bool, list[str]] = defaultdict(list)
     for namespace, name in misplaced:
-        policy = managed[namespace].policy
-        by_mode[policy is not None and policy.mode is Mode.ENFORCE].append(name)
+        by_mode[cluster.managed[namespace].mode is Mode.ENFORCE].append(name)
     for is_enforced, names in sorted(by_mode.items(), reverse=True):
         make = problem if is_enforced else warning
         where = " in namespaces with mode enforce" if is_enforced else ""

@@ -29,7 +29,6 @@ MOST_NAMED: Final = 100
 """Number of namespaces that are read by name; more are listed in one request."""
 
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
-_NOT_FOUND: Final = 404
 _UNREADABLE: Final = (ApiError, Unreachable, AccessError, *MALFORMED)
 """The errors of a list that has a note instead."""
 
@@ -153,7 +152,7 @@ async def _named_namespaces(
         try:
             _, namespaces[name] = decode_metadata(await client.get(f"{PATH}/{name}", accept=ONE))
         except ApiError as error:
-            if error.status == _NOT_FOUND:
+            if error.is_not_found:
                 if name in created:
                     continue
                 raise PoliciesError(does_not_exist(name)) from None

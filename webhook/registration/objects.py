@@ -167,14 +167,20 @@ class WebhookConfiguration(Struct, frozen=True):
         return self.webhooks or []
 
     @property
-    def covers_new_pods(self) -> bool:
-        """Whether the API server calls one of the webhooks for the creation of pods."""
-        return any(hook.covers_new_pods for hook in self.hooks)
+    def service_namespace(self) -> str:
+        """The namespace of the Service that the API server calls; empty without a Service."""
+        services = (hook.client_config.service for hook in self.hooks)
+        return next((service.namespace for service in services if service), "")
+
+    @property
+    def pod_hooks(self) -> list[Webhook]:
+        """The webhooks that the API server calls for the creation of pods."""
+        return [hook for hook in self.hooks if hook.covers_new_pods]
 
     @property
     def matches_on_scheduler_name(self) -> bool:
         """Whether one of the webhooks for new pods matches on the scheduler's name."""
-        return any(hook.covers_new_pods and hook.matches_on_scheduler_name for hook in self.hooks)
+        return any(hook.matches_on_scheduler_name for hook in self.pod_hooks)
 
 
 read_configuration = msgspec.json.Decoder(WebhookConfiguration).decode

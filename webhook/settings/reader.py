@@ -1,7 +1,5 @@
 """Reads the published settings of a cluster's webhook with the caller's rights."""
 
-from typing import Final
-
 import msgspec
 from msgspec import Struct
 
@@ -10,8 +8,6 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.text import MALFORMED, one_line
 from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, SettingsError, decode_settings
-
-_NOT_FOUND: Final = 404
 
 
 class _ConfigMap(Struct):
@@ -39,7 +35,7 @@ async def read_settings(client: KubeClient, namespace: str = NAMESPACE) -> Publi
         if text is not None:
             return decode_settings(text)
     except ApiError as error:
-        reason = "it does not exist" if error.status == _NOT_FOUND else one_line(str(error))
+        reason = "it does not exist" if error.is_not_found else one_line(str(error))
         if error.is_forbidden:
             reason = "you may not get it"
     except (Unreachable, AccessError, SettingsError, *MALFORMED) as error:

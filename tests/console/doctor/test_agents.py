@@ -8,12 +8,13 @@ import pytest
 
 from console.agents import AgentPod, AgentReading
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
-from console.doctor.nodes import GpuNode, _gpu_node, node_findings
+from console.doctor.nodes import node_findings
 from gpuagent.api_types import AgentResponse, ApiProblem
 from gpuagent.top.client import Received
 from service.check_results import State
 from service.text import MOST_LINES
 from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.nodes import PRESENT_LABEL, ClusterNode, read_node
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -59,7 +60,7 @@ def test_a_node_has_gpus_by_any_resource_of_nvidias_device_plugin(
 ) -> None:
     """Time slicing and `renameByDefault` of the device plugin give a GPU another name."""
     node = {"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8", resource: amount}}}
-    assert (_gpu_node(json.dumps(node).encode()) is not None) is has_gpus
+    assert read_node(json.dumps(node).encode(), None).has_gpus is has_gpus
 
 
 def test_an_agent_that_is_terminating_is_not_called_ready() -> None:
@@ -137,12 +138,13 @@ def test_nodes_that_could_not_be_listed_give_no_finding() -> None:
 
 
 def test_nodes_without_gpus() -> None:
-    (finding,) = node_findings(ListResult((), Completeness.WHOLE), frozenset())
+    without = ClusterNode(name="n0", has_gpus=False)
+    (finding,) = node_findings(ListResult((without,), Completeness.WHOLE), frozenset())
     assert finding.state is State.UNKNOWN
 
 
 def test_without_the_label_of_its_memory_kai_takes_a_gpu_for_100_mib() -> None:
-    node = GpuNode(name="n0", is_labelled=True, has_memory_label=False)
+    node = ClusterNode(name="n0", labels={PRESENT_LABEL: "true"})
     (memory,) = node_findings(ListResult((node,), Completeness.WHOLE), None)
     assert memory.what == (
         "1 node with GPUs lacks the label nvidia.com/gpu.memory: n0;"
@@ -151,7 +153,7 @@ def test_without_the_label_of_its_memory_kai_takes_a_gpu_for_100_mib() -> None:
 
 
 def test_a_node_without_an_agent_and_with_both_labels() -> None:
-    node = GpuNode(name="n0", is_labelled=True, has_memory_label=True)
+    node = ClusterNode(name="n0", labels={PRESENT_LABEL: "true", "nvidia.com/gpu.memory": "23028"})
     labels, coverage = node_findings(ListResult((node,), Completeness.WHOLE), frozenset())
     assert labels.what == "1 node with GPUs has both labels"
     assert coverage.what == "1 node with GPUs has no agent: n0; the usage of their GPUs is unknown"

@@ -1,7 +1,7 @@
 """`kaishare doctor --wait`: repeated rounds, their end and their report."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -28,9 +28,8 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
         remaining = list(results)
         pauses: list[int] = []
 
-        async def examine(_access: Access, _settings: DoctorSettings) -> AsyncIterator[CheckResult]:
-            for finding in remaining.pop(0) if len(remaining) > 1 else remaining[0]:
-                yield finding
+        async def examine(_access: Access, _settings: DoctorSettings) -> list[CheckResult]:
+            return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
         async def sleep(_seconds: float) -> None:
             pauses.append(len(remaining))

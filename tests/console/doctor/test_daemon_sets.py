@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.doctor.daemon_sets import AgentDaemonSet, Taint
-from console.doctor.nodes import GpuNode, node_findings
+from console.doctor.daemon_sets import AgentDaemonSet
+from console.doctor.nodes import node_findings
 from service.check_results import State
 from service.text import MOST_LINES
 from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.nodes import PRESENT_LABEL, ClusterNode, Taint
 
 
 def daemon_set(desired: int = 0, **spec: Any) -> AgentDaemonSet:
@@ -65,10 +66,8 @@ def test_a_daemon_set_needs_selection_and_tolerations(
 
 
 def test_nodes_with_the_same_reason_share_a_line() -> None:
-    nodes = [
-        GpuNode(name=f"n{number}", is_labelled=True, has_memory_label=True, taints=(GPU,))
-        for number in range(3)
-    ]
+    labels = {PRESENT_LABEL: "true", "nvidia.com/gpu.memory": "23028"}
+    nodes = [ClusterNode(name=f"n{number}", labels=labels, taints=(GPU,)) for number in range(3)]
     sets = [daemon_set(1)]
     _, finding = node_findings(ListResult(tuple(nodes), Completeness.WHOLE), {"n0"}, sets)
     assert finding.state is State.PROBLEM
@@ -77,7 +76,7 @@ def test_nodes_with_the_same_reason_share_a_line() -> None:
         f" 1 pod, and not there: {UNTOLERATED[0]}"
     )
     many = [
-        GpuNode(name=f"n{n}", is_labelled=True, has_memory_label=True, taints=(Taint(key=f"k{n}", effect="NoSchedule"),))
+        ClusterNode(name=f"n{n}", labels=labels, taints=(Taint(key=f"k{n}", effect="NoSchedule"),))
         for n in range(500)
     ]  # fmt: skip
     _, *findings = node_findings(ListResult(tuple(many), Completeness.WHOLE), frozenset(), sets)

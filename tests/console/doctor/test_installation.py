@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from console.doctor.installation import OLDEST_KUBERNETES, _release, _rights, managed_findings
-from kube.check import kubernetes_release
+from console.doctor.installation import OLDEST_KUBERNETES, managed_findings, release_finding, right_finding
+from kube.check import reach
 from kube.client import KubeClient
 from service.check_results import CheckResult, State
 from tests.support.cluster_facts import but, mutating, namespace, queue, result_lines, running, whole
@@ -57,10 +57,11 @@ def test_the_oldest_release_is_that_of_the_chart() -> None:
     ],
 )
 async def test_the_release_of_the_api_server(version: str, state: State, words: str) -> None:
-    finding = await _release(client(version))
+    _, release = await reach(client(version), without="")
+    finding = release_finding(release)
     assert (finding.state, finding.check) == (state, "API server")
     assert finding.what.startswith(words)
-    assert (await kubernetes_release(client(version)) is None) is (state is State.UNKNOWN)
+    assert (release is None) is (state is State.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ async def test_the_release_of_the_api_server(version: str, state: State, words: 
     ],
 )
 async def test_the_right_to_create_webhook_configurations(answer: str, state: State, words: str) -> None:
-    finding = await _rights(client(answer))
+    finding = await right_finding(client(answer))
     assert (finding.state, finding.check) == (state, "rights")
     assert words in finding.what
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuagent.doctor.kai import kai_findings
-from kai.installation import KaiContainer, KaiPod, KaiSpec
+from gpuagent.doctor.kai import sharing_finding, version_finding
+from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
 from kai.version import Version
 from service.check_results import State
 
@@ -11,19 +11,23 @@ VERSION, SHARING = "KAI's version", "KAI's GPU sharing"
 PREFIX = "example.invalid/kai-scheduler"
 
 
-def pod(image: str | None, *args: str, command: list[str] | None = None) -> KaiPod:
-    return KaiPod(spec=KaiSpec(containers=[KaiContainer(image=image, args=list(args), command=command)]))
+def pod(image: str | None, *args: str, command: list[str] | None = None) -> ProgramPod:
+    return ProgramPod(
+        spec=ProgramSpec(containers=[ProgramContainer(image=image, args=list(args), command=command)])
+    )
 
 
-def results(*pods: KaiPod, configured: str = "") -> dict[str, tuple[State, str]]:
-    findings = kai_findings(list(pods), configured=Version.parse(configured) if configured else None)
+def results(*pods: ProgramPod, configured: str = "") -> dict[str, tuple[State, str]]:
+    installed = Installation.seen_in(pods)
+    version = version_finding(installed, Version.parse(configured) if configured else None)
+    findings = (version, sharing_finding(installed))
     return {finding.check: (finding.state, finding.what) for finding in findings}
 
 
 ON = "--gpu-sharing-enabled=true"
 
 
-def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
+def admission(*args: str, tag: str = "v0.13.4") -> ProgramPod:
     return pod(f"{PREFIX}/admission:{tag}", "--scheduler-name", "kai-scheduler", *args)
 
 
@@ -37,14 +41,14 @@ def admission(*args: str, tag: str = "v0.13.4") -> KaiPod:
         ((admission(),), "0.9.8", State.PROBLEM, "v0.13.4, but --kai-version is v0.9.8"),
         ((pod(f"{PREFIX}/binder:v0.7.11"),), "", State.PROBLEM, "v0.7.11, which counts GPU memory in units of 10^6"),
         ((pod(f"{PREFIX}/binder:v0.7.11"),), "0.7.11", State.OK, "v0.7.11"),
-        ((admission(), pod(f"{PREFIX}/binder:v0.9.8")), "", State.PROBLEM, "v0.9.8 and v0.13.4 at the same time"),
+        ((admission(), pod(f"{PREFIX}/binder:v0.9.8")), "", State.PROBLEM, "v0.9.8 and v0.13.4 are installed together"),
         ((admission(tag="latest"),), "", State.UNKNOWN, f"version not found in image tags: {PREFIX}/admission:latest"),
-        ((pod("prometheus:v3.1.0"),), "", State.UNKNOWN, "no KAI pod in the namespace"),
-        ((pod(None), pod("admission"), KaiPod(spec=KaiSpec())), "", State.UNKNOWN, "no KAI pod in the namespace"),
-        ((), "", State.UNKNOWN, "no KAI pod in the namespace kai-scheduler"),
+        ((pod("prometheus:v3.1.0"),), "", State.UNKNOWN, "no KAI pods found in namespace kai-scheduler"),
+        ((pod(None), pod("admission"), ProgramPod(spec=ProgramSpec())), "", State.UNKNOWN, "no KAI pods found in namespace kai-scheduler"),
+        ((), "", State.UNKNOWN, "no KAI pods found in namespace kai-scheduler"),
     ],
 )  # fmt: skip
-def test_the_version(pods: tuple[KaiPod, ...], configured: str, state: State, what: str) -> None:
+def test_the_version(pods: tuple[ProgramPod, ...], configured: str, state: State, what: str) -> None:
     result = results(*pods, configured=configured)[VERSION]
     assert result[0] is state
     assert result[1].startswith(what)
@@ -53,20 +57,20 @@ def test_the_version(pods: tuple[KaiPod, ...], configured: str, state: State, wh
 @pytest.mark.parametrize(
     ("pods", "state", "what"),
     [
-        ((admission(ON),), State.OK, "on, without enforcement: no argument of KAI enables it"),
-        ((admission("--gpu-sharing-enabled"),), State.OK, "on, without enforcement"),
-        ((admission(ON, "--hami-core-enabled=true"),), State.OK, "on, with limits that HAMi-core enforces"),
-        ((admission(ON, "--hami-core-enabled=false"),), State.OK, "on, without enforcement"),
+        ((admission(ON),), State.OK, "on, without memory limits (NonMemoryEnforced)"),
+        ((admission("--gpu-sharing-enabled"),), State.OK, "on, without memory limits"),
+        ((admission(ON, "--hami-core-enabled=true"),), State.OK, "on, with limits enforced by HAMi-core (HamiCore)"),
+        ((admission(ON, "--hami-core-enabled=false"),), State.OK, "on, without memory limits"),
         ((admission(),), State.PROBLEM, "off: KAI refuses every pod with a share"),
         ((admission("--gpu-sharing-enabled=false"),), State.PROBLEM, "off"),
-        ((pod(f"{PREFIX}/binder:v0.7.11", ON),), State.OK, "on, without enforcement"),
-        ((pod(f"{PREFIX}/binder:v0.7.11", command=["/workspace/app", ON]),), State.OK, "on, without enforcement"),
+        ((pod(f"{PREFIX}/binder:v0.7.11", ON),), State.OK, "on, without memory limits"),
+        ((pod(f"{PREFIX}/binder:v0.7.11", command=["/workspace/app", ON]),), State.OK, "on, without memory limits"),
         ((admission(), pod(f"{PREFIX}/binder:v0.13.4", ON)), State.PROBLEM, "off"),
-        ((pod(f"{PREFIX}/scheduler:v0.13.4"),), State.UNKNOWN, "no pod of KAI's admission in the namespace"),
-        ((), State.UNKNOWN, "no pod of KAI's admission in the namespace"),
+        ((pod(f"{PREFIX}/scheduler:v0.13.4"),), State.UNKNOWN, "no pod of KAI's admission found in kai-scheduler"),
+        ((), State.UNKNOWN, "no pod of KAI's admission found in kai-scheduler"),
     ],
 )  # fmt: skip
-def test_the_sharing_mode(pods: tuple[KaiPod, ...], state: State, what: str) -> None:
+def test_the_sharing_mode(pods: tuple[ProgramPod, ...], state: State, what: str) -> None:
     result = results(*pods)[SHARING]
     assert result[0] is state
     assert result[1].startswith(what)

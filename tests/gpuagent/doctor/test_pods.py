@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.doctor.pods import pod_findings
 from gpuagent.doctor.probe import Observation
+from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
@@ -38,7 +39,8 @@ def check_results(
     known: Inventory, origins: dict[int, Origin] | None = None, reading: GpuReading = GPUS
 ) -> list[CheckResult]:
     look = Observation(reading=reading, origins=origins or {})
-    return list(pod_findings(known, look, node=NODE, source="the cluster", kai_version=None))
+    settings = DoctorSettings(node=NODE, reservation_namespace="kai-resource-reservation")
+    return list(pod_findings(known, look, settings, source="the cluster"))
 
 
 def test_a_node_in_order() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.doctor.cluster import ApiQuestion, cluster_findings, own_runtime_class
+from gpuagent.doctor.cluster import cluster_findings, own_runtime_class
 from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, right_findings
+from gpuagent.doctor.settings import DoctorSettings
 from kube.access import InCluster
 from kube.client import KubeClient
 from service.check_results import CheckResult, State
@@ -104,7 +105,7 @@ def cluster(server: ApiServer) -> Cluster:
 async def rights(client: KubeClient, *, config_maps: bool = False) -> dict[str, CheckResult]:
     return {
         finding.check.removeprefix("right to "): finding
-        async for finding in right_findings(client, reads_config_maps=config_maps)
+        for finding in await right_findings(client, reads_config_maps=config_maps)
     }
 
 
@@ -159,21 +160,13 @@ def test_the_table_of_rights_is_the_contracts() -> None:
     assert [str(right) for right in RIGHTS if not right.is_needed] + [str(CONFIG_MAPS)] == OPTIONAL
 
 
-def question(**more: Any) -> ApiQuestion:
-    return ApiQuestion(
-        **{
-            "node": NODE,
-            "reservation_namespace": "kai-resource-reservation",
-            "reads_config_maps": False,
-            "kai_version": None,
-            **more,
-        }
-    )
+def settings(**more: Any) -> DoctorSettings:
+    return DoctorSettings(**{"node": NODE, "reservation_namespace": "kai-resource-reservation", **more})
 
 
 async def everything(server: ApiServer, account: Path, **more: Any) -> list[CheckResult]:
     access = InCluster(folder=account, environment=server.environment)
-    return [finding async for finding in cluster_findings(access, question(**more), Observation())]
+    return await cluster_findings(access, settings(**more), Observation())
 
 
 async def test_a_cluster_in_order(cluster: Cluster, server: ApiServer, account: Path) -> None:
@@ -226,7 +219,7 @@ async def test_an_object_that_cannot_be_used_is_named(
 async def test_a_server_that_is_gone_is_a_problem(server: ApiServer, account: Path) -> None:
     access = InCluster(folder=account, environment=server.environment)
     await server.stop()
-    findings = [finding async for finding in cluster_findings(access, question(), Observation())]
+    findings = await cluster_findings(access, settings(), Observation())
     assert [(f.check, f.state) for f in findings] == [("API server", State.PROBLEM)]
     assert "Connection refused" in findings[0].what
 

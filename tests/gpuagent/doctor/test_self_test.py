@@ -114,7 +114,11 @@ def test_the_emptiest_gpu_is_taken_and_only_if_it_has_room(tmp_path: Path) -> No
 
 def test_mig_and_no_gpu_are_not_tried() -> None:
     split = gpu(mig=True, instances=(MigInstance(uuid="MIG-1", total_bytes=GIB, processes=()),))
-    for look in (Observation(), Observation(is_hung=True), Observation(reading=GpuReading(gpus=(split,)))):
+    for look in (
+        Observation(),
+        Observation(reading=GpuReading(gpus=(), is_hanging=True)),
+        Observation(reading=GpuReading(gpus=(split,))),
+    ):
         result = self_test_result(look, Observation, HERE, program=("must-not-start",))
         assert result.state is State.UNKNOWN
         assert "not checked" in result.what
@@ -139,7 +143,10 @@ def test_a_process_without_gpu_memory(script: str, text: str, monkeypatch: pytes
 
 
 def test_a_driver_that_hangs_or_forgets_meanwhile(tmp_path: Path) -> None:
-    assert tried(tmp_path, lambda: Observation(is_hung=True)).state is State.PROBLEM
+    assert (
+        tried(tmp_path, lambda: Observation(reading=GpuReading(gpus=(), is_hanging=True))).state
+        is State.PROBLEM
+    )
     assert tried(tmp_path, Observation).state is State.UNKNOWN
 
 

@@ -20,5 +20,5 @@ from webhook.doctor.dry_run import dry_run_findings
 async def test_without_a_policy_no_pod_is_created(
     client: KubeClient, namespaces: ListResult[Namespace], why: str
 ) -> None:
-    (finding,) = [finding async for finding in dry_run_findings(client, but(namespaces=namespaces))]
+    (finding,) = await dry_run_findings(client, but(namespaces=namespaces))
     assert (finding.state, finding.what) == (State.UNKNOWN, why)

@@ -1,6 +1,5 @@
 """Workloads and owners that lead to another queue, and LimitRanges that add whole GPUs, in the API server's lists."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,10 +10,8 @@ from tests.support.api_server import ApiServer, refuses
 from tests.support.cluster_facts import WELL
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.limit_ranges import limit_range_findings
-from webhook.doctor.owners import owner_findings
 from webhook.doctor.workloads import WORKLOAD_KINDS, workload_findings
 
-KINDS = (("apps", "v1", "deployments"), ("example.com", "v1", "unserved"))
 PODS, DEPLOYMENTS, LIMITS = "/api/v1/pods", "/apis/apps/v1/deployments", "/api/v1/limitranges"
 
 
@@ -31,15 +28,31 @@ def limit_range(namespace: str = "vision", **limits: Any) -> dict[str, Any]:
     }
 
 
+def discovery(*kinds: str, version: str = "v1") -> dict[str, Any]:
+    """Return the API server's answer about the kinds that it serves."""
+    groups = []
+    for kind in kinds:
+        resource, _, group = kind.partition(".")
+        served = {
+            "resource": resource,
+            "scope": "Namespaced",
+            "responseKind": {"group": group, "kind": "Any"},
+        }
+        versions = [{"version": version, "resources": [served]}]
+        groups.append({"metadata": {"name": group}, "versions": versions})
+    return {"kind": "APIGroupDiscoveryList", "items": groups}
+
+
 def serve(server: ApiServer, **items: dict[str, Any]) -> None:
     server.path = ""
+    server.named["/apis"] = discovery("deployments.apps")
     for path in (PODS, DEPLOYMENTS, LIMITS):
         selected = [item for name, item in items.items() if path.endswith(name)]
         server.named[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": selected}
 
 
-async def states_and_messages(findings: AsyncIterator[CheckResult]) -> list[tuple[State, str]]:
-    return [(finding.state, finding.what) async for finding in findings]
+def states_and_messages(findings: list[CheckResult], check: str = "") -> list[tuple[State, str]]:
+    return [(finding.state, finding.what) for finding in findings if check in ("", finding.check)]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +72,8 @@ async def test_owners_without_a_namespace_are_named(
     server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
 ) -> None:
     serve(server, **items)
-    ((state, what),) = await states_and_messages(owner_findings(ApiReader(client), WELL, KINDS))
+    findings = await workload_findings(ApiReader(client), WELL)
+    ((state, what),) = states_and_messages(findings, "cluster-scoped owners")
     assert state is (State.WARNING if named else State.OK)
     assert named in what
 
@@ -78,7 +92,7 @@ async def test_limit_ranges_that_add_whole_gpus_are_named(
     server: ApiServer, client: KubeClient, items: dict[str, Any], named: str
 ) -> None:
     serve(server, **items)
-    ((state, what),) = await states_and_messages(limit_range_findings(ApiReader(client), WELL))
+    ((state, what),) = states_and_messages(await limit_range_findings(ApiReader(client), WELL))
     assert state is (State.WARNING if named else State.OK)
     assert named in what
 
@@ -91,12 +105,17 @@ async def test_workloads_of_kubeflow_are_checked_and_no_other_is_called_right(
     server: ApiServer, client: KubeClient, kind: str, state: State
 ) -> None:
     job = {"metadata": {"name": "job", "namespace": "vision", "labels": {"kai.scheduler/queue": "elsewhere"}}}
+    kinds = (*WORKLOAD_KINDS, "somekinds.kubeflow.org")
     server.path = ""
-    for group, version, resource in (*WORKLOAD_KINDS, ("kubeflow.org", "v1", "somekinds")):
+    server.named["/apis"] = discovery(*kinds, version="v7")
+    server.named[PODS] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}
+    for resource, _, group in (each.partition(".") for each in kinds):
         items = [job] if resource == kind else []
         listed = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
-        server.named[f"/apis/{group}/{version}/{resource}"] = listed
-    finding = (await states_and_messages(workload_findings(ApiReader(client), WELL)))[0]
+        server.named[f"/apis/{group}/v7/{resource}"] = listed
+    finding = states_and_messages(await workload_findings(ApiReader(client), WELL))[0]
+    lists = server.requests[1:]
+    assert len(lists) == len({request.path for request in lists}) == len(WORKLOAD_KINDS) + 1
     if state is State.OK:
         assert finding == (
             state, "no workload of a checked kind is labelled with another queue than its namespace"
@@ -107,8 +126,20 @@ async def test_workloads_of_kubeflow_are_checked_and_no_other_is_called_right(
 
 
 async def test_the_state_without_permission_to_list_is_unknown(server: ApiServer, client: KubeClient) -> None:
-    server.always = refuses(403, "Forbidden")
+    serve(server)
+    server.refusals = {path: refuses(403, "Forbidden") for path in (PODS, DEPLOYMENTS, LIMITS)}
     reader = ApiReader(client)
-    assert await states_and_messages(limit_range_findings(reader, WELL)) == []
-    assert await states_and_messages(owner_findings(reader, WELL, KINDS)) == []
+    assert await limit_range_findings(reader, WELL) == []
+    assert {finding.check for finding in await workload_findings(reader, WELL)} == {"PodGroups"}
     assert [finding.state for finding in reader.missing] == [State.UNKNOWN, State.UNKNOWN]
+
+
+async def test_workloads_are_not_called_right_if_their_kinds_are_unknown(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve(server)
+    server.refusals = {"/apis": refuses(503, "ServiceUnavailable")}
+    reader = ApiReader(client)
+    assert {finding.check for finding in await workload_findings(reader, WELL)} == {"PodGroups"}
+    (missing,) = reader.missing
+    assert (missing.state, missing.check) == (State.UNKNOWN, "API server")

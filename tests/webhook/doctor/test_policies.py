@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from kai.installation import Installation
+from kube.client import KubeClient
 from service.check_results import State
+from tests.support.api_server import ApiServer, refuses, says
 from tests.support.cluster_facts import (
     KAI_CONDITION,
     SERVICE,
@@ -25,9 +27,9 @@ from tests.support.cluster_facts import (
     whole,
 )
 from tests.support.pods import folder_from
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ApiReader, Completeness, ListResult
 from webhook.doctor.cluster import Cluster, Namespace, Queue
-from webhook.doctor.kai import kai_findings, runtime_class_finding, runtime_classes
+from webhook.doctor.kai import kai_findings, runtime_class_findings, runtime_classes
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import queue_findings
 from webhook.registration.configurations import mutating_configuration
@@ -38,10 +40,10 @@ DEPARTMENT = queue("department", "")
 
 
 def test_a_healthy_cluster_has_no_problem() -> None:
-    for findings in (namespace_findings(WELL), queue_findings(WELL, ""), kai_findings(WELL)):
+    for findings in (namespace_findings(WELL), queue_findings(WELL), kai_findings(WELL)):
         assert result_lines(findings) == []
     assert result_lines(
-        [*namespace_findings(WELL), *queue_findings(WELL, ""), *kai_findings(WELL)], State.OK
+        [*namespace_findings(WELL), *queue_findings(WELL), *kai_findings(WELL)], State.OK
     ) == [
         "ok: managed namespaces: 1: vision",
         "ok: policies: all labels are valid",
@@ -163,14 +165,15 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
     ],
 )  # fmt: skip
 def test_queues_that_kai_cannot_use_are_reported(cluster: Cluster, expected: str) -> None:
-    lines = result_lines(queue_findings(cluster, ""))
+    lines = result_lines(queue_findings(cluster))
     assert bool(lines) is bool(expected), lines
     assert "".join(lines[:1]).startswith(expected)
 
 
-@pytest.mark.parametrize("served", ["", "v1"])
-def test_the_state_of_queues_that_are_not_served_is_unknown(served: str) -> None:
-    (result,) = queue_findings(but(queues=ListResult(extent=Completeness.UNSERVED)), served)
+@pytest.mark.parametrize("served", [frozenset(), frozenset({"v1"})])
+def test_the_state_of_queues_that_are_not_served_is_unknown(served: frozenset[str]) -> None:
+    cluster = but(queues=ListResult(extent=Completeness.UNSERVED), other_queue_versions=served)
+    (result,) = queue_findings(cluster)
     assert result.state is State.UNKNOWN
     assert ("v1" in result.what) is bool(served)
 
@@ -224,7 +227,7 @@ def test_the_effect_of_a_queue_without_a_parent_depends_on_the_release(
     tag: str, expected: str | None
 ) -> None:
     cluster = but(queues=whole(queue("team-a", "")), installation=installed(tag=tag))
-    lines = result_lines(queue_findings(cluster, ""))
+    lines = result_lines(queue_findings(cluster))
     assert lines == (
         [f'problem: queues: "team-a" (for vision) has no parent: {expected}'] if expected else []
     )
@@ -268,11 +271,14 @@ def test_kais_queue_label_selector_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_there", "state"),
-    [(True, State.OK), (False, State.PROBLEM), (Completeness.UNREAD, State.UNKNOWN)],
+    ("status", "state"), [(200, State.OK), (404, State.PROBLEM), (403, State.UNKNOWN), (500, State.UNKNOWN)]
 )
-def test_the_runtime_class_must_exist(is_there: bool | Completeness, state: State) -> None:
-    assert runtime_class_finding("nvidia", "pods with a share", is_there).state is state
+async def test_the_runtime_class_must_exist(
+    server: ApiServer, client: KubeClient, status: int, state: State
+) -> None:
+    server.always = says("{}", status=status) if status == 200 else refuses(status, "Refused")
+    (finding,) = await runtime_class_findings(ApiReader(client), {"nvidia": "pods with a share"})
+    assert finding.state is state
 
 
 def test_recorded_queues_are_read() -> None:
@@ -292,7 +298,7 @@ def test_recorded_queues_are_read() -> None:
             )
         ),
     )
-    problems = result_lines(queue_findings(cluster, ""))
+    problems = result_lines(queue_findings(cluster))
     assert [line.partition('"')[2].partition('"')[0] for line in problems] == [
         "default-parent-queue",
         "department-1",

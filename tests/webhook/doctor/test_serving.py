@@ -44,7 +44,7 @@ async def served(
 async def results_of(url: str, bundle: bytes, **options: Any) -> dict[str, CheckResult]:
     hook = Webhook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
     settings = {"is_inside": False, "now": NOW, **options}
-    return {result.check: result async for result in serving_findings(HERE, [hook], **settings)}
+    return {result.check: result for result in await serving_findings(HERE, [hook], **settings)}
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 
-from service.check_results import CheckResult, ok, problem, unknown
-from service.text import MOST_LINES, counted, listed, quoted
+from service.check_results import CheckResult, limited, ok, unknown
+from service.text import counted, listed, quoted
 from webhook.doctor.accounting.node_sums import compare_nodes
 from webhook.doctor.accounting.queue_limits import compare_limits
 from webhook.doctor.accounting.queue_status import compare_status
 from webhook.doctor.accounting.reading import CHECK, Difference, Key, Reading, SumComparison
-from webhook.doctor.accounting.single_pods import deleted_pods, subgroup_finding, unknown_subgroups
-
-_SUBGROUP = "subgroup"
+from webhook.doctor.accounting.single_pods import deleted_pods, unknown_subgroups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +32,7 @@ def evaluate(reading: Reading) -> EvaluatedReading:
     nodes = compare_nodes(reading)
     differences = (
         *status.differences,
-        *compare_limits(reading).differences,
+        *compare_limits(reading),
         *nodes.differences,
         *unknown_subgroups(reading),
     )
@@ -50,18 +47,12 @@ def persistent_findings(first: EvaluatedReading, last: EvaluatedReading) -> Iter
         first: the first reading.
         last: a reading some seconds later, or the first one again if it has no difference.
     """
-    persistent = [
-        difference
+    findings = [
+        difference.finding
         for key, difference in last.differences.items()
         if difference.persists_since(first.differences.get(key))
     ]
-    findings = [difference.finding for difference in persistent if difference.key[0] != _SUBGROUP]
-    subgroups = [difference.finding.what for difference in persistent if difference.key[0] == _SUBGROUP]
-    if subgroups:
-        findings.append(subgroup_finding(subgroups))
-    yield from islice(findings, MOST_LINES)
-    if len(findings) > MOST_LINES:
-        yield problem(CHECK, f"and {counted(len(findings) - MOST_LINES, 'more difference')}")
+    yield from limited(findings, "more difference")
     deleted = list(deleted_pods(last.reading))
     yield from deleted
     yield from _unknown(last)
@@ -71,7 +62,7 @@ def persistent_findings(first: EvaluatedReading, last: EvaluatedReading) -> Iter
             "KAI has written no figures: the requests of pods were compared with limits and nodes only",
             "run KAI with its podgroupcontroller and queuecontroller",
         )
-    changing = len(last.differences) - len(persistent)
+    changing = len(last.differences) - len(findings)
     if changing:
         yield unknown(
             CHECK,

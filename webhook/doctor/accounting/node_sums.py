@@ -1,6 +1,7 @@
 """Adds up the requests of pods by node and by shared GPU."""
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 from service.check_results import problem
 from service.text import one_line
@@ -19,6 +20,23 @@ from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
 _GPU = 1 + TOLERANCE
 
 
+@dataclass(slots=True)
+class _SharedGpu:
+    """The shares of one GPU.
+
+    They are in the units of memory that KAI's scheduler compares (`gpu_sharing_node_info.go`), so that eight
+    shares of 0.125 are one GPU, although each counts as 0.13 in its queue.
+    """
+
+    total: float = 0.0
+    pods: list[GpuRequest] = field(default_factory=list)
+
+    def add(self, pod: GpuRequest, part: float) -> None:
+        """Add a pod with its part of the GPU."""
+        self.total += part
+        self.pods.append(pod)
+
+
 def compare_nodes(reading: Reading) -> SumComparison:
     """Compare the requests of all pods on each node with its GPUs, and the shares of each GPU with one GPU.
 
@@ -27,7 +45,7 @@ def compare_nodes(reading: Reading) -> SumComparison:
     """
     result = SumComparison()
     sums: defaultdict[str, float] = defaultdict(float)
-    shares: defaultdict[tuple[str, str], float] = defaultdict(float)
+    shared: defaultdict[tuple[str, str], _SharedGpu] = defaultdict(_SharedGpu)
     pods: defaultdict[str, list[GpuRequest]] = defaultdict(list)
     unknown: defaultdict[str, list[str]] = defaultdict(list)
     for pod in reading.pods.items:
@@ -39,7 +57,7 @@ def compare_nodes(reading: Reading) -> SumComparison:
         elif pod.share:
             sums[pod.node] += part * pod.share.devices
             for group in pod.gpu_groups:
-                shares[pod.node, group] += part
+                shared[pod.node, group].add(pod, part)
     for node in reading.nodes.items:
         total = sums[node.name]
         if node.gpus and total > node.gpus + TOLERANCE:
@@ -60,34 +78,17 @@ def compare_nodes(reading: Reading) -> SumComparison:
             result.unknown[node.name] = [f"{pod.name} (the node reports no GPU)" for pod in pods[node.name]]
         elif node.gpus:
             result.compared.append(node.name)
-    result.differences += _shared_gpus(shares, pods)
-    return result
-
-
-def _shared_gpus(shares: dict[tuple[str, str], float], pods: dict[str, list[GpuRequest]]) -> list[Difference]:
-    """Return the GPUs whose shares add up to more than one GPU.
-
-    The shares are in the units of memory that KAI's scheduler compares (`gpu_sharing_node_info.go`), so that
-    eight shares of 0.125 are one GPU, although each counts as 0.13 in its queue.
-    """
-    above = [(place, total) for place, total in shares.items() if total > _GPU]
-    by_node: defaultdict[str, set[str]] = defaultdict(set)
-    for (node, group), _total in above:
-        by_node[node].add(group)
-    members: defaultdict[tuple[str, str], list[GpuRequest]] = defaultdict(list)
-    for node, groups in by_node.items():
-        for pod in pods[node]:
-            for group in filter(groups.__contains__, pod.gpu_groups):
-                members[node, group].append(pod)
-    return [
+    result.differences += [
         Difference(
             key=("GPU group", node, group),
             finding=problem(
                 CHECK,
                 f"the shares of GPU group {one_line(group)} on node {one_line(node)} add up to"
-                f" {gpus(total)}: {named(members[node, group])}",
+                f" {gpus(gpu.total)}: {named(gpu.pods)}",
                 REMEDY,
             ),
         )
-        for (node, group), total in above
+        for (node, group), gpu in shared.items()
+        if gpu.total > _GPU
     ]
+    return result

@@ -1,7 +1,7 @@
 """Compares the requests of the pods of each queue, with its child queues, with the queue's limit."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 
 from service.check_results import problem
 from service.text import MOST_LINES, counted, listed, quoted
@@ -11,16 +11,14 @@ from webhook.doctor.accounting.reading import (
     TOLERANCE,
     Difference,
     Reading,
-    SumComparison,
     gpus,
     named,
 )
 from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
 from webhook.doctor.api_reader import Completeness
-from webhook.doctor.cluster import Queue
 
 
-def compare_limits(reading: Reading) -> SumComparison:
+def compare_limits(reading: Reading) -> list[Difference]:
     """Compare the sum of each queue, as KAI's scheduler counts it, with `spec.resources.gpu.limit`.
 
     A pod that is being deleted does not count: KAI leaves it out, so that its successor may run beside it.
@@ -33,20 +31,24 @@ def compare_limits(reading: Reading) -> SumComparison:
         if place is not None and pod.deleted_at is None:
             direct[place] += _requested(reading, pod)
             pods[place].append(pod)
-    result = SumComparison()
-    totals = _with_children(reading.queues.items, direct)
-    children: defaultdict[str, list[str]] = defaultdict(list)
-    for queue in reading.queues.items:
-        children[queue.spec.parent].append(queue.metadata.name)
-    for queue in reading.queues.items:
-        name, limit = queue.metadata.name, queue.gpu_limit
-        if limit is None or totals.get(name, 0.0) <= limit + TOLERANCE:
+    parents = {queue.metadata.name: queue.spec.parent for queue in reading.queues.items}
+    totals: defaultdict[str, float] = defaultdict(float)
+    parts: defaultdict[str, list[str]] = defaultdict(list)
+    """The queues with pods that make up a total."""
+    for queue, amount in direct.items():
+        for above in _upwards(queue, parents):
+            totals[above] += amount
+            parts[above].append(queue)
+    differences: list[Difference] = []
+    for limited in reading.queues.items:
+        name, limit = limited.metadata.name, limited.gpu_limit
+        if limit is None or totals[name] <= limit + TOLERANCE:
             continue
-        is_shown = len(result.differences) < MOST_LINES  # the pods of each queue take linear time
-        members = [pod for below in _below(name, children) for pod in pods[below]] if is_shown else []
-        status = queue.allocated_gpus
+        is_shown = len(differences) < MOST_LINES  # the pods of each queue take linear time
+        members = [pod for queue in parts[name] for pod in pods[queue]] if is_shown else []
+        status = limited.allocated_gpus
         counted_by_kai = "" if status is None else f"; KAI's status has {gpus(status)}"
-        result.differences.append(
+        differences.append(
             Difference(
                 key=("limit", name),
                 finding=problem(
@@ -57,8 +59,16 @@ def compare_limits(reading: Reading) -> SumComparison:
                 ),
             )
         )
-    result.differences += _without_queue(reading, pods)
-    return result
+    return [*differences, *_without_queue(reading, pods)]
+
+
+def _upwards(queue: str, parents: Mapping[str, str]) -> Iterator[str]:
+    """Yield a queue that exists and the queues above it, each once even in a circle."""
+    seen: set[str] = set()
+    while queue in parents and queue not in seen:
+        seen.add(queue)
+        yield queue
+        queue = parents[queue]
 
 
 def _queue_of(reading: Reading, pod: GpuRequest) -> str | None:
@@ -72,37 +82,6 @@ def _requested(reading: Reading, pod: GpuRequest) -> float:
     is_readable = pod.obstacle in ("", CLAIMS)
     share = reading.node_of(pod).in_queue(pod.share) if pod.share and is_readable else None
     return pod.whole + (share or 0.0)
-
-
-def _with_children(queues: Iterable[Queue], direct: Mapping[str, float]) -> dict[str, float]:
-    """Add the sum of each queue to its parents, from the leaves up; queues in a circle keep their own sum."""
-    parents = {queue.metadata.name: queue.spec.parent for queue in queues}
-    totals = {name: direct.get(name, 0.0) for name in parents}
-    waiting: defaultdict[str, int] = defaultdict(int)
-    for parent in parents.values():
-        waiting[parent] += 1
-    ready = [name for name in parents if not waiting[name]]
-    while ready:
-        name = ready.pop()
-        parent = parents[name]
-        if parent in totals:
-            totals[parent] += totals[name]
-            waiting[parent] -= 1
-            if not waiting[parent]:
-                ready.append(parent)
-    return totals
-
-
-def _below(name: str, children: Mapping[str, list[str]]) -> set[str]:
-    """Return a queue and all queues below it."""
-    below = {name}
-    remaining = [name]
-    while remaining:
-        for child in children.get(remaining.pop(), ()):
-            if child not in below:
-                below.add(child)
-                remaining.append(child)
-    return below
 
 
 def _without_queue(reading: Reading, pods: Mapping[str, list[GpuRequest]]) -> list[Difference]:

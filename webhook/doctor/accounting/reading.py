@@ -9,10 +9,10 @@ from typing import Final
 from kai import keys
 from service.check_results import CheckResult
 from service.text import counted, listed
-from webhook.doctor.accounting.nodes import UNKNOWN_NODE, GpuNode
 from webhook.doctor.accounting.requests import GpuRequest
 from webhook.doctor.api_reader import Completeness, ListResult
 from webhook.doctor.cluster import Queue
+from webhook.doctor.nodes import UNKNOWN_NODE, ClusterNode
 from webhook.doctor.pod_groups import PodGroup
 
 CHECK: Final = "accounting"
@@ -33,7 +33,7 @@ class Reading:
     queues: ListResult[Queue]
     pod_groups: ListResult[PodGroup]
     pods: ListResult[GpuRequest]
-    nodes: ListResult[GpuNode]
+    nodes: ListResult[ClusterNode]
     sums_by_label: bool | None
     """Whether `Queue.status` adds up PodGroups by their label; None if the release of KAI is unknown."""
     has_controllers: bool
@@ -66,11 +66,11 @@ class Reading:
         return {group.key: group for group in self.pod_groups.items}
 
     @cached_property
-    def nodes_by_name(self) -> dict[str, GpuNode]:
+    def nodes_by_name(self) -> dict[str, ClusterNode]:
         """The nodes by name."""
         return {node.name: node for node in self.nodes.items}
 
-    def node_of(self, pod: GpuRequest) -> GpuNode:
+    def node_of(self, pod: GpuRequest) -> ClusterNode:
         """Return the node of a pod."""
         return self.nodes_by_name.get(pod.node, UNKNOWN_NODE)
 

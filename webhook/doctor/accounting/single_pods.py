@@ -13,33 +13,26 @@ _LONG: Final = timedelta(minutes=5)
 """Age of a request to delete a pod from which the pod is reported; most pods end within 30 s."""
 
 
-def unknown_subgroups(reading: Reading) -> Iterator[Difference]:
-    """Yield each pod whose PodGroup lacks its subgroup.
+def unknown_subgroups(reading: Reading) -> list[Difference]:
+    """Return the pods whose PodGroup lacks their subgroup.
 
     KAI's scheduler does not count such a pod in its queue and cannot evict it (`job_info.go`, AddTaskInfo,
     v0.9.8 to v0.17.0). A change of the owner, such as fewer groups of workers, has the same effect.
     """
+    pods = {}
     for pod in reading.pods.items:
         group = reading.group_of(pod)
         if group is not None and pod.deleted_at is None and pod.subgroup not in group.pod_subgroups:
-            yield Difference(
-                key=("subgroup", pod.name),
-                finding=problem(CHECK, f"{pod.name} (subgroup {quoted(pod.subgroup)})"),
-            )
-
-
-def subgroup_finding(pods: list[str]) -> CheckResult:
-    """Return the finding about pods whose PodGroup lacks their subgroup.
-
-    Args:
-        pods: the pods with their subgroups.
-    """
-    return problem(
+            pods[pod.name] = f"{pod.name} (subgroup {quoted(pod.subgroup)})"
+    if not pods:
+        return []
+    finding = problem(
         CHECK,
         f"{counted(len(pods), 'pod')} with GPUs in a subgroup that the PodGroup lacks, which KAI counts in no"
-        f" queue: {listed(pods)}",
+        f" queue: {listed(pods.values())}",
         f"compare the label {keys.SUBGROUP_NAME} with spec.subGroups of the PodGroup; {REMEDY}",
     )
+    return [Difference(key=("subgroups",), evidence=pods.keys(), finding=finding)]
 
 
 def _age(age: timedelta) -> str:

@@ -1,16 +1,13 @@
 """Checks the guard (deploy/guard): compares it with the guard of this release, and proves that it refuses."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from kai import keys
-from kube.objects import ObjectMeta
+from kube.objects import decode_partial_object
 from kube.watch import METADATA_ONLY
-from service.check_results import CheckResult, State, ok, problem, unknown
+from service.check_results import CheckResult, exit_status, ok, problem, unknown
 from service.text import counted, joined, listed, one_line
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster
@@ -32,18 +29,15 @@ _WITHOUT: Final = "the guard was not checked"
 _POLICIES: Final = ListSpec(
     resource="validatingadmissionpolicies",
     group=_GROUP,
-    path=f"/apis/{_GROUP}/v1/validatingadmissionpolicies",
     without=_WITHOUT,
 )
 _BINDINGS: Final = ListSpec(
     resource="validatingadmissionpolicybindings",
     group=_GROUP,
-    path=f"/apis/{_GROUP}/v1/validatingadmissionpolicybindings",
     without=_WITHOUT,
 )
 _SYNCED_PODS: Final = ListSpec(
     resource="pods",
-    path="/api/v1/pods",
     params={"labelSelector": keys.VCLUSTER_MANAGED_BY},
     accept=METADATA_ONLY,
     without="the guard was not checked for pods of vClusters",
@@ -54,26 +48,19 @@ _EDITS: Final[Mapping[Guarded, Sequence[ForbiddenEdit]]] = {
 }
 
 
-class _Pod(Struct):
-    metadata: ObjectMeta
-
-
-_pod = msgspec.json.Decoder(_Pod).decode
-
-
-async def guard_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[CheckResult]:
-    """Yield findings about the guard: its gaps, its differences from this release's, and the proof.
+async def guard_findings(reader: ApiReader, cluster: Cluster) -> list[CheckResult]:
+    """Return findings about the guard: its gaps, its differences from this release's, and the proof.
 
     A missing guard is a warning, since a cluster whose users may not change pods or owners needs none.
     """
     policies = await reader.list(_POLICIES, read_policy)
     bindings = await reader.list(_BINDINGS, read_binding)
     if Completeness.UNREAD in (policies.extent, bindings.extent):
-        return
+        return []
     guard = Guard({policy.name: policy for policy in policies.items}, bindings.items)
     sections = []
     if cluster.enforced or guard.policies:
-        enforced = {name: namespace.labels for name, namespace in cluster.enforced.items()}
+        enforced = {name: cluster.labels[name] for name in cluster.enforced}
         sections.append(assess(guard, Guarded.ENFORCE, enforced))
     hosts: dict[str, Mapping[str, str]] = {}
     if guards_vclusters(guard):
@@ -86,20 +73,20 @@ async def guard_findings(reader: ApiReader, cluster: Cluster) -> AsyncIterator[C
         *parameter_findings(guard, cluster, hosts),
         *_proof_findings(trials),
     ]
-    for finding in findings:
-        yield finding
     is_known = Completeness.PART not in (policies.extent, bindings.extent)
-    if is_known and all(finding.state is not State.PROBLEM for finding in findings):
-        for section in sections:
-            if section.is_complete and (section.namespaces or section.guarded is Guarded.VCLUSTERS):
-                yield _stands(guard, section, trials)
+    if is_known and not exit_status(findings):
+        findings += [
+            _stands(guard, section, trials)
+            for section in sections
+            if section.is_complete and (section.namespaces or section.guarded is Guarded.VCLUSTERS)
+        ]
+    return findings
 
 
 async def _hosts(reader: ApiReader, cluster: Cluster) -> dict[str, Mapping[str, str]]:
     """Return the namespaces with pods of vClusters, with the labels that are known."""
-    pods = await reader.list(_SYNCED_PODS, lambda item: _pod(item).metadata.namespace)
-    labels = {namespace.name: namespace.labels for namespace in cluster.namespaces.items}
-    return {name: {NAME_LABEL: name, **labels.get(name, {})} for name in sorted(set(pods.items))}
+    pods = await reader.list(_SYNCED_PODS, lambda item: decode_partial_object(item).metadata.namespace)
+    return {name: {NAME_LABEL: name, **cluster.labels.get(name, {})} for name in sorted(set(pods.items))}
 
 
 async def _proved(reader: ApiReader, guard: Guard, section: GuardSection) -> list[Trial]:

@@ -31,15 +31,12 @@ class Coverage(StrEnum):
     ABSENT = "absent"
 
 
-def policy_differences(policy: Policy) -> list[str]:
-    """Return the paths of the fields in which a policy differs from that of this release."""
-    shipped = shipped_guard().policies[policy.name]
-    return list(_differences(_comparable(policy.spec), _comparable(shipped.spec), "spec"))
+def differences(actual: Policy | Binding, shipped: Policy | Binding) -> list[str]:
+    """Return the paths of the fields in which two policies or bindings differ.
 
-
-def binding_differences(binding: Binding, shipped: Binding) -> list[str]:
-    """Return the paths of the fields in which two bindings differ, without actions and namespaces."""
-    return list(_differences(_comparable(binding.spec), _comparable(shipped.spec), "spec"))
+    Actions and namespaces of bindings and parameters of policies do not count.
+    """
+    return list(_differences(_comparable(actual.spec), _comparable(shipped.spec), "spec"))
 
 
 def weakening(paths: Sequence[str]) -> list[str]:
@@ -61,7 +58,7 @@ def candidates(guard: Guard, shipped: Binding) -> list[Binding]:
         and shipped.policy in guard.policies
         and (
             binding.name == shipped.name
-            or (binding.name not in shipped_names and not weakening(binding_differences(binding, shipped)))
+            or (binding.name not in shipped_names and not weakening(differences(binding, shipped)))
         )
     ]
 
@@ -78,7 +75,7 @@ def coverage(guard: Guard, shipped: Binding, labels: Mapping[str, str] | None) -
     for binding in candidates(guard, shipped):
         if labels is not None and not binding.namespaces.matches(labels):
             states[Coverage.UNSELECTED] = False
-        elif weakening(binding_differences(binding, shipped)):
+        elif weakening(differences(binding, shipped)):
             states[Coverage.CHANGED] = binding.refuses
         else:
             states[Coverage.REFUSES if binding.refuses else Coverage.REPORTS] = binding.refuses

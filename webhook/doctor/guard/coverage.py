@@ -9,10 +9,9 @@ from service.check_results import CheckResult, problem, warning
 from service.text import joined, listed, one_line
 from webhook.doctor.guard.comparison import (
     Coverage,
-    binding_differences,
     candidates,
     coverage,
-    policy_differences,
+    differences,
     weakening,
 )
 from webhook.doctor.guard.objects import Binding, Guard, Guarded, excluded_names, shipped_guard
@@ -61,8 +60,9 @@ def guards_vclusters(guard: Guard) -> bool:
 
 def changed_policies(guard: Guard) -> Iterator[CheckResult]:
     """Yield findings about policies that differ from those of this release."""
-    for policy in guard.policies.values():
-        yield from _difference(policy.name, policy_differences(policy), refuses=guard.refuses(policy.name))
+    for name, policy in guard.policies.items():
+        paths = differences(policy, shipped_guard().policies[name])
+        yield from _difference(name, paths, refuses=guard.refuses(name))
 
 
 def assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> GuardSection:
@@ -90,7 +90,7 @@ def assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str,
         if not places:
             states.add(coverage(guard, shipped, None)[0])
         for binding in candidates(guard, shipped):
-            paths = binding_differences(binding, shipped)
+            paths = differences(binding, shipped)
             if Coverage.CHANGED in states or not weakening(paths):
                 section.findings.extend(_difference(binding.name, paths, refuses=binding.refuses))
         if states != {Coverage.REFUSES}:

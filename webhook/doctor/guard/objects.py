@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from kube.objects import ObjectMeta
+from kube.objects import LabelledMeta
 from webhook.guard.manifests import guard_objects
-from webhook.registration.objects import EVERYTHING, LabelSelector
+from webhook.registration.objects import LabelSelector
 
 PARAMETERS: Final = ("kaiNamespaces", "moreOwnerKinds", "schedulerName")
 """Variables of the policies that an administrator may set."""
@@ -27,31 +27,16 @@ class Guarded(StrEnum):
     VCLUSTERS = "vclusters"
 
 
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
-
-
-class _Object(Struct, frozen=True):
-    metadata: _Metadata
-    spec: dict[str, Any]
-
-
-class _MatchResources(Struct, frozen=True):
-    namespaces: LabelSelector = msgspec.field(name="namespaceSelector", default=EVERYTHING)
-
-
-class _BindingSpec(Struct, frozen=True, rename="camel"):
-    policy_name: str = ""
-    validation_actions: list[str] | None = None
-    match_resources: _MatchResources = _MatchResources()
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """A ValidatingAdmissionPolicy."""
 
-    name: str
-    spec: Mapping[str, Any]
+    metadata: LabelledMeta
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return self.metadata.name
 
     def variable(self, name: str) -> str | None:
         """Return the expression of a variable; None if there is none."""
@@ -59,17 +44,37 @@ class Policy:
         return expressions[0] if expressions else None
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True, dict=True):
     """A ValidatingAdmissionPolicyBinding."""
 
-    name: str
-    policy: str
-    refuses: bool
-    namespaces: LabelSelector
-    guarded: str
-    """Value of the label `kaishare.dev/guards`; empty for none."""
-    spec: Mapping[str, Any]
+    metadata: LabelledMeta
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the object."""
+        return self.metadata.name
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy."""
+        return str(self.spec.get("policyName", ""))
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the binding denies."""
+        return "Deny" in self.spec.get("validationActions", ())
+
+    @property
+    def guarded(self) -> str:
+        """Value of the label `kaishare.dev/guards`; empty for none."""
+        return self.metadata.labels.get(_GUARDS, "")
+
+    @cached_property
+    def namespaces(self) -> LabelSelector:
+        """Selector of the namespaces."""
+        match = self.spec.get("matchResources") or {}
+        return msgspec.convert(match.get("namespaceSelector") or {}, LabelSelector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +93,20 @@ class Guard:
         return [binding for binding in self.bindings if binding.guarded == guarded]
 
 
-_object = msgspec.json.Decoder(_Object).decode
+_policy = msgspec.json.Decoder(Policy).decode
+_binding = msgspec.json.Decoder(Binding).decode
 
 
 def read_policy(item: bytes) -> Policy | None:
     """Decode a policy of the guard; None for another policy."""
-    document = _object(item)
-    name = document.metadata.name
-    return Policy(name, document.spec) if name in shipped_guard().policies else None
+    policy = _policy(item)
+    return policy if policy.name in shipped_guard().policies else None
 
 
 def read_binding(item: bytes) -> Binding | None:
     """Decode a binding of a policy of the guard, under any name; None for another binding."""
-    binding = _as_binding(_object(item))
+    binding = _binding(item)
     return binding if binding.policy in shipped_guard().policies else None
-
-
-def _as_binding(document: _Object) -> Binding:
-    spec = msgspec.convert(document.spec, _BindingSpec)
-    return Binding(
-        name=document.metadata.name,
-        policy=spec.policy_name,
-        refuses="Deny" in (spec.validation_actions or ()),
-        namespaces=spec.match_resources.namespaces,
-        guarded=(document.metadata.labels or {}).get(_GUARDS, ""),
-        spec=document.spec,
-    )
 
 
 @cache
@@ -121,11 +114,10 @@ def shipped_guard() -> Guard:
     """Return the guard of this release."""
     policies, bindings = {}, []
     for item in guard_objects():
-        document = msgspec.convert(item, _Object)
         if item["kind"] == "ValidatingAdmissionPolicy":
-            policies[document.metadata.name] = Policy(document.metadata.name, document.spec)
+            policies[item["metadata"]["name"]] = msgspec.convert(item, Policy)
         else:
-            bindings.append(_as_binding(document))
+            bindings.append(msgspec.convert(item, Binding))
     return Guard(policies, bindings)
 
 

@@ -27,11 +27,7 @@ def parameter_findings(guard: Guard, cluster: Cluster, hosts: Collection[str]) -
         hosts: namespaces with pods of vClusters.
     """
     for name in PARAMETERS:
-        unreadable = [
-            policy
-            for policy, expression in _expressions(guard, name).items()
-            if values_of(expression) is None
-        ]
+        unreadable = [policy for policy, values in _values(guard, name).items() if values is None]
         if unreadable:
             yield _result(guard, unreadable)(
                 _CHECK,
@@ -46,22 +42,17 @@ def parameters_text(guard: Guard, policies: Collection[str]) -> str:
     """Return the parameters of some policies with their values, such as `kaiNamespaces: kai-scheduler`."""
     texts = []
     for name in PARAMETERS:
-        values: set[str] = set()
-        for policy, expression in _expressions(guard, name).items():
-            if policy in policies:
-                values.update(values_of(expression) or ())
-        if values:
-            texts.append(f"{name}: {listed(values)}")
+        by_policy = _values(guard, name).items()
+        names = {value for policy, values in by_policy if policy in policies for value in values or ()}
+        if names:
+            texts.append(f"{name}: {listed(names)}")
     return "; ".join(texts)
 
 
 def exempt_namespaces(guard: Guard) -> frozenset[str]:
     """Return the namespaces whose service accounts a policy exempts."""
-    return frozenset(
-        name
-        for expression in _expressions(guard, _KAI_NAMESPACES).values()
-        for name in values_of(expression) or ()
-    )
+    by_policy = _values(guard, _KAI_NAMESPACES)
+    return frozenset(name for names in by_policy.values() for name in names or ())
 
 
 def values_of(expression: str) -> tuple[str, ...] | None:
@@ -76,21 +67,20 @@ def values_of(expression: str) -> tuple[str, ...] | None:
     return tuple(match[1] or match[2] or "" for match in matches if match) if all(matches) else None
 
 
-def _expressions(guard: Guard, name: str) -> dict[str, str]:
-    """Return the expressions of a parameter by policy, for the policies of this release that have it."""
+def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
+    """Return the values of a parameter (`values_of`) by policy, for the policies that have it."""
     expressions = {
         policy.name: policy.variable(name)
         for policy in guard.policies.values()
         if shipped_guard().policies[policy.name].variable(name) is not None
     }
-    return {policy: expression for policy, expression in expressions.items() if expression is not None}
+    return {policy: values_of(text) for policy, text in expressions.items() if text is not None}
 
 
 def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> Iterator[CheckResult]:
     others: defaultdict[str, list[str]] = defaultdict(list)
     lacking = []
-    for policy, expression in _expressions(guard, _KAI_NAMESPACES).items():
-        names = values_of(expression)
+    for policy, names in _values(guard, _KAI_NAMESPACES).items():
         if names is None:
             continue
         if cluster.kai_mutating and cluster.kai_namespace not in names:
@@ -123,10 +113,10 @@ def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> I
 
 
 def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
-    used = {namespace.policy.scheduler for namespace in cluster.managed.values() if namespace.policy}
+    used = {policy.scheduler for policy in cluster.managed.values()}
     used |= matched_schedulers(cluster)
-    for policy, expression in _expressions(guard, _SCHEDULER).items():
-        for name in values_of(expression) or ():
+    for policy, names in _values(guard, _SCHEDULER).items():
+        for name in names or ():
             if name == keys.DEFAULT_SCHEDULER:
                 yield _result(guard, [policy])(
                     _CHECK,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from kai import keys
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
-from kube.objects import ObjectMeta
+from kube.objects import FullMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.text import MALFORMED, one_line
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
@@ -30,7 +30,7 @@ _KEY: Final = f"{keys.MIG_PREFIX}kaishare-doctor"
 """An annotation that only KAI may write."""
 
 _PODS: Final = ListSpec(
-    resource="pods", path="", accept=METADATA_ONLY, without="the guard was not proved on existing pods"
+    resource="pods", accept=METADATA_ONLY, without="the guard was not proved on existing pods"
 )
 _DENIAL: Final = re.compile(r"ValidatingAdmissionPolicy '([a-z0-9.-]+)' with binding '[^']*' denied")
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -94,36 +94,8 @@ class Trial:
     """Reason of `TrialOutcome.UNPROVED`."""
 
 
-class _Named(Struct):
-    metadata: ObjectMeta
-
-
-_named = msgspec.json.Decoder(_Named).decode
-
-
-class _Metadata(Struct, rename="camel"):
-    labels: dict[str, str] | None = None
-    annotations: dict[str, str] | None = None
-    owner_references: list[msgspec.Raw] | None = None
-
-
-class _Stored(Struct):
-    metadata: _Metadata
-
-
-_metadata = msgspec.json.Decoder(_Stored).decode
-
-
-class _User(Struct):
-    username: str = ""
-
-
-class _ReviewStatus(Struct):
-    user: _User = msgspec.field(name="userInfo", default_factory=_User)
-
-
 class _Review(Struct):
-    status: _ReviewStatus
+    status: dict[str, dict[str, Any]]
 
 
 async def prove(
@@ -173,9 +145,8 @@ async def _try(reader: ApiReader, edit: ForbiddenEdit, namespace: str) -> Trial:
         path = f"/api/v1/namespaces/{namespace}/configmaps"
     elif edit.target is not EditTarget.NEW_SYNCED_POD:
         params = {"labelSelector": keys.VCLUSTER_MANAGED_BY} if edit.target is EditTarget.SYNCED_POD else {}
-        pod = await reader.first(
-            replace(_PODS, path=path, params=params), msgspec.json.Decoder(_Named).decode
-        )
+        spec = replace(_PODS, namespace=namespace, params=params)
+        pod = await reader.first(spec, decode_partial_object)
         if pod is None:
             return unproved(f"no pod in {place}")
         if isinstance(pod, Completeness):
@@ -184,7 +155,7 @@ async def _try(reader: ApiReader, edit: ForbiddenEdit, namespace: str) -> Trial:
     body = _body(edit)
     try:
         answer = await dry_run(reader.client, method, path, body, content_type)
-        is_kept = _keeps(_metadata(answer).metadata, body["metadata"])
+        is_kept = _keeps(decode_partial_object(answer).metadata, body["metadata"])
     except ApiError as error:
         denial = _DENIAL.search(error.message)
         if denial and denial[1] == edit.policy:
@@ -216,12 +187,12 @@ def _body(edit: ForbiddenEdit) -> dict[str, Any]:
     return {"metadata": metadata}
 
 
-def _keeps(stored: _Metadata, sent: Mapping[str, Any]) -> bool:
+def _keeps(stored: FullMeta, sent: Mapping[str, Any]) -> bool:
     """Whether a stored object has the labels, annotations and owners that were sent."""
     labels, annotations = sent.get("labels", {}), sent.get("annotations", {})
     return (
-        labels.items() <= (stored.labels or {}).items()
-        and annotations.items() <= (stored.annotations or {}).items()
+        labels.items() <= stored.labels.items()
+        and annotations.items() <= stored.annotations.items()
         and ("ownerReferences" not in sent or bool(stored.owner_references))
     )
 
@@ -231,7 +202,8 @@ async def _is_exempt(reader: ApiReader, exempt: Collection[str]) -> bool:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await reader.client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
-        name = msgspec.json.decode(answer, type=_Review).status.user.username
+        user = msgspec.json.decode(answer, type=_Review).status.get("userInfo", {})
     except (ApiError, Unreachable, AccessError, *MALFORMED):
         return False
+    name = str(user.get("username", ""))
     return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in exempt))

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from kube.access import AccessError
 from kube.client import KubeClient
@@ -10,9 +10,6 @@ from kube.discovery import ServedKind
 from kube.errors import ApiError, Unreachable
 from service.text import MALFORMED, counted, one_line
 from webhook.explain.live.owners import OwnedMetadata
-
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 
 
 class HasMetadata(Protocol):
@@ -106,12 +103,11 @@ class LiveLists:
         return False
 
     def _failed(self, kind: ServedKind, namespace: str, error: Exception) -> None:
-        status = error.status if isinstance(error, ApiError) else 0
-        if status == _NOT_FOUND:
+        if isinstance(error, ApiError) and error.is_not_found:
             return  # the API server does not serve the kind
         self._incomplete.add((kind.resource, namespace))
         place = f"in namespace {namespace}" if namespace else "in all namespaces"
-        if status == _FORBIDDEN:
+        if isinstance(error, ApiError) and error.is_forbidden:
             self.note(f"you may not list {kind.name} {place}")
         else:
             self.note(f"not all {kind.name} {place} were read: {one_line(str(error))}")

@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 
 from kube.client import KubeClient
-from service.check_results import CheckResult
 from tests.support.api_server import ApiServer, refuses
 from tests.support.cluster_facts import but, installed, of_kai, whole
 from tests.support.kai_accounts import KaiAccounts
 from webhook.doctor.accounting.reader import accounting_findings
 from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.cluster import list_queues
-from webhook.doctor.pod_groups import list_pod_groups
+from webhook.doctor.cluster import reread
 
 LISTS = {
     "queues": "/apis/scheduling.run.ai/v2/queues",
@@ -45,12 +43,8 @@ class Doctor:
             serve(self.server, self.later)
 
     async def examine(self, **changes: Any) -> list[str]:
-        cluster = but(
-            queues=await list_queues(self.reader), pod_groups=await list_pod_groups(self.reader), **changes
-        )
-        findings: list[CheckResult] = [
-            finding async for finding in accounting_findings(self.reader, cluster, sleep=self.sleep)
-        ]
+        cluster = await reread(self.reader, but(**changes))
+        findings = await accounting_findings(self.reader, cluster, sleep=self.sleep)
         return [f"{finding.state}: {finding.what}" for finding in (*findings, *self.reader.missing)]
 
 

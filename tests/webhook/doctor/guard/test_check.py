@@ -35,7 +35,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def findings(client: KubeClient, cluster: Cluster = ENFORCED) -> list[CheckResult]:
-    return [finding async for finding in guard_findings(ApiReader(client), cluster)]
+    return await guard_findings(ApiReader(client), cluster)
 
 
 def serve(server: ApiServer, objects: list[dict[str, Any]], **options: Any) -> GuardedApi:
@@ -325,7 +325,7 @@ async def test_without_guard_and_without_an_enforced_namespace_nothing_is_report
 async def test_without_the_right_to_list_the_state_is_unknown(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(403, "Forbidden")
     reader = ApiReader(client)
-    assert [finding async for finding in guard_findings(reader, ENFORCED)] == []
+    assert await guard_findings(reader, ENFORCED) == []
     (finding,) = reader.missing
     assert finding.state is State.UNKNOWN
     assert "list validatingadmissionpolicies.admissionregistration.k8s.io" in finding.what

@@ -10,7 +10,7 @@ import pytest
 from tests.support import helm_chart
 from tests.support.guard import GUARD, rendered
 from tests.support.hollow_guards import HOLLOW, UNCHANGED_EFFECT, HollowGuard, variable
-from webhook.doctor.guard.comparison import binding_differences, policy_differences, weakening
+from webhook.doctor.guard.comparison import differences, weakening
 from webhook.doctor.guard.objects import excluded_names, read_binding, read_policy, shipped_guard
 
 Objects = list[dict[str, Any]]
@@ -55,7 +55,7 @@ def with_defaults(objects: Objects) -> Objects:
     return objects
 
 
-def differences(objects: Objects) -> dict[str, list[str]]:
+def object_differences(objects: Objects) -> dict[str, list[str]]:
     """Return the differing fields of each object that has any."""
     shipped = {binding.name: binding for binding in shipped_guard().bindings}
     result = {}
@@ -63,11 +63,11 @@ def differences(objects: Objects) -> dict[str, list[str]]:
         encoded = json.dumps(item).encode()
         policy, binding = read_policy(encoded), None
         if policy is not None:
-            paths = policy_differences(policy)
+            paths = differences(policy, shipped_guard().policies[policy.name])
         else:
             binding = read_binding(encoded)
             assert binding is not None
-            paths = binding_differences(binding, shipped[binding.name])
+            paths = differences(binding, shipped[binding.name])
         if paths:
             result[item["metadata"]["name"]] = paths
     return result
@@ -80,20 +80,20 @@ def test_the_manifests_equal_the_guard_of_this_release(
 ) -> None:
     objects = stored(source())
     assert len(objects) == 9
-    assert differences(objects) == {}
+    assert object_differences(objects) == {}
 
 
 @pytest.mark.parametrize("source", [by_kustomize, by_helm])
 @pytest.mark.parametrize("hollow", HOLLOW.values(), ids=HOLLOW)
 def test_each_hollow_guard_differs(source: Callable[[], Objects], hollow: HollowGuard) -> None:
-    paths = differences(hollow.applied_to(with_defaults(source())))
+    paths = object_differences(hollow.applied_to(with_defaults(source())))
     assert paths.keys() == {hollow.name}
     assert set(hollow.path.split(", ")) <= set(weakening(paths[hollow.name])), paths
 
 
 @pytest.mark.parametrize("changed", UNCHANGED_EFFECT.values(), ids=UNCHANGED_EFFECT)
 def test_changes_without_an_effect_on_refusals(changed: HollowGuard) -> None:
-    paths = differences(changed.applied_to(with_defaults(by_kustomize())))
+    paths = object_differences(changed.applied_to(with_defaults(by_kustomize())))
     assert paths == {changed.name: [changed.path]}
     assert weakening(paths[changed.name]) == []
 
@@ -104,7 +104,7 @@ def test_the_order_of_names_and_conditions_is_no_difference() -> None:
         item["spec"].get("matchConditions", []).reverse()
         for rule in item["spec"].get("matchConstraints", {}).get("resourceRules", []):
             rule["operations"].reverse()
-    assert differences(objects) == {}
+    assert object_differences(objects) == {}
 
 
 def test_a_parameter_that_a_policy_does_not_have_is_a_difference() -> None:
@@ -113,7 +113,7 @@ def test_a_parameter_that_a_policy_does_not_have_is_a_difference() -> None:
         if item["metadata"]["name"] == "kaishare-guard-keys":
             item["spec"]["variables"].append({"name": "schedulerName", "expression": "'kai'"})
             variable(item["spec"], "kaiNamespaces")["expression"] = "['kai']"
-    assert differences(objects) == {"kaishare-guard-keys": ["spec.variables.schedulerName"]}
+    assert object_differences(objects) == {"kaishare-guard-keys": ["spec.variables.schedulerName"]}
 
 
 def test_objects_of_others_are_skipped() -> None:

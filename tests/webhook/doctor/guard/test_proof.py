@@ -37,7 +37,7 @@ async def prove(
     api = GuardedApi(objects=rendered(GUARD / "deny"), **options)
     api.serve_on(server)
     reader = ApiReader(client)
-    results = [finding async for finding in guard_findings(reader, cluster)]
+    results = await guard_findings(reader, cluster)
     return [*results, *reader.missing], api
 
 

@@ -1,10 +1,12 @@
-"""Nodes with GPUs, and what a share is worth on each of them.
+"""Reads the nodes, with their GPUs and what a share is worth on each of them.
 
 KAI has three figures for one share. Its status takes the annotation, its scheduler rounds to hundredths for
 the queue, and compares units of memory for one GPU.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,31 +14,66 @@ from msgspec import Struct
 
 from kai import keys
 from kai.gonumber import parse_int
+from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
 from kai.memory import Card
 from kai.pod import Quantity
 from kai.share import MIB, Share
 from kai.version import Version
-from kube.objects import ObjectMeta
+from kube.objects import LabelledMeta
+from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 from webhook.doctor.pod_groups import gpu_amount
 
+PRESENT_LABEL: Final = "nvidia.com/gpu.present"
+"""Label of GPU feature discovery. The chart's DaemonSet selects nodes with the value `true`."""
+
+_NODES: Final = ListSpec(
+    resource="nodes",
+    without="the nodes with GPUs are not known, and were not compared with agents and requests",
+)
 _UNLABELLED: Final = Card(100, MIB)
 """GPU of a node without the label: KAI's DefaultGpuMemory (`node_info.go`), used for fractions only."""
 
 
+class Taint(Struct, frozen=True):
+    """A taint of a node."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuNode:
-    """A node as far as the check needs it."""
+class ClusterNode:
+    """A node as far as the checks need it."""
 
     name: str
-    gpus: float | None
+    gpus: float | None = None
     """`nvidia.com/gpu` of the node, replicas of time-slicing included; None if the quantity cannot be read.
 
     The larger one of allocatable and capacity: a GPU that fails leaves allocatable while its pods run on.
     """
-    memory: int | None
+    memory: int | None = None
     """MiB of one GPU as in the label, which KAI's status uses (`fraction.go`); None without a valid label."""
-    card: Card | None
+    card: Card | None = None
     """One GPU as KAI's scheduler counts it; None without a valid label."""
+    has_gpus: bool = True
+    """Whether the node has GPUs, by its capacity or its labels."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of a node with GPUs; empty for another one."""
+    taints: tuple[Taint, ...] = ()
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the label `PRESENT_LABEL` has the value `true`."""
+        return self.labels.get(PRESENT_LABEL) == "true"
+
+    @property
+    def has_memory_label(self) -> bool:
+        """Whether the node has the label from which KAI computes the bytes of a share."""
+        return keys.NODE_GPU_MEMORY in self.labels
 
     def in_status(self, share: Share) -> float | None:
         """Return the GPUs of a share in KAI's status: the devices count once (`ExtractGPUSharingReceived…`).
@@ -59,12 +96,12 @@ class GpuNode:
         return card.share_bytes(share) / (card.units * card.unit_bytes) if card else None
 
 
-UNKNOWN_NODE: Final = GpuNode(name="", gpus=None, memory=None, card=None)
+UNKNOWN_NODE: Final = ClusterNode(name="")
 """Stands for a node that could not be read."""
 
 
-class _Metadata(ObjectMeta, frozen=True):
-    labels: dict[str, str] | None = None
+class _Spec(Struct, frozen=True):
+    taints: list[Taint] | None = None
 
 
 class _Status(Struct, frozen=True):
@@ -73,14 +110,20 @@ class _Status(Struct, frozen=True):
 
 
 class _Node(Struct, frozen=True):
-    metadata: _Metadata
+    metadata: LabelledMeta
+    spec: _Spec = _Spec()
     status: _Status = _Status()
 
 
 _node = msgspec.json.Decoder(_Node).decode
 
 
-def read_node(item: bytes, version: Version | None) -> GpuNode:
+async def list_nodes(reader: ApiReader, version: Version | None) -> ListResult[ClusterNode]:
+    """List the nodes; a failed request is recorded in the reader. See `read_node`."""
+    return await reader.list(_NODES, partial(read_node, version=version))
+
+
+def read_node(item: bytes, version: Version | None) -> ClusterNode:
     """Read a node.
 
     Args:
@@ -88,15 +131,24 @@ def read_node(item: bytes, version: Version | None) -> GpuNode:
         version: the installed release of KAI; None if unknown.
     """
     node = _node(item)
-    label = (node.metadata.labels or {}).get(keys.NODE_GPU_MEMORY, "")
+    labels = node.metadata.labels
+    label = labels.get(keys.NODE_GPU_MEMORY, "")
+    has_gpus = any(
+        amount not in ("0", 0) and name.startswith(NVIDIA_PREFIX) and names_gpu(name)
+        for name, amount in (node.status.capacity or {}).items()
+    )
+    has_gpus |= labels.get(PRESENT_LABEL) == "true" or keys.NODE_GPU_MEMORY in labels
     allocatable, capacity = gpu_amount(node.status.allocatable), gpu_amount(node.status.capacity)
     try:
         memory, card = parse_int(label), Card.from_label(label, version)
     except ValueError:
         memory, card = None, None
-    return GpuNode(
+    return ClusterNode(
         name=node.metadata.name,
         gpus=None if allocatable is None or capacity is None else max(allocatable, capacity),
         memory=memory,
         card=card,
+        has_gpus=has_gpus,
+        labels=labels if has_gpus else {},
+        taints=tuple(node.spec.taints or ()),
     )
