@@ -27,7 +27,7 @@ from tests.support.certificates import serving_context
 from tests.support.credentials import write_service_account
 from tests.support.live_objects import Json, live_pod, reference, template, workload
 from tests.support.memory import peak_resident_mib
-from webhook.explain.explain import ExplainedPod, Explainer
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.workloads import live_workloads
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from service.command import Parser, UsageError, namespace_name, read_by
 from webhook.explain.command import OUTPUTS, ExplainSettings, run
-from webhook.explain.namespaces import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
+from webhook.explain.policies import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
 from webhook.settings.arguments import add_rule_options, parse_rule_options
 from webhook.settings.document import NAMESPACE
 

@@ -14,7 +14,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
-from webhook.explain.limit_ranges import ContainerDefaults, decode_defaults
+from webhook.explain.decision.limit_ranges import ContainerDefaults, decode_defaults
 from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_metadata
 from webhook.namespaces.documents import PoliciesError
 from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list

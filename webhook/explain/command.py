@@ -20,16 +20,22 @@ from service.command import (
     write_warning,
 )
 from service.text import fold, one_line
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, Explainer, UnexplainedObject, explain
-from webhook.explain.formats import as_json, as_patch, as_yaml
-from webhook.explain.kinds import makes_no_pods
-from webhook.explain.manifests import list_items, texts
-from webhook.explain.namespaces import CLUSTER, NamespaceEdits, Policies, read_policies
-from webhook.explain.rewrite import rewrite
-from webhook.explain.sources import ManifestSource, read_sources
-from webhook.explain.table import as_table, sums
-from webhook.explain.text_report import as_text, namespace_lines
-from webhook.explain.words import server_sentences
+from webhook.explain.decision.explainer import (
+    ExplainedDocument,
+    ExplainedPod,
+    Explainer,
+    UnexplainedObject,
+    explain,
+)
+from webhook.explain.manifests.kinds import makes_no_pods
+from webhook.explain.manifests.pods import list_items, texts
+from webhook.explain.manifests.sources import ManifestSource, read_sources
+from webhook.explain.output.formats import as_json, as_patch, as_yaml
+from webhook.explain.output.manifest import rewrite
+from webhook.explain.output.table import as_table, sums
+from webhook.explain.output.text import as_text, namespace_lines
+from webhook.explain.output.words import server_sentences
+from webhook.explain.policies import CLUSTER, NamespaceEdits, Policies, read_policies
 from webhook.policy.labels import LabelProblems, PolicyMetadata
 from webhook.policy.reasons import Action
 from webhook.settings.options import RuleOptions

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.webhook.explain.conftest import Run
-from webhook.explain.kinds import WORKLOADS
+from webhook.explain.manifests.kinds import WORKLOADS
 
 POLICY = (
     "--label=kai.scheduler/queue=q",

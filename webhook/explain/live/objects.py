@@ -7,7 +7,7 @@ import msgspec
 
 from kube.discovery import ServedKind
 from service.text import MALFORMED, one_line
-from webhook.explain.explain import ExplainedPod, Explainer, UnexplainedObject
+from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.owners import OwnedMetadata
 from webhook.explain.live.pods import as_new
 

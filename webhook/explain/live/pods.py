@@ -11,9 +11,9 @@ from kai import keys
 from kai.key_classes import is_written_by_kai_only
 from kai.pod import MalformedPod, decode_pod
 from service.text import MALFORMED
-from webhook.explain.amounts import GpuAmount, RunningPods, asked_by
+from webhook.explain.decision.amounts import GpuAmount, RunningPods, asked_by
 from webhook.explain.live.owners import ObjectKey, OwnedMetadata
-from webhook.explain.manifests import FoundPod
+from webhook.explain.manifests.pods import FoundPod
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"

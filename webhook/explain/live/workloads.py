@@ -28,10 +28,8 @@ from kube.errors import ApiError, Unreachable
 from kube.watch import METADATA_ONLY
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
-from webhook.explain.amounts import RunningPods
-from webhook.explain.controllers import OPERATORS
-from webhook.explain.explain import ExplainedPod, Explainer, UnexplainedObject
-from webhook.explain.kinds import group_of
+from webhook.explain.decision.amounts import RunningPods
+from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.lists import LiveLists
 from webhook.explain.live.objects import explain_object, shortened
 from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnerGraph, OwnerReference
@@ -43,6 +41,8 @@ from webhook.explain.live.pods import (
     decode_live_pod,
     shortened_pod,
 )
+from webhook.explain.manifests.controllers import OPERATORS
+from webhook.explain.manifests.kinds import group_of
 
 MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""

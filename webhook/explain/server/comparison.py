@@ -8,8 +8,8 @@ from kai.gpu_resources import names_gpu
 from kai.own_labels import PREFIX, REASON
 from kai.quantity import parse_quantity
 from service.text import listed, one_line, quoted
-from webhook.explain.explain import ExplainedPod
-from webhook.explain.server_answer import AnswerDifference
+from webhook.explain.decision.explainer import ExplainedPod
+from webhook.explain.decision.server_answer import AnswerDifference
 from webhook.policy.patch import TOLERATION
 from webhook.policy.reasons import Action, Reason
 from webhook.registration.configurations import VALIDATE_PODS

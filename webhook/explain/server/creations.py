@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from webhook.explain.explain import ExplainedPod
-from webhook.explain.kinds import HASH, UID
-from webhook.explain.manifests import as_json
+from webhook.explain.decision.explainer import ExplainedPod
+from webhook.explain.manifests.kinds import HASH, UID
+from webhook.explain.manifests.pods import as_json
 
 _SERVER_SET: Final = frozenset(
     {

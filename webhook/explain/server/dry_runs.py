@@ -16,8 +16,9 @@ from kube.access import AccessError
 from kube.client import DryRunResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
 from service.text import MALFORMED, one_line, printable, quoted
-from webhook.explain.diff import diff
-from webhook.explain.explain import ExplainedDocument, ExplainedPod
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
+from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.output.diff import diff
 from webhook.explain.server.api_defaults import without_defaults
 from webhook.explain.server.comparison import (
     refusal_causes,
@@ -27,7 +28,6 @@ from webhook.explain.server.comparison import (
 )
 from webhook.explain.server.creations import pod_to_create, renamed
 from webhook.explain.server.refusals import AnswerKind, is_unanswered_webhook, read_refusal
-from webhook.explain.server_answer import ServerAnswer
 
 _AT_ONCE: Final = 8
 _SECONDS: Final = 30.0

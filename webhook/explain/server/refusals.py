@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from webhook.explain.decision.server_answer import RBAC
+
 
 class AnswerKind(StrEnum):
     """What the answer of an API server is about."""
@@ -51,8 +53,6 @@ _FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
 _MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
 _NO_CALL: Final = "failed calling webhook "
-RBAC: Final = "RBAC"
-"""The author of a refusal because the right to create pods is missing."""
 _SERVER: Final = "the API server"
 _LIMIT_RANGE: Final = "a LimitRange"
 _RATIO: Final = "max limit to request ratio per "

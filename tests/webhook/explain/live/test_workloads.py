@@ -18,10 +18,10 @@ from tests.support.live_objects import (
     workload,
 )
 from tests.support.operator_jobs import job_set, py_torch_job
-from webhook.explain.explain import ExplainedPod, Explainer, UnexplainedObject
+from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live import workloads as live
 from webhook.explain.live.workloads import LiveWorkloads, live_workloads
-from webhook.explain.words import is_rank
+from webhook.explain.output.words import is_rank
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 

@@ -16,8 +16,8 @@ from kai.gpu_resources import names_gpu
 from kai.pod import Owner
 from service.documents import DocumentError
 from service.text import one_line, quoted
-from webhook.explain.controllers import Additions, additions_of, with_names, with_variables
-from webhook.explain.kinds import WorkloadKind, workload_kind
+from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
+from webhook.explain.manifests.kinds import WorkloadKind, workload_kind
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.text import counted, fold, one_line, shorten_middle, width
-from webhook.explain.amounts import GpuAmount
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, UnexplainedObject
-from webhook.explain.locations import Location, located
-from webhook.explain.words import (
+from webhook.explain.decision.amounts import GpuAmount
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
+from webhook.explain.output.locations import Location, located
+from webhook.explain.output.words import (
     action_word,
     amount_after,
     hints,

@@ -6,10 +6,10 @@ from typing import Final
 from kai import keys
 from kai.pod import MalformedPod, decode_pod
 from service.text import one_line, printable
-from webhook.explain.amounts import GpuAmount, asked_by
-from webhook.explain.explain import ExplainedPod
-from webhook.explain.manifests import as_json
-from webhook.explain.server.refusals import RBAC
+from webhook.explain.decision.amounts import GpuAmount, asked_by
+from webhook.explain.decision.explainer import ExplainedPod
+from webhook.explain.decision.server_answer import RBAC
+from webhook.explain.manifests.pods import as_json
 from webhook.policy.decide import Changes
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source

@@ -13,7 +13,7 @@ import yaml
 
 from service.command import UsageError
 from service.documents import DocumentError, decode_text, document_files, parse_documents, read_text
-from webhook.explain.manifests import Place
+from webhook.explain.manifests.pods import Place
 
 STANDARD_INPUT: Final = "-"
 

@@ -13,17 +13,18 @@ from kai.own_labels import REASON, SIZE
 from kai.pod import MalformedPod, Owner, PodView, decode_pod
 from service.documents import DocumentError
 from service.text import one_line, quoted
-from webhook.explain.amounts import RunningPods
-from webhook.explain.api_server import filled_in, normalized
-from webhook.explain.kinds import (
+from webhook.explain.decision.amounts import RunningPods
+from webhook.explain.decision.api_server import filled_in, normalized
+from webhook.explain.decision.limit_ranges import ContainerDefaults
+from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.manifests.kinds import (
     is_kustomization,
     is_kustomize_file,
     kind_problem,
     makes_no_pods,
     workload_kind,
 )
-from webhook.explain.limit_ranges import ContainerDefaults
-from webhook.explain.manifests import (
+from webhook.explain.manifests.pods import (
     FoundPod,
     Place,
     TemplateError,
@@ -32,8 +33,7 @@ from webhook.explain.manifests import (
     gpu_requests,
     list_items,
 )
-from webhook.explain.server_answer import ServerAnswer
-from webhook.explain.sources import LineFinder, ManifestSource, SourceDocument
+from webhook.explain.manifests.sources import LineFinder, ManifestSource, SourceDocument
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
 from webhook.policy.decide import (
     MOST_WARNINGS,

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, UnexplainedObject
-from webhook.explain.sources import LineFinder, ManifestSource
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
+from webhook.explain.manifests.sources import LineFinder, ManifestSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import Any, Final
 
-from webhook.explain.kinds import HASH, UID, group_of, job_labels, stateful_set_labels
+from webhook.explain.manifests.kinds import HASH, UID, group_of, job_labels, stateful_set_labels
 
 Path = tuple[str | int, ...]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kai import keys
-from webhook.explain.limit_ranges import ContainerDefaults, with_defaults
+from webhook.explain.decision.limit_ranges import ContainerDefaults, with_defaults
 
 _GROUPS: Final = ("containers", "initContainers")
 _KINDS: Final = ("limits", "requests")
