@@ -19,6 +19,7 @@ from service.command import (
     write_output,
     write_warning,
 )
+from service.documents import list_items
 from service.text import fold, one_line
 from webhook.explain.decision.explainer import (
     ExplainedDocument,
@@ -28,7 +29,7 @@ from webhook.explain.decision.explainer import (
     explain,
 )
 from webhook.explain.manifests.kinds import makes_no_pods
-from webhook.explain.manifests.pods import list_items, texts
+from webhook.explain.manifests.pods import texts
 from webhook.explain.manifests.sources import ManifestSource, read_sources
 from webhook.explain.output.formats import as_json, as_patch, as_yaml
 from webhook.explain.output.manifest import rewrite

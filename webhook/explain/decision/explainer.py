@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kai import keys
 from kai.own_labels import REASON, SIZE
 from kai.pod import MalformedPod, Owner, PodView, decode_pod
-from service.documents import DocumentError
+from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
 from webhook.explain.decision.amounts import RunningPods
 from webhook.explain.decision.api_server import filled_in, normalized
@@ -26,14 +26,12 @@ from webhook.explain.manifests.kinds import (
 )
 from webhook.explain.manifests.pods import (
     FoundPod,
-    Place,
     TemplateError,
     as_json,
     find_pods,
     gpu_requests,
-    list_items,
 )
-from webhook.explain.manifests.sources import LineFinder, ManifestSource, SourceDocument
+from webhook.explain.manifests.sources import DocumentLines, ManifestSource, SourceDocument
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
 from webhook.policy.decide import (
     MOST_WARNINGS,
@@ -184,7 +182,7 @@ def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterat
                     for item in explainer.explain(value, place, source.file_name)
                 ]
             except TemplateError as error:
-                line = LineFinder(source).line_of(document, error.place)
+                line = DocumentLines(source, document).line_of(error.place)
                 raise DocumentError(f"{source.name}, line {line}: {error}") from None
             yield ExplainedDocument(source, document, items)
 

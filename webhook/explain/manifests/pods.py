@@ -14,7 +14,7 @@ import msgspec
 
 from kai.gpu_resources import names_gpu
 from kai.pod import Owner
-from service.documents import DocumentError
+from service.documents import DocumentError, Place
 from service.text import one_line, quoted
 from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
 from webhook.explain.manifests.kinds import WorkloadKind, workload_kind
@@ -24,9 +24,6 @@ _DEEPEST: Final = 60
 
 _LONGEST_KEY: Final = 40
 _NAME_SHOWN: Final = 63
-
-Place = tuple[str | int, ...]
-"""Keys and indexes that lead from a document's root to one of its parts."""
 
 
 class TemplateError(ValueError):
@@ -135,16 +132,6 @@ class FoundPod:
         owner = {"apiVersion": api_version, "kind": kind, "name": self.name or "pod"}
         metadata["ownerReferences"] = [{**owner, "controller": True}]
         return pod
-
-
-def list_items(document: Any, place: Place = ()) -> Iterator[tuple[Any, Place]]:
-    """Yield the document with its place, or the items of a list object (`kind: List`, PodList, …)."""
-    items = document.get("items") if isinstance(document, dict) else None
-    if isinstance(items, list) and str(document.get("kind", "")).endswith("List"):
-        for index, item in enumerate(items):
-            yield from list_items(item, (*place, "items", index))
-    else:
-        yield document, place
 
 
 def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:

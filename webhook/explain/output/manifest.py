@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import yaml
 
-from service.documents import DocumentError, parse_documents
+from service.documents import DocumentError, Place, parse_documents
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
-from webhook.explain.manifests.pods import Place
 from webhook.explain.manifests.sources import ManifestSource
 from webhook.explain.output.yaml_text import CannotEdit, DocumentEdits, edit_text, expand_aliases
 from webhook.policy.patch import Operation, unescape
