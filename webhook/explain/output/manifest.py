@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from service.documents import DocumentError, Place, parse_documents
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
 from webhook.explain.manifests.sources import ManifestSource
+from webhook.explain.output.diff import Dumper
 from webhook.explain.output.yaml_text import CannotEdit, DocumentEdits, edit_text, expand_aliases
 from webhook.policy.patch import Operation, unescape
-
-_DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +96,13 @@ def _rewritten(
             _apply(operation, pod.pod.place, expected, edits)
     for expands in (False, True):
         try:
-            edited = edit_text(expand_aliases(text) if expands else text, edits)
+            edited = edit_text(expand_aliases(text, value) if expands else text, edits)
             parsed = parse_documents(edited, "")
         except (CannotEdit, DocumentError):
             continue
         if [document.value for document in parsed] == [expected]:
             return edited, False
-    dumped = yaml.dump(expected, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+    dumped = yaml.dump(expected, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     return ("---\n" if text.startswith("---") else "") + dumped, True
 
 
