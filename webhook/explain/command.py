@@ -29,8 +29,8 @@ from webhook.explain.decision.explainer import (
     explain,
 )
 from webhook.explain.manifests.kinds import makes_no_pods
-from webhook.explain.manifests.pods import texts
 from webhook.explain.manifests.sources import ManifestSource, read_sources
+from webhook.explain.manifests.values import texts
 from webhook.explain.output.formats import as_json, as_patch, as_yaml
 from webhook.explain.output.manifest import rewrite
 from webhook.explain.output.table import as_table, sums

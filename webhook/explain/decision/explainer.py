@@ -27,11 +27,11 @@ from webhook.explain.manifests.kinds import (
 from webhook.explain.manifests.pods import (
     FoundPod,
     TemplateError,
-    as_json,
     find_pods,
     gpu_requests,
 )
 from webhook.explain.manifests.sources import DocumentLines, ManifestSource, SourceDocument
+from webhook.explain.manifests.values import as_json
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
 from webhook.policy.decide import (
     MOST_WARNINGS,

@@ -14,10 +14,11 @@ import msgspec
 
 from kai.gpu_resources import names_gpu
 from kai.pod import Owner
-from service.documents import DocumentError, Place
+from service.documents import Place
 from service.text import one_line, quoted
 from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
 from webhook.explain.manifests.kinds import WorkloadKind, workload_kind
+from webhook.explain.manifests.values import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
@@ -33,18 +34,6 @@ class TemplateError(ValueError):
         """Create the error; `place` is the part of the document to show to the user."""
         super().__init__(message)
         self.place = place
-
-
-def as_json(document: Any) -> bytes:
-    """Encode a parsed document as JSON. YAML dates become text, as in kubectl.
-
-    Raises:
-        DocumentError: the document contains a value that JSON cannot represent.
-    """
-    try:
-        return msgspec.json.encode(document)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +92,8 @@ class FoundPod:
         """Whether a container has no name and the controller, which is not known, gives it one."""
         if not self.path or self.is_built_in:
             return False
-        spec = with_names(self.template.get("spec"), self.api_version)
-        containers = spec.get("containers") if isinstance(spec, dict) else None
-        return any(not container.get("name") for container in containers or () if isinstance(container, dict))
+        spec = as_map(with_names(self.template.get("spec"), self.api_version))
+        return any(not container.get("name") for container in as_maps(spec.get("containers")))
 
     def as_created(self, namespace: str) -> dict[str, Any]:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
@@ -149,8 +137,7 @@ def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
     outermost = _Outermost.of(document)
     workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
     if workload is not None:
-        at = _checked_template(document, workload)
-        return [_found(document, at, place, outermost, workload)]
+        return [_built_in(document, workload, place, outermost)]
     return list(_walk(document, document, (), place, outermost))
 
 
@@ -197,16 +184,9 @@ class _Outermost:
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> "_Outermost":
-        metadata = document.get("metadata")
-        if not isinstance(metadata, dict):
-            return cls("", {}, {}, ())
+        metadata = as_map(document.get("metadata"))
         labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
-        return cls(str(metadata.get("namespace") or ""), labels, annotations, _owners(metadata))
-
-
-def texts(entries: Any) -> dict[str, str]:
-    """Return the entries of a map whose values are texts; empty for another value."""
-    return {k: v for k, v in entries.items() if isinstance(v, str)} if isinstance(entries, dict) else {}
+        return cls(_text(metadata, "namespace"), labels, annotations, _owners(metadata))
 
 
 def _owners(metadata: dict[str, Any]) -> tuple[Owner, ...]:
@@ -222,13 +202,12 @@ def _text(document: dict[str, Any], key: str) -> str:
 
 
 def _name(document: dict[str, Any]) -> str:
-    metadata = document.get("metadata")
-    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-    return str(name or "")
+    metadata = as_map(document.get("metadata"))
+    return _text(metadata, "name") or _text(metadata, "generateName")
 
 
-def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> Place:
-    """Return the place of a workload's pod template with at least one container.
+def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> dict[str, Any]:
+    """Return a workload's pod template with at least one container.
 
     Raises:
         TemplateError: a part of the path is missing or has another type.
@@ -253,59 +232,50 @@ def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> Place
     for index, container in enumerate(node):
         if not isinstance(container, dict):
             raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*path, index))
-    template: Any = document
+    template = document
     for key in workload.template:
         template = template[key]
     if not _is_map_or_absent(template.get("metadata")):
         metadata = (*workload.template, "metadata")
         raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", metadata)
-    return workload.template
+    return template
 
 
 def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _template_if_readable(document: dict[str, Any], workload: WorkloadKind) -> Place | None:
-    """Return the place of an embedded workload's template; None for a reference to an object, or a part."""
-    try:
-        return _checked_template(document, workload)
-    except TemplateError:
-        return None
-
-
-def _found(
-    holder: dict[str, Any], at: Place, place: Place, outermost: _Outermost, workload: WorkloadKind
+def _built_in(
+    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: _Outermost
 ) -> FoundPod:
-    """Return the pod of a built-in kind at a place that `_checked_template` has checked."""
-    node: Any = holder
-    for key in at:
-        node = node[key]
-    spec = holder.get("spec")
-    name = _name(holder)
-    return FoundPod(
-        kind=_text(holder, "kind"),
-        api_version=_text(holder, "apiVersion"),
-        name=name,
-        namespace=outermost.namespace,
-        path=".".join(map(str, at)),
-        template={key: node[key] for key in ("metadata", "spec") if key in node},
-        owner_labels=outermost.labels,
-        owner_annotations=outermost.annotations,
-        owners_above=outermost.owners if at else (),
-        place=(*place, *at),
+    """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
+    template = _checked_template(holder, workload)
+    spec = as_map(holder.get("spec"))
+    return _pod(
+        holder,
+        template={key: template[key] for key in ("metadata", "spec") if key in template},
+        path=".".join(workload.template),
+        place=(*place, *workload.template),
+        outermost=outermost,
         is_built_in=True,
-        additions=Additions(labels=workload.labels(name, spec if isinstance(spec, dict) else {})),
-        claim_templates=_claim_templates(spec),
+        additions=Additions(labels=workload.labels(_name(holder), spec)),
+        claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
     )
 
 
-def _claim_templates(spec: Any) -> list[str]:
-    """Return the names of the claims that a StatefulSet creates for each pod; empty for other kinds."""
-    templates = spec.get("volumeClaimTemplates") if isinstance(spec, dict) else None
-    if not isinstance(templates, list):
-        return []
-    return [_name(template) for template in templates if isinstance(template, dict)]
+def _pod(holder: dict[str, Any], *, path: str, outermost: _Outermost, **fields: Any) -> FoundPod:
+    """Return a pod of an object; `fields` are the others of `FoundPod`."""
+    return FoundPod(
+        kind=_text(holder, "kind"),
+        api_version=_text(holder, "apiVersion"),
+        name=_name(holder),
+        namespace=outermost.namespace,
+        path=path,
+        owner_labels=outermost.labels,
+        owner_annotations=outermost.annotations,
+        owners_above=outermost.owners if path else (),
+        **fields,
+    )
 
 
 def _walk(
@@ -332,24 +302,22 @@ def _walk(
         holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
         workload = workload_kind(_text(node, "apiVersion"), _text(node, "kind"))
         if workload is not None:
-            at = _template_if_readable(node, workload)
-            if at is not None:
-                yield _found(node, at, place, outermost, workload)
+            try:
+                pod = _built_in(node, workload, place, outermost)
+            except TemplateError:
+                pass  # a reference to an object, or a part of one
+            else:
+                yield pod
                 return
     template, is_bare = _template(node, is_root=path in ((), ("",)))
     if template is not None:
         is_pod = node is holder and node.get("kind") == "Pod"
-        yield FoundPod(
-            kind=_text(holder, "kind"),
-            api_version=_text(holder, "apiVersion"),
-            name=_name(holder),
-            namespace=outermost.namespace,
-            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
+        yield _pod(
+            holder,
             template=template,
-            owner_labels=outermost.labels,
-            owner_annotations=outermost.annotations,
-            owners_above=() if is_pod else outermost.owners,
+            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
+            outermost=outermost,
             is_bare_spec=is_bare,
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
         )
@@ -369,11 +337,5 @@ def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | 
 
 
 def _is_pod_spec(node: Any) -> bool:
-    if not isinstance(node, dict):
-        return False
-    containers = node.get("containers")
-    return (
-        isinstance(containers, list)
-        and bool(containers)
-        and all(isinstance(c, dict) and ("name" in c or "image" in c) for c in containers)
-    )
+    containers = as_list(as_map(node).get("containers"))
+    return bool(containers) and all("name" in as_map(each) or "image" in as_map(each) for each in containers)

@@ -9,7 +9,7 @@ from service.text import one_line, printable
 from webhook.explain.decision.amounts import GpuAmount, asked_by
 from webhook.explain.decision.explainer import ExplainedPod
 from webhook.explain.decision.server_answer import RBAC
-from webhook.explain.manifests.pods import as_json
+from webhook.explain.manifests.values import as_json
 from webhook.policy.decide import Changes
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source

@@ -99,7 +99,8 @@ def _read_nodes(text: str) -> Any:
     events: Iterable[Any] = yaml.parse(text, Loader=_BASE) if "*" in text else ()
     for event in events:
         if isinstance(event, yaml.AliasEvent):
-            start, end = event.start_mark.index, event.end_mark.index
+            start = _start(event)
+            end = start + len("*") + len(event.anchor or "")
             parts += [text[last:start], "_" * (end - start)]
             last = end
     root = yaml.compose("".join([*parts, text[last:]]), Loader=_BASE)

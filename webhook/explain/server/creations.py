@@ -11,7 +11,7 @@ import msgspec
 
 from webhook.explain.decision.explainer import ExplainedPod
 from webhook.explain.manifests.kinds import HASH, UID
-from webhook.explain.manifests.pods import as_json
+from webhook.explain.manifests.values import as_json
 
 _SERVER_SET: Final = frozenset(
     {
