@@ -10,7 +10,29 @@ from typing import Any, Final
 
 from kai import keys
 from webhook.explain.decision.limit_ranges import ContainerDefaults, with_defaults
+from webhook.explain.manifests.values import as_map, as_maps
 
+SERVER_METADATA: Final = frozenset(
+    {
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "managedFields",
+        "selfLink",
+    }
+)
+"""Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
+
+DEFAULT_TOLERATIONS: Final = tuple(
+    {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+)
+"""What the plugin DefaultTolerationSeconds adds."""
+
+_TOKEN_VOLUME: Final = "kube-api-access-"  # noqa: S105 - a prefix of names
 _GROUPS: Final = ("containers", "initContainers")
 _KINDS: Final = ("limits", "requests")
 _MAPS: Final = ("labels", "annotations")
@@ -97,3 +119,17 @@ def _with_request(container: Any) -> Any:
     if not (requests is None or isinstance(requests, dict)):
         return container
     return {**container, "resources": {**resources, "requests": {**limits, **(requests or {})}}}
+
+
+def token_volumes(spec: Any) -> frozenset[str]:
+    """Return the names of the volumes in which the plugin ServiceAccount mounts a token."""
+    return frozenset(
+        name
+        for volume in as_maps(as_map(spec).get("volumes"))
+        if isinstance(name := volume.get("name"), str)
+        and name.startswith(_TOKEN_VOLUME)
+        and any(
+            "serviceAccountToken" in source
+            for source in as_maps(as_map(volume.get("projected")).get("sources"))
+        )
+    )

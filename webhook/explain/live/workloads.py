@@ -31,7 +31,7 @@ from service.text import MALFORMED, counted, one_line
 from webhook.explain.decision.amounts import RunningPods
 from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.lists import LiveLists
-from webhook.explain.live.objects import explain_object, shortened
+from webhook.explain.live.objects import explain_object
 from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnerGraph, OwnerReference
 from webhook.explain.live.pods import (
     LivePod,
@@ -39,7 +39,6 @@ from webhook.explain.live.pods import (
     TemplateRoles,
     asked_now,
     decode_live_pod,
-    shortened_pod,
 )
 from webhook.explain.manifests.controllers import OPERATORS
 from webhook.explain.manifests.kinds import group_of
@@ -138,7 +137,6 @@ async def live_workloads(
     reading = _Reading(LiveLists(client, namespaces, managed), explainer)
     await reading.read_workloads(await _operators(client, reading.lists))
     await reading.read_replica_sets()
-    await reading.explain_candidates()
     await reading.read_pods()
     await reading.explain_samples()
     return LiveWorkloads(
@@ -169,16 +167,6 @@ async def _operators(client: KubeClient, lists: LiveLists) -> list[ServedKind]:
 
 
 @dataclass(slots=True)
-class _Candidate:
-    """An object that is explained unless its owner is listed later."""
-
-    kind: ServedKind
-    metadata: OwnedMetadata
-    document: bytes
-    is_finished: bool
-
-
-@dataclass(slots=True)
 class _Sample:
     """The newest pod of an owner that was not listed."""
 
@@ -196,7 +184,6 @@ class _Reading:
     _graph: OwnerGraph = field(default_factory=OwnerGraph)
     _read: set[GroupKind] = field(default_factory=set)
     """The kinds that are listed."""
-    _candidates: dict[ObjectKey, _Candidate] = field(default_factory=dict)
     _explained: dict[ObjectKey, list[ExplainedPod | UnexplainedObject]] = field(default_factory=dict)
     _roles: dict[ObjectKey, TemplateRoles | None] = field(default_factory=dict)
     """How the pods of a workload tell their template; None if they do not."""
@@ -204,7 +191,7 @@ class _Reading:
     """Workloads with a pod whose template is not known."""
     _samples: dict[ObjectKey, _Sample] = field(default_factory=dict)
     _sums: PodSums = field(default_factory=PodSums)
-    _finished: int = 0
+    _finished: set[ObjectKey] = field(default_factory=set)
     _revisions: int = 0
     """ReplicaSets without replicas whose owner was not listed."""
     _ended: int = 0
@@ -214,8 +201,13 @@ class _Reading:
     """Whether there are more workloads than are explained."""
 
     async def items(self) -> AsyncIterator[ExplainedPod | UnexplainedObject]:
-        """Yield what was explained, with the numbers of pods."""
+        """Yield what was explained, with the numbers of pods.
+
+        A workload whose owner was listed later is left out.
+        """
         for key, items in self._explained.items():
+            if self._graph.top(key) != key:
+                continue
             position = 0
             for item in items:
                 if isinstance(item, ExplainedPod):
@@ -227,8 +219,9 @@ class _Reading:
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out."""
+        finished = sum(self._graph.top(key) == key for key in self._finished)
         counts = (
-            (self._finished, "job that has finished", "jobs that have finished"),
+            (finished, "job that has finished", "jobs that have finished"),
             (self._ended, "pod that has ended", "pods that have ended"),
             (self._revisions, "ReplicaSet without replicas", "ReplicaSets without replicas"),
         )
@@ -242,21 +235,17 @@ class _Reading:
             yield f"the pods of {workloads} are not counted: no label tells which template they come from"
 
     async def read_workloads(self, operators: Iterable[ServedKind]) -> None:
-        """Read the workloads in full; explain those without an owner among the listed kinds."""
+        """Read the workloads in full; explain those whose owner was not listed before."""
         kinds = (*operators, *_BUILT_IN)
         self._read = {(kind.group, kind.kind) for kind in (*kinds, _REPLICA_SETS)}
         for kind in kinds:
             async for workload, document in self.lists.read(kind, _decode_workload):
                 if not self._add(kind, workload.metadata):
                     continue
-                candidate = _Candidate(kind, workload.metadata, document, _is_finished(kind, workload))
-                if not self._may_have_listed_owner(workload.metadata):
-                    await self._explain_workload(candidate)
-                elif len(self._candidates) + len(self._explained) >= MOST_WORKLOADS:
-                    self._cut = True
+                if _is_finished(kind, workload):
+                    self._finished.add(workload.metadata.key)
                 else:
-                    candidate.document = b"" if candidate.is_finished else shortened(document)
-                    self._candidates[workload.metadata.key] = candidate
+                    await self._explain_workload(kind, workload.metadata, document)
 
     async def read_replica_sets(self) -> None:
         """Read the owners of ReplicaSets, and in full those without a listed owner."""
@@ -282,14 +271,7 @@ class _Reading:
             if metadata.owner is not None and _is_scaled_to_0(document):
                 self._revisions += 1
             else:
-                await self._explain_workload(_Candidate(_REPLICA_SETS, metadata, document, is_finished=False))
-
-    async def explain_candidates(self) -> None:
-        """Explain the workloads whose owner turned out not to be listed."""
-        for key, candidate in self._candidates.items():
-            if self._graph.top(key) == key:
-                await self._explain_workload(candidate)
-        self._candidates.clear()
+                await self._explain_workload(_REPLICA_SETS, metadata, document)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without one."""
@@ -326,13 +308,9 @@ class _Reading:
         owner = metadata.owner
         return owner is not None and (group_of(owner.apiVersion or ""), owner.kind or "") in self._read
 
-    async def _explain_workload(self, candidate: _Candidate) -> None:
-        if candidate.is_finished:
-            self._finished += 1
-            return
-        metadata = candidate.metadata
+    async def _explain_workload(self, kind: ServedKind, metadata: OwnedMetadata, document: bytes) -> None:
         title = "" if metadata.owner is None else metadata.owner.title
-        await self._explain(metadata.key, candidate.kind, metadata, candidate.document, owner=title)
+        await self._explain(metadata.key, kind, metadata, document, owner=title)
 
     async def _explain(
         self, key: ObjectKey, kind: ServedKind, metadata: OwnedMetadata, document: bytes, *, owner: str = ""
@@ -371,7 +349,7 @@ class _Reading:
             return
         self._sums.add(key, 0, asked_now(document))
         if newest is None or pod.age_key > newest.pod.age_key:
-            self._samples[key] = _Sample(pod, shortened_pod(document), owner)
+            self._samples[key] = _Sample(pod, document, owner)
 
     def _running(self, key: ObjectKey, position: int, item: ExplainedPod) -> RunningPods | None:
         """Return the pods of a template; None if not all were read."""

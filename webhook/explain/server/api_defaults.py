@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from kai import keys
 from kai.quantity import parse_quantity
+from webhook.explain.decision.api_server import DEFAULT_TOLERATIONS, SERVER_METADATA, token_volumes
+from webhook.explain.manifests.values import as_map
 
-_TOKEN_VOLUME: Final = "kube-api-access-"  # noqa: S105 - a prefix of names
 _TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _CONTAINERS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _MODE: Final = 0o644
@@ -55,12 +56,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Default values by the name of the object that has them, and field."""
 
-_METADATA_OF_SERVER: Final = frozenset(
-    {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "namespace"}
-)
 _COMPUTED: Final = frozenset({"priority", "preemptionPolicy", "serviceAccount"})
 """Fields of a spec that the API server computes from `priorityClassName` and `serviceAccountName`."""
-_TOLERATED: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 _NEVER_STORED: Final = frozenset(
     {
         "hostNetwork",
@@ -106,7 +103,7 @@ def without_defaults(
     if isinstance(after.get("metadata"), dict):
         after["metadata"] = _without_server_metadata(before.get("metadata"), after["metadata"])
         before["metadata"] = _without_server_metadata(after["metadata"], before.get("metadata") or {})
-    tokens = _token_volumes(before.get("spec"), after.get("spec"))
+    tokens = token_volumes(after.get("spec")) - token_volumes(before.get("spec"))
     aligned = _Alignment(tokens, is_on_host=_is_on_host(sent)).aligned(before, after, ())
     return _without_omitted(before, aligned, ""), aligned
 
@@ -183,7 +180,7 @@ class _Alignment:
         if not isinstance(item, dict):
             return False
         if name == "tolerations":
-            return item.get("key") in _TOLERATED and item.get("tolerationSeconds") == 300
+            return item in DEFAULT_TOLERATIONS
         if name == "volumes":
             return item.get("name") in self._token_volumes
         if name == "volumeMounts":
@@ -193,36 +190,15 @@ class _Alignment:
 
 def _without_server_metadata(other: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata without the API server's own fields, and without a name that only one pod has."""
-    names = other if isinstance(other, dict) else {}
     return {
         key: value
         for key, value in metadata.items()
-        if key not in _METADATA_OF_SERVER and (key != "name" or names.get("name"))
+        if key not in SERVER_METADATA and key != "namespace" and (key != "name" or as_map(other).get("name"))
     }
 
 
-def _token_volumes(sent: Any, stored: Any) -> frozenset[str]:
-    """Return the names of the volumes with the service account's token that the API server added."""
-    known = {volume.get("name") for volume in _maps(sent, "volumes")}
-    return frozenset(
-        name
-        for volume in _maps(stored, "volumes")
-        if isinstance(name := volume.get("name"), str)
-        and name.startswith(_TOKEN_VOLUME)
-        and name not in known
-        and any("serviceAccountToken" in source for source in _maps(volume.get("projected"), "sources"))
-    )
-
-
-def _maps(holder: Any, key: str) -> list[dict[str, Any]]:
-    """Return the maps of a list below a key; empty for another value."""
-    items = holder.get(key) if isinstance(holder, dict) else None
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
 def _is_on_host(pod: Mapping[str, Any]) -> bool:
-    spec = pod.get("spec")
-    return isinstance(spec, dict) and spec.get("hostNetwork") is True
+    return as_map(pod.get("spec")).get("hostNetwork") is True
 
 
 def _is_pull_policy(value: Any, sent: Mapping[str, Any] | None, stored: Mapping[str, Any]) -> bool:

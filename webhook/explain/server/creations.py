@@ -9,23 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from webhook.explain.decision.api_server import SERVER_METADATA
 from webhook.explain.decision.explainer import ExplainedPod
 from webhook.explain.manifests.kinds import HASH, UID
 from webhook.explain.manifests.values import as_json
-
-_SERVER_SET: Final = frozenset(
-    {
-        "uid",
-        "resourceVersion",
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "managedFields",
-        "selfLink",
-    }
-)
-"""Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
 
 _BETWEEN: Final[Mapping[str, tuple[str, str]]] = {
     "Deployment": ("apps/v1", "ReplicaSet"),
@@ -44,7 +31,7 @@ def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
     """
     pod: dict[str, Any] = msgspec.json.decode(as_json(item.created))
     metadata = pod["metadata"] = {
-        key: value for key, value in pod["metadata"].items() if key not in _SERVER_SET
+        key: value for key, value in pod["metadata"].items() if key not in SERVER_METADATA
     }
     if item.pod.path:
         _own(item, metadata)
