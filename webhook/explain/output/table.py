@@ -1,11 +1,11 @@
 """The results of `explain` as a table with a line for each pod, and the sums of every text output. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from service.text import counted, fold, one_line, shorten_middle, width
+from service.text_table import column_widths, table_lines
 from webhook.explain.decision.amounts import GpuAmount
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
 from webhook.explain.output.locations import Location, located
@@ -19,66 +19,11 @@ from webhook.explain.output.words import (
     share_text,
 )
 
-_GAP: Final = "  "
 _NONE: Final = "-"
-_LEAST: Final = 10
-"""Smallest width of a shortened column."""
 _WIDE: Final = 110
 """Width from which the table has both file and name of an object."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
-    """The cells of a pod, or of an object whose pods are not known."""
-
-    location: Location | None
-    name: str
-    """Kind and name."""
-    namespace: str
-    action: str
-    share: str
-    reason: str
-    server: str = ""
-    """The API server's answer; empty if it was not asked."""
-    warnings: int = 0
-    pods: int | None = None
-    """Pods of the workload in the cluster; None if they were not counted."""
-
-
-_Cell = Callable[[TableRow, int], str]
-"""Returns a cell of at most the given width."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    title: str
-    cell: _Cell
-    shrinks: bool = False
-
-
-def _file(row: TableRow, columns: int) -> str:
-    if row.location is None:
-        return _NONE
-    line = f":{row.location.line}"
-    file, room = one_line(row.location.file), columns - len(line)
-    if width(file) > room:
-        file = f"…/{file.rpartition('/')[2]}"  # the last part says most
-    return shorten_middle(file, room) + line
-
-
-_FILE: Final = _Column("FILE", _file, shrinks=True)
-_OBJECT: Final = _Column("OBJECT", lambda row, columns: shorten_middle(row.name, columns), shrinks=True)
-_NAMESPACE: Final = _Column(
-    "NAMESPACE", lambda row, columns: shorten_middle(row.namespace, columns), shrinks=True
-)
-_PODS: Final = _Column("PODS", lambda row, _: _NONE if row.pods is None else str(row.pods))
-_SERVER: Final = _Column("SERVER", lambda row, _: row.server or _NONE)
-_REST: Final = (
-    _Column("ACTION", lambda row, _: row.action),
-    _Column("SHARE", lambda row, _: row.share),
-    _Column("REASON", lambda row, _: row.reason),
-    _Column("WARN", lambda row, _: str(row.warnings or _NONE)),
-)
+_LEAST: Final = {"FILE": 10, "OBJECT": 10, "NAMESPACE": 10}
+"""Smallest width of the columns that are shortened."""
 
 
 def as_table(documents: Iterable[ExplainedDocument], *, columns: int) -> Iterator[str]:
@@ -88,74 +33,65 @@ def as_table(documents: Iterable[ExplainedDocument], *, columns: int) -> Iterato
         documents: the explained documents. Objects that have nothing to do with pods are left out.
         columns: width of the lines.
     """
-    rows = [row for location, item in located(documents) if (row := _row(item, location)) is not None]
-    if not rows:
+    items = [
+        (location, _cells(item, location))
+        for location, item in located(documents)
+        if isinstance(item, ExplainedPod) or item.code != "no-pods"
+    ]
+    if not items:
         return
-    chosen = _chosen_columns(rows, columns)
-    rooms = _widths(rows, chosen, columns)
-    lines = [[column.title for column in chosen]]
-    lines += [[column.cell(row, room) for column, room in zip(chosen, rooms, strict=True)] for row in rows]
-    widths = [max(map(width, cells)) for cells in zip(*lines, strict=True)]
-    yield from (_line(cells, widths) for cells in lines)
+    titles = [title for title in items[0][1] if any(cells[title] for _, cells in items)]
+    if "FILE" in titles and columns < _WIDE:
+        titles.remove("OBJECT")
+    rows = [titles, *([cells[title] or _NONE for title in titles] for _, cells in items)]
+    least = [_LEAST.get(title, 0) for title in titles]
+    widths = _widths(rows, columns, least)
+    if "FILE" in titles:
+        for row, (location, _) in zip(rows[1:], items, strict=True):
+            row[0] = _file(location, widths[0])
+        widths = _widths(rows, columns, least)
+    yield from table_lines(rows, widths)
 
 
-def _row(item: ExplainedPod | UnexplainedObject, location: Location | None) -> TableRow | None:
-    if isinstance(item, ExplainedPod):
-        return TableRow(
-            location=location,
-            name=_name(item),
-            namespace=one_line(item.namespace),
-            action=action_word(item),
-            share=share_text(item),
-            reason=reason_code(item),
-            server=server_word(item),
-            warnings=len(hints(item)),
-            pods=item.running.count if item.running else None,
-        )
-    if item.code == "no-pods":
-        return None
-    return TableRow(
-        location=location,
-        name=one_line(f"{item.kind}/{item.name or '(no name)'}"),
-        namespace=one_line(item.namespace),
-        action="not known",
-        share="?",
-        reason=item.code,
-    )
+def _cells(item: ExplainedPod | UnexplainedObject, location: Location | None) -> dict[str, str]:
+    """Return the cells of a row by the columns' titles; a column of empty cells is left out."""
+    pod = item.pod if isinstance(item, ExplainedPod) else item
+    names = {
+        "FILE": str(location or ""),
+        "OBJECT": one_line(f"{pod.kind}/{pod.name or '(no name)'}"),
+        "NAMESPACE": one_line(item.namespace),
+    }
+    if isinstance(item, UnexplainedObject):
+        others = {"ACTION": "not known", "SHARE": "?", "REASON": item.code, "WARN": _NONE}
+        return {**names, "PODS": "", "SERVER": "", **others}
+    return {
+        **names,
+        "PODS": str(item.running.count) if item.running else "",
+        "SERVER": server_word(item),
+        "ACTION": action_word(item),
+        "SHARE": share_text(item),
+        "REASON": reason_code(item),
+        "WARN": str(len(hints(item)) or _NONE),
+    }
 
 
-def _name(item: ExplainedPod) -> str:
-    """Return kind and name; of a pod that stands for others, those of its owner."""
-    return one_line(f"{item.pod.kind}/{item.pod.name or '(no name)'}")
+def _file(location: Location | None, columns: int) -> str:
+    if location is None:
+        return _NONE
+    line = f":{location.line}"
+    file, room = one_line(location.file), columns - len(line)
+    if width(file) > room:
+        file = f"…/{file.rpartition('/')[2]}"  # the last part says most
+    return shorten_middle(file, room) + line
 
 
-def _chosen_columns(rows: Sequence[TableRow], columns: int) -> list[_Column]:
-    has_files = any(row.location for row in rows)
-    has_counts = any(row.pods is not None for row in rows)
-    places = [_FILE] if has_files else [_OBJECT]
-    if has_files and columns >= _WIDE:
-        places.append(_OBJECT)
-    has_answers = any(row.server for row in rows)
-    extra = [*([_PODS] if has_counts else []), *([_SERVER] if has_answers else [])]
-    return [*places, _NAMESPACE, *extra, *_REST]
-
-
-def _widths(rows: Sequence[TableRow], chosen: Sequence[_Column], columns: int) -> list[int]:
-    """Return the largest width of each column. The columns with names share what the others leave."""
-    natural = [max(len(column.title), *(width(column.cell(row, 1000)) for row in rows)) for column in chosen]
-    fixed = sum(room for room, column in zip(natural, chosen, strict=True) if not column.shrinks)
-    room = columns - fixed - len(_GAP) * (len(chosen) - 1)
-    shrinking = [index for index, column in enumerate(chosen) if column.shrinks]
-    for position, index in enumerate(sorted(shrinking, key=lambda index: natural[index])):
-        share = max(room // (len(shrinking) - position), _LEAST)
-        natural[index] = min(natural[index], share)
-        room -= natural[index]
-    return natural
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell + " " * (room - width(cell)) for cell, room in zip(cells, widths, strict=True))
-    return _GAP.join(padded).rstrip()
+def _widths(rows: Sequence[Sequence[str]], columns: int, least: Sequence[int]) -> list[int]:
+    """Return the widths of the columns; the smallest ones where no table fits."""
+    widths = column_widths(rows, columns, least)
+    if widths is None:
+        natural = (max(map(width, cells)) for cells in zip(*rows, strict=True))
+        widths = [min(room, fewest or room) for room, fewest in zip(natural, least, strict=True)]
+    return widths
 
 
 def sums(documents: Iterable[ExplainedDocument], *, columns: int) -> list[str]:
