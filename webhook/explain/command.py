@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from kai import keys
@@ -30,13 +31,14 @@ from webhook.explain.decision.explainer import (
 )
 from webhook.explain.manifests.kinds import makes_no_pods
 from webhook.explain.manifests.sources import ManifestSource, read_sources
-from webhook.explain.manifests.values import texts
+from webhook.explain.manifests.values import as_map, texts
 from webhook.explain.output.formats import as_json, as_patch, as_yaml
 from webhook.explain.output.manifest import rewrite
 from webhook.explain.output.table import as_table, sums
 from webhook.explain.output.text import as_text, namespace_lines
 from webhook.explain.output.words import server_sentences
-from webhook.explain.policies import CLUSTER, NamespaceEdits, Policies, read_policies
+from webhook.explain.policies import CLUSTER, NamespaceEdits, Policies
+from webhook.namespaces.documents import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
 from webhook.policy.reasons import Action
 from webhook.settings.options import RuleOptions
@@ -127,7 +129,10 @@ def run(settings: ExplainSettings) -> int:
 def _answer_from_files(settings: ExplainSettings) -> Answer:
     namespace, rules = settings.namespace or _DEFAULT_NAMESPACE, settings.options.rules()
     policies = Policies.collect(
-        read_policies(settings.policies), [namespace], settings.edits, default_mode=rules.default_mode
+        read_namespaces(Path(settings.policies)) if settings.policies else {},
+        [namespace],
+        settings.edits,
+        default_mode=rules.default_mode,
     )
     sources = read_sources(settings.filenames, recursive=settings.recursive)
     documents = list(explain(sources, Explainer(namespace, policies.by_namespace, rules)))
@@ -218,9 +223,8 @@ def _objects(sources: Iterable[ManifestSource]) -> Iterator[tuple[dict[str, obje
     for source in sources:
         for document in source.documents:
             for value, _ in list_items(document.value):
-                metadata = value.get("metadata") if isinstance(value, dict) else None
-                if isinstance(metadata, dict):
-                    yield value, metadata
+                if isinstance(as_map(value).get("metadata"), dict):
+                    yield value, value["metadata"]
 
 
 def _used_namespaces(

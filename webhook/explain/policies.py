@@ -1,15 +1,12 @@
 """Collects the policies for `explain`: the labels and annotations of namespaces, with edits on top."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from kai import keys
 from kai.own_labels import PREFIX, SIZE_PREFIX
 from service.text import quoted, shorten
-from webhook.namespaces.documents import read_namespaces
 from webhook.policy.labels import (
     NO_METADATA,
     LabelProblems,
@@ -19,14 +16,10 @@ from webhook.policy.labels import (
     label_problems,
     near_prefixes,
 )
+from webhook.policy.selectors import is_label_key, is_label_value
 
 CLUSTER: Final = "cluster"
 """The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
-
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_PREFIX: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
-_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-"""The syntax of label keys and values (apimachinery, validation.IsQualifiedName and IsValidLabelValue)."""
 
 Edit = tuple[str, str | None]
 """A key with its new value; None removes the key."""
@@ -86,18 +79,6 @@ class Policies:
         return label_problems(self.metadata.get(namespace, NO_METADATA), default_mode=self.default_mode)
 
 
-def read_policies(source: str | None) -> dict[str, PolicyMetadata]:
-    """Read the labels and annotations of namespaces from files.
-
-    Args:
-        source: a file or directory of Namespace objects; None reads nothing.
-
-    Raises:
-        PoliciesError: the namespaces cannot be read.
-    """
-    return {} if source is None else dict(read_namespaces(Path(source)))
-
-
 def read_label_edit(text: str) -> Edit:
     """Read a label of the command line.
 
@@ -105,7 +86,7 @@ def read_label_edit(text: str) -> Edit:
         ValueError: the text is not KEY=VALUE or KEY-, or the API server would refuse such a label.
     """
     key, value = read_annotation_edit(text)
-    if value is not None and _VALUE.fullmatch(value) is None:
+    if value is not None and not is_label_value(value):
         allowed = "a-z, A-Z, 0-9, -, _ and . in at most 63 characters, with a letter or digit first and last"
         raise ValueError(f"{quoted(value)} is not the value of a label; allowed: {allowed}")
     return key, value
@@ -122,8 +103,7 @@ def read_annotation_edit(text: str) -> Edit:
     if not (equals or removes) or not key:
         raise ValueError(f"{quoted(text)} is not allowed; allowed: KEY=VALUE, or KEY-")
     key = key[:-1] if removes else key
-    prefix, slash, name = key.rpartition("/")
-    if _NAME.fullmatch(name) is None or (slash and _PREFIX.fullmatch(prefix) is None):
+    if not is_label_key(key):
         raise ValueError(f"{quoted(key)} is not the key of a label; allowed: NAME or DOMAIN/NAME")
     return key, None if removes else value
 

@@ -228,16 +228,26 @@ class _Parser:
                 return values
 
 
-def _checked_key(key: str) -> str:
-    prefix, slash, name = key.rpartition("/")
+def is_label_key(text: str) -> bool:
+    """Whether a text can be the key of a label (apimachinery, validation.IsQualifiedName)."""
+    prefix, slash, name = text.rpartition("/")
     is_prefix = len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix) is not None
-    if (slash and not is_prefix) or len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
+    return (is_prefix or not slash) and bool(name) and is_label_value(name)
+
+
+def is_label_value(text: str) -> bool:
+    """Whether a text can be the value of a label (apimachinery, validation.IsValidLabelValue)."""
+    return not text or (len(text) <= _LONGEST_NAME and _NAME.fullmatch(text) is not None)
+
+
+def _checked_key(key: str) -> str:
+    if not is_label_key(key):
         raise SelectorError(f"has {quoted(key)} where a label key is expected")
     return key
 
 
 def _checked_value(value: str) -> str:
-    if value and (len(value) > _LONGEST_NAME or _NAME.fullmatch(value) is None):
+    if not is_label_value(value):
         raise SelectorError(f"has {quoted(value)} where a label value is expected")
     return value
 

@@ -48,15 +48,13 @@ def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -
         defaults: of the LimitRanges in the pod's namespace.
     """
     spec = pod.get("spec")
-    if not isinstance(spec, dict):
-        return normalized(pod)
-    filled = dict(spec)
-    if not filled.get("schedulerName"):
-        filled["schedulerName"] = keys.DEFAULT_SCHEDULER
-    for group in _GROUPS:
-        if group in filled:
-            filled[group] = with_defaults(_with_requests(filled[group]), defaults)
-    return normalized({**pod, "spec": filled})
+    if isinstance(spec, dict):
+        filled = spec | ({} if spec.get("schedulerName") else {"schedulerName": keys.DEFAULT_SCHEDULER})
+        for group in _GROUPS:
+            if isinstance(spec.get(group), list):
+                filled[group] = [with_defaults(_with_requests(each), defaults) for each in spec[group]]
+        pod = {**pod, "spec": filled}
+    return normalized(pod)
 
 
 def normalized(pod: dict[str, Any]) -> dict[str, Any]:
@@ -88,13 +86,12 @@ def _container(container: Any) -> Any:
     """Return a container as the API server writes it."""
     if not isinstance(container, dict):
         return container
-    written = {**container, "name": ""} if "name" in container and container["name"] is None else container
-    resources = written.get("resources")
-    kinds = [kind for kind in _KINDS if isinstance(resources, dict) and isinstance(resources.get(kind), dict)]
-    if not isinstance(resources, dict) or not kinds:
-        return written
-    read = {kind: {name: _amount(amount) for name, amount in resources[kind].items()} for kind in kinds}
-    return {**written, "resources": resources | {kind: _sorted(read[kind]) for kind in kinds}}
+    written = container | ({"name": ""} if container.get("name", "") is None else {})
+    resources = as_map(written.get("resources"))
+    amounts = {kind: resources[kind] for kind in _KINDS if isinstance(resources.get(kind), dict)}
+    for kind, entries in amounts.items():
+        amounts[kind] = _sorted({name: _amount(amount) for name, amount in entries.items()})
+    return {**written, "resources": resources | amounts} if amounts else written
 
 
 def _amount(amount: Any) -> Any:
@@ -103,22 +100,13 @@ def _amount(amount: Any) -> Any:
     return amount.strip() if isinstance(amount, str) else amount
 
 
-def _with_requests(containers: Any) -> Any:
-    """Return containers whose missing requests equal their limits (SetDefaults_Pod)."""
-    if not isinstance(containers, list):
-        return containers
-    return [_with_request(container) for container in containers]
-
-
-def _with_request(container: Any) -> Any:
-    resources = container.get("resources") if isinstance(container, dict) else None
-    limits = resources.get("limits") if isinstance(resources, dict) else None
-    if not isinstance(resources, dict) or not isinstance(limits, dict) or not limits:
+def _with_requests(container: Any) -> Any:
+    """Return a container whose missing requests equal its limits (SetDefaults_Pod)."""
+    resources = as_map(as_map(container).get("resources"))
+    limits, requests = resources.get("limits"), resources.get("requests") or {}
+    if not limits or not isinstance(limits, dict) or not isinstance(requests, dict):
         return container
-    requests = resources.get("requests")
-    if not (requests is None or isinstance(requests, dict)):
-        return container
-    return {**container, "resources": {**resources, "requests": {**limits, **(requests or {})}}}
+    return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
 
 
 def token_volumes(spec: Any) -> frozenset[str]:

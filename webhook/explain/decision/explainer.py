@@ -31,7 +31,7 @@ from webhook.explain.manifests.pods import (
     gpu_requests,
 )
 from webhook.explain.manifests.sources import DocumentLines, ManifestSource, SourceDocument
-from webhook.explain.manifests.values import as_json
+from webhook.explain.manifests.values import annotations_of, as_json, as_map, texts
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
 from webhook.policy.decide import (
     MOST_WARNINGS,
@@ -240,8 +240,7 @@ class Explainer:
     ) -> UnexplainedObject | None:
         """Return an object that has no pods, or that requests GPUs outside of its pod templates."""
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
-        metadata = document.get("metadata")
-        names = metadata if isinstance(metadata, dict) else {}
+        names = as_map(document.get("metadata"))
         paths: Sequence[str] = ()
         if makes_no_pods(api_version, kind):
             code, message = "no-pods", "nothing to do with pods"
@@ -355,17 +354,14 @@ def _kustomize_file(kind: str, name: str, namespace: str, place: Place) -> Unexp
 
 def _earlier_change(pod: FoundPod, policy: NamespacePolicy | None, rules: Rules) -> EarlierChange | None:
     """Return what the annotations of a pod tell about a change at its creation."""
-    metadata = pod.template.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    reason = annotations.get(REASON) if isinstance(annotations, dict) else None
-    if pod.path or not isinstance(annotations, dict) or not isinstance(reason, str):
+    annotations = texts(annotations_of(pod.template))
+    if pod.path or REASON not in annotations:
         return None
-    size = annotations.get(SIZE)
     try:
         is_current = policy is not None and has_policy_share(policy, _decoded(pod.template), rules)
     except MalformedPod:
         is_current = False
-    return EarlierChange(reason, size if isinstance(size, str) else None, is_current)
+    return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
 
 
 def _without_filled_in(changes: Changes, pod: PodView) -> Changes:
@@ -417,9 +413,7 @@ def _owner_warnings(
     owner_queue = pod.owner_labels.get(keys.QUEUE_LABEL)
     if not owner_queue:
         return
-    metadata = after.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    queue = labels.get(keys.QUEUE_LABEL) if isinstance(labels, dict) else None
+    queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)
     if owner_queue != queue:
         details = {"owner": pod.kind, "queue": quoted(owner_queue), "pods": quoted(queue)}
         yield Finding(Reason.OWNER_QUEUE, details)

@@ -5,7 +5,6 @@ stored.
 """
 
 import asyncio
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -15,7 +14,8 @@ import msgspec
 from kube.access import AccessError
 from kube.client import DryRunResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
-from service.text import MALFORMED, one_line, printable, quoted
+from service.command import namespace_name
+from service.text import MALFORMED, one_line, printable
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
 from webhook.explain.decision.server_answer import ServerAnswer
 from webhook.explain.output.diff import diff
@@ -40,7 +40,6 @@ _LONGEST_CHANGE: Final = 1000
 """Longest line of a diff, in characters."""
 _LARGEST_COMPARED: Final = 512 * 1024
 """Bytes of an answer. The time for a diff grows with the square of its lines."""
-_NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
 async def with_answers(client: KubeClient, documents: Sequence[ExplainedDocument]) -> list[ExplainedDocument]:
@@ -76,8 +75,10 @@ async def ask_server(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[S
 
 
 async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
-    if not _NAMESPACE.fullmatch(item.namespace):
-        return _no_answer(f"{quoted(item.namespace)} is not a name of a namespace")
+    try:
+        namespace_name(item.namespace)
+    except ValueError as error:
+        return _no_answer(str(error))
     path = f"/api/v1/namespaces/{item.namespace}/pods"
     sent = pod_to_create(item)
     try:
