@@ -232,7 +232,7 @@ def _check_depth(text: str, source: str) -> None:
         DocumentError: a document is nested too deep.
     """
     depth = 0
-    for event in yaml.parse(text, Loader=_BASE):
+    for event in yaml.parse(text, Loader=LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -293,10 +293,11 @@ def _children(node: Any) -> list[Any]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-_BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's fastest safe loader."""
 
 
-class _Loader(_BASE):  # type: ignore[misc]  # the base depends on how PyYAML was built
+class _Loader(LOADER):  # type: ignore[misc]  # the base depends on how PyYAML was built
     """PyYAML's safe loader with limits on the length of numbers."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -345,10 +346,10 @@ def _wrong(problem: str, node: Any) -> yaml.constructor.ConstructorError:
 
 
 for _tag, _kind, _construct in (
-    ("bool", "a boolean", _BASE.construct_yaml_bool),
-    ("int", "an integer", _BASE.construct_yaml_int),
-    ("float", "a number", _BASE.construct_yaml_float),
-    ("timestamp", "a date", _BASE.construct_yaml_timestamp),
+    ("bool", "a boolean", LOADER.construct_yaml_bool),
+    ("int", "an integer", LOADER.construct_yaml_int),
+    ("float", "a number", LOADER.construct_yaml_float),
+    ("timestamp", "a date", LOADER.construct_yaml_timestamp),
 ):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _bounded(_kind, _construct))
 

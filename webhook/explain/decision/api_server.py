@@ -121,3 +121,27 @@ def token_volumes(spec: Any) -> frozenset[str]:
             for source in as_maps(as_map(volume.get("projected")).get("sources"))
         )
     )
+
+
+def without_token_volumes(spec: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Return a pod's spec without the volumes of those names, and without their mounts."""
+    if not names:
+        return spec
+    cleaned = _without_named(spec, "volumes", names)
+    for group in ("containers", "initContainers"):
+        if isinstance(cleaned.get(group), list):
+            cleaned[group] = [
+                _without_named(container, "volumeMounts", names) if isinstance(container, dict) else container
+                for container in cleaned[group]
+            ]
+    return cleaned
+
+
+def _without_named(holder: dict[str, Any], part: str, names: frozenset[str]) -> dict[str, Any]:
+    """Return a map without the items of a list that have one of the names; an empty list is removed."""
+    items = holder.get(part)
+    if not isinstance(items, list):
+        return dict(holder)
+    left = [item for item in items if as_map(item).get("name") not in names]
+    kept = {name: value for name, value in holder.items() if name != part}
+    return {**kept, part: left} if left else kept

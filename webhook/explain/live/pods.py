@@ -1,6 +1,6 @@
 """Pods of a cluster: as a new one of each would be created, and their sums by workload. Pure."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from kai import keys
 from kai.key_classes import is_written_by_kai_only
 from kai.pod import MalformedPod, decode_pod
 from webhook.explain.decision.amounts import GpuAmount, RunningPods, asked_by
-from webhook.explain.decision.api_server import DEFAULT_TOLERATIONS, token_volumes
+from webhook.explain.decision.api_server import DEFAULT_TOLERATIONS, token_volumes, without_token_volumes
 from webhook.explain.live.owners import ObjectKey, OwnedMetadata
 from webhook.explain.manifests.pods import FoundPod
 from webhook.explain.manifests.values import as_map, as_maps
@@ -112,7 +112,7 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": new_metadata,
-        "spec": _without_token(new_spec),
+        "spec": without_token_volumes(new_spec, token_volumes(new_spec)),
     }
 
 
@@ -121,31 +121,6 @@ def _creator_wrote_node(entries: Any) -> bool:
         "f:nodeName" in as_map(as_map(entry.get("fieldsV1")).get("f:spec")) and not entry.get("subresource")
         for entry in as_maps(entries)
     )
-
-
-def _without_token(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a spec without the volume that the plugin ServiceAccount adds, and without its mounts."""
-    names = token_volumes(spec)
-    if not names:
-        return spec
-    cleaned = _without_named(spec, "volumes", names)
-    for group in ("containers", "initContainers"):
-        if isinstance(cleaned.get(group), list):
-            cleaned[group] = [
-                _without_named(container, "volumeMounts", names) if isinstance(container, dict) else container
-                for container in cleaned[group]
-            ]
-    return cleaned
-
-
-def _without_named(holder: dict[str, Any], part: str, names: Container[str]) -> dict[str, Any]:
-    """Return a map without the items of a list that have one of the names; an empty list is removed."""
-    items = holder.get(part)
-    if not isinstance(items, list):
-        return dict(holder)
-    left = [item for item in items if as_map(item).get("name") not in names]
-    kept = {name: value for name, value in holder.items() if name != part}
-    return {**kept, part: left} if left else kept
 
 
 @dataclass(frozen=True, slots=True)

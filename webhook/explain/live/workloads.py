@@ -41,7 +41,7 @@ from webhook.explain.live.pods import (
     decode_live_pod,
 )
 from webhook.explain.manifests.controllers import OPERATORS
-from webhook.explain.manifests.kinds import group_of
+from webhook.explain.manifests.kinds import WORKLOADS, group_of
 
 MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
@@ -53,27 +53,21 @@ _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
 
-def _built_in(group: str, kind: str, resource: str) -> ServedKind:
-    return ServedKind(group=group, version="v1", kind=kind, resource=resource, is_namespaced=True)
+def _served(kind: str) -> ServedKind:
+    group = WORKLOADS[kind].group
+    return ServedKind(group=group, version="v1", kind=kind, resource=f"{kind.lower()}s", is_namespaced=True)
 
 
-_PODS: Final = _built_in("", "Pod", "pods")
-_REPLICA_SETS: Final = _built_in("apps", "ReplicaSet", "replicasets")
-_JOBS: Final = _built_in("batch", "Job", "jobs")
-_STATEFUL_SETS: Final = _built_in("apps", "StatefulSet", "statefulsets")
-_BUILT_IN: Final = (
-    _built_in("batch", "CronJob", "cronjobs"),
-    _built_in("apps", "Deployment", "deployments"),
-    _STATEFUL_SETS,
-    _built_in("apps", "DaemonSet", "daemonsets"),
-    _built_in("", "ReplicationController", "replicationcontrollers"),
-    _JOBS,
+_PODS: Final = _served("Pod")
+_REPLICA_SETS: Final = _served("ReplicaSet")
+_JOBS: Final = _served("Job")
+_BUILT_IN: Final = tuple(
+    map(_served, ("CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job"))
 )
 """The built-in kinds whose objects are read in full; owners come before what they own."""
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
-    "Deployment": (_REPLICA_SETS,),
-    "CronJob": (_JOBS,),
-    **{kind: (_JOBS, _STATEFUL_SETS) for _, kind in OPERATORS},
+    **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
+    **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
 }
 """The kinds between a workload and its pods."""
 _FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})

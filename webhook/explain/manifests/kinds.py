@@ -22,11 +22,18 @@ class WorkloadKind:
     """A built-in kind that holds a pod or a pod template."""
 
     groups: frozenset[str]
-    """The API groups of the kind, today's first."""
+    """The API groups of the kind, today's and former ones."""
     template: tuple[str, ...]
     """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
     labels: Callable[[str, Mapping[str, Any]], dict[str, str]]
     """Returns the labels that the controller adds to a pod, from the workload's name and `spec`."""
+    between: str = ""
+    """Kind of the objects between the workload and its pods; empty if there are none."""
+
+    @property
+    def group(self) -> str:
+        """Today's API group."""
+        return min(self.groups)
 
 
 def _no_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001 - one signature for all
@@ -81,12 +88,12 @@ WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
     "Pod": WorkloadKind(_CORE, (), _no_labels),
     "PodTemplate": WorkloadKind(_CORE, ("template",), _no_labels),
     "ReplicationController": WorkloadKind(_CORE, _TEMPLATE, _no_labels),
-    "Deployment": WorkloadKind(_APPS, _TEMPLATE, _deployment_labels),
+    "Deployment": WorkloadKind(_APPS, _TEMPLATE, _deployment_labels, between="ReplicaSet"),
     "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE, _no_labels),
     "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, stateful_set_labels),
     "DaemonSet": WorkloadKind(_APPS, _TEMPLATE, _daemon_set_labels),
     "Job": WorkloadKind(_BATCH, _TEMPLATE, job_labels),
-    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), _cron_job_labels),
+    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), _cron_job_labels, between="Job"),
 }
 """The built-in kinds that make pods, by kind."""
 
@@ -179,8 +186,8 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
     workload = WORKLOADS.get(kind)
     if workload is not None:
-        group = min(workload.groups)
-        return None if group_of(api_version) in workload.groups else f'{problem}; its API group is "{group}"'
+        is_of_group = group_of(api_version) in workload.groups
+        return None if is_of_group else f'{problem}; its API group is "{workload.group}"'
     near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
 

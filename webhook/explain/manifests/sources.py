@@ -12,7 +12,15 @@ from typing import Any, Final
 import yaml
 
 from service.command import UsageError
-from service.documents import DocumentError, Place, decode_text, document_files, parse_documents, read_text
+from service.documents import (
+    LOADER,
+    DocumentError,
+    Place,
+    decode_text,
+    document_files,
+    parse_documents,
+    read_text,
+)
 
 STANDARD_INPUT: Final = "-"
 
@@ -60,7 +68,7 @@ class DocumentLines:
     def __init__(self, source: ManifestSource, document: SourceDocument) -> None:
         self._lines_before = document.lines_before
         text = source.text[document.start : document.end]
-        self._root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        self._root = yaml.compose(text, Loader=LOADER)
 
     def line_of(self, place: Place) -> int:
         """Return the line, counted from 1, of a part; of its nearest parent if the text has no such part."""

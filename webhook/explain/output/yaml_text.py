@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import yaml
 
-from service.documents import Place
+from service.documents import LOADER, Place
 from webhook.explain.output.diff import Dumper
 
-_BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WIDE: Final = 1 << 30
 _FIRST: Final = ("metadata",)
 """Keys that stand before the others of their map by convention."""
@@ -96,14 +95,14 @@ def _read_nodes(text: str) -> Any:
         CannotEdit: the text has no document.
     """
     parts, last = [], 0
-    events: Iterable[Any] = yaml.parse(text, Loader=_BASE) if "*" in text else ()
+    events: Iterable[Any] = yaml.parse(text, Loader=LOADER) if "*" in text else ()
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             start = _start(event)
             end = start + len("*") + len(event.anchor or "")
             parts += [text[last:start], "_" * (end - start)]
             last = end
-    root = yaml.compose("".join([*parts, text[last:]]), Loader=_BASE)
+    root = yaml.compose("".join([*parts, text[last:]]), Loader=LOADER)
     if root is None:
         raise CannotEdit("the text has no document")
     return root

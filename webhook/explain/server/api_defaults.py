@@ -11,10 +11,14 @@ from typing import Any, Final
 
 from kai import keys
 from kai.quantity import parse_quantity
-from webhook.explain.decision.api_server import DEFAULT_TOLERATIONS, SERVER_METADATA, token_volumes
+from webhook.explain.decision.api_server import (
+    DEFAULT_TOLERATIONS,
+    SERVER_METADATA,
+    token_volumes,
+    without_token_volumes,
+)
 from webhook.explain.manifests.values import as_map
 
-_TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _CONTAINERS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _MODE: Final = 0o644
 _PROBE_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -103,16 +107,18 @@ def without_defaults(
     if isinstance(after.get("metadata"), dict):
         after["metadata"] = _without_server_metadata(before.get("metadata"), after["metadata"])
         before["metadata"] = _without_server_metadata(after["metadata"], before.get("metadata") or {})
-    tokens = token_volumes(after.get("spec")) - token_volumes(before.get("spec"))
-    aligned = _Alignment(tokens, is_on_host=_is_on_host(sent)).aligned(before, after, ())
+    spec = as_map(before.get("spec"))
+    if isinstance(after.get("spec"), dict):
+        tokens = token_volumes(after["spec"]) - token_volumes(spec)
+        after["spec"] = without_token_volumes(after["spec"], tokens)
+    aligned = _Alignment(is_on_host=spec.get("hostNetwork") is True).aligned(before, after, ())
     return _without_omitted(before, aligned, ""), aligned
 
 
 class _Alignment:
     """Aligns a pod that came back with the one that was sent."""
 
-    def __init__(self, token_volumes: frozenset[str], *, is_on_host: bool) -> None:
-        self._token_volumes = token_volumes
+    def __init__(self, *, is_on_host: bool) -> None:
         self._is_on_host = is_on_host
 
     def aligned(self, sent: Any, stored: Any, place: _Place) -> Any:
@@ -148,9 +154,8 @@ class _Alignment:
         result = []
         for index, item in enumerate(stored):
             partner = partners.get(_identity(item, index, name))
-            if partner is None and self._is_default_item(item, name):
-                continue
-            result.append(self.aligned(partner, item, place))
+            if partner is not None or name != "tolerations" or item not in DEFAULT_TOLERATIONS:
+                result.append(self.aligned(partner, item, place))
         return result
 
     def _is_default(
@@ -175,18 +180,6 @@ class _Alignment:
             return self._is_on_host and value == stored.get("containerPort")
         return False
 
-    def _is_default_item(self, item: Any, name: str) -> bool:
-        """Whether an item of a list that the sent pod does not have is a default."""
-        if not isinstance(item, dict):
-            return False
-        if name == "tolerations":
-            return item in DEFAULT_TOLERATIONS
-        if name == "volumes":
-            return item.get("name") in self._token_volumes
-        if name == "volumeMounts":
-            return item.get("name") in self._token_volumes and item.get("mountPath") == _TOKEN_PATH
-        return False
-
 
 def _without_server_metadata(other: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata without the API server's own fields, and without a name that only one pod has."""
@@ -195,10 +188,6 @@ def _without_server_metadata(other: Any, metadata: Mapping[str, Any]) -> dict[st
         for key, value in metadata.items()
         if key not in SERVER_METADATA and key != "namespace" and (key != "name" or as_map(other).get("name"))
     }
-
-
-def _is_on_host(pod: Mapping[str, Any]) -> bool:
-    return as_map(pod.get("spec")).get("hostNetwork") is True
 
 
 def _is_pull_policy(value: Any, sent: Mapping[str, Any] | None, stored: Mapping[str, Any]) -> bool:

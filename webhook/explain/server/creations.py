@@ -11,14 +11,9 @@ import msgspec
 
 from webhook.explain.decision.api_server import SERVER_METADATA
 from webhook.explain.decision.explainer import ExplainedPod
-from webhook.explain.manifests.kinds import HASH, UID
+from webhook.explain.manifests.kinds import HASH, UID, WORKLOADS
 from webhook.explain.manifests.values import as_json
 
-_BETWEEN: Final[Mapping[str, tuple[str, str]]] = {
-    "Deployment": ("apps/v1", "ReplicaSet"),
-    "CronJob": ("batch/v1", "Job"),
-}
-"""The kinds whose controllers create an object between the workload and its pods."""
 _POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 
 
@@ -50,10 +45,10 @@ def _own(item: ExplainedPod, metadata: dict[str, Any]) -> None:
     """Set name and owner as the workload's controller does."""
     name = item.pod.name or "pod"
     owners = [dict(owner) for owner in metadata["ownerReferences"]]
-    between = _BETWEEN.get(item.pod.kind)
-    if between is not None:
+    workload = WORKLOADS.get(item.pod.kind)
+    if workload is not None and workload.between:
         name = f"{name}-{HASH}"
-        owners[0] |= {"apiVersion": between[0], "kind": between[1], "name": name}
+        owners[0] |= {"apiVersion": f"{workload.group}/v1", "kind": workload.between, "name": name}
     metadata["ownerReferences"] = [{"uid": UID, **owner} for owner in owners]
     metadata["generateName"] = f"{name}-"
     if isinstance(metadata.get("name"), str | None):
