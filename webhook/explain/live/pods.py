@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.key_classes import is_written_by_kai_only
-from kai.pod import MalformedPod, decode_pod
-from webhook.explain.decision.amounts import GpuAmount, RunningPods, asked_by
+from webhook.explain.decision.amounts import GpuAmount, RunningPods
 from webhook.explain.decision.api_server import DEFAULT_TOLERATIONS, token_volumes, without_token_volumes
 from webhook.explain.live.owners import ObjectKey, OwnedMetadata
 from webhook.explain.manifests.pods import FoundPod
@@ -65,14 +64,6 @@ class LivePod(Struct):
 
 
 decode_live_pod: Final = msgspec.json.Decoder(LivePod).decode
-
-
-def asked_now(pod: bytes) -> GpuAmount:
-    """Return what a live pod asks for; a pod that cannot be read counts as a request that is not counted."""
-    try:
-        return asked_by(decode_pod(pod))
-    except MalformedPod:
-        return GpuAmount(uncounted=1)
 
 
 def as_new(pod: dict[str, Any]) -> dict[str, Any]:

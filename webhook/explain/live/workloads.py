@@ -28,7 +28,7 @@ from kube.errors import ApiError, Unreachable
 from kube.watch import METADATA_ONLY
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
-from webhook.explain.decision.amounts import RunningPods
+from webhook.explain.decision.amounts import RunningPods, asked_now
 from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.lists import LiveLists
 from webhook.explain.live.objects import explain_object
@@ -37,7 +37,6 @@ from webhook.explain.live.pods import (
     LivePod,
     PodSums,
     TemplateRoles,
-    asked_now,
     decode_live_pod,
 )
 from webhook.explain.manifests.controllers import OPERATORS

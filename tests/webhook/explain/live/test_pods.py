@@ -20,10 +20,11 @@ from tests.support.operator_jobs import (
     xg_boost_job,
 )
 from tests.support.pods import folder_from, gpu_container
+from webhook.explain.decision.amounts import asked_now
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.objects import explain_object
 from webhook.explain.live.owners import OwnedMetadata
-from webhook.explain.live.pods import TemplateRoles, as_new, asked_now
+from webhook.explain.live.pods import TemplateRoles, as_new
 from webhook.explain.manifests.pods import find_pods
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
