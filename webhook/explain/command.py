@@ -21,7 +21,7 @@ from service.command import (
     write_output,
     write_warning,
 )
-from service.documents import list_items
+from service.documents import DocumentError, list_items
 from service.text import fold, one_line
 from webhook.explain.decision.explainer import (
     ExplainedDocument,
@@ -115,7 +115,7 @@ def run(settings: ExplainSettings) -> int:
     """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
 
     Raises:
-        DocumentError: a manifest is unusable.
+        DocumentError: a manifest is unusable, or nested too deep for the output.
         PoliciesError: the policies cannot be read.
         UsageError: standard output cannot be written, or no access to a cluster is configured.
     """
@@ -123,7 +123,10 @@ def run(settings: ExplainSettings) -> int:
         answer = asyncio.run(_answer_from_cluster(settings))
     else:
         answer = _answer_from_files(settings)
-    _print(settings, answer)
+    try:
+        _print(settings, answer)
+    except RecursionError:
+        raise DocumentError("a manifest is nested too deep for YAML") from None
     return UNUSABLE if answer.has_problem else int(answer.is_refused)
 
 

@@ -17,7 +17,7 @@ from kai.pod import Owner
 from service.documents import Place
 from service.text import one_line, quoted
 from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
-from webhook.explain.manifests.kinds import WorkloadKind, workload_kind
+from webhook.explain.manifests.kinds import HASH, UID, WORKLOADS, WorkloadKind, workload_kind
 from webhook.explain.manifests.values import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
@@ -99,7 +99,8 @@ class FoundPod:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
 
         Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
-        1.36 pkg/controller/controller_utils.go); they name the pods themselves.
+        1.36 pkg/controller/controller_utils.go); they name the pods themselves. The uid and the hash of the
+        owner are stand-ins.
         """
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
@@ -107,7 +108,6 @@ class FoundPod:
         if not self.path:
             return pod
         metadata.pop("name", None)
-        metadata["generateName"] = f"{self.name or 'pod'}-"
         pod["spec"] = with_names(pod.get("spec"), self.api_version)
         added = self.additions or Additions()
         for part, entries in (("labels", added.labels), ("annotations", added.annotations)):
@@ -115,9 +115,13 @@ class FoundPod:
                 metadata[part] = {**(metadata.get(part) or {}), **entries}
         if added.variables:
             pod["spec"] = with_variables(pod.get("spec"), added)
-        # The workload's name stands in for the name of its ReplicaSet or Job, which begins with it.
+        name = self.name or "pod"
         api_version, kind = added.owner or (self.api_version or "v1", self.kind or "Workload")
-        owner = {"apiVersion": api_version, "kind": kind, "name": self.name or "pod"}
+        workload = WORKLOADS.get(kind) if self.is_built_in else None
+        if workload is not None and workload.between:
+            api_version, kind, name = f"{workload.group}/v1", workload.between, f"{name}-{HASH}"
+        metadata["generateName"] = f"{name}-"
+        owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": UID}
         metadata["ownerReferences"] = [{**owner, "controller": True}]
         return pod
 
