@@ -1,9 +1,9 @@
 """Explains what runs in a cluster: which share a new pod of each workload would get.
 
 The module reads the built-in workloads, the jobs of the training operators in `controllers.OPERATORS`, and
-pods. An object with a listed owner is left out, since the owner's templates stand for it: the ReplicaSets of
-a Deployment, the Jobs of a CronJob or JobSet. Pods of other owners, such as an Argo Workflow, are grouped by
-that owner. The newest pod that has not ended stands for the group.
+pods, the kinds of owners first. An object whose owner was listed before is left out, since the owner's
+templates stand for it: the ReplicaSets of a Deployment, the Jobs of a CronJob or JobSet. Pods of other owners,
+such as an Argo Workflow, are grouped by that owner. The newest pod that has not ended stands for the group.
 
 Left out and counted in a note are Jobs that have finished, pods without a workload that have ended, and
 ReplicaSets without replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled
@@ -32,7 +32,7 @@ from webhook.explain.decision.amounts import RunningPods, asked_now
 from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.lists import LiveLists
 from webhook.explain.live.objects import explain_object
-from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnerGraph, OwnerReference
+from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnerReference
 from webhook.explain.live.pods import (
     LivePod,
     PodSums,
@@ -40,7 +40,7 @@ from webhook.explain.live.pods import (
     decode_live_pod,
 )
 from webhook.explain.manifests.controllers import OPERATORS
-from webhook.explain.manifests.kinds import WORKLOADS, group_of
+from webhook.explain.manifests.kinds import WORKLOADS
 
 MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
@@ -174,9 +174,8 @@ class _Reading:
 
     lists: LiveLists
     explainer: Explainer
-    _graph: OwnerGraph = field(default_factory=OwnerGraph)
-    _read: set[GroupKind] = field(default_factory=set)
-    """The kinds that are listed."""
+    _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
+    """The topmost owner of each listed object; the object itself if its owner was not listed before."""
     _explained: dict[ObjectKey, list[ExplainedPod | UnexplainedObject]] = field(default_factory=dict)
     _roles: dict[ObjectKey, TemplateRoles | None] = field(default_factory=dict)
     """How the pods of a workload tell their template; None if they do not."""
@@ -184,7 +183,7 @@ class _Reading:
     """Workloads with a pod whose template is not known."""
     _samples: dict[ObjectKey, _Sample] = field(default_factory=dict)
     _sums: PodSums = field(default_factory=PodSums)
-    _finished: set[ObjectKey] = field(default_factory=set)
+    _finished: int = 0
     _revisions: int = 0
     """ReplicaSets without replicas whose owner was not listed."""
     _ended: int = 0
@@ -194,13 +193,8 @@ class _Reading:
     """Whether there are more workloads than are explained."""
 
     async def items(self) -> AsyncIterator[ExplainedPod | UnexplainedObject]:
-        """Yield what was explained, with the numbers of pods.
-
-        A workload whose owner was listed later is left out.
-        """
+        """Yield what was explained, with the numbers of pods."""
         for key, items in self._explained.items():
-            if self._graph.top(key) != key:
-                continue
             position = 0
             for item in items:
                 if isinstance(item, ExplainedPod):
@@ -212,9 +206,8 @@ class _Reading:
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out."""
-        finished = sum(self._graph.top(key) == key for key in self._finished)
         counts = (
-            (finished, "job that has finished", "jobs that have finished"),
+            (self._finished, "job that has finished", "jobs that have finished"),
             (self._ended, "pod that has ended", "pods that have ended"),
             (self._revisions, "ReplicaSet without replicas", "ReplicaSets without replicas"),
         )
@@ -229,31 +222,22 @@ class _Reading:
 
     async def read_workloads(self, operators: Iterable[ServedKind]) -> None:
         """Read the workloads in full; explain those whose owner was not listed before."""
-        kinds = (*operators, *_BUILT_IN)
-        self._read = {(kind.group, kind.kind) for kind in (*kinds, _REPLICA_SETS)}
-        for kind in kinds:
+        for kind in (*operators, *_BUILT_IN):
             async for workload, document in self.lists.read(kind, _decode_workload):
                 if not self._add(kind, workload.metadata):
                     continue
                 if _is_finished(kind, workload):
-                    self._finished.add(workload.metadata.key)
+                    self._finished += 1
                 else:
                     await self._explain_workload(kind, workload.metadata, document)
 
     async def read_replica_sets(self) -> None:
         """Read the owners of ReplicaSets, and in full those without a listed owner."""
-        tops: dict[ObjectKey, None] = {}
-        async for replica_set, _ in self.lists.read(_REPLICA_SETS, _decode_workload, accept=METADATA_ONLY):
-            metadata = replica_set.metadata
-            if self._add(_REPLICA_SETS, metadata):
-                tops[metadata.key] = None
-        namespaces = set()
-        for key in list(tops):
-            await self._loop_yield.maybe_yield()
-            if self._graph.top(key) == key:
-                namespaces.add(key[0])
-            else:
-                del tops[key]
+        replica_sets = self.lists.read(_REPLICA_SETS, _decode_workload, accept=METADATA_ONLY)
+        tops = {
+            each.metadata.key async for each, _ in replica_sets if self._add(_REPLICA_SETS, each.metadata)
+        }
+        namespaces = {namespace for namespace, _ in tops}
         if not namespaces:
             return
         scope = None if len(namespaces) > _MOST_NAMESPACES else namespaces
@@ -289,17 +273,16 @@ class _Reading:
         self._samples.clear()
 
     def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
-        """Add an object to the owners; return whether it may be a topmost one."""
-        if len(self._graph) >= _MOST_OWNERS:
+        """Add an object to the owners, once; return whether it is a topmost one."""
+        key, owner = metadata.key, metadata.owner_key
+        if len(self._tops) >= _MOST_OWNERS:
             self.lists.cut_off(kind, metadata.namespace)
             self.lists.note(f"only the owners of {_MOST_OWNERS} objects were read")
             return False
-        owner = metadata.owner_key if self._may_have_listed_owner(metadata) else None
-        return self._graph.add(metadata.key, owner)
-
-    def _may_have_listed_owner(self, metadata: OwnedMetadata) -> bool:
-        owner = metadata.owner
-        return owner is not None and (group_of(owner.apiVersion or ""), owner.kind or "") in self._read
+        if key in self._tops:
+            return False
+        self._tops[key] = self._tops.get(owner, key) if owner else key
+        return self._tops[key] == key
 
     async def _explain_workload(self, kind: ServedKind, metadata: OwnedMetadata, document: bytes) -> None:
         title = "" if metadata.owner is None else metadata.owner.title
@@ -325,8 +308,8 @@ class _Reading:
         owner, key = metadata.owner, metadata.owner_key
         if owner is None or key is None:
             return
-        if key in self._graph:
-            top = self._graph.top(key)
+        top = self._tops.get(key)
+        if top is not None:
             if top not in self._explained:
                 return  # the owner is left out
             roles = self._roles.get(top)

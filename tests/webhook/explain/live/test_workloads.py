@@ -141,6 +141,13 @@ SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1be
             [f"CronJob a of Job b, spec.jobTemplate.spec.template: {CONVERTED}, 1 pods, 1 GPU"],
         ),
         (
+            [workload("CronJob", "a", reference("Deployment", "web")), DEPLOYMENT],
+            [
+                f"CronJob a of Deployment web, spec.jobTemplate.spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+                f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+            ],
+        ),
+        (
             [workload("Deployment", "self", reference("Deployment", "self"))],
             [f"Deployment self of Deployment self, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
         ),
@@ -182,6 +189,7 @@ SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1be
         "newest pod of an unknown owner",
         "mirror pod",
         "circle of owners",
+        "owner of a kind that is read later",
         "owner of itself",
         "unreadable template",
         "operator with two templates",
