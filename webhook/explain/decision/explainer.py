@@ -215,8 +215,7 @@ class Explainer:
             TemplateError: the object is no Kubernetes object, or has no readable pod template.
         """
         if isinstance(document, dict) and "kind" not in document and is_kustomize_file(file_name):
-            yield _kustomize_file("Kustomization", file_name, self.namespace, place)
-            return
+            document = {"kind": "Kustomization", "metadata": {"name": file_name}}
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise TemplateError("not a Kubernetes object: it has no kind", place)
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
@@ -245,7 +244,8 @@ class Explainer:
         if makes_no_pods(api_version, kind):
             code, message = "no-pods", "nothing to do with pods"
         elif is_kustomization(api_version, kind):
-            return _kustomize_file(kind, str(names.get("name") or ""), self.namespace, place)
+            code = "kustomize-file"
+            message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
         else:
             paths = gpu_requests(document, pods, place)
             if pods and not paths:
@@ -339,17 +339,6 @@ class Explainer:
         if again == pod:
             return pod
         return apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
-
-
-def _kustomize_file(kind: str, name: str, namespace: str, place: Place) -> UnexplainedObject:
-    return UnexplainedObject(
-        place=place,
-        kind=kind,
-        name=name,
-        namespace=namespace,
-        code="kustomize-file",
-        message="a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR",
-    )
 
 
 def _earlier_change(pod: FoundPod, policy: NamespacePolicy | None, rules: Rules) -> EarlierChange | None:

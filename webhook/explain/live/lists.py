@@ -2,28 +2,20 @@
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import ServedKind
 from kube.errors import ApiError, Unreachable
 from service.text import MALFORMED, counted, one_line
-from webhook.explain.live.owners import OwnedMetadata
+from webhook.explain.live.owners import OwnedObject
 
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 
 
-class HasMetadata(Protocol):
-    """The decoded part of an object."""
-
-    @property
-    def metadata(self) -> OwnedMetadata:
-        """What identifies the object."""
-
-
-T = TypeVar("T", bound=HasMetadata)
+T = TypeVar("T", bound=OwnedObject)
 
 
 @dataclass(slots=True)

@@ -47,3 +47,9 @@ class OwnedMetadata(Struct):
         """Namespace and uid of the owner; None without owners."""
         owner = self.owner
         return None if owner is None else (self.namespace, owner.uid or "")
+
+
+class OwnedObject(Struct):
+    """The part of an object that identifies it."""
+
+    metadata: OwnedMetadata

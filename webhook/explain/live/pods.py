@@ -11,7 +11,7 @@ from kai import keys
 from kai.key_classes import is_written_by_kai_only
 from webhook.explain.decision.amounts import GpuAmount, RunningPods
 from webhook.explain.decision.api_server import DEFAULT_TOLERATIONS, token_volumes, without_token_volumes
-from webhook.explain.live.owners import ObjectKey, OwnedMetadata
+from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnedObject
 from webhook.explain.manifests.pods import FoundPod
 from webhook.explain.manifests.values import as_map, as_maps
 
@@ -40,7 +40,7 @@ class _PodStatus(Struct):
     phase: str | None = None
 
 
-class LivePod(Struct):
+class LivePod(OwnedObject):
     """The parts of a live pod that tell its workload and its state."""
 
     metadata: PodMetadata

@@ -2,8 +2,9 @@
 
 The module reads the built-in workloads, the jobs of the training operators in `controllers.OPERATORS`, and
 pods, the kinds of owners first. An object whose owner was listed before is left out, since the owner's
-templates stand for it: the ReplicaSets of a Deployment, the Jobs of a CronJob or JobSet. Pods of other owners,
-such as an Argo Workflow, are grouped by that owner. The newest pod that has not ended stands for the group.
+templates stand for it: the ReplicaSets of a Deployment, the Jobs of a CronJob or JobSet. Pods of other
+owners, such as an Argo Workflow, are grouped by that owner. The newest pod that has not ended stands for the
+group.
 
 Left out and counted in a note are Jobs that have finished, pods without a workload that have ended, and
 ReplicaSets without replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled
@@ -32,7 +33,7 @@ from webhook.explain.decision.amounts import RunningPods, asked_now
 from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.lists import LiveLists
 from webhook.explain.live.objects import explain_object
-from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnerReference
+from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnedObject, OwnerReference
 from webhook.explain.live.pods import (
     LivePod,
     PodSums,
@@ -73,10 +74,9 @@ _FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
 """Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators."""
 
 
-class _Workload(Struct):
+class _Workload(OwnedObject):
     """The parts of a workload that tell its owners and its state."""
 
-    metadata: OwnedMetadata
     status: Raw = Raw(b"null")
 
 
