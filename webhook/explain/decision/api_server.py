@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kai import keys
 from webhook.explain.decision.limit_ranges import ContainerDefaults, with_defaults
-from webhook.explain.manifests.values import as_map, as_maps
+from webhook.explain.manifests.values import as_map, as_maps, with_containers
 
 SERVER_METADATA: Final = frozenset(
     {
@@ -33,7 +33,6 @@ DEFAULT_TOLERATIONS: Final = tuple(
 """What the plugin DefaultTolerationSeconds adds."""
 
 _TOKEN_VOLUME: Final = "kube-api-access-"  # noqa: S105 - a prefix of names
-_GROUPS: Final = ("containers", "initContainers")
 _KINDS: Final = ("limits", "requests")
 _MAPS: Final = ("labels", "annotations")
 
@@ -49,11 +48,9 @@ def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -
     """
     spec = pod.get("spec")
     if isinstance(spec, dict):
-        filled = spec | ({} if spec.get("schedulerName") else {"schedulerName": keys.DEFAULT_SCHEDULER})
-        for group in _GROUPS:
-            if isinstance(spec.get(group), list):
-                filled[group] = [with_defaults(_with_requests(each), defaults) for each in spec[group]]
-        pod = {**pod, "spec": filled}
+        filled = with_containers(spec, lambda container: with_defaults(_with_requests(container), defaults))
+        scheduler = {} if spec.get("schedulerName") else {"schedulerName": keys.DEFAULT_SCHEDULER}
+        pod = {**pod, "spec": filled | scheduler}
     return normalized(pod)
 
 
@@ -64,12 +61,11 @@ def normalized(pod: dict[str, Any]) -> dict[str, Any]:
     and white space around an amount is removed. The given pod is not changed.
     """
     written = dict(pod)
-    metadata, spec = pod.get("metadata"), pod.get("spec")
+    metadata = pod.get("metadata")
     if isinstance(metadata, dict):
         written["metadata"] = metadata | {part: _sorted(metadata[part]) for part in _MAPS if part in metadata}
-    if isinstance(spec, dict):
-        groups = [group for group in _GROUPS if isinstance(spec.get(group), list)]
-        written["spec"] = spec | {group: list(map(_container, spec[group])) for group in groups}
+    if "spec" in pod:
+        written["spec"] = with_containers(pod["spec"], _container)
     return written
 
 
@@ -82,10 +78,8 @@ def _sorted(entries: Any) -> Any:
     )
 
 
-def _container(container: Any) -> Any:
+def _container(container: dict[str, Any]) -> dict[str, Any]:
     """Return a container as the API server writes it."""
-    if not isinstance(container, dict):
-        return container
     written = container | ({"name": ""} if container.get("name", "") is None else {})
     resources = as_map(written.get("resources"))
     amounts = {kind: resources[kind] for kind in _KINDS if isinstance(resources.get(kind), dict)}
@@ -100,9 +94,9 @@ def _amount(amount: Any) -> Any:
     return amount.strip() if isinstance(amount, str) else amount
 
 
-def _with_requests(container: Any) -> Any:
+def _with_requests(container: dict[str, Any]) -> dict[str, Any]:
     """Return a container whose missing requests equal its limits (SetDefaults_Pod)."""
-    resources = as_map(as_map(container).get("resources"))
+    resources = as_map(container.get("resources"))
     limits, requests = resources.get("limits"), resources.get("requests") or {}
     if not limits or not isinstance(limits, dict) or not isinstance(requests, dict):
         return container
@@ -127,14 +121,10 @@ def without_token_volumes(spec: dict[str, Any], names: frozenset[str]) -> dict[s
     """Return a pod's spec without the volumes of those names, and without their mounts."""
     if not names:
         return spec
-    cleaned = _without_named(spec, "volumes", names)
-    for group in ("containers", "initContainers"):
-        if isinstance(cleaned.get(group), list):
-            cleaned[group] = [
-                _without_named(container, "volumeMounts", names) if isinstance(container, dict) else container
-                for container in cleaned[group]
-            ]
-    return cleaned
+    cleaned: dict[str, Any] = with_containers(
+        spec, lambda container: _without_named(container, "volumeMounts", names)
+    )
+    return _without_named(cleaned, "volumes", names)
 
 
 def _without_named(holder: dict[str, Any], part: str, names: frozenset[str]) -> dict[str, Any]:

@@ -222,10 +222,7 @@ class Explainer:
         problem = kind_problem(api_version, kind)
         if problem is not None:
             raise TemplateError(problem, (*place, "kind"))
-        try:
-            pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
-        except TemplateError as error:
-            raise TemplateError(str(error), (*place, *error.place)) from None
+        pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
         for pod in pods:
             at = place if len(pods) == 1 else pod.place
             yield self._unnamed(pod, at) if pod.has_unknown_names else self._explain_pod(pod, at)

@@ -65,12 +65,12 @@ def decode_defaults(document: bytes) -> ContainerDefaults:
     return ContainerDefaults(limit_range.metadata.namespace, limit_range.metadata.name, limits, requests)
 
 
-def with_defaults(container: Any, defaults: Iterable[ContainerDefaults]) -> Any:
+def with_defaults(container: dict[str, Any], defaults: Iterable[ContainerDefaults]) -> dict[str, Any]:
     """Return a container with the defaults of LimitRanges; the given container is not changed.
 
     A value that the API server would refuse is returned as it is.
     """
-    resources = container.get("resources") or {} if isinstance(container, dict) else None
+    resources = container.get("resources") or {}
     if not isinstance(resources, dict):
         return container
     for added in defaults:

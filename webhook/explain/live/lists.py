@@ -11,7 +11,6 @@ from kube.errors import ApiError, Unreachable
 from service.text import MALFORMED, counted, one_line
 from webhook.explain.live.owners import OwnedObject
 
-_FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 
 
@@ -98,12 +97,11 @@ class LiveLists:
         return False
 
     def _failed(self, kind: ServedKind, namespace: str, error: Exception) -> None:
-        status = error.status if isinstance(error, ApiError) else 0
-        if status == _NOT_FOUND:
+        if isinstance(error, ApiError) and error.status == _NOT_FOUND:
             return  # the API server does not serve the kind
         self._incomplete.add((kind.resource, namespace))
         place = f"in namespace {namespace}" if namespace else "in all namespaces"
-        if status == _FORBIDDEN:
+        if isinstance(error, ApiError) and error.is_forbidden:
             self.note(f"you may not list {kind.name} {place}")
         else:
             self.note(f"not all {kind.name} {place} were read: {one_line(str(error))}")

@@ -19,7 +19,7 @@ from dataclasses import replace as copied
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from kai.scopes import GroupKind
 from kube.access import AccessError
@@ -42,6 +42,7 @@ from webhook.explain.live.pods import (
 )
 from webhook.explain.manifests.controllers import OPERATORS
 from webhook.explain.manifests.kinds import WORKLOADS
+from webhook.explain.manifests.values import as_map, as_maps
 
 MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
@@ -80,26 +81,8 @@ class _Workload(OwnedObject):
     status: Raw = Raw(b"null")
 
 
-class _Condition(Struct):
-    type: str = ""
-    status: str = ""
-
-
-class _Status(Struct):
-    conditions: list[_Condition] | None = None
-
-
-class _Scale(Struct):
-    replicas: int | None = None
-
-
-class _Scaled(Struct):
-    spec: _Scale
-
-
+_decode: Final = msgspec.json.decode
 _decode_workload: Final = msgspec.json.Decoder(_Workload).decode
-_decode_status: Final = msgspec.json.Decoder(_Status | None).decode
-_decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,15 +321,12 @@ def _is_finished(kind: ServedKind, workload: _Workload) -> bool:
     if kind != _JOBS and kind in _BUILT_IN:
         return False
     with suppress(*MALFORMED):  # the schema of a custom resource's status is its own
-        status = _decode_status(workload.status)
-        return any(
-            condition.type in _FINISHED and condition.status == "True"
-            for condition in (status and status.conditions) or ()
-        )
+        conditions = as_maps(as_map(_decode(workload.status)).get("conditions"))
+        return any(each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions)
     return False
 
 
 def _is_scaled_to_0(document: bytes) -> bool:
     with suppress(*MALFORMED):
-        return _decode_scaled(document).spec.replicas == 0
+        return as_map(as_map(_decode(document)).get("spec")).get("replicas") == 0
     return False

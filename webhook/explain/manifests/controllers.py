@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from service.documents import Place
 from webhook.explain.manifests.kinds import HASH, UID, group_of, job_labels, stateful_set_labels
-from webhook.explain.manifests.values import as_map
+from webhook.explain.manifests.values import as_list, as_map, with_containers
 
 _MOST_TASKS: Final = 20_000
 """Tasks that a `TF_CONFIG` lists at most. The real one would not fit into an object of the API server."""
@@ -82,19 +82,15 @@ def additions_of(holder: Mapping[str, Any], path: Place) -> Additions | None:
 
 def with_variables(spec: Any, added: Additions) -> Any:
     """Return a pod's spec with the variables in its containers; the given spec is not changed."""
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    if not isinstance(containers, list):
-        return spec
     variables = [{"name": name, "value": value} for name, value in added.variables.items()]
-    return {**spec, "containers": [_with(container, variables, added) for container in containers]}
 
+    def changed(container: dict[str, Any]) -> dict[str, Any]:
+        has_them = added.only_container in (None, container.get("name"))
+        if not has_them or not isinstance(container.get("env") or [], list):
+            return container
+        return {**container, "env": [*(container.get("env") or ()), *variables]}
 
-def _with(container: Any, variables: list[dict[str, str]], added: Additions) -> Any:
-    if not isinstance(container, dict) or not isinstance(container.get("env") or [], list):
-        return container
-    if added.only_container is not None and container.get("name") != added.only_container:
-        return container
-    return {**container, "env": [*(container.get("env") or ()), *variables]}
+    return with_containers(spec, changed, ("containers",))
 
 
 def with_names(spec: Any, api_version: str) -> Any:
@@ -103,19 +99,16 @@ def with_names(spec: Any, api_version: str) -> Any:
     Only Knative Serving is known to do so (v1.12 pkg/apis/serving/v1/revision_defaults.go; the name is that
     of its default configuration). The spec of another group is returned as it is.
     """
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    if not isinstance(containers, list) or group_of(api_version) != _KNATIVE:
+    if group_of(api_version) != _KNATIVE:
         return spec
-    names = [f"{_USER_CONTAINER}-{index}" for index in range(len(containers))]
-    if len(containers) == 1:
-        names = [_USER_CONTAINER]
-    named = [
-        {**container, "name": name}
-        if isinstance(container, dict) and not container.get("name")
-        else container
-        for container, name in zip(containers, names, strict=True)
-    ]
-    return {**spec, "containers": named}
+    count = len(as_list(as_map(spec).get("containers")))
+    names = iter([_USER_CONTAINER] if count == 1 else [f"{_USER_CONTAINER}-{n}" for n in range(count)])
+
+    def named(container: dict[str, Any]) -> dict[str, Any]:
+        name = next(names)
+        return {**container, "name": container.get("name") or name}
+
+    return with_containers(spec, named, ("containers",))
 
 
 _KNATIVE: Final = "serving.knative.dev"

@@ -17,7 +17,7 @@ from kai.pod import Owner
 from service.documents import Place
 from service.text import one_line, quoted
 from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
-from webhook.explain.manifests.kinds import HASH, UID, WORKLOADS, WorkloadKind, workload_kind
+from webhook.explain.manifests.kinds import HASH, UID, WORKLOADS, WorkloadKind, added_labels, workload_kind
 from webhook.explain.manifests.values import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
@@ -210,7 +210,7 @@ def _name(document: dict[str, Any]) -> str:
     return _text(metadata, "name") or _text(metadata, "generateName")
 
 
-def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> dict[str, Any]:
+def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: Place) -> dict[str, Any]:
     """Return a workload's pod template with at least one container.
 
     Raises:
@@ -222,26 +222,26 @@ def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> dict[
     for index, key in enumerate(path):
         dotted, above = ".".join(path[: index + 1]), ".".join(path[:index]) or "the object"
         if not isinstance(node, dict):
-            raise TemplateError(f"{title}: {above} must be a map", path[:index])
+            raise TemplateError(f"{title}: {above} must be a map", (*place, *path[:index]))
         if node.get(key) is None:
             near = difflib.get_close_matches(key, [str(other)[:_LONGEST_KEY] for other in node], n=1)
             if near and near[0] in node and near[0] != key:
                 hint = f"{title}: {dotted} is missing; {quoted(near[0])} is probably a misspelling of it"
-                raise TemplateError(hint, (*path[:index], near[0]))
-            raise TemplateError(f"{title}: {dotted} is missing", path[:index])
+                raise TemplateError(hint, (*place, *path[:index], near[0]))
+            raise TemplateError(f"{title}: {dotted} is missing", (*place, *path[:index]))
         node = node[key]
     dotted = ".".join(path)
     if not isinstance(node, list) or not node:
-        raise TemplateError(f"{title}: {dotted} must be a list with at least one container", path)
+        raise TemplateError(f"{title}: {dotted} must be a list with at least one container", (*place, *path))
     for index, container in enumerate(node):
         if not isinstance(container, dict):
-            raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*path, index))
+            raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*place, *path, index))
     template = document
     for key in workload.template:
         template = template[key]
     if not _is_map_or_absent(template.get("metadata")):
         metadata = (*workload.template, "metadata")
-        raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", metadata)
+        raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", (*place, *metadata))
     return template
 
 
@@ -253,7 +253,7 @@ def _built_in(
     holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: _Outermost
 ) -> FoundPod:
     """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
-    template = _checked_template(holder, workload)
+    template = _checked_template(holder, workload, place)
     spec = as_map(holder.get("spec"))
     return _pod(
         holder,
@@ -262,7 +262,7 @@ def _built_in(
         place=(*place, *workload.template),
         outermost=outermost,
         is_built_in=True,
-        additions=Additions(labels=workload.labels(_name(holder), spec)),
+        additions=Additions(labels=added_labels(_text(holder, "kind"), _name(holder), spec)),
         claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
     )
 

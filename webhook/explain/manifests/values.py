@@ -1,5 +1,6 @@
 """Parts of a parsed document whose types nothing has checked. Pure."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -30,6 +31,26 @@ def texts(entries: Any) -> dict[str, str]:
 def annotations_of(document: Any) -> dict[str, Any]:
     """Return the annotations of an object; empty if there are none."""
     return as_map(as_map(as_map(document).get("metadata")).get("annotations"))
+
+
+def with_containers(
+    spec: Any,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    groups: Sequence[str] = ("containers", "initContainers"),
+) -> Any:
+    """Return a pod's spec with changed containers; what is no map or no list stays as it is.
+
+    Args:
+        spec: the spec, which is not changed.
+        change: returns a container in place of another.
+        groups: the lists of containers to change.
+    """
+    lists = {group: spec[group] for group in groups if isinstance(as_map(spec).get(group), list)}
+    changed = {
+        group: [change(container) if isinstance(container, dict) else container for container in containers]
+        for group, containers in lists.items()
+    }
+    return spec | changed if changed else spec
 
 
 def as_json(document: Any) -> bytes:
