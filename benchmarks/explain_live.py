@@ -47,18 +47,22 @@ def namespace_of(number: int) -> str:
 
 def deployment(number: int) -> Json:
     """Build a Deployment with a template of about 3 kB."""
-    pod = template(labels={"app": "web"})
-    pod["spec"]["containers"][0]["args"] = ["x" * 3000]
-    made = workload("Deployment", f"web-{number}", namespace=namespace_of(number), template=pod)
-    made["metadata"]["managedFields"] = _FIELDS
-    return made
+    return large_workload("Deployment", f"web-{number}", namespace=namespace_of(number))
 
 
 def replica_set(number: int) -> Json:
-    """Build the metadata of the ReplicaSet of a Deployment."""
+    """Build the ReplicaSet of a Deployment."""
     owner = reference("Deployment", f"web-{number}")
-    made = workload("ReplicaSet", f"web-{number}-1", owner, namespace=namespace_of(number))
-    return {"metadata": made["metadata"]}
+    return large_workload("ReplicaSet", f"web-{number}-1", owner, namespace=namespace_of(number))
+
+
+def large_workload(kind: str, name: str, *owners: Json, namespace: str) -> Json:
+    """Build a workload with a template of about 3 kB."""
+    pod = template(labels={"app": "web"})
+    pod["spec"]["containers"][0]["args"] = ["x" * 3000]
+    made = workload(kind, name, *owners, namespace=namespace, template=pod)
+    made["metadata"]["managedFields"] = _FIELDS
+    return made
 
 
 def pod_of(number: int, workloads: int) -> Json:

@@ -26,7 +26,6 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
 from kube.errors import ApiError, Unreachable
-from kube.watch import METADATA_ONLY
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 from webhook.explain.decision.amounts import RunningPods, asked_now
@@ -48,8 +47,6 @@ MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
 _MOST_OWNERS: Final = 200_000
 """Number of objects whose owners are known; about 500 bytes of memory each."""
-_MOST_NAMESPACES: Final = 100
-"""Number of namespaces whose ReplicaSets are listed one by one; for more, all are listed at once."""
 _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
@@ -60,12 +57,14 @@ def _served(kind: str) -> ServedKind:
 
 
 _PODS: Final = _served("Pod")
-_REPLICA_SETS: Final = _served("ReplicaSet")
 _JOBS: Final = _served("Job")
 _BUILT_IN: Final = tuple(
-    map(_served, ("CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job"))
+    map(
+        _served,
+        ("CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job", "ReplicaSet"),
+    )
 )
-"""The built-in kinds whose objects are read in full; owners come before what they own."""
+"""The built-in kinds that are read; owners come before what they own."""
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
     **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
@@ -112,7 +111,6 @@ async def live_workloads(
     managed = explainer.policies.keys() - explainer.rules.excluded_namespaces
     reading = _Reading(LiveLists(client, namespaces, managed), explainer)
     await reading.read_workloads(await _operators(client, reading.lists))
-    await reading.read_replica_sets()
     await reading.read_pods()
     await reading.explain_samples()
     return LiveWorkloads(
@@ -204,34 +202,17 @@ class _Reading:
             yield f"the pods of {workloads} are not counted: no label tells which template they come from"
 
     async def read_workloads(self, operators: Iterable[ServedKind]) -> None:
-        """Read the workloads in full; explain those whose owner was not listed before."""
+        """Read the workloads; explain those whose owner was not listed before."""
         for kind in (*operators, *_BUILT_IN):
             async for workload, document in self.lists.read(kind, _decode_workload):
                 if not self._add(kind, workload.metadata):
                     continue
                 if _is_finished(kind, workload):
                     self._finished += 1
+                elif kind.kind == "ReplicaSet" and workload.metadata.owner and _is_scaled_to_0(document):
+                    self._revisions += 1
                 else:
                     await self._explain_workload(kind, workload.metadata, document)
-
-    async def read_replica_sets(self) -> None:
-        """Read the owners of ReplicaSets, and in full those without a listed owner."""
-        replica_sets = self.lists.read(_REPLICA_SETS, _decode_workload, accept=METADATA_ONLY)
-        tops = {
-            each.metadata.key async for each, _ in replica_sets if self._add(_REPLICA_SETS, each.metadata)
-        }
-        namespaces = {namespace for namespace, _ in tops}
-        if not namespaces:
-            return
-        scope = None if len(namespaces) > _MOST_NAMESPACES else namespaces
-        async for replica_set, document in self.lists.read(_REPLICA_SETS, _decode_workload, namespaces=scope):
-            metadata = replica_set.metadata
-            if metadata.key not in tops:
-                continue
-            if metadata.owner is not None and _is_scaled_to_0(document):
-                self._revisions += 1
-            else:
-                await self._explain_workload(_REPLICA_SETS, metadata, document)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without one."""
