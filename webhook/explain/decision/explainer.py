@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -179,7 +180,7 @@ def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterat
                 items = [
                     item
                     for value, place in list_items(document.value)
-                    for item in explainer.explain(value, place, source.file_name)
+                    for item in explainer.explain(value, place, Path(source.name).name)
                 ]
             except TemplateError as error:
                 line = DocumentLines(source, document).line_of(error.place)

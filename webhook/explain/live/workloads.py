@@ -205,14 +205,16 @@ class _Reading:
         """Read the workloads; explain those whose owner was not listed before."""
         for kind in (*operators, *_BUILT_IN):
             async for workload, document in self.lists.read(kind, _decode_workload):
-                if not self._add(kind, workload.metadata):
+                metadata = workload.metadata
+                if not self._add(kind, metadata):
                     continue
                 if _is_finished(kind, workload):
                     self._finished += 1
-                elif kind.kind == "ReplicaSet" and workload.metadata.owner and _is_scaled_to_0(document):
+                elif kind.kind == "ReplicaSet" and metadata.owner and _is_scaled_to_0(document):
                     self._revisions += 1
                 else:
-                    await self._explain_workload(kind, workload.metadata, document)
+                    owner = metadata.owner.title if metadata.owner else ""
+                    await self._explain(metadata.key, kind, metadata, document, owner=owner)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without one."""
@@ -247,10 +249,6 @@ class _Reading:
             return False
         self._tops[key] = self._tops.get(owner, key) if owner else key
         return self._tops[key] == key
-
-    async def _explain_workload(self, kind: ServedKind, metadata: OwnedMetadata, document: bytes) -> None:
-        title = "" if metadata.owner is None else metadata.owner.title
-        await self._explain(metadata.key, kind, metadata, document, owner=title)
 
     async def _explain(
         self, key: ObjectKey, kind: ServedKind, metadata: OwnedMetadata, document: bytes, *, owner: str = ""

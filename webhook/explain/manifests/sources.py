@@ -56,11 +56,6 @@ class ManifestSource:
     text: str
     documents: Sequence[SourceDocument]
 
-    @property
-    def file_name(self) -> str:
-        """Last part of the path."""
-        return Path(self.name).name
-
 
 class DocumentLines:
     """The lines of the parts of one document."""

@@ -70,29 +70,29 @@ def _rewritten_source(source: ManifestSource, documents: list[ExplainedDocument]
         if document.document is None:
             continue
         start, end = document.document.start, document.document.end
-        pods = [(pod, pod.sent) for pod in document.pods if pod.sent]
-        for pod, _ in pods:
-            if pod.pod.is_bare_spec:
-                notes.append(f"{pod.pod.title}: left as it is; it has no place for the labels of its pods")
-        changed = [(pod, patch) for pod, patch in pods if not pod.pod.is_bare_spec]
+        pods = [pod for pod in document.pods if pod.sent]
+        changed = [pod for pod in pods if not pod.pod.is_bare_spec]
+        notes += [
+            f"{pod.pod.title}: left as it is; it has no place for the labels of its pods"
+            for pod in pods
+            if pod.pod.is_bare_spec
+        ]
         if not changed:
             continue
         text, is_plain = _rewritten(source.text[start:end], document.document.value, changed)
         if is_plain:
-            notes.append(f"{changed[0][0].pod.title}: written without comments and layout")
+            notes.append(f"{changed[0].pod.title}: written without comments and layout")
         parts += [source.text[last:start], text]
         last = end
     return "".join([*parts, source.text[last:]])
 
 
-def _rewritten(
-    text: str, value: Any, changes: list[tuple[ExplainedPod, Sequence[Operation]]]
-) -> tuple[str, bool]:
+def _rewritten(text: str, value: Any, pods: Iterable[ExplainedPod]) -> tuple[str, bool]:
     """Return the text of one document after the changes, and whether it lost its layout and comments."""
     expected = _without_sharing(value)
     edits = DocumentEdits()
-    for pod, patch in changes:
-        for operation in patch:
+    for pod in pods:
+        for operation in pod.sent:
             _apply(operation, pod.pod.place, expected, edits)
     for expands in (False, True):
         try:
