@@ -15,7 +15,7 @@ from kube.access import AccessError
 from kube.client import DryRunResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
 from service.command import namespace_name
-from service.text import MALFORMED, one_line, printable
+from service.text import MALFORMED, one_line, printable, quoted
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
 from webhook.explain.decision.server_answer import ServerAnswer
 from webhook.explain.output.diff import diff
@@ -77,8 +77,8 @@ async def ask_server(client: KubeClient, pods: Sequence[ExplainedPod]) -> list[S
 async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
     try:
         namespace_name(item.namespace)
-    except ValueError as error:
-        return _no_answer(str(error))
+    except ValueError:
+        return _no_answer(f"{quoted(item.namespace)} is not a name of a namespace")
     path = f"/api/v1/namespaces/{item.namespace}/pods"
     sent = pod_to_create(item)
     try:
