@@ -27,7 +27,7 @@ from tests.support.certificates import serving_context
 from tests.support.credentials import write_service_account
 from tests.support.live_objects import Json, live_pod, reference, template, workload
 from tests.support.memory import peak_resident_mib
-from webhook.explain.explain import ExplainedPod, Explainer
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.workloads import live_workloads
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
@@ -47,18 +47,22 @@ def namespace_of(number: int) -> str:
 
 def deployment(number: int) -> Json:
     """Build a Deployment with a template of about 3 kB."""
-    pod = template(labels={"app": "web"})
-    pod["spec"]["containers"][0]["args"] = ["x" * 3000]
-    made = workload("Deployment", f"web-{number}", namespace=namespace_of(number), template=pod)
-    made["metadata"]["managedFields"] = _FIELDS
-    return made
+    return large_workload("Deployment", f"web-{number}", namespace=namespace_of(number))
 
 
 def replica_set(number: int) -> Json:
-    """Build the metadata of the ReplicaSet of a Deployment."""
+    """Build the ReplicaSet of a Deployment."""
     owner = reference("Deployment", f"web-{number}")
-    made = workload("ReplicaSet", f"web-{number}-1", owner, namespace=namespace_of(number))
-    return {"metadata": made["metadata"]}
+    return large_workload("ReplicaSet", f"web-{number}-1", owner, namespace=namespace_of(number))
+
+
+def large_workload(kind: str, name: str, *owners: Json, namespace: str) -> Json:
+    """Build a workload with a template of about 3 kB."""
+    pod = template(labels={"app": "web"})
+    pod["spec"]["containers"][0]["args"] = ["x" * 3000]
+    made = workload(kind, name, *owners, namespace=namespace, template=pod)
+    made["metadata"]["managedFields"] = _FIELDS
+    return made
 
 
 def pod_of(number: int, workloads: int) -> Json:

@@ -22,7 +22,7 @@ from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from examples.watching import start_agent, watch
 from service.documents import flatten_lists, load_path
-from webhook.explain.manifests import FoundPod, find_pods
+from webhook.explain.manifests.pods import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from examples.services import Service, start
 from kai import keys
-from webhook.explain.manifests import FoundPod
+from webhook.explain.manifests.pods import FoundPod
 from webhook.policy.patch import apply_to_document
 
 

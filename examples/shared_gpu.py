@@ -11,7 +11,7 @@ from examples.terminal import Style
 from kai import keys
 from kai.own_labels import REASON, SIZE
 from service.documents import flatten_lists, load_path
-from webhook.explain.manifests import FoundPod, find_pods
+from webhook.explain.manifests.pods import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent / "scenes"
 

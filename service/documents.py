@@ -6,7 +6,7 @@ thousands of digits and deep nesting are refused before any value is built.
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,10 @@ _LONGEST_NUMBER: Final = 100
 """Characters. Python parses integers in quadratic time, and refuses more than 4,300 digits."""
 _LONGEST_NUMBER_KEY: Final = 18
 """Characters. A document can choose larger integers whose hashes collide in Python."""
+
+
+Place = tuple[str | int, ...]
+"""Keys and indexes that lead from a document's root to one of its parts."""
 
 
 class DocumentError(ValueError):
@@ -159,9 +163,9 @@ def parse_documents(text: str, source: str, *, unique_keys: bool = False) -> lis
         DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
     """
     try:
-        if _may_be_deep(text) or "*" in text:
-            _check_size(text, source)
-        return list(_parsed(text, unique_keys=unique_keys))
+        if _may_be_deep(text):
+            _check_depth(text, source)
+        return list(_parsed(text, source, unique_keys=unique_keys))
     except DocumentError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -173,11 +177,13 @@ def parse_documents(text: str, source: str, *, unique_keys: bool = False) -> lis
         raise DocumentError(f"{source}: nested too deep") from None
 
 
-def _parsed(text: str, *, unique_keys: bool) -> Iterator[ParsedDocument]:
+def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocument]:
     loader = _Loader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
+            if "*" in text:
+                _check_aliases(node, source)
             if unique_keys:
                 _check_keys(node)
             value = loader.construct_document(node)
@@ -196,17 +202,14 @@ def _check_keys(root: Any) -> None:
     nodes, seen_nodes = [root], {id(root)}
     while nodes:
         node = nodes.pop()
-        children = list(node.value) if isinstance(node, yaml.SequenceNode) else []
-        if isinstance(node, yaml.MappingNode):
-            keys: set[tuple[str, str]] = set()
-            for key, value in node.value:
-                children.append(value)
-                if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
-                    continue
-                if (key.tag, key.value) in keys:
-                    raise _wrong(f"key {quoted(key.value)} occurs twice", key)
-                keys.add((key.tag, key.value))
-        for child in children:
+        keys: set[tuple[str, str]] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            if (key.tag, key.value) in keys:
+                raise _wrong(f"key {quoted(key.value)} occurs twice", key)
+            keys.add((key.tag, key.value))
+        for child in _children(node):
             if id(child) not in seen_nodes:
                 seen_nodes.add(id(child))
                 nodes.append(child)
@@ -222,118 +225,79 @@ def _may_be_deep(text: str) -> bool:
     return brackets + max(map(len, text.splitlines()), default=0) > _DEEPEST
 
 
-def _check_size(text: str, source: str) -> None:
-    """Check nesting and the growth by aliases in one pass over the parser's events, without building values.
+def _check_depth(text: str, source: str) -> None:
+    """Check the nesting by the parser's events, before nodes are built.
 
     Raises:
-        DocumentError: a document exceeds a limit.
+        DocumentError: a document is nested too deep.
     """
-    document = _Document(source)
-    for event in yaml.parse(text, Loader=_BASE):
-        if isinstance(event, yaml.DocumentStartEvent):
-            document = _Document(source)
-        elif isinstance(event, yaml.CollectionStartEvent):
-            document.open(event.anchor)
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            document.close()
-        elif isinstance(event, yaml.ScalarEvent):
-            document.scalar(event.anchor, event.value)
-        elif isinstance(event, yaml.AliasEvent):
-            document.alias(event.anchor or "", event.start_mark)
-        elif isinstance(event, yaml.DocumentEndEvent):
-            document.end()
+            depth -= 1
+        if depth > _DEEPEST:
+            raise DocumentError(f"{source}: nested too deep")
 
 
-@dataclass(slots=True)
-class _Part:
-    """A node of a document, with its aliases expanded."""
+def _check_aliases(root: Any, source: str) -> None:
+    """Check size and nesting of a document with its aliases expanded; an alias is a node in a second place.
 
-    anchor: str | None
-    size: int = 1
-    """Characters of its scalars, plus one for each node."""
-    height: int = 0
-    """Levels of nesting inside the node."""
+    Each node is measured once, at its anchor, which stands before its aliases.
 
+    Raises:
+        DocumentError: the document exceeds a limit, or an alias refers to a node that contains it.
+    """
+    measured: dict[int, tuple[int, int] | None] = {}
+    written = added = 0
 
-class _Document:
-    """Counts size and depth of a document with its aliases expanded, event by event."""
+    def measure(node: Any) -> tuple[int, int]:
+        """Return the characters of a node's scalars, plus one for each node, and its levels of nesting."""
+        nonlocal written, added
+        if id(node) in measured:
+            known = measured[id(node)]
+            if known is None:
+                where = _place(source, node.start_mark)
+                raise DocumentError(f"{where}: an alias refers to a node that contains it")
+            written += 1
+            added += known[0]
+            if added > _MOST_ADDED:
+                raise DocumentError(
+                    f"{source}: aliases add more than {_MOST_ADDED} characters to the document"
+                )
+            return known
+        measured[id(node)] = None
+        size, height = 1, 0
+        if isinstance(node, yaml.ScalarNode):
+            size += len(node.value)
+        written += size
+        for child in _children(node):
+            child_size, child_height = measure(child)
+            size += child_size
+            height = max(height, child_height + 1)
+        measured[id(node)] = size, height
+        return size, height
 
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._open = [_Part(None)]
-        self._open_anchors: set[str | None] = set()
-        self._anchors: dict[str | None, _Part] = {}
-        self._written = 0
-        self._added = 0
-
-    def open(self, anchor: str | None) -> None:
-        """Record the start of a list or a map.
-
-        Raises:
-            DocumentError: the document is nested too deep.
-        """
-        self._open.append(_Part(anchor))
-        self._open_anchors.add(anchor)
-        self._written += 1
-        self._check_depth(0)
-
-    def close(self) -> None:
-        """Record the end of a list or a map."""
-        part = self._open.pop()
-        self._open_anchors.discard(part.anchor)
-        self._add(part)
-
-    def scalar(self, anchor: str | None, value: str) -> None:
-        """Record a scalar."""
-        part = _Part(anchor, size=1 + len(value))
-        self._written += part.size
-        self._add(part)
-
-    def alias(self, name: str, mark: Any) -> None:
-        """Record an alias. PyYAML refuses an alias of an unknown anchor later.
-
-        Raises:
-            DocumentError: the alias makes the document too large, or refers to a node that contains the
-            alias.
-        """
-        where = _place(self._source, mark)
-        if name in self._open_anchors:
-            raise DocumentError(f"{where}: an alias refers to a node that contains it")
-        part = self._anchors.get(name, _Part(None))
-        self._written += 1 + len(name)
-        self._added += part.size
-        if self._added > _MOST_ADDED:
-            raise DocumentError(f"{where}: aliases add more than {_MOST_ADDED} characters to the document")
-        self._add(_Part(None, part.size, part.height))
-
-    def end(self) -> None:
-        """Record the end of the document.
-
-        Raises:
-            DocumentError: the aliases multiply the document's size by more than `_MOST_TIMES`.
-        """
-        if self._added > _MOST_TIMES * self._written:
-            raise DocumentError(
-                f"{self._source}: aliases make a document more than {_MOST_TIMES} times as large"
-            )
-
-    def _add(self, part: _Part) -> None:
-        whole = self._open[-1]
-        whole.size += part.size
-        whole.height = max(whole.height, part.height + 1)
-        if part.anchor is not None:
-            self._anchors[part.anchor] = part
-        self._check_depth(part.height)
-
-    def _check_depth(self, below: int) -> None:
-        if len(self._open) - 1 + below > _DEEPEST:
-            raise DocumentError(f"{self._source}: nested too deep")
+    _, height = measure(root)
+    if height > _DEEPEST:
+        raise DocumentError(f"{source}: nested too deep")
+    if added > _MOST_TIMES * written:
+        raise DocumentError(f"{source}: aliases make a document more than {_MOST_TIMES} times as large")
 
 
-_BASE: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+def _children(node: Any) -> list[Any]:
+    """Return the nodes in a list or a map, its keys included."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for entry in node.value for part in entry]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-class _Loader(_BASE):  # type: ignore[misc]  # the base depends on how PyYAML was built
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's fastest safe loader."""
+
+
+class _Loader(LOADER):  # type: ignore[misc]  # the base depends on how PyYAML was built
     """PyYAML's safe loader with limits on the length of numbers."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -382,20 +346,27 @@ def _wrong(problem: str, node: Any) -> yaml.constructor.ConstructorError:
 
 
 for _tag, _kind, _construct in (
-    ("bool", "a boolean", _BASE.construct_yaml_bool),
-    ("int", "an integer", _BASE.construct_yaml_int),
-    ("float", "a number", _BASE.construct_yaml_float),
-    ("timestamp", "a date", _BASE.construct_yaml_timestamp),
+    ("bool", "a boolean", LOADER.construct_yaml_bool),
+    ("int", "an integer", LOADER.construct_yaml_int),
+    ("float", "a number", LOADER.construct_yaml_float),
+    ("timestamp", "a date", LOADER.construct_yaml_timestamp),
 ):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _bounded(_kind, _construct))
 
 
-def flatten_lists(documents: list[Any]) -> Iterator[Any]:
-    """Yield the documents, with the items of each list object (`kind: List`, PodList, …) in its place."""
+def list_items(
+    document: Any, place: tuple[str | int, ...] = ()
+) -> Iterator[tuple[Any, tuple[str | int, ...]]]:
+    """Yield the document with its place, or the items of a list object (`kind: List`, PodList, …)."""
+    items = document.get("items") if isinstance(document, dict) else None
+    if isinstance(items, list) and str(document.get("kind", "")).endswith("List"):
+        for index, item in enumerate(items):
+            yield from list_items(item, (*place, "items", index))
+    else:
+        yield document, place
+
+
+def flatten_lists(documents: Iterable[Any]) -> Iterator[Any]:
+    """Yield the documents, with the items of each list object in its place."""
     for document in documents:
-        if isinstance(document, dict) and str(document.get("kind", "")).endswith("List"):
-            items = document.get("items")
-            if isinstance(items, list):
-                yield from flatten_lists(items)
-                continue
-        yield document
+        yield from (item for item, _ in list_items(document))

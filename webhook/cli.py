@@ -26,7 +26,7 @@ from service.units import parse_duration
 from service.version import version
 from webhook.certificates.options import add_certificate_options, parse_certificate_options
 from webhook.explain.arguments import add_explain
-from webhook.explain.namespaces import CLUSTER
+from webhook.explain.policies import CLUSTER
 from webhook.namespaces.documents import PoliciesError
 from webhook.policy.labels import read_default_mode
 from webhook.registration.configurations import CONFIGURATION_NAME

@@ -10,8 +10,8 @@ from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
 from tests.support.control_plane import ControlPlane, assets_folder, controller_manager
 from tests.support.webhook_process import until
-from webhook.explain.kinds import WORKLOADS
-from webhook.explain.manifests import find_pods
+from webhook.explain.manifests.kinds import WORKLOADS
+from webhook.explain.manifests.pods import find_pods
 
 NAMESPACE = "controller-labels"
 STAND_INS = ("hash", "uid")

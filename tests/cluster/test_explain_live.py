@@ -19,9 +19,9 @@ from tests.support.operator_jobs import py_torch_job
 from tests.support.pods import container
 from tests.support.webhook_process import until
 from webhook.cli import main
-from webhook.explain.explain import ExplainedPod, Explainer
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.workloads import LiveWorkloads, live_workloads
-from webhook.explain.words import is_rank
+from webhook.explain.output.words import is_rank
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 

@@ -35,12 +35,12 @@ from tests.support.other_webhooks import others_configuration, patching, with_si
 from tests.support.pod_strategies import pods as any_pods
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import recording
-from webhook.explain.explain import ExplainedPod, Explainer
-from webhook.explain.limit_ranges import ContainerDefaults
-from webhook.explain.manifests import TemplateError
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
+from webhook.explain.decision.limit_ranges import ContainerDefaults
+from webhook.explain.decision.server_answer import AnswerDifference, ServerAnswer
+from webhook.explain.manifests.pods import TemplateError
 from webhook.explain.server.creations import pod_to_create
 from webhook.explain.server.dry_runs import ask_server
-from webhook.explain.server_answer import AnswerDifference, ServerAnswer
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 

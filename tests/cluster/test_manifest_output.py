@@ -15,8 +15,8 @@ from tests.support.cluster_webhook import ensure_namespaces, installed, kubectl,
 from tests.support.control_plane import ControlPlane
 from tests.support.pods import folder_from
 from tests.support.webhook_process import until
-from webhook.explain.kinds import workload_kind
-from webhook.explain.manifests import find_pods
+from webhook.explain.manifests.kinds import workload_kind
+from webhook.explain.manifests.pods import find_pods
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GENERATED = ("pod-template-hash", "controller-revision-hash", "controller-uid")

@@ -11,7 +11,7 @@ from kai.quantity import parse_quantity
 from tests.comparisons.answers import Creation
 from tests.support.kube_user import Answer
 from tests.support.webhook_recorder import Exchange
-from webhook.explain.explain import ExplainedPod
+from webhook.explain.decision.explainer import ExplainedPod
 from webhook.policy.mutate import Mutation
 from webhook.policy.reasons import Action, Finding, Reason
 

@@ -10,7 +10,7 @@ from kai.own_labels import EXCLUDED_NAMESPACES
 from tests.support import size_oracle
 from tests.support.pod_strategies import MIG
 from tests.support.pods import GPU
-from webhook.explain.namespaces import read_annotation_edit, read_label_edit
+from webhook.explain.policies import read_annotation_edit, read_label_edit
 
 Json = dict[str, Any]
 

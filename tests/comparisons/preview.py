@@ -51,9 +51,9 @@ from tests.support.kube_user import Asker
 from tests.support.webhook_process import trust_of, until
 from tests.support.webhook_recorder import proxied
 from webhook.explain.cluster import ClusterFacts, read_facts
-from webhook.explain.explain import ExplainedPod, Explainer, explain
-from webhook.explain.namespaces import NamespaceEdits, Policies
-from webhook.explain.sources import ManifestSource, read_source
+from webhook.explain.decision.explainer import ExplainedPod, Explainer, explain
+from webhook.explain.manifests.sources import ManifestSource, read_source
+from webhook.explain.policies import NamespaceEdits, Policies
 from webhook.policy.decide import Rules
 from webhook.policy.mutate import Mutation
 from webhook.registration.configurations import (

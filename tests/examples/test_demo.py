@@ -17,7 +17,7 @@ from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from gpuagent.simulation.loading import load_scenario
 from service.documents import load_path
-from webhook.explain.manifests import find_pods
+from webhook.explain.manifests.pods import find_pods
 from webhook.namespaces.documents import read_namespaces
 
 ROOT = Path(__file__).parents[2]

@@ -28,13 +28,13 @@ def merge_bomb() -> str:
 
 
 REFUSED = {
-    "aliases of aliases": (bomb(), "file, line 8: aliases add more than 16777216 characters to the document"),
+    "aliases of aliases": (bomb(), "file: aliases add more than 16777216 characters to the document"),
     "few aliases of aliases": (bomb(4), "file: aliases make a document more than 100 times as large"),
     "merges of merges": (merge_bomb(), "aliases add"),
     "an anchor twice": ("a: &a 1\nb: &a 2", "second occurrence"),
     "a long text many times": (
         f"- &a {'x' * 5000}\n" + "- *a\n" * 5000,
-        "file, line 3356: aliases add",
+        "file: aliases add",
     ),
     "an alias inside its anchor": (
         "a: &a [1, *a]",

@@ -9,7 +9,7 @@ from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
 from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
 from webhook.doctor.cluster import Cluster
-from webhook.explain.limit_ranges import decode_defaults
+from webhook.explain.decision.limit_ranges import decode_defaults
 
 _CHECK: Final = "limit ranges"
 _LIMIT_RANGES: Final = ListSpec(

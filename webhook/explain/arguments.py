@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from service.command import Parser, UsageError, namespace_name, read_by
 from webhook.explain.command import OUTPUTS, ExplainSettings, run
-from webhook.explain.namespaces import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
+from webhook.explain.policies import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
 from webhook.settings.arguments import add_rule_options, parse_rule_options
 from webhook.settings.document import NAMESPACE
 
@@ -182,10 +182,9 @@ def _check(arguments: argparse.Namespace, *, has_edits: bool) -> None:
         raise UsageError("--all-namespaces needs --live")
     if arguments.all_namespaces and arguments.namespace is not None:
         raise UsageError("give -n or --all-namespaces, not both")
-    if arguments.live and arguments.output in ("patch", "manifest"):
-        raise UsageError(f"--live has no output {arguments.output}; allowed: table, text, json, yaml")
-    if arguments.server and arguments.output in ("patch", "manifest"):
-        raise UsageError(f"--server has no output {arguments.output}; allowed: table, text, json, yaml")
+    if uses_cluster and arguments.output in ("patch", "manifest"):
+        option = "--live" if arguments.live else "--server"
+        raise UsageError(f"{option} has no output {arguments.output}; allowed: table, text, json, yaml")
     if arguments.policies is None and not has_edits and not uses_cluster:
         raise UsageError("give --policies, --label, --annotation, --server or --live")
     if arguments.context is not None and arguments.policies != CLUSTER and not uses_cluster:

@@ -4,17 +4,18 @@ Namespaces are read by name, so that a caller who may see a single namespace get
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kai.scopes import GroupKind
 from kube.access import AccessError
 from kube.client import KubeClient
+from kube.discovery import discover_cluster_scoped
 from kube.errors import ApiError, Unreachable
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
-from webhook.explain.limit_ranges import ContainerDefaults, decode_defaults
+from webhook.explain.decision.limit_ranges import ContainerDefaults, decode_defaults
 from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_metadata
 from webhook.namespaces.documents import PoliciesError
 from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list
@@ -29,6 +30,7 @@ MOST_NAMED: Final = 100
 """Number of namespaces that are read by name; more are listed in one request."""
 
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
+_MAY_NOT_LIST: Final = "you may not list them"
 _UNREADABLE: Final = (ApiError, Unreachable, AccessError, *MALFORMED)
 """The errors of a list that has a note instead."""
 
@@ -113,7 +115,8 @@ async def _namespaces(
     if names is not None and len(names) <= MOST_NAMED:
         return await _named_namespaces(client, names, created)
     try:
-        namespaces = await _all_namespaces(client)
+        async with client.list_objects(PATH, accept=LIST) as items:
+            namespaces = dict([decode_metadata(item) async for item in items])
     except ApiError as error:
         if not error.is_forbidden:
             raise
@@ -125,30 +128,16 @@ async def _namespaces(
     return namespaces, {}
 
 
-async def _all_namespaces(client: KubeClient) -> dict[str, PolicyMetadata]:
-    async with client.list_objects(PATH, accept=LIST) as namespaces:
-        return dict([decode_metadata(item) async for item in namespaces])
-
-
-def _require_name(name: str) -> None:
-    """Refuse a text of a manifest that would change the path of a request.
-
-    Raises:
-        PoliciesError: no namespace can have the name.
-    """
-    try:
-        namespace_name(name)
-    except ValueError as error:
-        raise PoliciesError(str(error)) from None
-
-
 async def _named_namespaces(
     client: KubeClient, names: Collection[str], created: Collection[str]
 ) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
     """Return the namespaces, and why others could not be read."""
     namespaces, unread = {}, {}
     for name in sorted(names):
-        _require_name(name)
+        try:
+            namespace_name(name)  # a text of a manifest must not change the path of a request
+        except ValueError as error:
+            raise PoliciesError(str(error)) from None
         try:
             _, namespaces[name] = decode_metadata(await client.get(f"{PATH}/{name}", accept=ONE))
         except ApiError as error:
@@ -163,9 +152,6 @@ async def _named_namespaces(
 
 
 async def _cluster_scoped(client: KubeClient) -> tuple[frozenset[GroupKind], list[str]]:
-    # Imported here, because a preview from files needs no discovery.
-    from kube.discovery import discover_cluster_scoped  # noqa: PLC0415
-
     try:
         return await discover_cluster_scoped(client), []
     except (ApiError, Unreachable, AccessError) as error:
@@ -177,53 +163,41 @@ async def _cluster_scoped(client: KubeClient) -> tuple[frozenset[GroupKind], lis
 
 async def _defaults(
     client: KubeClient, names: Collection[str] | None
-) -> tuple[dict[str, list[ContainerDefaults]], list[str]]:
+) -> tuple[Mapping[str, list[ContainerDefaults]], list[str]]:
     """Return the defaults of LimitRanges by namespace, and notes about those that could not be read.
 
     Args:
         client: for the API server.
         names: the namespaces; None for all, in one request. Many names are read as in `_namespaces`.
     """
-    if names is None or len(names) > MOST_NAMED:
-        try:
-            return _by_namespace(await _limit_ranges(client, "/api/v1/limitranges")), []
-        except _UNREADABLE as error:
-            if names is None or not _is_forbidden(error):
-                return {}, [_unknown_defaults("", _reason(error))]
-    defaults: list[ContainerDefaults] = []
+    everything = {"": "/api/v1/limitranges"}
+    by_name = {name: f"{PATH}/{name}/limitranges" for name in sorted(names or ())}
+    is_listed = names is None or len(names) > MOST_NAMED
+    defaults, unread = await _limit_ranges(client, everything if is_listed else by_name)
+    if is_listed and by_name and _MAY_NOT_LIST in unread:
+        defaults, unread = await _limit_ranges(client, by_name)
+    notes = []
+    for reason, places in unread.items():
+        of = "" if places == [""] else f" of namespace{'s' if len(places) > 1 else ''} {listed(places)}"
+        notes.append(f"the LimitRanges{of} are not known: {reason}; assumed none")
+    return defaults, notes
+
+
+async def _limit_ranges(
+    client: KubeClient, paths: Mapping[str, str]
+) -> tuple[Mapping[str, list[ContainerDefaults]], Mapping[str, list[str]]]:
+    """Return the defaults of LimitRanges by namespace, and the namespaces that were not read by reason."""
+    found: list[ContainerDefaults] = []
     unread: defaultdict[str, list[str]] = defaultdict(list)
-    for name in sorted(names):
+    for namespace, path in paths.items():
         try:
-            defaults += await _limit_ranges(client, f"{PATH}/{name}/limitranges")
+            async with client.list_objects(path) as limit_ranges:
+                found += [decode_defaults(item) async for item in limit_ranges]
         except _UNREADABLE as error:
-            unread[_reason(error)].append(name)
-    return _by_namespace(defaults), [
-        _unknown_defaults(f" of namespace{'s' if len(places) > 1 else ''} {listed(places)}", reason)
-        for reason, places in unread.items()
-    ]
-
-
-async def _limit_ranges(client: KubeClient, path: str) -> list[ContainerDefaults]:
-    """Return the defaults of the LimitRanges in a list; raise one of `_UNREADABLE`."""
-    async with client.list_objects(path) as limit_ranges:
-        made = [decode_defaults(item) async for item in limit_ranges]
-    return [each for each in made if each.limits or each.requests]
-
-
-def _by_namespace(defaults: Iterable[ContainerDefaults]) -> dict[str, list[ContainerDefaults]]:
-    by_namespace: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)
-    for made in sorted(defaults, key=lambda made: made.name):
-        by_namespace[made.namespace].append(made)
-    return dict(by_namespace)
-
-
-def _reason(error: Exception) -> str:
-    return "you may not list them" if _is_forbidden(error) else one_line(str(error))
-
-
-def _unknown_defaults(place: str, reason: str) -> str:
-    return f"the LimitRanges{place} are not known: {reason}; assumed none"
-
-
-def _is_forbidden(error: Exception) -> bool:
-    return isinstance(error, ApiError) and error.is_forbidden
+            is_forbidden = isinstance(error, ApiError) and error.is_forbidden
+            unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
+    defaults: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)
+    for each in sorted(found, key=lambda each: each.name):
+        if each.limits or each.requests:
+            defaults[each.namespace].append(each)
+    return defaults, unread

@@ -6,6 +6,8 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from kai import keys
@@ -19,17 +21,25 @@ from service.command import (
     write_output,
     write_warning,
 )
+from service.documents import DocumentError, list_items
 from service.text import fold, one_line
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, Explainer, UnexplainedObject, explain
-from webhook.explain.formats import as_json, as_patch, as_yaml
-from webhook.explain.kinds import makes_no_pods
-from webhook.explain.manifests import list_items, texts
-from webhook.explain.namespaces import CLUSTER, NamespaceEdits, Policies, read_policies
-from webhook.explain.rewrite import rewrite
-from webhook.explain.sources import ManifestSource, read_sources
-from webhook.explain.table import as_table, sums
-from webhook.explain.text_report import as_text, namespace_lines
-from webhook.explain.words import server_sentences
+from webhook.explain.decision.explainer import (
+    ExplainedDocument,
+    ExplainedPod,
+    Explainer,
+    UnexplainedObject,
+    explain,
+)
+from webhook.explain.manifests.kinds import makes_no_pods
+from webhook.explain.manifests.sources import ManifestSource, read_sources
+from webhook.explain.manifests.values import as_map, texts
+from webhook.explain.output.formats import as_json, as_patch, as_yaml
+from webhook.explain.output.manifest import rewrite
+from webhook.explain.output.table import as_table, sums
+from webhook.explain.output.text import as_text, namespace_lines
+from webhook.explain.output.words import unadmitted_sentence
+from webhook.explain.policies import CLUSTER, NamespaceEdits, Policies
+from webhook.namespaces.documents import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
 from webhook.policy.reasons import Action
 from webhook.settings.options import RuleOptions
@@ -83,29 +93,29 @@ class Answer:
     """Sentences about what is not known, and about namespaces that are not managed."""
 
     @property
+    def pods(self) -> Iterator[ExplainedPod]:
+        """The pods of all documents."""
+        return (pod for document in self.documents for pod in document.pods)
+
+    @property
     def is_refused(self) -> bool:
         """Whether a pod or a label would be refused."""
         return any(invalid.is_refused for invalid in self.problems.values()) or any(
             pod.is_refused or (pod.server is not None and pod.server.is_admitted is False)
-            for document in self.documents
-            for pod in document.pods
+            for pod in self.pods
         )
 
     @property
     def has_problem(self) -> bool:
         """Whether the API server gave no usable answer about a pod."""
-        return any(
-            pod.server is not None and bool(pod.server.problem)
-            for document in self.documents
-            for pod in document.pods
-        )
+        return any(pod.server is not None and bool(pod.server.problem) for pod in self.pods)
 
 
 def run(settings: ExplainSettings) -> int:
     """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
 
     Raises:
-        DocumentError: a manifest is unusable.
+        DocumentError: a manifest is unusable, or nested too deep for the output.
         PoliciesError: the policies cannot be read.
         UsageError: standard output cannot be written, or no access to a cluster is configured.
     """
@@ -113,14 +123,20 @@ def run(settings: ExplainSettings) -> int:
         answer = asyncio.run(_answer_from_cluster(settings))
     else:
         answer = _answer_from_files(settings)
-    _print(settings, answer)
+    try:
+        _print(settings, answer)
+    except RecursionError:
+        raise DocumentError("a manifest is nested too deep for YAML") from None
     return UNUSABLE if answer.has_problem else int(answer.is_refused)
 
 
 def _answer_from_files(settings: ExplainSettings) -> Answer:
     namespace, rules = settings.namespace or _DEFAULT_NAMESPACE, settings.options.rules()
     policies = Policies.collect(
-        read_policies(settings.policies), [namespace], settings.edits, default_mode=rules.default_mode
+        read_namespaces(Path(settings.policies)) if settings.policies else {},
+        [namespace],
+        settings.edits,
+        default_mode=rules.default_mode,
     )
     sources = read_sources(settings.filenames, recursive=settings.recursive)
     documents = list(explain(sources, Explainer(namespace, policies.by_namespace, rules)))
@@ -211,9 +227,8 @@ def _objects(sources: Iterable[ManifestSource]) -> Iterator[tuple[dict[str, obje
     for source in sources:
         for document in source.documents:
             for value, _ in list_items(document.value):
-                metadata = value.get("metadata") if isinstance(value, dict) else None
-                if isinstance(metadata, dict):
-                    yield value, metadata
+                if isinstance(as_map(value).get("metadata"), dict):
+                    yield value, value["metadata"]
 
 
 def _used_namespaces(
@@ -247,7 +262,8 @@ def _created_namespaces(sources: Iterable[ManifestSource]) -> dict[str, PolicyMe
 
 def _print(settings: ExplainSettings, answer: Answer) -> None:
     documents, problems, program = answer.documents, answer.problems, settings.program
-    output = settings.output or _default_output(documents)
+    few = next(islice(answer.pods, _MOST_AS_TEXT, None), None) is None
+    output = settings.output or ("text" if few else "table")
     if output in ("text", "table"):
         write_output(_joined(_text(answer, output)))
         return
@@ -264,15 +280,10 @@ def _print(settings: ExplainSettings, answer: Answer) -> None:
         _write_notes(program, ["no manifest is written, because of these errors:"])
     else:
         manifests = rewrite(documents)
-        _write_notes(program, [*manifests.notes, *_unchanged(documents)])
+        _write_notes(program, [*manifests.notes, *_unchanged(answer)])
         write_document(manifests.text)
-    for refusal in _refusals(documents, problems):
+    for refusal in _refusals(answer):
         write_note(f"{program}: {refusal}")  # one line each, so that scripts can search them
-
-
-def _default_output(documents: Sequence[ExplainedDocument]) -> str:
-    pods = sum(1 for document in documents for _ in document.pods)
-    return "text" if pods <= _MOST_AS_TEXT else "table"
 
 
 def _text(answer: Answer, output: str) -> Iterator[str]:
@@ -282,26 +293,13 @@ def _text(answer: Answer, output: str) -> Iterator[str]:
     if output == "table":
         yield from namespace_lines(problems, answer.policies, colour=colour, columns=columns)
         yield from as_table(documents, columns=columns)
-        for sentence in dict.fromkeys(_unadmitted(documents)):
+        for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
             yield from fold(sentence, columns, indent="  ")
     else:
         yield from as_text(documents, problems, answer.policies, colour=colour, columns=columns)
     for note in answer.notes:
         yield from fold(f"note: {note}", columns, indent="  ")
     yield from sums(documents, columns=columns)
-
-
-def _unadmitted(documents: Sequence[ExplainedDocument]) -> Iterator[str]:
-    """Yield why the API server gave no answer about a pod, or refused it; the table has one word for it."""
-    for document in documents:
-        for pod in document.pods:
-            if _lacks_admission(pod):
-                yield next(server_sentences(pod))
-
-
-def _lacks_admission(pod: ExplainedPod) -> bool:
-    """Whether the API server refused a pod, gave no answer about it, or has a problem with it."""
-    return pod.server is not None and (not pod.server.is_admitted or bool(pod.server.problem))
 
 
 def _joined(lines: Iterable[str]) -> str:
@@ -313,34 +311,29 @@ def _write_notes(program: str, notes: Iterable[str]) -> None:
         write_warning(f"{program}: {note}")
 
 
-def _refusals(documents: Sequence[ExplainedDocument], problems: Mapping[str, LabelProblems]) -> Iterator[str]:
+def _refusals(answer: Answer) -> Iterator[str]:
     """Yield a sentence for each cause of exit status 1, and for each invalid label that is only a warning."""
-    for namespace, invalid in problems.items():
+    for namespace, invalid in answer.problems.items():
         kind = "error" if invalid.is_refused else "warning"
         for problem in invalid.first:
             yield f"{kind}: namespace {one_line(namespace)}: {problem}"
-    for document in documents:
-        for pod in document.pods:
-            title = f"error: {one_line(pod.pod.title)} in namespace {one_line(pod.namespace)}"
-            for denial in pod.verdict.denials if pod.verdict else ():
-                yield f"{title}: denied: {denial.sentence}"
-            if pod.is_refused and not pod.is_denied:
-                yield f"{title}: {pod.mutation.decision.finding.sentence}"
-            if _lacks_admission(pod):
-                yield f"{title}: {next(server_sentences(pod))}"
+    for pod in answer.pods:
+        title = f"error: {one_line(pod.pod.title)} in namespace {one_line(pod.namespace)}"
+        for denial in pod.verdict.denials if pod.verdict else ():
+            yield f"{title}: denied: {denial.sentence}"
+        if pod.is_refused and not pod.is_denied:
+            yield f"{title}: {pod.mutation.decision.finding.sentence}"
+        sentence = unadmitted_sentence(pod)
+        if sentence:
+            yield f"{title}: {sentence}"
 
 
-def _unchanged(documents: Sequence[ExplainedDocument]) -> Iterator[str]:
+def _unchanged(answer: Answer) -> Iterator[str]:
     """Yield a sentence for each namespace in mode observe, and for each object that may make other pods."""
-    observed = dict.fromkeys(
-        pod.namespace
-        for document in documents
-        for pod in document.pods
-        if pod.mutation.decision.action is Action.OBSERVED
-    )
-    for namespace in observed:
+    observed = (pod.namespace for pod in answer.pods if pod.mutation.decision.action is Action.OBSERVED)
+    for namespace in dict.fromkeys(observed):
         yield f"namespace {one_line(namespace)} is in mode observe: its pods are written as they are"
-    for document in documents:
+    for document in answer.documents:
         for item in document.items:
             if isinstance(item, UnexplainedObject) and item.code != "no-pods":
                 yield f"{item.title} is written as it is: {item.message}"

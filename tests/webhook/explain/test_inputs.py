@@ -142,6 +142,17 @@ def test_a_template_with_a_field_of_another_type_is_malformed(
     assert "Traceback" not in result.err
 
 
+@pytest.mark.parametrize("output", ["text", "table", "json", "yaml", "patch", "manifest"])
+def test_deep_nesting_that_is_read_ends_no_output_with_a_traceback(run: Run, output: str) -> None:
+    deep = "[" * 480 + "]" * 480
+    text = (
+        f"apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec:\n  x: {deep}\n  containers: [{{name: a}}]\n"
+    )
+    result = run(text, QUEUE, HALF, "--label=kaishare.dev/share-for=all", "-o", output)
+    assert result.status in (0, 2)
+    assert result.err.count("\n") == (result.status == 2)
+
+
 def test_text_beside_a_pod_spec_is_no_metadata_of_pods(run: Run) -> None:
     text = (
         "apiVersion: example.dev/v1\nkind: Farm\nmetadata: [web]\nspec:\n"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.webhook.explain.conftest import Run
-from webhook.explain.kinds import WORKLOADS
+from webhook.explain.manifests.kinds import WORKLOADS, added_labels
 
 POLICY = (
     "--label=kai.scheduler/queue=q",
@@ -92,7 +92,7 @@ def test_labels_of_the_controller_are_not_shown(run: Run) -> None:
 
 
 def test_every_workload_kind_has_its_labels() -> None:
-    labels = {kind: workload.labels("web", {}).keys() for kind, workload in WORKLOADS.items()}
+    labels = {kind: added_labels(kind, "web", {}).keys() for kind in WORKLOADS}
     assert labels["CronJob"] == labels["Job"] == {"batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "controller-uid", "job-name"}  # fmt: skip
     assert labels["StatefulSet"] == {"apps.kubernetes.io/pod-index", "controller-revision-hash", "statefulset.kubernetes.io/pod-name"}  # fmt: skip
     assert labels["DaemonSet"] == {"controller-revision-hash", "pod-template-generation"}

@@ -38,7 +38,8 @@ from tests.webhook.policy.test_properties import (
     groups,
     named_gpus,
 )
-from webhook.explain.manifests import FoundPod, as_json, find_pods
+from webhook.explain.manifests.pods import FoundPod, find_pods
+from webhook.explain.manifests.values import as_json
 from webhook.metrics import Metrics
 from webhook.namespaces.files import FilePolicies
 from webhook.policy.decide import Rules

@@ -2,25 +2,16 @@
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import ServedKind
 from kube.errors import ApiError, Unreachable
 from service.text import MALFORMED, counted, one_line
-from webhook.explain.live.owners import OwnedMetadata
+from webhook.explain.live.owners import OwnedObject
 
-
-class HasMetadata(Protocol):
-    """The decoded part of an object."""
-
-    @property
-    def metadata(self) -> OwnedMetadata:
-        """What identifies the object."""
-
-
-T = TypeVar("T", bound=HasMetadata)
+T = TypeVar("T", bound=OwnedObject)
 
 
 @dataclass(slots=True)
@@ -62,14 +53,7 @@ class LiveLists:
         """Whether all objects of a kind in a namespace were read."""
         return not self._incomplete & {(resource, ""), (resource, namespace)}
 
-    async def read(
-        self,
-        kind: ServedKind,
-        decode: Callable[[bytes], T],
-        *,
-        namespaces: Collection[str] | None = None,
-        accept: str = "application/json",
-    ) -> AsyncIterator[tuple[T, bytes]]:
+    async def read(self, kind: ServedKind, decode: Callable[[bytes], T]) -> AsyncIterator[tuple[T, bytes]]:
         """Yield the objects of a kind, decoded and as JSON, as they arrive.
 
         A list that fails is noted and ends early.
@@ -77,14 +61,11 @@ class LiveLists:
         Args:
             kind: the kind, which is namespaced.
             decode: decodes the needed part; may raise msgspec's errors.
-            namespaces: the namespaces to list; None for those that are explained.
-            accept: media type.
         """
-        names = self.namespaces if namespaces is None else namespaces
-        for namespace in [""] if names is None else sorted(names):
+        for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
             path = kind.path_in(namespace) if namespace else kind.path
             try:
-                async with self.client.list_objects(path, accept=accept) as objects:
+                async with self.client.list_objects(path) as objects:
                     async for item in objects:
                         try:
                             value = decode(item)

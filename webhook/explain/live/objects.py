@@ -7,11 +7,10 @@ import msgspec
 
 from kube.discovery import ServedKind
 from service.text import MALFORMED, one_line
-from webhook.explain.explain import ExplainedPod, Explainer, UnexplainedObject
+from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.owners import OwnedMetadata
 from webhook.explain.live.pods import as_new
 
-_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -32,7 +31,8 @@ def explain_object(
     is_pod = (kind.group, kind.kind) == ("", "Pod")
     try:
         item = {**_decode(document), "apiVersion": kind.api_version, "kind": kind.kind}  # lists omit both
-        items = list(explainer.explain(as_new(item) if is_pod else _without_bookkeeping(item)))
+        item.pop("status", None)
+        items = list(explainer.explain(as_new(item) if is_pod else item))
     except (ValueError, TypeError, OverflowError, *MALFORMED) as error:
         unreadable = UnexplainedObject(
             kind=kind.kind,
@@ -58,24 +58,3 @@ def _of_cluster(
         pod = replace(pod, owner=owner)
     # The decoded pod keeps its JSON alive, a third of the memory of an item.
     return replace(item, pod=pod, mutation=msgspec.structs.replace(item.mutation, pod=None))
-
-
-def shortened(document: bytes) -> bytes:
-    """Return a workload as JSON that takes less memory and is explained in the same way."""
-    try:
-        return msgspec.json.encode(_without_bookkeeping(_decode(document)))
-    except (TypeError, OverflowError, *MALFORMED):
-        return document  # `explain_object` reports the problem
-
-
-def _without_bookkeeping(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a workload without its status, managed fields and the annotation of `kubectl apply`."""
-    kept = {key: value for key, value in document.items() if key != "status"}
-    metadata = kept.get("metadata")
-    if isinstance(metadata, dict):
-        metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
-        annotations = metadata.get("annotations")
-        if isinstance(annotations, dict):
-            metadata["annotations"] = {key: text for key, text in annotations.items() if key != _APPLIED}
-        kept["metadata"] = metadata
-    return kept

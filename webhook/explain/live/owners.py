@@ -1,7 +1,4 @@
-"""Groups the objects of a cluster by their topmost owner. Pure."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+"""What identifies an object of a cluster, and its owner. Pure."""
 
 from msgspec import Struct
 
@@ -42,7 +39,8 @@ class OwnedMetadata(Struct):
     @property
     def owner(self) -> OwnerReference | None:
         """The controller, else the first owner; None without owners."""
-        return controller_of(self.ownerReferences or ())
+        owners = self.ownerReferences or ()
+        return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
 
     @property
     def owner_key(self) -> ObjectKey | None:
@@ -51,62 +49,7 @@ class OwnedMetadata(Struct):
         return None if owner is None else (self.namespace, owner.uid or "")
 
 
-def controller_of(owners: Sequence[OwnerReference]) -> OwnerReference | None:
-    """Return the owner that is the controller, else the first one; None without owners."""
-    return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+class OwnedObject(Struct):
+    """The part of an object that identifies it."""
 
-
-@dataclass(slots=True)
-class OwnerGraph:
-    """The objects that were listed, each with its owner.
-
-    The topmost owner of an object is found by climbing from owner to owner as far as objects were listed.
-    Users may write any owner references, also circles. The topmost owner of a circle is the member that was
-    added first.
-    """
-
-    _owners: dict[ObjectKey, ObjectKey | None] = field(default_factory=dict)
-    _positions: dict[ObjectKey, int] = field(default_factory=dict)
-    """Order of addition."""
-    _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
-    """Topmost owners that were found since the last addition."""
-
-    def __len__(self) -> int:
-        """Return the number of objects."""
-        return len(self._owners)
-
-    def __contains__(self, key: ObjectKey) -> bool:
-        """Whether the object was added."""
-        return key in self._owners
-
-    def add(self, key: ObjectKey, owner: ObjectKey | None) -> bool:
-        """Add an object, unless it was added before; return whether it may be a topmost owner.
-
-        An object whose owner was added earlier is never one, so that its content need not be kept.
-        """
-        if key in self._owners:
-            return False
-        may_be_top = owner is None or owner not in self._owners
-        self._positions[key] = len(self._owners)
-        self._owners[key] = owner
-        self._tops.clear()
-        return may_be_top
-
-    def top(self, key: ObjectKey) -> ObjectKey:
-        """Return the topmost owner of an object: the object itself if its owner was not added."""
-        climbed: dict[ObjectKey, None] = {}
-        here = key
-        while (top := self._tops.get(here)) is None:
-            if here in climbed:
-                circle = list(climbed)
-                top = min(circle[circle.index(here) :], key=self._positions.__getitem__)
-                break
-            climbed[here] = None
-            owner = self._owners.get(here)
-            if owner is None or owner not in self._owners:
-                top = here
-                break
-            here = owner
-        for below in climbed:
-            self._tops[below] = top
-        return top
+    metadata: OwnedMetadata

@@ -9,21 +9,16 @@ from msgspec import Struct
 
 from kai import keys
 from kai.key_classes import is_written_by_kai_only
-from kai.pod import MalformedPod, decode_pod
-from service.text import MALFORMED
-from webhook.explain.amounts import GpuAmount, RunningPods, asked_by
-from webhook.explain.live.owners import ObjectKey, OwnedMetadata
-from webhook.explain.manifests import FoundPod
+from webhook.explain.decision.amounts import GpuAmount, RunningPods
+from webhook.explain.decision.api_server import DEFAULT_TOLERATIONS, token_volumes, without_token_volumes
+from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnedObject
+from webhook.explain.manifests.pods import FoundPod
+from webhook.explain.manifests.values import as_map, as_maps
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
 _NOT_CREATED_SPEC: Final = ("nodeName", "priority", "ephemeralContainers")
-_TOKEN_VOLUME: Final = "kube-api-access-"  # noqa: S105 - the name of a volume
-_DEFAULT_SECONDS: Final = 300
-_DEFAULT_TAINTS: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
-"""The tolerations of the plugin DefaultTolerationSeconds."""
-
 _ROLE_LABELS: Final = (
     "training.kubeflow.org/replica-type",
     "jobset.sigs.k8s.io/replicatedjob-name",
@@ -45,7 +40,7 @@ class _PodStatus(Struct):
     phase: str | None = None
 
 
-class LivePod(Struct):
+class LivePod(OwnedObject):
     """The parts of a live pod that tell its workload and its state."""
 
     metadata: PodMetadata
@@ -69,15 +64,6 @@ class LivePod(Struct):
 
 
 decode_live_pod: Final = msgspec.json.Decoder(LivePod).decode
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def asked_now(pod: bytes) -> GpuAmount:
-    """Return what a live pod asks for; a pod that cannot be read counts as a request that is not counted."""
-    try:
-        return asked_by(decode_pod(pod))
-    except MalformedPod:
-        return GpuAmount(uncounted=1)
 
 
 def as_new(pod: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +79,7 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     queue, scheduler and annotations of an earlier change by the webhook. `ExplainedPod.earlier` tells about
     the earlier change.
     """
-    metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     new_metadata: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
     for part in ("labels", "annotations"):
         if isinstance(new_metadata.get(part), dict):
@@ -108,86 +94,24 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     if "nodeName" in spec and _creator_wrote_node(metadata.get("managedFields")):
         new_spec["nodeName"] = spec["nodeName"]
     if isinstance(new_spec.get("tolerations"), list):
-        new_spec["tolerations"] = [each for each in new_spec["tolerations"] if not _is_default(each)]
+        new_spec["tolerations"] = [
+            each for each in new_spec["tolerations"] if each not in DEFAULT_TOLERATIONS
+        ]
         if not new_spec["tolerations"]:
             del new_spec["tolerations"]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": new_metadata,
-        "spec": _without_token(new_spec),
+        "spec": without_token_volumes(new_spec, token_volumes(new_spec)),
     }
-
-
-def shortened_pod(document: bytes) -> bytes:
-    """Return a live pod as JSON that takes less memory, and that `as_new` makes the same pod of."""
-    try:
-        return msgspec.json.encode(_without_status(_decode(document)))
-    except (TypeError, OverflowError, *MALFORMED):
-        return document  # an object of any form is kept for a report
-
-
-def _without_status(pod: dict[str, Any]) -> dict[str, Any]:
-    metadata = _map(pod.get("metadata"))
-    kept: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
-    if _creator_wrote_node(metadata.get("managedFields")):
-        kept["managedFields"] = [{"fieldsV1": {"f:spec": {"f:nodeName": {}}}}]
-    return {"metadata": kept, "spec": pod.get("spec")}
-
-
-def _map(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _creator_wrote_node(entries: Any) -> bool:
-    for entry in entries if isinstance(entries, list) else ():
-        fields = _map(_map(_map(entry).get("fieldsV1")).get("f:spec"))
-        if "f:nodeName" in fields and not _map(entry).get("subresource"):
-            return True
-    return False
-
-
-def _is_default(toleration: Any) -> bool:
-    return toleration in (
-        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _DEFAULT_SECONDS}
-        for taint in _DEFAULT_TAINTS
+    return any(
+        "f:nodeName" in as_map(as_map(entry.get("fieldsV1")).get("f:spec")) and not entry.get("subresource")
+        for entry in as_maps(entries)
     )
-
-
-def _without_token(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a spec without the volume that the plugin ServiceAccount adds, and without its mounts."""
-    volumes = spec.get("volumes")
-    names = {
-        volume["name"]
-        for volume in (volumes if isinstance(volumes, list) else ())
-        if isinstance(volume, dict) and "projected" in volume and _is_token_volume(volume.get("name"))
-    }
-    if not names:
-        return spec
-    cleaned = _without_named(spec, "volumes", "name", names)
-    for group in ("containers", "initContainers"):
-        if isinstance(cleaned.get(group), list):
-            cleaned[group] = [
-                _without_named(container, "volumeMounts", "name", names)
-                if isinstance(container, dict)
-                else container
-                for container in cleaned[group]
-            ]
-    return cleaned
-
-
-def _is_token_volume(name: Any) -> bool:
-    return isinstance(name, str) and name.startswith(_TOKEN_VOLUME)
-
-
-def _without_named(holder: dict[str, Any], part: str, key: str, names: set[str]) -> dict[str, Any]:
-    """Return a map without the items of a list that have one of the names; an empty list is removed."""
-    items = holder.get(part)
-    if not isinstance(items, list):
-        return dict(holder)
-    left = [item for item in items if not (isinstance(item, dict) and item.get(key) in names)]
-    kept = {name: value for name, value in holder.items() if name != part}
-    return {**kept, part: left} if left else kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +151,16 @@ class TemplateRoles:
 class PodSums:
     """Numbers and requests of pods by workload and template."""
 
-    _counts: dict[tuple[ObjectKey, int], int] = field(default_factory=dict)
-    _asked: dict[tuple[ObjectKey, int], GpuAmount] = field(default_factory=dict)
+    _pods: dict[tuple[ObjectKey, int], RunningPods] = field(default_factory=dict)
 
     def add(self, workload: ObjectKey, position: int, amount: GpuAmount) -> None:
         """Count a pod of a workload's template."""
-        place = workload, position
-        self._counts[place] = self._counts.get(place, 0) + 1
-        before = self._asked.get(place)
-        self._asked[place] = amount if before is None else before + amount
+        before = self.of(workload, position)
+        self._pods[workload, position] = RunningPods(before.count + 1, before.requested + amount)
 
     def of(self, workload: ObjectKey, position: int) -> RunningPods:
         """Return the pods of a workload's template."""
-        place = workload, position
-        return RunningPods(self._counts.get(place, 0), self._asked.get(place, GpuAmount()))
+        return self._pods.get((workload, position), _NO_PODS)
+
+
+_NO_PODS: Final = RunningPods(0, GpuAmount())

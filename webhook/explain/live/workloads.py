@@ -1,9 +1,10 @@
 """Explains what runs in a cluster: which share a new pod of each workload would get.
 
 The module reads the built-in workloads, the jobs of the training operators in `controllers.OPERATORS`, and
-pods. An object with a listed owner is left out, since the owner's templates stand for it: the ReplicaSets of
-a Deployment, the Jobs of a CronJob or JobSet. Pods of other owners, such as an Argo Workflow, are grouped by
-that owner. The newest pod that has not ended stands for the group.
+pods, the kinds of owners first. An object whose owner was listed before is left out, since the owner's
+templates stand for it: the ReplicaSets of a Deployment, the Jobs of a CronJob or JobSet. Pods of other
+owners, such as an Argo Workflow, are grouped by that owner. The newest pod that has not ended stands for the
+group.
 
 Left out and counted in a note are Jobs that have finished, pods without a workload that have ended, and
 ReplicaSets without replicas whose owner was not listed: they are earlier revisions. Workloads that are scaled
@@ -18,96 +19,69 @@ from dataclasses import replace as copied
 from typing import Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from kai.scopes import GroupKind
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
 from kube.errors import ApiError, Unreachable
-from kube.watch import METADATA_ONLY
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
-from webhook.explain.amounts import RunningPods
-from webhook.explain.controllers import OPERATORS
-from webhook.explain.explain import ExplainedPod, Explainer, UnexplainedObject
-from webhook.explain.kinds import group_of
+from webhook.explain.decision.amounts import RunningPods, asked_now
+from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live.lists import LiveLists
-from webhook.explain.live.objects import explain_object, shortened
-from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnerGraph, OwnerReference
+from webhook.explain.live.objects import explain_object
+from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnedObject, OwnerReference
 from webhook.explain.live.pods import (
     LivePod,
     PodSums,
     TemplateRoles,
-    asked_now,
     decode_live_pod,
-    shortened_pod,
 )
+from webhook.explain.manifests.controllers import OPERATORS
+from webhook.explain.manifests.kinds import WORKLOADS
+from webhook.explain.manifests.values import as_map, as_maps
 
 MOST_WORKLOADS: Final = 20_000
 """Number of workloads and pods that are explained; about 15 kB of memory each."""
 _MOST_OWNERS: Final = 200_000
 """Number of objects whose owners are known; about 500 bytes of memory each."""
-_MOST_NAMESPACES: Final = 100
-"""Number of namespaces whose ReplicaSets are listed one by one; for more, all are listed at once."""
 _LONG: Final = 65_536
 """Size in bytes from which an object is explained in a thread: it may take longer than 100 ms."""
 
 
-def _built_in(group: str, kind: str, resource: str) -> ServedKind:
-    return ServedKind(group=group, version="v1", kind=kind, resource=resource, is_namespaced=True)
+def _served(kind: str) -> ServedKind:
+    group = WORKLOADS[kind].group
+    return ServedKind(group=group, version="v1", kind=kind, resource=f"{kind.lower()}s", is_namespaced=True)
 
 
-_PODS: Final = _built_in("", "Pod", "pods")
-_REPLICA_SETS: Final = _built_in("apps", "ReplicaSet", "replicasets")
-_JOBS: Final = _built_in("batch", "Job", "jobs")
-_STATEFUL_SETS: Final = _built_in("apps", "StatefulSet", "statefulsets")
-_BUILT_IN: Final = (
-    _built_in("batch", "CronJob", "cronjobs"),
-    _built_in("apps", "Deployment", "deployments"),
-    _STATEFUL_SETS,
-    _built_in("apps", "DaemonSet", "daemonsets"),
-    _built_in("", "ReplicationController", "replicationcontrollers"),
-    _JOBS,
+_PODS: Final = _served("Pod")
+_JOBS: Final = _served("Job")
+_BUILT_IN: Final = tuple(
+    map(
+        _served,
+        ("CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job", "ReplicaSet"),
+    )
 )
-"""The built-in kinds whose objects are read in full; owners come before what they own."""
+"""The built-in kinds that are read; owners come before what they own."""
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
-    "Deployment": (_REPLICA_SETS,),
-    "CronJob": (_JOBS,),
-    **{kind: (_JOBS, _STATEFUL_SETS) for _, kind in OPERATORS},
+    **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
+    **{kind: (_JOBS, _served("StatefulSet")) for _, kind in OPERATORS},
 }
 """The kinds between a workload and its pods."""
 _FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
 """Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators."""
 
 
-class _Workload(Struct):
+class _Workload(OwnedObject):
     """The parts of a workload that tell its owners and its state."""
 
-    metadata: OwnedMetadata
     status: Raw = Raw(b"null")
 
 
-class _Condition(Struct):
-    type: str = ""
-    status: str = ""
-
-
-class _Status(Struct):
-    conditions: list[_Condition] | None = None
-
-
-class _Scale(Struct):
-    replicas: int | None = None
-
-
-class _Scaled(Struct):
-    spec: _Scale
-
-
+_decode: Final = msgspec.json.decode
 _decode_workload: Final = msgspec.json.Decoder(_Workload).decode
-_decode_status: Final = msgspec.json.Decoder(_Status | None).decode
-_decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +111,6 @@ async def live_workloads(
     managed = explainer.policies.keys() - explainer.rules.excluded_namespaces
     reading = _Reading(LiveLists(client, namespaces, managed), explainer)
     await reading.read_workloads(await _operators(client, reading.lists))
-    await reading.read_replica_sets()
-    await reading.explain_candidates()
     await reading.read_pods()
     await reading.explain_samples()
     return LiveWorkloads(
@@ -169,16 +141,6 @@ async def _operators(client: KubeClient, lists: LiveLists) -> list[ServedKind]:
 
 
 @dataclass(slots=True)
-class _Candidate:
-    """An object that is explained unless its owner is listed later."""
-
-    kind: ServedKind
-    metadata: OwnedMetadata
-    document: bytes
-    is_finished: bool
-
-
-@dataclass(slots=True)
 class _Sample:
     """The newest pod of an owner that was not listed."""
 
@@ -193,10 +155,8 @@ class _Reading:
 
     lists: LiveLists
     explainer: Explainer
-    _graph: OwnerGraph = field(default_factory=OwnerGraph)
-    _read: set[GroupKind] = field(default_factory=set)
-    """The kinds that are listed."""
-    _candidates: dict[ObjectKey, _Candidate] = field(default_factory=dict)
+    _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
+    """The topmost owner of each listed object; the object itself if its owner was not listed before."""
     _explained: dict[ObjectKey, list[ExplainedPod | UnexplainedObject]] = field(default_factory=dict)
     _roles: dict[ObjectKey, TemplateRoles | None] = field(default_factory=dict)
     """How the pods of a workload tell their template; None if they do not."""
@@ -242,54 +202,19 @@ class _Reading:
             yield f"the pods of {workloads} are not counted: no label tells which template they come from"
 
     async def read_workloads(self, operators: Iterable[ServedKind]) -> None:
-        """Read the workloads in full; explain those without an owner among the listed kinds."""
-        kinds = (*operators, *_BUILT_IN)
-        self._read = {(kind.group, kind.kind) for kind in (*kinds, _REPLICA_SETS)}
-        for kind in kinds:
+        """Read the workloads; explain those whose owner was not listed before."""
+        for kind in (*operators, *_BUILT_IN):
             async for workload, document in self.lists.read(kind, _decode_workload):
-                if not self._add(kind, workload.metadata):
+                metadata = workload.metadata
+                if not self._add(kind, metadata):
                     continue
-                candidate = _Candidate(kind, workload.metadata, document, _is_finished(kind, workload))
-                if not self._may_have_listed_owner(workload.metadata):
-                    await self._explain_workload(candidate)
-                elif len(self._candidates) + len(self._explained) >= MOST_WORKLOADS:
-                    self._cut = True
+                if _is_finished(kind, workload):
+                    self._finished += 1
+                elif kind.kind == "ReplicaSet" and metadata.owner and _is_scaled_to_0(document):
+                    self._revisions += 1
                 else:
-                    candidate.document = b"" if candidate.is_finished else shortened(document)
-                    self._candidates[workload.metadata.key] = candidate
-
-    async def read_replica_sets(self) -> None:
-        """Read the owners of ReplicaSets, and in full those without a listed owner."""
-        tops: dict[ObjectKey, None] = {}
-        async for replica_set, _ in self.lists.read(_REPLICA_SETS, _decode_workload, accept=METADATA_ONLY):
-            metadata = replica_set.metadata
-            if self._add(_REPLICA_SETS, metadata):
-                tops[metadata.key] = None
-        namespaces = set()
-        for key in list(tops):
-            await self._loop_yield.maybe_yield()
-            if self._graph.top(key) == key:
-                namespaces.add(key[0])
-            else:
-                del tops[key]
-        if not namespaces:
-            return
-        scope = None if len(namespaces) > _MOST_NAMESPACES else namespaces
-        async for replica_set, document in self.lists.read(_REPLICA_SETS, _decode_workload, namespaces=scope):
-            metadata = replica_set.metadata
-            if metadata.key not in tops:
-                continue
-            if metadata.owner is not None and _is_scaled_to_0(document):
-                self._revisions += 1
-            else:
-                await self._explain_workload(_Candidate(_REPLICA_SETS, metadata, document, is_finished=False))
-
-    async def explain_candidates(self) -> None:
-        """Explain the workloads whose owner turned out not to be listed."""
-        for key, candidate in self._candidates.items():
-            if self._graph.top(key) == key:
-                await self._explain_workload(candidate)
-        self._candidates.clear()
+                    owner = metadata.owner.title if metadata.owner else ""
+                    await self._explain(metadata.key, kind, metadata, document, owner=owner)
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without one."""
@@ -314,25 +239,16 @@ class _Reading:
         self._samples.clear()
 
     def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
-        """Add an object to the owners; return whether it may be a topmost one."""
-        if len(self._graph) >= _MOST_OWNERS:
+        """Add an object to the owners, once; return whether it is a topmost one."""
+        key, owner = metadata.key, metadata.owner_key
+        if len(self._tops) >= _MOST_OWNERS:
             self.lists.cut_off(kind, metadata.namespace)
             self.lists.note(f"only the owners of {_MOST_OWNERS} objects were read")
             return False
-        owner = metadata.owner_key if self._may_have_listed_owner(metadata) else None
-        return self._graph.add(metadata.key, owner)
-
-    def _may_have_listed_owner(self, metadata: OwnedMetadata) -> bool:
-        owner = metadata.owner
-        return owner is not None and (group_of(owner.apiVersion or ""), owner.kind or "") in self._read
-
-    async def _explain_workload(self, candidate: _Candidate) -> None:
-        if candidate.is_finished:
-            self._finished += 1
-            return
-        metadata = candidate.metadata
-        title = "" if metadata.owner is None else metadata.owner.title
-        await self._explain(metadata.key, candidate.kind, metadata, candidate.document, owner=title)
+        if key in self._tops:
+            return False
+        self._tops[key] = self._tops.get(owner, key) if owner else key
+        return self._tops[key] == key
 
     async def _explain(
         self, key: ObjectKey, kind: ServedKind, metadata: OwnedMetadata, document: bytes, *, owner: str = ""
@@ -354,8 +270,8 @@ class _Reading:
         owner, key = metadata.owner, metadata.owner_key
         if owner is None or key is None:
             return
-        if key in self._graph:
-            top = self._graph.top(key)
+        top = self._tops.get(key)
+        if top is not None:
             if top not in self._explained:
                 return  # the owner is left out
             roles = self._roles.get(top)
@@ -371,7 +287,7 @@ class _Reading:
             return
         self._sums.add(key, 0, asked_now(document))
         if newest is None or pod.age_key > newest.pod.age_key:
-            self._samples[key] = _Sample(pod, shortened_pod(document), owner)
+            self._samples[key] = _Sample(pod, document, owner)
 
     def _running(self, key: ObjectKey, position: int, item: ExplainedPod) -> RunningPods | None:
         """Return the pods of a template; None if not all were read."""
@@ -384,15 +300,12 @@ def _is_finished(kind: ServedKind, workload: _Workload) -> bool:
     if kind != _JOBS and kind in _BUILT_IN:
         return False
     with suppress(*MALFORMED):  # the schema of a custom resource's status is its own
-        status = _decode_status(workload.status)
-        return any(
-            condition.type in _FINISHED and condition.status == "True"
-            for condition in (status and status.conditions) or ()
-        )
+        conditions = as_maps(as_map(_decode(workload.status)).get("conditions"))
+        return any(each.get("type") in _FINISHED and each.get("status") == "True" for each in conditions)
     return False
 
 
 def _is_scaled_to_0(document: bytes) -> bool:
     with suppress(*MALFORMED):
-        return _decode_scaled(document).spec.replicas == 0
+        return as_map(as_map(_decode(document)).get("spec")).get("replicas") == 0
     return False

@@ -11,9 +11,14 @@ from typing import Any, Final
 
 from kai import keys
 from kai.quantity import parse_quantity
+from webhook.explain.decision.api_server import (
+    DEFAULT_TOLERATIONS,
+    SERVER_METADATA,
+    token_volumes,
+    without_token_volumes,
+)
+from webhook.explain.manifests.values import as_map
 
-_TOKEN_VOLUME: Final = "kube-api-access-"  # noqa: S105 - a prefix of names
-_TOKEN_PATH: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 _CONTAINERS: Final = frozenset({"containers", "initContainers", "ephemeralContainers"})
 _MODE: Final = 0o644
 _PROBE_DEFAULTS: Final[Mapping[str, Any]] = {
@@ -55,12 +60,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Default values by the name of the object that has them, and field."""
 
-_METADATA_OF_SERVER: Final = frozenset(
-    {"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "namespace"}
-)
 _COMPUTED: Final = frozenset({"priority", "preemptionPolicy", "serviceAccount"})
 """Fields of a spec that the API server computes from `priorityClassName` and `serviceAccountName`."""
-_TOLERATED: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 _NEVER_STORED: Final = frozenset(
     {
         "hostNetwork",
@@ -106,16 +107,18 @@ def without_defaults(
     if isinstance(after.get("metadata"), dict):
         after["metadata"] = _without_server_metadata(before.get("metadata"), after["metadata"])
         before["metadata"] = _without_server_metadata(after["metadata"], before.get("metadata") or {})
-    tokens = _token_volumes(before.get("spec"), after.get("spec"))
-    aligned = _Alignment(tokens, is_on_host=_is_on_host(sent)).aligned(before, after, ())
+    spec = as_map(before.get("spec"))
+    if isinstance(after.get("spec"), dict):
+        tokens = token_volumes(after["spec"]) - token_volumes(spec)
+        after["spec"] = without_token_volumes(after["spec"], tokens)
+    aligned = _Alignment(is_on_host=spec.get("hostNetwork") is True).aligned(before, after, ())
     return _without_omitted(before, aligned, ""), aligned
 
 
 class _Alignment:
     """Aligns a pod that came back with the one that was sent."""
 
-    def __init__(self, token_volumes: frozenset[str], *, is_on_host: bool) -> None:
-        self._token_volumes = token_volumes
+    def __init__(self, *, is_on_host: bool) -> None:
         self._is_on_host = is_on_host
 
     def aligned(self, sent: Any, stored: Any, place: _Place) -> Any:
@@ -151,9 +154,8 @@ class _Alignment:
         result = []
         for index, item in enumerate(stored):
             partner = partners.get(_identity(item, index, name))
-            if partner is None and self._is_default_item(item, name):
-                continue
-            result.append(self.aligned(partner, item, place))
+            if partner is not None or name != "tolerations" or item not in DEFAULT_TOLERATIONS:
+                result.append(self.aligned(partner, item, place))
         return result
 
     def _is_default(
@@ -178,51 +180,14 @@ class _Alignment:
             return self._is_on_host and value == stored.get("containerPort")
         return False
 
-    def _is_default_item(self, item: Any, name: str) -> bool:
-        """Whether an item of a list that the sent pod does not have is a default."""
-        if not isinstance(item, dict):
-            return False
-        if name == "tolerations":
-            return item.get("key") in _TOLERATED and item.get("tolerationSeconds") == 300
-        if name == "volumes":
-            return item.get("name") in self._token_volumes
-        if name == "volumeMounts":
-            return item.get("name") in self._token_volumes and item.get("mountPath") == _TOKEN_PATH
-        return False
-
 
 def _without_server_metadata(other: Any, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata without the API server's own fields, and without a name that only one pod has."""
-    names = other if isinstance(other, dict) else {}
     return {
         key: value
         for key, value in metadata.items()
-        if key not in _METADATA_OF_SERVER and (key != "name" or names.get("name"))
+        if key not in SERVER_METADATA and key != "namespace" and (key != "name" or as_map(other).get("name"))
     }
-
-
-def _token_volumes(sent: Any, stored: Any) -> frozenset[str]:
-    """Return the names of the volumes with the service account's token that the API server added."""
-    known = {volume.get("name") for volume in _maps(sent, "volumes")}
-    return frozenset(
-        name
-        for volume in _maps(stored, "volumes")
-        if isinstance(name := volume.get("name"), str)
-        and name.startswith(_TOKEN_VOLUME)
-        and name not in known
-        and any("serviceAccountToken" in source for source in _maps(volume.get("projected"), "sources"))
-    )
-
-
-def _maps(holder: Any, key: str) -> list[dict[str, Any]]:
-    """Return the maps of a list below a key; empty for another value."""
-    items = holder.get(key) if isinstance(holder, dict) else None
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _is_on_host(pod: Mapping[str, Any]) -> bool:
-    spec = pod.get("spec")
-    return isinstance(spec, dict) and spec.get("hostNetwork") is True
 
 
 def _is_pull_policy(value: Any, sent: Mapping[str, Any] | None, stored: Mapping[str, Any]) -> bool:

@@ -8,8 +8,9 @@ from kai.gpu_resources import names_gpu
 from kai.own_labels import PREFIX, REASON
 from kai.quantity import parse_quantity
 from service.text import listed, one_line, quoted
-from webhook.explain.explain import ExplainedPod
-from webhook.explain.server_answer import AnswerDifference
+from webhook.explain.decision.explainer import ExplainedPod
+from webhook.explain.decision.server_answer import AnswerDifference
+from webhook.explain.manifests.values import annotations_of, as_list, as_map
 from webhook.policy.patch import TOLERATION
 from webhook.policy.reasons import Action, Reason
 from webhook.registration.configurations import VALIDATE_PODS
@@ -136,9 +137,9 @@ def _other_decision(item: ExplainedPod, decided: str | None, expected: str | Non
 
 def _decided(pod: Json) -> dict[str, str]:
     """Return the values of a pod that kaishare decides, by a name for people."""
-    metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
     decided = {"spec.schedulerName": str(spec.get("schedulerName") or keys.DEFAULT_SCHEDULER)}
-    labels, annotations = _map(metadata.get("labels")), _map(metadata.get("annotations"))
+    labels, annotations = as_map(metadata.get("labels")), as_map(metadata.get("annotations"))
     for key in _LABELS:
         if key in labels:
             decided[f"label {key}"] = _text(labels[key])
@@ -146,9 +147,9 @@ def _decided(pod: Json) -> dict[str, str]:
         if key in _ANNOTATIONS or key.startswith(PREFIX):
             decided[f"annotation {one_line(key)}"] = _text(value)
     for group in ("initContainers", "containers"):
-        for index, container in enumerate(_list(spec.get(group))):
-            decided.update(_gpu_amounts(_map(container), group, index))
-    if any(toleration == TOLERATION for toleration in _list(spec.get("tolerations"))):
+        for index, container in enumerate(as_list(spec.get(group))):
+            decided.update(_gpu_amounts(as_map(container), group, index))
+    if any(toleration == TOLERATION for toleration in as_list(spec.get("tolerations"))):
         decided[f"toleration {keys.GPU_TAINT}"] = "Exists"
     return decided
 
@@ -161,9 +162,9 @@ def _text(value: Any) -> str:
 def _gpu_amounts(container: Json, group: str, index: int) -> Iterator[tuple[str, str]]:
     kind = "container" if group == "containers" else "init container"
     name = one_line(str(container.get("name") or f"number {index + 1}"))
-    resources = _map(container.get("resources"))
+    resources = as_map(container.get("resources"))
     for part in ("limits", "requests"):
-        for resource, amount in _map(resources.get(part)).items():
+        for resource, amount in as_map(resources.get(part)).items():
             if isinstance(resource, str) and "/" in resource and names_gpu(resource):
                 yield f"{kind} {name}: {part.removesuffix('s')} {one_line(resource)}", one_line(str(amount))
 
@@ -178,8 +179,8 @@ def _amount(text: str | None) -> object:
 
 def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
     """Return what LimitRanger tells about GPUs that it filled in; empty if there are none."""
-    message = _annotations(stored).get(LIMIT_RANGER)
-    if not isinstance(message, str) or message == _annotations(sent).get(LIMIT_RANGER):
+    message = annotations_of(stored).get(LIMIT_RANGER)
+    if not isinstance(message, str) or message == annotations_of(sent).get(LIMIT_RANGER):
         return ""
     words = message.replace(",", " ").split()
     return (
@@ -190,17 +191,5 @@ def _limit_ranger_amounts(sent: Json, stored: Json) -> str:
 
 
 def _reason(pod: Json) -> str | None:
-    reason = _annotations(pod).get(REASON)
+    reason = annotations_of(pod).get(REASON)
     return reason if isinstance(reason, str) else None
-
-
-def _annotations(pod: Json) -> Json:
-    return _map(_map(pod.get("metadata")).get("annotations"))
-
-
-def _map(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

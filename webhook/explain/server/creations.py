@@ -9,29 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from webhook.explain.explain import ExplainedPod
-from webhook.explain.kinds import HASH, UID
-from webhook.explain.manifests import as_json
+from webhook.explain.decision.api_server import SERVER_METADATA
+from webhook.explain.decision.explainer import ExplainedPod
+from webhook.explain.manifests.values import as_json, as_map
 
-_SERVER_SET: Final = frozenset(
-    {
-        "uid",
-        "resourceVersion",
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "managedFields",
-        "selfLink",
-    }
-)
-"""Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
-
-_BETWEEN: Final[Mapping[str, tuple[str, str]]] = {
-    "Deployment": ("apps/v1", "ReplicaSet"),
-    "CronJob": ("batch/v1", "Job"),
-}
-"""The kinds whose controllers create an object between the workload and its pods."""
 _POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 
 
@@ -43,13 +24,9 @@ def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
     The manifest's `spec` stays as written, also `nodeName` and fields that an API server refuses.
     """
     pod: dict[str, Any] = msgspec.json.decode(as_json(item.created))
-    metadata = pod["metadata"] = {
-        key: value for key, value in pod["metadata"].items() if key not in _SERVER_SET
-    }
-    if item.pod.path:
-        _own(item, metadata)
-        if item.pod.kind == "StatefulSet":
-            _name_as_stateful_set(pod, item.pod.claim_templates)
+    pod["metadata"] = {key: value for key, value in pod["metadata"].items() if key not in SERVER_METADATA}
+    if item.pod.path and item.pod.kind == "StatefulSet":
+        _name_as_stateful_set(pod, item.pod.claim_templates)
     return pod
 
 
@@ -59,39 +36,20 @@ def renamed(pod: Mapping[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": {**metadata, "generateName": f"{pod['metadata']['name']}-"}}
 
 
-def _own(item: ExplainedPod, metadata: dict[str, Any]) -> None:
-    """Set name and owner as the workload's controller does."""
-    name = item.pod.name or "pod"
-    owners = [dict(owner) for owner in metadata["ownerReferences"]]
-    between = _BETWEEN.get(item.pod.kind)
-    if between is not None:
-        name = f"{name}-{HASH}"
-        owners[0] |= {"apiVersion": between[0], "kind": between[1], "name": name}
-    metadata["ownerReferences"] = [{"uid": UID, **owner} for owner in owners]
-    metadata["generateName"] = f"{name}-"
-    if isinstance(metadata.get("name"), str | None):
-        metadata.pop("name", None)  # of the template, which no controller reads
-
-
 def _name_as_stateful_set(pod: dict[str, Any], claim_templates: Sequence[str]) -> None:
     """Set the name, the host name, and the volumes of claims that do not exist yet."""
-    labels, spec = pod["metadata"].get("labels"), pod.get("spec")
-    name = labels.get(_POD_NAME) if isinstance(labels, dict) else None
+    name, spec = as_map(pod["metadata"].get("labels")).get(_POD_NAME), pod.get("spec")
     if not isinstance(name, str) or not isinstance(spec, dict):
         return
     pod["metadata"]["name"] = name
     volumes = spec.get("volumes") or []
     if not isinstance(volumes, list):
         return
-    claims = [
-        {"name": template, "persistentVolumeClaim": {"claimName": f"{template}-{name}"}}
-        for template in claim_templates
-    ]
-    others = [
-        volume
-        for volume in volumes
-        if not isinstance(volume, dict) or volume.get("name") not in claim_templates
-    ]
-    spec = pod["spec"] = {**spec, "hostname": name}
-    if claims:
+    spec["hostname"] = name
+    if claim_templates:
+        claims = [
+            {"name": template, "persistentVolumeClaim": {"claimName": f"{template}-{name}"}}
+            for template in claim_templates
+        ]
+        others = [volume for volume in volumes if as_map(volume).get("name") not in claim_templates]
         spec["volumes"] = [*claims, *others]

@@ -5,7 +5,7 @@ stored.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,8 +16,9 @@ from kube.client import DryRunResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
 from service.names import is_dns_label
 from service.text import MALFORMED, one_line, printable, quoted
-from webhook.explain.diff import diff
-from webhook.explain.explain import ExplainedDocument, ExplainedPod
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
+from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.output.diff import diff
 from webhook.explain.server.api_defaults import without_defaults
 from webhook.explain.server.comparison import (
     refusal_causes,
@@ -26,8 +27,7 @@ from webhook.explain.server.comparison import (
     stored_differences,
 )
 from webhook.explain.server.creations import pod_to_create, renamed
-from webhook.explain.server.refusals import AnswerKind, is_unanswered_webhook, read_refusal
-from webhook.explain.server_answer import ServerAnswer
+from webhook.explain.server.refusals import is_unanswered_webhook, read_refusal
 
 _AT_ONCE: Final = 8
 _SECONDS: Final = 30.0
@@ -122,9 +122,8 @@ def _read(
     stored = msgspec.json.decode(response.body)
     if not isinstance(stored.get("metadata"), dict) or not isinstance(stored.get("spec"), dict):
         raise Unreachable(f"POST {path}: expected a pod with metadata and spec")
-    if stored["metadata"].get(
-        "resourceVersion"
-    ):  # never sent, and never set by a dry run (seen on 1.30, 1.36)
+    # The resourceVersion is never sent, and never set by a dry run (seen on 1.30, 1.36).
+    if stored["metadata"].get("resourceVersion"):
         return ServerAnswer(
             is_admitted=True,
             warnings=response.warnings,
@@ -153,13 +152,12 @@ def _refused(
         longest=_LONGEST_REFUSAL,
     )
     read = read_refusal(error.status, error.reason, error.message, item.namespace)
-    if read.kind is AnswerKind.NAME_TAKEN and sent["metadata"].get("name"):
+    if read.is_name_taken and sent["metadata"].get("name"):
         return None
-    if read.kind is not AnswerKind.REFUSAL:
-        problem = read.problem or f"the API server answered {error.status} {error.reason}"
+    if read.problem:
         return ServerAnswer(
             is_admitted=None,
-            problem=one_line(problem),
+            problem=one_line(read.problem),
             refused_by=read.refused_by,
             refusal=error.message,
             warnings=response.warnings,
@@ -181,8 +179,5 @@ def _changes(sent: Mapping[str, Any], stored: Mapping[str, Any], size: int) -> l
     if size > _LARGEST_COMPARED:
         return [f"   … not compared: the answer has {size} bytes"]
     lines = list(diff(*without_defaults(sent, stored), colour=False))
-    return [*_printable(lines[:_MOST_LINES]), *(["   …"] if len(lines) > _MOST_LINES else [])]
-
-
-def _printable(lines: Iterable[str]) -> Iterable[str]:
-    return (printable(line, _LONGEST_CHANGE) for line in lines)
+    shown = [printable(line, _LONGEST_CHANGE) for line in lines[:_MOST_LINES]]
+    return [*shown, "   …"] if len(lines) > _MOST_LINES else shown

@@ -7,30 +7,21 @@ here. The text of a webhook or a policy follows these words, and a pod's name be
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-
-class AnswerKind(StrEnum):
-    """What the answer of an API server is about."""
-
-    REFUSAL = "refusal"
-    """The pod cannot be created."""
-    NO_ANSWER = "no answer"
-    """The request failed for a reason outside of the pod."""
-    NAME_TAKEN = "name taken"
-    """A pod of that name exists; all admission has passed."""
+from webhook.explain.decision.server_answer import RBAC
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorAnswer:
-    """The kind of an answer without a pod, and its author."""
+    """An answer without a pod."""
 
-    kind: AnswerKind
-    refused_by: str
-    """Empty if it is not known."""
+    refused_by: str = ""
+    """The author; empty if it is not known."""
     problem: str = ""
-    """Why there is no answer, for `NO_ANSWER`."""
+    """Why this is no answer about the pod; empty for a refusal."""
+    is_name_taken: bool = False
+    """Whether a pod of that name exists; all admission has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +42,6 @@ _FORBIDDEN = re.compile(r'pods "(?:[^"\\]|\\.)*" is forbidden: ')
 _MISSING = re.compile(r'namespaces "([^"]{1,300})" not found$')
 _NO_DRY_RUN = re.compile(r'admission webhook "([^"]{1,300})" does not support dry run')
 _NO_CALL: Final = "failed calling webhook "
-RBAC: Final = "RBAC"
-"""The author of a refusal because the right to create pods is missing."""
 _SERVER: Final = "the API server"
 _LIMIT_RANGE: Final = "a LimitRange"
 _RATIO: Final = "max limit to request ratio per "
@@ -148,28 +137,27 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> Erro
         namespace: the namespace of the pod, for sentences.
     """
     if message.startswith(_NO_RIGHT):
-        return ErrorAnswer(AnswerKind.NO_ANSWER, RBAC, f"you may not create pods in namespace {namespace}")
+        return ErrorAnswer(RBAC, f"you may not create pods in namespace {namespace}")
     match = _NO_DRY_RUN.match(message)
     if match:
         problem = f"webhook {match[1]} does not support dry runs, so no pod can be tried"
-        return ErrorAnswer(AnswerKind.NO_ANSWER, f"webhook {match[1]}", problem)
+        return ErrorAnswer(f"webhook {match[1]}", problem)
     text = message.removeprefix(_INTERNAL)
     prefix = _FORBIDDEN.match(text)
     text = text[prefix.end() :] if prefix else text
     for row in _ROWS:
         match = row.form.match(text)
         if match:
-            return ErrorAnswer(AnswerKind.REFUSAL, row.refused_by.format(*match.groups()))
+            return ErrorAnswer(row.refused_by.format(*match.groups()))
     if text.partition(" ")[2].startswith(_RATIO):  # after the resource's name (limitranger/admission.go)
-        return ErrorAnswer(AnswerKind.REFUSAL, _LIMIT_RANGE)
+        return ErrorAnswer(_LIMIT_RANGE)
     if status == 409 and reason == _NAME_TAKEN:
-        return ErrorAnswer(AnswerKind.NAME_TAKEN, _SERVER)
+        return ErrorAnswer(_SERVER, f"the API server answered {status} {reason}", is_name_taken=True)
     if _MISSING.match(message):
-        problem = f"namespace {namespace} does not exist in this cluster"
-        return ErrorAnswer(AnswerKind.NO_ANSWER, "", problem)
+        return ErrorAnswer(problem=f"namespace {namespace} does not exist in this cluster")
     if status in _NOT_OF_THE_POD or status < 400:
-        return ErrorAnswer(AnswerKind.NO_ANSWER, "", f"the API server answered {status} {reason}: {message}")
-    return ErrorAnswer(AnswerKind.REFUSAL, _SERVER if status in _OF_THE_SERVER else "")
+        return ErrorAnswer(problem=f"the API server answered {status} {reason}: {message}")
+    return ErrorAnswer(_SERVER if status in _OF_THE_SERVER else "")
 
 
 def is_unanswered_webhook(message: str) -> bool:

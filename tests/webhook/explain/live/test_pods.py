@@ -20,11 +20,12 @@ from tests.support.operator_jobs import (
     xg_boost_job,
 )
 from tests.support.pods import folder_from, gpu_container
-from webhook.explain.explain import ExplainedPod, Explainer
+from webhook.explain.decision.amounts import asked_now
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.objects import explain_object
 from webhook.explain.live.owners import OwnedMetadata
-from webhook.explain.live.pods import TemplateRoles, as_new, asked_now, shortened_pod
-from webhook.explain.manifests import find_pods
+from webhook.explain.live.pods import TemplateRoles, as_new
+from webhook.explain.manifests.pods import find_pods
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
@@ -33,7 +34,10 @@ PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namesp
 
 TEMPLATE = {"spec": {"containers": [gpu_container("tensorflow")]}}
 TOKEN_MOUNT = {"name": "kube-api-access-x7d2k", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
-TOKEN = {"name": "kube-api-access-x7d2k", "projected": {"sources": []}}
+TOKEN = {
+    "name": "kube-api-access-x7d2k",
+    "projected": {"sources": [{"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}]},
+}
 DATA = {"name": "data", "emptyDir": {}}
 NOT_READY = {
     "key": "node.kubernetes.io/not-ready",
@@ -137,7 +141,6 @@ def test_a_live_pod_as_a_new_one(pod: dict[str, Any], metadata: dict[str, Any], 
     assert {key: new["spec"].get(key) for key in spec} == spec
     assert not {"uid", "creationTimestamp", "managedFields"} & new["metadata"].keys()
     assert "status" not in new
-    assert as_new(json.loads(shortened_pod(json.dumps(pod).encode()))) == new
 
 
 @pytest.mark.parametrize("part", [None, 7, [], "text", [None, 3]])

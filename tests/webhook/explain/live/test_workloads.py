@@ -18,10 +18,10 @@ from tests.support.live_objects import (
     workload,
 )
 from tests.support.operator_jobs import job_set, py_torch_job
-from webhook.explain.explain import ExplainedPod, Explainer, UnexplainedObject
+from webhook.explain.decision.explainer import ExplainedPod, Explainer, UnexplainedObject
 from webhook.explain.live import workloads as live
 from webhook.explain.live.workloads import LiveWorkloads, live_workloads
-from webhook.explain.words import is_rank
+from webhook.explain.output.words import is_rank
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 
@@ -141,6 +141,13 @@ SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1be
             [f"CronJob a of Job b, spec.jobTemplate.spec.template: {CONVERTED}, 1 pods, 1 GPU"],
         ),
         (
+            [workload("CronJob", "a", reference("Deployment", "web")), DEPLOYMENT],
+            [
+                f"CronJob a of Deployment web, spec.jobTemplate.spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+                f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+            ],
+        ),
+        (
             [workload("Deployment", "self", reference("Deployment", "self"))],
             [f"Deployment self of Deployment self, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
         ),
@@ -182,6 +189,7 @@ SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1be
         "newest pod of an unknown owner",
         "mirror pod",
         "circle of owners",
+        "owner of a kind that is read later",
         "owner of itself",
         "unreadable template",
         "operator with two templates",

@@ -11,10 +11,10 @@ from aiohttp import web
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.cluster_webhook import bare_pod
-from webhook.explain.explain import ExplainedPod, Explainer
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
+from webhook.explain.decision.server_answer import ServerAnswer
 from webhook.explain.server.creations import pod_to_create
 from webhook.explain.server.dry_runs import ask_server
-from webhook.explain.server_answer import ServerAnswer
 from webhook.policy.decide import Rules
 
 Json = dict[str, Any]

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pods import gpu_container
-from tests.webhook.explain.test_table import named
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, Explainer
-from webhook.explain.formats import as_json
-from webhook.explain.namespaces import NamespaceEdits, Policies
-from webhook.explain.server_answer import AnswerDifference, ServerAnswer
-from webhook.explain.table import as_table, sums
-from webhook.explain.text_report import as_text
+from tests.webhook.explain.output.test_table import named
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, Explainer
+from webhook.explain.decision.server_answer import AnswerDifference, ServerAnswer
+from webhook.explain.output.formats import as_json
+from webhook.explain.output.table import as_table, sums
+from webhook.explain.output.text import as_text
+from webhook.explain.policies import NamespaceEdits, Policies
 from webhook.policy.decide import Rules
 
 EDITS = NamespaceEdits(labels=[("kai.scheduler/queue", "q"), ("kaishare.dev/gpu-fraction", "0.25")])

@@ -14,19 +14,17 @@ import msgspec
 
 from kai.gpu_resources import names_gpu
 from kai.pod import Owner
-from service.documents import DocumentError
+from service.documents import Place
 from service.text import one_line, quoted
-from webhook.explain.controllers import Additions, additions_of, with_names, with_variables
-from webhook.explain.kinds import WorkloadKind, workload_kind
+from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
+from webhook.explain.manifests.kinds import HASH, UID, WORKLOADS, WorkloadKind, added_labels, workload_kind
+from webhook.explain.manifests.values import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
 
 _LONGEST_KEY: Final = 40
 _NAME_SHOWN: Final = 63
-
-Place = tuple[str | int, ...]
-"""Keys and indexes that lead from a document's root to one of its parts."""
 
 
 class TemplateError(ValueError):
@@ -36,18 +34,6 @@ class TemplateError(ValueError):
         """Create the error; `place` is the part of the document to show to the user."""
         super().__init__(message)
         self.place = place
-
-
-def as_json(document: Any) -> bytes:
-    """Encode a parsed document as JSON. YAML dates become text, as in kubectl.
-
-    Raises:
-        DocumentError: the document contains a value that JSON cannot represent.
-    """
-    try:
-        return msgspec.json.encode(document)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +92,15 @@ class FoundPod:
         """Whether a container has no name and the controller, which is not known, gives it one."""
         if not self.path or self.is_built_in:
             return False
-        spec = with_names(self.template.get("spec"), self.api_version)
-        containers = spec.get("containers") if isinstance(spec, dict) else None
-        return any(not container.get("name") for container in containers or () if isinstance(container, dict))
+        spec = as_map(with_names(self.template.get("spec"), self.api_version))
+        return any(not container.get("name") for container in as_maps(spec.get("containers")))
 
     def as_created(self, namespace: str) -> dict[str, Any]:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
 
         Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
-        1.36 pkg/controller/controller_utils.go); they name the pods themselves.
+        1.36 pkg/controller/controller_utils.go); they name the pods themselves. The uid and the hash of the
+        owner are stand-ins.
         """
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
@@ -122,7 +108,6 @@ class FoundPod:
         if not self.path:
             return pod
         metadata.pop("name", None)
-        metadata["generateName"] = f"{self.name or 'pod'}-"
         pod["spec"] = with_names(pod.get("spec"), self.api_version)
         added = self.additions or Additions()
         for part, entries in (("labels", added.labels), ("annotations", added.annotations)):
@@ -130,21 +115,15 @@ class FoundPod:
                 metadata[part] = {**(metadata.get(part) or {}), **entries}
         if added.variables:
             pod["spec"] = with_variables(pod.get("spec"), added)
-        # The workload's name stands in for the name of its ReplicaSet or Job, which begins with it.
+        name = self.name or "pod"
         api_version, kind = added.owner or (self.api_version or "v1", self.kind or "Workload")
-        owner = {"apiVersion": api_version, "kind": kind, "name": self.name or "pod"}
+        workload = WORKLOADS.get(kind) if self.is_built_in else None
+        if workload is not None and workload.between:
+            api_version, kind, name = f"{workload.group}/v1", workload.between, f"{name}-{HASH}"
+        metadata["generateName"] = f"{name}-"
+        owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": UID}
         metadata["ownerReferences"] = [{**owner, "controller": True}]
         return pod
-
-
-def list_items(document: Any, place: Place = ()) -> Iterator[tuple[Any, Place]]:
-    """Yield the document with its place, or the items of a list object (`kind: List`, PodList, …)."""
-    items = document.get("items") if isinstance(document, dict) else None
-    if isinstance(items, list) and str(document.get("kind", "")).endswith("List"):
-        for index, item in enumerate(items):
-            yield from list_items(item, (*place, "items", index))
-    else:
-        yield document, place
 
 
 def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
@@ -162,8 +141,7 @@ def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
     outermost = _Outermost.of(document)
     workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
     if workload is not None:
-        at = _checked_template(document, workload)
-        return [_found(document, at, place, outermost, workload)]
+        return [_built_in(document, workload, place, outermost)]
     return list(_walk(document, document, (), place, outermost))
 
 
@@ -210,16 +188,9 @@ class _Outermost:
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> "_Outermost":
-        metadata = document.get("metadata")
-        if not isinstance(metadata, dict):
-            return cls("", {}, {}, ())
+        metadata = as_map(document.get("metadata"))
         labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
-        return cls(str(metadata.get("namespace") or ""), labels, annotations, _owners(metadata))
-
-
-def texts(entries: Any) -> dict[str, str]:
-    """Return the entries of a map whose values are texts; empty for another value."""
-    return {k: v for k, v in entries.items() if isinstance(v, str)} if isinstance(entries, dict) else {}
+        return cls(_text(metadata, "namespace"), labels, annotations, _owners(metadata))
 
 
 def _owners(metadata: dict[str, Any]) -> tuple[Owner, ...]:
@@ -235,13 +206,12 @@ def _text(document: dict[str, Any], key: str) -> str:
 
 
 def _name(document: dict[str, Any]) -> str:
-    metadata = document.get("metadata")
-    name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
-    return str(name or "")
+    metadata = as_map(document.get("metadata"))
+    return _text(metadata, "name") or _text(metadata, "generateName")
 
 
-def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> Place:
-    """Return the place of a workload's pod template with at least one container.
+def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: Place) -> dict[str, Any]:
+    """Return a workload's pod template with at least one container.
 
     Raises:
         TemplateError: a part of the path is missing or has another type.
@@ -252,73 +222,64 @@ def _checked_template(document: dict[str, Any], workload: WorkloadKind) -> Place
     for index, key in enumerate(path):
         dotted, above = ".".join(path[: index + 1]), ".".join(path[:index]) or "the object"
         if not isinstance(node, dict):
-            raise TemplateError(f"{title}: {above} must be a map", path[:index])
+            raise TemplateError(f"{title}: {above} must be a map", (*place, *path[:index]))
         if node.get(key) is None:
             near = difflib.get_close_matches(key, [str(other)[:_LONGEST_KEY] for other in node], n=1)
             if near and near[0] in node and near[0] != key:
                 hint = f"{title}: {dotted} is missing; {quoted(near[0])} is probably a misspelling of it"
-                raise TemplateError(hint, (*path[:index], near[0]))
-            raise TemplateError(f"{title}: {dotted} is missing", path[:index])
+                raise TemplateError(hint, (*place, *path[:index], near[0]))
+            raise TemplateError(f"{title}: {dotted} is missing", (*place, *path[:index]))
         node = node[key]
     dotted = ".".join(path)
     if not isinstance(node, list) or not node:
-        raise TemplateError(f"{title}: {dotted} must be a list with at least one container", path)
+        raise TemplateError(f"{title}: {dotted} must be a list with at least one container", (*place, *path))
     for index, container in enumerate(node):
         if not isinstance(container, dict):
-            raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*path, index))
-    template: Any = document
+            raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*place, *path, index))
+    template = document
     for key in workload.template:
         template = template[key]
     if not _is_map_or_absent(template.get("metadata")):
         metadata = (*workload.template, "metadata")
-        raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", metadata)
-    return workload.template
+        raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", (*place, *metadata))
+    return template
 
 
 def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _template_if_readable(document: dict[str, Any], workload: WorkloadKind) -> Place | None:
-    """Return the place of an embedded workload's template; None for a reference to an object, or a part."""
-    try:
-        return _checked_template(document, workload)
-    except TemplateError:
-        return None
-
-
-def _found(
-    holder: dict[str, Any], at: Place, place: Place, outermost: _Outermost, workload: WorkloadKind
+def _built_in(
+    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: _Outermost
 ) -> FoundPod:
-    """Return the pod of a built-in kind at a place that `_checked_template` has checked."""
-    node: Any = holder
-    for key in at:
-        node = node[key]
-    spec = holder.get("spec")
-    name = _name(holder)
-    return FoundPod(
-        kind=_text(holder, "kind"),
-        api_version=_text(holder, "apiVersion"),
-        name=name,
-        namespace=outermost.namespace,
-        path=".".join(map(str, at)),
-        template={key: node[key] for key in ("metadata", "spec") if key in node},
-        owner_labels=outermost.labels,
-        owner_annotations=outermost.annotations,
-        owners_above=outermost.owners if at else (),
-        place=(*place, *at),
+    """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
+    template = _checked_template(holder, workload, place)
+    spec = as_map(holder.get("spec"))
+    return _pod(
+        holder,
+        template={key: template[key] for key in ("metadata", "spec") if key in template},
+        path=".".join(workload.template),
+        place=(*place, *workload.template),
+        outermost=outermost,
         is_built_in=True,
-        additions=Additions(labels=workload.labels(name, spec if isinstance(spec, dict) else {})),
-        claim_templates=_claim_templates(spec),
+        additions=Additions(labels=added_labels(_text(holder, "kind"), _name(holder), spec)),
+        claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
     )
 
 
-def _claim_templates(spec: Any) -> list[str]:
-    """Return the names of the claims that a StatefulSet creates for each pod; empty for other kinds."""
-    templates = spec.get("volumeClaimTemplates") if isinstance(spec, dict) else None
-    if not isinstance(templates, list):
-        return []
-    return [_name(template) for template in templates if isinstance(template, dict)]
+def _pod(holder: dict[str, Any], *, path: str, outermost: _Outermost, **fields: Any) -> FoundPod:
+    """Return a pod of an object; `fields` are the others of `FoundPod`."""
+    return FoundPod(
+        kind=_text(holder, "kind"),
+        api_version=_text(holder, "apiVersion"),
+        name=_name(holder),
+        namespace=outermost.namespace,
+        path=path,
+        owner_labels=outermost.labels,
+        owner_annotations=outermost.annotations,
+        owners_above=outermost.owners if path else (),
+        **fields,
+    )
 
 
 def _walk(
@@ -345,24 +306,22 @@ def _walk(
         holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
         workload = workload_kind(_text(node, "apiVersion"), _text(node, "kind"))
         if workload is not None:
-            at = _template_if_readable(node, workload)
-            if at is not None:
-                yield _found(node, at, place, outermost, workload)
+            try:
+                pod = _built_in(node, workload, place, outermost)
+            except TemplateError:
+                pass  # a reference to an object, or a part of one
+            else:
+                yield pod
                 return
     template, is_bare = _template(node, is_root=path in ((), ("",)))
     if template is not None:
         is_pod = node is holder and node.get("kind") == "Pod"
-        yield FoundPod(
-            kind=_text(holder, "kind"),
-            api_version=_text(holder, "apiVersion"),
-            name=_name(holder),
-            namespace=outermost.namespace,
-            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
+        yield _pod(
+            holder,
             template=template,
-            owner_labels=outermost.labels,
-            owner_annotations=outermost.annotations,
-            owners_above=() if is_pod else outermost.owners,
+            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
+            outermost=outermost,
             is_bare_spec=is_bare,
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
         )
@@ -382,11 +341,5 @@ def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | 
 
 
 def _is_pod_spec(node: Any) -> bool:
-    if not isinstance(node, dict):
-        return False
-    containers = node.get("containers")
-    return (
-        isinstance(containers, list)
-        and bool(containers)
-        and all(isinstance(c, dict) and ("name" in c or "image" in c) for c in containers)
-    )
+    containers = as_list(as_map(node).get("containers"))
+    return bool(containers) and all("name" in as_map(each) or "image" in as_map(each) for each in containers)

@@ -65,18 +65,12 @@ def decode_defaults(document: bytes) -> ContainerDefaults:
     return ContainerDefaults(limit_range.metadata.namespace, limit_range.metadata.name, limits, requests)
 
 
-def with_defaults(containers: Any, defaults: Iterable[ContainerDefaults]) -> Any:
-    """Return a list of containers with the defaults of LimitRanges; the given list is not changed.
+def with_defaults(container: dict[str, Any], defaults: Iterable[ContainerDefaults]) -> dict[str, Any]:
+    """Return a container with the defaults of LimitRanges; the given container is not changed.
 
     A value that the API server would refuse is returned as it is.
     """
-    if not isinstance(containers, list):
-        return containers
-    return [_completed(container, list(defaults)) for container in containers]
-
-
-def _completed(container: Any, defaults: Iterable[ContainerDefaults]) -> Any:
-    resources = container.get("resources") or {} if isinstance(container, dict) else None
+    resources = container.get("resources") or {}
     if not isinstance(resources, dict):
         return container
     for added in defaults:

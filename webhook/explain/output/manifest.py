@@ -3,18 +3,16 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
-from service.documents import DocumentError, parse_documents
-from webhook.explain.explain import ExplainedDocument, ExplainedPod
-from webhook.explain.manifests import Place
-from webhook.explain.sources import ManifestSource
-from webhook.explain.yaml_text import CannotEdit, DocumentEdits, edit_text, expand_aliases
+from service.documents import DocumentError, Place, parse_documents
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
+from webhook.explain.manifests.sources import ManifestSource
+from webhook.explain.output.diff import Dumper
+from webhook.explain.output.yaml_text import CannotEdit, DocumentEdits, edit_text, expand_aliases
 from webhook.policy.patch import Operation, unescape
-
-_DUMPER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,39 +70,39 @@ def _rewritten_source(source: ManifestSource, documents: list[ExplainedDocument]
         if document.document is None:
             continue
         start, end = document.document.start, document.document.end
-        pods = [(pod, pod.sent) for pod in document.pods if pod.sent]
-        for pod, _ in pods:
-            if pod.pod.is_bare_spec:
-                notes.append(f"{pod.pod.title}: left as it is; it has no place for the labels of its pods")
-        changed = [(pod, patch) for pod, patch in pods if not pod.pod.is_bare_spec]
+        pods = [pod for pod in document.pods if pod.sent]
+        changed = [pod for pod in pods if not pod.pod.is_bare_spec]
+        notes += [
+            f"{pod.pod.title}: left as it is; it has no place for the labels of its pods"
+            for pod in pods
+            if pod.pod.is_bare_spec
+        ]
         if not changed:
             continue
         text, is_plain = _rewritten(source.text[start:end], document.document.value, changed)
         if is_plain:
-            notes.append(f"{changed[0][0].pod.title}: written without comments and layout")
+            notes.append(f"{changed[0].pod.title}: written without comments and layout")
         parts += [source.text[last:start], text]
         last = end
     return "".join([*parts, source.text[last:]])
 
 
-def _rewritten(
-    text: str, value: Any, changes: list[tuple[ExplainedPod, Sequence[Operation]]]
-) -> tuple[str, bool]:
+def _rewritten(text: str, value: Any, pods: Iterable[ExplainedPod]) -> tuple[str, bool]:
     """Return the text of one document after the changes, and whether it lost its layout and comments."""
     expected = _without_sharing(value)
     edits = DocumentEdits()
-    for pod, patch in changes:
-        for operation in patch:
+    for pod in pods:
+        for operation in pod.sent:
             _apply(operation, pod.pod.place, expected, edits)
     for expands in (False, True):
         try:
-            edited = edit_text(expand_aliases(text) if expands else text, edits)
+            edited = edit_text(expand_aliases(text, value) if expands else text, edits)
             parsed = parse_documents(edited, "")
         except (CannotEdit, DocumentError):
             continue
         if [document.value for document in parsed] == [expected]:
             return edited, False
-    dumped = yaml.dump(expected, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+    dumped = yaml.dump(expected, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     return ("---\n" if text.startswith("---") else "") + dumped, True
 
 

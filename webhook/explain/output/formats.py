@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-from webhook.explain.diff import Dumper
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, UnexplainedObject
-from webhook.explain.locations import Location, located
-from webhook.explain.server_answer import ServerAnswer
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
+from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.output.diff import Dumper
+from webhook.explain.output.locations import Location, located
 from webhook.policy.labels import LabelProblems
 from webhook.policy.reasons import Finding
 from webhook.policy.sizes import Source

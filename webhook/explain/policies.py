@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from kai import keys
 from kai.own_labels import PREFIX, SIZE_PREFIX
 from service.names import is_label_key, is_label_value
 from service.text import quoted, shorten
-from webhook.namespaces.documents import read_namespaces
 from webhook.policy.labels import (
     NO_METADATA,
     LabelProblems,
@@ -79,18 +77,6 @@ class Policies:
     def problems(self, namespace: str) -> LabelProblems:
         """Return what the webhook for namespaces says about the labels of a namespace, managed or not."""
         return label_problems(self.metadata.get(namespace, NO_METADATA), default_mode=self.default_mode)
-
-
-def read_policies(source: str | None) -> dict[str, PolicyMetadata]:
-    """Read the labels and annotations of namespaces from files.
-
-    Args:
-        source: a file or directory of Namespace objects; None reads nothing.
-
-    Raises:
-        PoliciesError: the namespaces cannot be read.
-    """
-    return {} if source is None else dict(read_namespaces(Path(source)))
 
 
 def read_label_edit(text: str) -> Edit:

@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+RBAC: Final = "RBAC"
+"""The author of a refusal because the right to create pods is missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kai import keys
-from kai.pod import PodView
+from kai.pod import MalformedPod, PodView, decode_pod
 from webhook.policy.checks import readable, whole_gpus
 
 
@@ -63,3 +63,11 @@ def asked_by(pod: PodView) -> GpuAmount:
         memory_mib=(share.memory_mib or 0) * share.devices if share else 0,
         uncounted=int(is_uncounted),
     )
+
+
+def asked_now(pod: bytes) -> GpuAmount:
+    """Return what a pod in JSON asks for; one that cannot be read counts as a request that is not counted."""
+    try:
+        return asked_by(decode_pod(pod))
+    except MalformedPod:
+        return GpuAmount(uncounted=1)

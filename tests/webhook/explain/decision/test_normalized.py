@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.operator_jobs import leader_worker_set
 from tests.support.pods import GPU, container, gpu_container, pod
-from webhook.explain.api_server import filled_in, normalized
-from webhook.explain.explain import ExplainedPod, Explainer
-from webhook.explain.limit_ranges import ContainerDefaults
-from webhook.explain.manifests import find_pods
+from webhook.explain.decision.api_server import filled_in, normalized
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
+from webhook.explain.decision.limit_ranges import ContainerDefaults
+from webhook.explain.manifests.pods import find_pods
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason

@@ -5,11 +5,12 @@ Kubernetes 1.36.3 (tests/cluster/test_controller_labels.py).
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from service.text import LONGEST_VALUE, one_line, quoted
+from webhook.explain.manifests.values import as_map
 
 UID: Final = "00000000-0000-0000-0000-000000000000"
 HASH: Final = "0"
@@ -22,23 +23,16 @@ class WorkloadKind:
     """A built-in kind that holds a pod or a pod template."""
 
     groups: frozenset[str]
-    """The API groups of the kind, today's first."""
+    """The API groups of the kind, today's and former ones."""
     template: tuple[str, ...]
     """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
-    labels: Callable[[str, Mapping[str, Any]], dict[str, str]]
-    """Returns the labels that the controller adds to a pod, from the workload's name and `spec`."""
+    between: str = ""
+    """Kind of the objects between the workload and its pods; empty if there are none."""
 
-
-def _no_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001 - one signature for all
-    return {}
-
-
-def _deployment_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001
-    return {"pod-template-hash": HASH}
-
-
-def _daemon_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:  # noqa: ARG001
-    return {"controller-revision-hash": HASH, "pod-template-generation": "1"}
+    @property
+    def group(self) -> str:
+        """Today's API group."""
+        return min(self.groups)
 
 
 def stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
@@ -66,10 +60,26 @@ def job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     return labels
 
 
-def _cron_job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
-    template = spec.get("jobTemplate")
-    job = template.get("spec") if isinstance(template, Mapping) else None
-    return job_labels(f"{name}-{_JOB_NUMBER}", job if isinstance(job, Mapping) else {})
+def added_labels(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that the controller of a built-in kind adds to a pod.
+
+    Args:
+        kind: the kind.
+        name: the workload's name.
+        spec: the workload's `spec`.
+    """
+    match kind:
+        case "Deployment":
+            return {"pod-template-hash": HASH}
+        case "DaemonSet":
+            return {"controller-revision-hash": HASH, "pod-template-generation": "1"}
+        case "StatefulSet":
+            return stateful_set_labels(name, spec)
+        case "Job":
+            return job_labels(name, spec)
+        case "CronJob":
+            return job_labels(f"{name}-{_JOB_NUMBER}", as_map(as_map(spec.get("jobTemplate")).get("spec")))
+    return {}
 
 
 _CORE: Final = frozenset({""})
@@ -78,15 +88,15 @@ _BATCH: Final = frozenset({"batch"})
 _TEMPLATE: Final = ("spec", "template")
 
 WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
-    "Pod": WorkloadKind(_CORE, (), _no_labels),
-    "PodTemplate": WorkloadKind(_CORE, ("template",), _no_labels),
-    "ReplicationController": WorkloadKind(_CORE, _TEMPLATE, _no_labels),
-    "Deployment": WorkloadKind(_APPS, _TEMPLATE, _deployment_labels),
-    "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE, _no_labels),
-    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE, stateful_set_labels),
-    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE, _daemon_set_labels),
-    "Job": WorkloadKind(_BATCH, _TEMPLATE, job_labels),
-    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), _cron_job_labels),
+    "Pod": WorkloadKind(_CORE, ()),
+    "PodTemplate": WorkloadKind(_CORE, ("template",)),
+    "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
+    "Deployment": WorkloadKind(_APPS, _TEMPLATE, between="ReplicaSet"),
+    "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
+    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE),
+    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE),
+    "Job": WorkloadKind(_BATCH, _TEMPLATE),
+    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), between="Job"),
 }
 """The built-in kinds that make pods, by kind."""
 
@@ -179,8 +189,8 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
     workload = WORKLOADS.get(kind)
     if workload is not None:
-        group = min(workload.groups)
-        return None if group_of(api_version) in workload.groups else f'{problem}; its API group is "{group}"'
+        is_of_group = group_of(api_version) in workload.groups
+        return None if is_of_group else f'{problem}; its API group is "{workload.group}"'
     near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
 

@@ -12,8 +12,15 @@ from typing import Any, Final
 import yaml
 
 from service.command import UsageError
-from service.documents import DocumentError, decode_text, document_files, parse_documents, read_text
-from webhook.explain.manifests import Place
+from service.documents import (
+    LOADER,
+    DocumentError,
+    Place,
+    decode_text,
+    document_files,
+    parse_documents,
+    read_text,
+)
 
 STANDARD_INPUT: Final = "-"
 
@@ -37,6 +44,8 @@ class SourceDocument:
     start: int
     """Index of the document's text in the input; the text begins with its `---` line, if it has one."""
     end: int
+    lines_before: int
+    """Number of line breaks in the input before the document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +56,18 @@ class ManifestSource:
     text: str
     documents: Sequence[SourceDocument]
 
-    @property
-    def file_name(self) -> str:
-        """Last part of the path."""
-        return Path(self.name).name
 
+class DocumentLines:
+    """The lines of the parts of one document."""
 
-class LineFinder:
-    """Finds the lines of the parts of an input.
+    def __init__(self, source: ManifestSource, document: SourceDocument) -> None:
+        self._lines_before = document.lines_before
+        text = source.text[document.start : document.end]
+        self._root = yaml.compose(text, Loader=LOADER)
 
-    The nodes of the last document are kept, because a document may have many objects.
-    """
-
-    def __init__(self, source: ManifestSource) -> None:
-        self._source = source
-        self._document: SourceDocument | None = None
-        self._node: Any = None
-        self._start = self._line = 0
-        """An index of the text, and the number of its line, counted from 0."""
-
-    def line_of(self, document: SourceDocument, place: Place) -> int:
-        """Return the line, counted from 1, of a part of a document; of its nearest parent if it has none."""
-        if document is not self._document:
-            self._read(document)
-        node = self._node
+    def line_of(self, place: Place) -> int:
+        """Return the line, counted from 1, of a part; of its nearest parent if the text has no such part."""
+        node: Any = self._root
         line = node.start_mark.line if node else 0
         for key in place[:_LEVELS]:
             child = None
@@ -84,17 +81,7 @@ class LineFinder:
             if child is None:
                 break
             node = child
-        return 1 + self._line + line
-
-    def _read(self, document: SourceDocument) -> None:
-        text, start = self._source.text, document.start
-        if start < self._start:
-            self._start = self._line = 0
-        self._line += text.count("\n", self._start, start)
-        self._document, self._start = document, start
-        self._node = yaml.compose(
-            text[start : document.end], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
+        return 1 + self._lines_before + line
 
 
 def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:
@@ -150,10 +137,13 @@ def read_source(text: str, name: str) -> ManifestSource:
         raise
     starts = [0, *(match.start() for match in _MARKER.finditer(text))]
     documents = []
+    lines_before = counted = 0
     for document in parsed:
         part = bisect_right(starts, document.start) - 1
-        end = starts[part + 1] if part + 1 < len(starts) else len(text)
-        documents.append(SourceDocument(document.value, starts[part], end))
+        start, end = starts[part], starts[part + 1] if part + 1 < len(starts) else len(text)
+        lines_before += text.count("\n", counted, start)
+        counted = start
+        documents.append(SourceDocument(document.value, start, end, lines_before))
     _refuse_helm(text, name, documents)
     return ManifestSource(name, text, documents)
 

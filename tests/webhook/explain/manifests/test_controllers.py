@@ -26,8 +26,9 @@ from tests.support.operator_jobs import (
 )
 from tests.support.pods import GPU, container, folder_from, gpu_container
 from tests.webhook.explain.conftest import Run
-from webhook.explain.controllers import OPERATORS, additions_of
-from webhook.explain.manifests import FoundPod, as_json, find_pods
+from webhook.explain.manifests.controllers import OPERATORS, additions_of
+from webhook.explain.manifests.pods import FoundPod, find_pods
+from webhook.explain.manifests.values import as_json
 from webhook.policy.decide import Decision, Rules
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate

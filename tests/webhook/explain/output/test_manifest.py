@@ -20,7 +20,7 @@ HALF = "--label=kaishare.dev/gpu-fraction=0.5"
 ALL = "--label=kaishare.dev/share-for=all"
 TOLERATION = "--label=kaishare.dev/gpu-toleration=inject"
 MANIFEST = ("-o", "manifest")
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 DEPLOYMENT = """\
 # The service

@@ -6,10 +6,10 @@ from typing import Final
 from kai import keys
 from kai.pod import MalformedPod, decode_pod
 from service.text import one_line, printable
-from webhook.explain.amounts import GpuAmount, asked_by
-from webhook.explain.explain import ExplainedPod
-from webhook.explain.manifests import as_json
-from webhook.explain.server.refusals import RBAC
+from webhook.explain.decision.amounts import GpuAmount, asked_by, asked_now
+from webhook.explain.decision.explainer import ExplainedPod
+from webhook.explain.decision.server_answer import RBAC
+from webhook.explain.manifests.values import as_json
 from webhook.policy.decide import Changes
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.sizes import Source
@@ -119,10 +119,7 @@ def share_text(item: ExplainedPod) -> str:
 
 def amount_after(item: ExplainedPod) -> GpuAmount:
     """Return what a new pod asks for; in mode observe, what it would ask for."""
-    try:
-        return asked_by(decode_pod(as_json(item.outcome)))
-    except MalformedPod:
-        return GpuAmount(uncounted=1)
+    return asked_now(as_json(item.outcome))
 
 
 def source_sentence(item: ExplainedPod) -> str:
@@ -168,6 +165,12 @@ def server_sentences(item: ExplainedPod) -> Iterator[str]:
         yield from (f"differs: {difference.sentence}" for difference in answer.differences)
         yield from (f"because: {cause}" for cause in answer.causes)
     yield from (f"note: {note}" for note in answer.notes)
+
+
+def unadmitted_sentence(item: ExplainedPod) -> str:
+    """Say that the API server refused the pod, gave no answer about it, or has a problem; empty otherwise."""
+    is_admitted = item.server is None or (item.server.is_admitted and not item.server.problem)
+    return "" if is_admitted else next(server_sentences(item))
 
 
 def notes(item: ExplainedPod) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -11,29 +12,27 @@ from msgspec.structs import replace
 from kai import keys
 from kai.own_labels import REASON, SIZE
 from kai.pod import MalformedPod, Owner, PodView, decode_pod
-from service.documents import DocumentError
+from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
-from webhook.explain.amounts import RunningPods
-from webhook.explain.api_server import filled_in, normalized
-from webhook.explain.kinds import (
+from webhook.explain.decision.amounts import RunningPods
+from webhook.explain.decision.api_server import filled_in, normalized
+from webhook.explain.decision.limit_ranges import ContainerDefaults
+from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.manifests.kinds import (
     is_kustomization,
     is_kustomize_file,
     kind_problem,
     makes_no_pods,
     workload_kind,
 )
-from webhook.explain.limit_ranges import ContainerDefaults
-from webhook.explain.manifests import (
+from webhook.explain.manifests.pods import (
     FoundPod,
-    Place,
     TemplateError,
-    as_json,
     find_pods,
     gpu_requests,
-    list_items,
 )
-from webhook.explain.server_answer import ServerAnswer
-from webhook.explain.sources import LineFinder, ManifestSource, SourceDocument
+from webhook.explain.manifests.sources import DocumentLines, ManifestSource, SourceDocument
+from webhook.explain.manifests.values import annotations_of, as_json, as_map, texts
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
 from webhook.policy.decide import (
     MOST_WARNINGS,
@@ -181,10 +180,10 @@ def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterat
                 items = [
                     item
                     for value, place in list_items(document.value)
-                    for item in explainer.explain(value, place, source.file_name)
+                    for item in explainer.explain(value, place, Path(source.name).name)
                 ]
             except TemplateError as error:
-                line = LineFinder(source).line_of(document, error.place)
+                line = DocumentLines(source, document).line_of(error.place)
                 raise DocumentError(f"{source.name}, line {line}: {error}") from None
             yield ExplainedDocument(source, document, items)
 
@@ -217,18 +216,14 @@ class Explainer:
             TemplateError: the object is no Kubernetes object, or has no readable pod template.
         """
         if isinstance(document, dict) and "kind" not in document and is_kustomize_file(file_name):
-            yield _kustomize_file("Kustomization", file_name, self.namespace, place)
-            return
+            document = {"kind": "Kustomization", "metadata": {"name": file_name}}
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise TemplateError("not a Kubernetes object: it has no kind", place)
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
         problem = kind_problem(api_version, kind)
         if problem is not None:
             raise TemplateError(problem, (*place, "kind"))
-        try:
-            pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
-        except TemplateError as error:
-            raise TemplateError(str(error), (*place, *error.place)) from None
+        pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
         for pod in pods:
             at = place if len(pods) == 1 else pod.place
             yield self._unnamed(pod, at) if pod.has_unknown_names else self._explain_pod(pod, at)
@@ -242,13 +237,13 @@ class Explainer:
     ) -> UnexplainedObject | None:
         """Return an object that has no pods, or that requests GPUs outside of its pod templates."""
         kind, api_version = document["kind"], str(document.get("apiVersion") or "")
-        metadata = document.get("metadata")
-        names = metadata if isinstance(metadata, dict) else {}
+        names = as_map(document.get("metadata"))
         paths: Sequence[str] = ()
         if makes_no_pods(api_version, kind):
             code, message = "no-pods", "nothing to do with pods"
         elif is_kustomization(api_version, kind):
-            return _kustomize_file(kind, str(names.get("name") or ""), self.namespace, place)
+            code = "kustomize-file"
+            message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
         else:
             paths = gpu_requests(document, pods, place)
             if pods and not paths:
@@ -344,30 +339,16 @@ class Explainer:
         return apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
 
 
-def _kustomize_file(kind: str, name: str, namespace: str, place: Place) -> UnexplainedObject:
-    return UnexplainedObject(
-        place=place,
-        kind=kind,
-        name=name,
-        namespace=namespace,
-        code="kustomize-file",
-        message="a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR",
-    )
-
-
 def _earlier_change(pod: FoundPod, policy: NamespacePolicy | None, rules: Rules) -> EarlierChange | None:
     """Return what the annotations of a pod tell about a change at its creation."""
-    metadata = pod.template.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    reason = annotations.get(REASON) if isinstance(annotations, dict) else None
-    if pod.path or not isinstance(annotations, dict) or not isinstance(reason, str):
+    annotations = texts(annotations_of(pod.template))
+    if pod.path or REASON not in annotations:
         return None
-    size = annotations.get(SIZE)
     try:
         is_current = policy is not None and has_policy_share(policy, _decoded(pod.template), rules)
     except MalformedPod:
         is_current = False
-    return EarlierChange(reason, size if isinstance(size, str) else None, is_current)
+    return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
 
 
 def _without_filled_in(changes: Changes, pod: PodView) -> Changes:
@@ -419,9 +400,7 @@ def _owner_warnings(
     owner_queue = pod.owner_labels.get(keys.QUEUE_LABEL)
     if not owner_queue:
         return
-    metadata = after.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    queue = labels.get(keys.QUEUE_LABEL) if isinstance(labels, dict) else None
+    queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)
     if owner_queue != queue:
         details = {"owner": pod.kind, "queue": quoted(owner_queue), "pods": quoted(queue)}
         yield Finding(Reason.OWNER_QUEUE, details)

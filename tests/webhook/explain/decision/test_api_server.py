@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.support.pods import GPU, container, gpu_container, pod
-from webhook.explain.api_server import filled_in
-from webhook.explain.limit_ranges import ContainerDefaults, decode_defaults
+from webhook.explain.decision.api_server import filled_in
+from webhook.explain.decision.limit_ranges import ContainerDefaults, decode_defaults
 
 
 def limit_range(*items: dict[str, Any]) -> ContainerDefaults:

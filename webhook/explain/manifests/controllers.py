@@ -6,14 +6,14 @@ names. Labels are complete, with stand-ins for uids and hashes. Variables and an
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import compress, islice
+from itertools import compress
 from typing import Any, Final
 
-from webhook.explain.kinds import HASH, UID, group_of, job_labels, stateful_set_labels
-
-Path = tuple[str | int, ...]
+from service.documents import Place
+from webhook.explain.manifests.kinds import HASH, UID, group_of, job_labels, stateful_set_labels
+from webhook.explain.manifests.values import as_list, as_map, with_containers
 
 _MOST_TASKS: Final = 20_000
 """Tasks that a `TF_CONFIG` lists at most. The real one would not fit into an object of the API server."""
@@ -47,7 +47,7 @@ class _Workload:
     version: str
     """apiVersion."""
     spec: Mapping[str, Any]
-    path: Path
+    path: Place
     """Place of the template in the workload."""
 
 
@@ -61,7 +61,7 @@ class Operator:
     """Returns what the controller adds; None if the kind has no pod template at that place."""
 
 
-def additions_of(holder: Mapping[str, Any], path: Path) -> Additions | None:
+def additions_of(holder: Mapping[str, Any], path: Place) -> Additions | None:
     """Return what the controller of a workload adds to the pods of a template; None if it is not known.
 
     Args:
@@ -74,27 +74,23 @@ def additions_of(holder: Mapping[str, Any], path: Path) -> Additions | None:
     operator = OPERATORS.get((group_of(api_version), kind))
     if operator is None:
         return None
-    metadata = _map(holder.get("metadata"))
+    metadata = as_map(holder.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     namespace = str(metadata.get("namespace") or "")
-    return operator.additions(_Workload(name, namespace, api_version, _map(holder.get("spec")), path))
+    return operator.additions(_Workload(name, namespace, api_version, as_map(holder.get("spec")), path))
 
 
 def with_variables(spec: Any, added: Additions) -> Any:
     """Return a pod's spec with the variables in its containers; the given spec is not changed."""
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    if not isinstance(containers, list):
-        return spec
     variables = [{"name": name, "value": value} for name, value in added.variables.items()]
-    return {**spec, "containers": [_with(container, variables, added) for container in containers]}
 
+    def changed(container: dict[str, Any]) -> dict[str, Any]:
+        has_them = added.only_container in (None, container.get("name"))
+        if not has_them or not isinstance(container.get("env") or [], list):
+            return container
+        return {**container, "env": [*(container.get("env") or ()), *variables]}
 
-def _with(container: Any, variables: list[dict[str, str]], added: Additions) -> Any:
-    if not isinstance(container, dict) or not isinstance(container.get("env") or [], list):
-        return container
-    if added.only_container is not None and container.get("name") != added.only_container:
-        return container
-    return {**container, "env": [*(container.get("env") or ()), *variables]}
+    return with_containers(spec, changed, ("containers",))
 
 
 def with_names(spec: Any, api_version: str) -> Any:
@@ -103,27 +99,20 @@ def with_names(spec: Any, api_version: str) -> Any:
     Only Knative Serving is known to do so (v1.12 pkg/apis/serving/v1/revision_defaults.go; the name is that
     of its default configuration). The spec of another group is returned as it is.
     """
-    containers = spec.get("containers") if isinstance(spec, dict) else None
-    if not isinstance(containers, list) or group_of(api_version) != _KNATIVE:
+    if group_of(api_version) != _KNATIVE:
         return spec
-    names = [f"{_USER_CONTAINER}-{index}" for index in range(len(containers))]
-    if len(containers) == 1:
-        names = [_USER_CONTAINER]
-    named = [
-        {**container, "name": name}
-        if isinstance(container, dict) and not container.get("name")
-        else container
-        for container, name in zip(containers, names, strict=True)
-    ]
-    return {**spec, "containers": named}
+    count = len(as_list(as_map(spec).get("containers")))
+    names = iter([_USER_CONTAINER] if count == 1 else [f"{_USER_CONTAINER}-{n}" for n in range(count)])
+
+    def named(container: dict[str, Any]) -> dict[str, Any]:
+        name = next(names)
+        return {**container, "name": container.get("name") or name}
+
+    return with_containers(spec, named, ("containers",))
 
 
 _KNATIVE: Final = "serving.knative.dev"
 _USER_CONTAINER: Final = "user-container"
-
-
-def _map(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any, default: int = 1) -> int:
@@ -154,10 +143,10 @@ def _replicas(workload: _Workload, key: str, *, worker_default: int = 1) -> _Rep
         return None
     names = {name.lower(): name for name in _TYPES}  # the operator accepts any case
     counts = {}
-    for name, replica_spec in _map(workload.spec.get(key)).items():
+    for name, replica_spec in as_map(workload.spec.get(key)).items():
         kind = names.get(str(name).lower(), str(name))
         default = worker_default if kind == "Worker" else 1
-        counts[kind] = _count(_map(replica_spec).get("replicas"), default)
+        counts[kind] = _count(as_map(replica_spec).get("replicas"), default)
     written = str(workload.path[2])
     return _Replicas(names.get(written.lower(), written), counts)
 
@@ -217,9 +206,11 @@ def _tf_job(workload: _Workload) -> Additions | None:
         return Additions(labels=labels)
     cluster: dict[str, Any] = {}
     left = _MOST_TASKS
-    for kind in replicas.counts:
-        cluster[kind.lower()] = list(islice(_addresses(workload, replicas, kind), left))
-        left -= len(cluster[kind.lower()])
+    for kind, count in replicas.counts.items():
+        name = f"{workload.name}-{kind.lower()}"
+        tasks = [f"{name}-{index}.{workload.namespace}.svc:2222" for index in range(min(count, left))]
+        cluster[kind.lower()] = tasks
+        left -= len(tasks)
     if workload.spec.get("enableDynamicWorker") is True:
         servers = cluster.get("ps") or None
         cluster = {"worker": dict(enumerate(cluster.get("worker", ())[:1])), "ps": servers}
@@ -228,11 +219,6 @@ def _tf_job(workload: _Workload) -> Additions | None:
     config = {"cluster": cluster, "task": {"type": replicas.kind.lower(), "index": 0}}
     variables = {"TF_CONFIG": json.dumps(config)}
     return Additions(labels=labels, variables=variables, only_container="tensorflow")
-
-
-def _addresses(workload: _Workload, replicas: _Replicas, kind: str) -> Iterator[str]:
-    for index in range(replicas.counts[kind]):
-        yield f"{workload.name}-{kind.lower()}-{index}.{workload.namespace}.svc:2222"
 
 
 def _xg_boost_job(workload: _Workload) -> Additions | None:
@@ -296,10 +282,10 @@ def _job_set(workload: _Workload) -> Additions | None:
         return None
     if not isinstance(jobs, list) or not isinstance(path[2], int):
         return None
-    index, job = path[2], _map(jobs[path[2]])
+    index, job = path[2], as_map(jobs[path[2]])
     name, group = str(job.get("name") or ""), str(job.get("groupName") or "default")
-    replicas = [_count(_map(other).get("replicas")) for other in jobs]
-    is_of_group = [str(_map(other).get("groupName") or "default") == group for other in jobs]
+    replicas = [_count(as_map(other).get("replicas")) for other in jobs]
+    is_of_group = [str(as_map(other).get("groupName") or "default") == group for other in jobs]
     entries = {
         f"{_JOB_SET}/jobset-name": workload.name,
         f"{_JOB_SET}/jobset-uid": UID,
@@ -318,17 +304,17 @@ def _job_set(workload: _Workload) -> Additions | None:
     if isinstance(coordinator, dict):
         pod = [workload.name, coordinator.get("replicatedJob") or ""]
         pod += [coordinator.get(index) or 0 for index in ("jobIndex", "podIndex")]
-        network = _map(workload.spec.get("network"))
+        network = as_map(workload.spec.get("network"))
         entries[f"{_JOB_SET}/coordinator"] = (
             f"{'-'.join(map(str, pod))}.{network.get('subdomain') or workload.name}"
         )
-    spec = _map(_map(job.get("template")).get("spec"))
+    spec = as_map(as_map(job.get("template")).get("spec"))
     by_job = job_labels(f"{workload.name}-{name}-0", {"completionMode": "Indexed", **spec})
     return Additions(labels=entries | by_job, annotations=entries, owner=_JOB)
 
 
 def _leader_worker_set(workload: _Workload) -> Additions | None:
-    groups = _map(workload.spec.get("leaderWorkerTemplate"))
+    groups = as_map(workload.spec.get("leaderWorkerTemplate"))
     size = _count(groups.get("size"))
     is_leader = workload.path == ("spec", "leaderWorkerTemplate", "leaderTemplate")
     is_worker = workload.path == ("spec", "leaderWorkerTemplate", "workerTemplate")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.pods import GPU, container, gpu_container, pod
 from tests.webhook.explain.conftest import Run
-from tests.webhook.explain.test_table import manifest, named
+from tests.webhook.explain.output.test_table import manifest, named
 
 POLICY = ("--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.25")
 OBSERVE = "--label=kaishare.dev/mode=observe"

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, UnexplainedObject
-from webhook.explain.sources import LineFinder, ManifestSource
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
+from webhook.explain.manifests.sources import DocumentLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,11 @@ def located(
 
     The only template of an object has the object's line, the first of several its own.
     """
-    source: ManifestSource | None = None
-    finder: LineFinder | None = None
     for document in documents:
         if document.source is None or document.document is None:
             yield from ((None, item) for item in document.items)
             continue
-        if finder is None or document.source is not source:
-            source, finder = document.source, LineFinder(document.source)
+        lines = DocumentLines(document.source, document.document)
         for item in document.items:
             place = item.object_place if isinstance(item, ExplainedPod) else item.place
-            yield Location(source.name, finder.line_of(document.document, place)), item
+            yield Location(document.source.name, lines.line_of(place)), item

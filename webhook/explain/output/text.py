@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from service.text import fold, one_line, shorten_middle
-from webhook.explain.diff import diff, paint
-from webhook.explain.explain import ExplainedDocument, ExplainedPod, UnexplainedObject
-from webhook.explain.locations import Location, located
-from webhook.explain.namespaces import Policies
-from webhook.explain.server_answer import ServerAnswer
-from webhook.explain.words import headline, notes, server_sentences, source_sentence, with_code
+from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
+from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.output.diff import diff, paint
+from webhook.explain.output.locations import Location, located
+from webhook.explain.output.words import headline, notes, server_sentences, source_sentence, with_code
+from webhook.explain.policies import Policies
 from webhook.policy.labels import LabelProblems
 
 _NO_PODS: Final = "The manifests contain no pods."

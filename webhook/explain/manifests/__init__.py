@@ -1,0 +1,1 @@
+"""The manifests that `explain` reads: their documents, and the pods and pod templates in them."""

@@ -1,0 +1,1 @@
+"""What `explain` prints: text, a table, JSON, YAML, patches, and manifests."""
