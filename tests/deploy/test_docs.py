@@ -167,8 +167,8 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "a header": f"{protocols.MAX_FIELD_BYTES} bytes",
         "headers of a request": f"{protocols.MAX_FIELDS}",
         "reading an answer": (
-            f"{tls.answer_seconds:.0f} s, and 1 s more for each {in_units(tls.answer_bytes_per_second)} that have"
-            f" been read; down to {tls.min_answer_seconds:.0f} s beside others that do not read (below)"
+            f"{tls.answer_seconds:.0f} s without progress, down to {tls.min_answer_seconds:.0f} s beside others"
+            " that do not read (below)"
         ),
         "checks of tokens that were not allowed before": checks(token_authorizer.UNKNOWN_LIMITS),
         "such checks for one client's address": checks(token_authorizer.CLIENT_LIMITS),
