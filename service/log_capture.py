@@ -5,93 +5,42 @@ import os
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
-from service.log import ERROR, INFO, WARNING, JsonLog
+from service.log import ERROR, INFO, JsonLog, LimitedLog
 from service.log_writer import LogWriter
 
 CLOSE_SECONDS: Final = 1.0
 """Longest wait for the last lines when the process ends."""
 
-RECORDS_A_MINUTE: Final = 10
-"""Records per minute that are written of one logger and one message."""
-
 _STANDARD_ERROR: Final = 2
-_WINDOW_SECONDS: Final = 60.0
-_MOST_WINDOWS: Final = 256
-_KEY_CHARACTERS: Final = 120
-_OTHERS: Final = ("", "")
-
-
-@dataclass(slots=True)
-class _Window:
-    """Counts of one kind of record within a minute."""
-
-    began: float
-    admitted: int = 0
-    suppressed: int = 0
+_TEMPLATE_CHARACTERS: Final = 120
 
 
 class LibraryLog(logging.Handler):
-    """Writes warnings and errors of libraries to the log, at a bounded rate.
-
-    Records with the same logger and the same first line of the message template are one kind. asyncio, for
-    example, reports `socket.accept() out of system resource` thousands of times a second.
-    """
+    """Writes warnings and errors of libraries to the log, at a bounded rate for each logger."""
 
     def __init__(self, log: JsonLog, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
-        self._log = log
-        self._clock = clock
-        self._windows: dict[tuple[str, str], _Window] = {}
+        self._logs: defaultdict[str, LimitedLog] = defaultdict(lambda: LimitedLog(log, clock=clock))
+        """By logger; libraries name their loggers after their modules."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record, or count it as suppressed; a record that cannot be formatted raises no error."""
-        now = self._clock()
-        self._end_windows(now)
-        key = _kind_of(record)
-        if key not in self._windows and len(self._windows) >= _MOST_WINDOWS:
-            key = _OTHERS
-        window = self._windows.setdefault(key, _Window(began=now))
-        if window.admitted >= RECORDS_A_MINUTE:
-            window.suppressed += 1
-            return
-        window.admitted += 1
+        log = self._logs[record.name]
         message = _message_of(record)
         if record.exc_info and record.exc_info[1]:
-            self._log.failure(message, record.exc_info[1], logger=record.name)
+            log.failure(message, record.exc_info[1], logger=record.name)
         else:
-            self._log(message, record.levelname.lower(), logger=record.name)
-
-    def close(self) -> None:
-        """Report the suppressed records that are not reported yet."""
-        self._end_windows(float("inf"))
-        super().close()
-
-    def _end_windows(self, now: float) -> None:
-        for key, window in list(self._windows.items()):
-            if now - window.began < _WINDOW_SECONDS:
-                break  # the remaining windows began later
-            del self._windows[key]
-            if window.suppressed:
-                logger, start = key
-                self._log(
-                    "repeated messages suppressed",
-                    WARNING,
-                    logger=logger,
-                    start=start,
-                    count=window.suppressed,
-                )
+            log(message, record.levelname.lower(), logger=record.name)
 
 
-def capture_libraries(log: JsonLog) -> LibraryLog:
-    """Replace all handlers of the root logger by the service's log; return the new handler."""
-    handler = LibraryLog(log)
-    logging.getLogger().handlers[:] = [handler]
-    return handler
+def capture_libraries(log: JsonLog) -> None:
+    """Replace all handlers of the root logger by the service's log."""
+    logging.getLogger().handlers[:] = [LibraryLog(log)]
 
 
 @contextmanager
@@ -106,12 +55,11 @@ def standard_error_log(least: str = INFO) -> Iterator[JsonLog]:
     """
     writer = LogWriter(_STANDARD_ERROR)
     log = JsonLog(writer, lines_lost=lambda: writer.lines_lost, least=least)
-    libraries = capture_libraries(log)
+    capture_libraries(log)
     try:
         with _captured_interpreter(log):
             yield log
     finally:
-        libraries.close()
         if not writer.close(CLOSE_SECONDS):
             _discard_standard_error()
 
@@ -155,14 +103,9 @@ def _discard_standard_error() -> None:
     os.close(null)
 
 
-def _kind_of(record: logging.LogRecord) -> tuple[str, str]:
-    """Return the logger and the start of the message template."""
-    template = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
-    return record.name, template[:_KEY_CHARACTERS].partition("\n")[0]
-
-
 def _message_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception as error:  # noqa: BLE001 - wrong arguments for the template, or a failing __str__
-        return f"{_kind_of(record)[1]} ({type(error).__name__} in its arguments)"
+        template = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+        return f"{template[:_TEMPLATE_CHARACTERS]} ({type(error).__name__} in its arguments)"

@@ -1,9 +1,8 @@
 """Encodes a log event as a JSON line of bounded size."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from enum import Enum
-from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ TEXT_CHARACTERS: Final = 8192
 
 _ITEM_CHARACTERS: Final = 256
 _ITEMS: Final = 16
-_FIELDS: Final = 48
 _NAME_CHARACTERS: Final = 64
 _MESSAGE_CHARACTERS: Final = 512
 _TRACEBACK_PARTS: Final = 28
@@ -37,21 +35,25 @@ Value = Scalar | list[Scalar] | dict[str, Scalar]
 
 
 def encode_line(message: str, level: str, fields: Mapping[str, Any], *, now: float) -> bytes:
-    """Encode an event as one line of at most `LINE_BYTES`; `now` is Unix time.
+    """Encode an event as one line of at most `LINE_BYTES`.
 
     Long values are shortened. Fields that still do not fit are omitted, and the line has `"cut":true`.
+
+    Args:
+        message: what happened.
+        level: one of `LEVELS`.
+        fields: any values by their names; names, unlike values, are never someone else's text.
+        now: Unix time.
     """
+    time = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
     line: dict[str, Value] = {
-        "time": _timestamp(now),
-        "level": shortened(level, _NAME_CHARACTERS),
-        "message": shortened(message, _MESSAGE_CHARACTERS),
+        "time": time.replace("+00:00", "Z"),
+        "level": level,
+        "message": _text(message, _MESSAGE_CHARACTERS),
     }
     for name, value in fields.items():
         line.setdefault(name, _bounded(value))
-    try:
-        data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # a lone surrogate, which UTF-8 cannot encode
-        return _fitted(line)
+    data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
     return data if len(data) <= LINE_BYTES else _fitted(line)
 
 
@@ -76,14 +78,12 @@ def shortened_traceback(parts: Sequence[str]) -> str:
 def _bounded(value: Any) -> Value:
     """Return a JSON value of bounded size; nested containers become text."""
     kind = type(value)
-    if kind is str:
-        return shortened(value, TEXT_CHARACTERS)
     if kind in (list, tuple, set, frozenset):
         items = [_scalar(item, _ITEM_CHARACTERS) for item in islice(value, _ITEMS)]
         return [*items, f"… {len(value) - _ITEMS} more"] if len(value) > _ITEMS else items
     if kind is dict:
         entries = {
-            shortened(_text(key), _NAME_CHARACTERS): _scalar(item, _ITEM_CHARACTERS)
+            _text(key, _NAME_CHARACTERS): _scalar(item, _ITEM_CHARACTERS)
             for key, item in islice(value.items(), _ITEMS)
         }
         return entries | {"…": f"{len(value) - _ITEMS} more"} if len(value) > _ITEMS else entries
@@ -91,6 +91,8 @@ def _bounded(value: Any) -> Value:
 
 
 def _scalar(value: Any, characters: int) -> Scalar:
+    if type(value) is str:
+        return _text(value, characters)
     if isinstance(value, Enum):
         value = value.value
     if value is None or type(value) in (bool, float):
@@ -99,58 +101,38 @@ def _scalar(value: Any, characters: int) -> Scalar:
     if type(value) is int:
         # orjson cannot encode larger ones, and formatting a large integer takes quadratic time.
         return value if -(2**63) <= value < 2**64 else f"an integer of {value.bit_length()} bits"
-    return shortened(_text(value), characters)
+    return _text(value, characters)
 
 
-def _text(value: Any) -> str:
-    """Return a value's text; for an object whose `str` fails, the name of its type."""
-    if isinstance(value, bytes | bytearray):
-        return value[:TEXT_CHARACTERS].decode(errors="replace")
-    try:
-        return str.__str__(str(value))
-    except Exception as error:  # noqa: BLE001 - an unprintable value must not lose the line
-        return f"{type(value).__name__} without a text: {type(error).__name__}"
+def _text(value: Any, characters: int) -> str:
+    """Return a value's shortened text; for an object whose `str` fails, the name of its type.
+
+    Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
+    """
+    if type(value) is str:
+        text = value
+    elif isinstance(value, bytes | bytearray):
+        text = value[:TEXT_CHARACTERS].decode(errors="replace")
+    else:
+        try:
+            text = str.__str__(str(value))
+        except Exception as error:  # noqa: BLE001 - an unprintable value must not lose the line
+            text = f"{type(value).__name__} without a text: {type(error).__name__}"
+    text = shortened(text, characters)
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _fitted(line: Mapping[str, Value]) -> bytes:
-    """Encode the fields that fit, in order, with U+FFFD in place of each lone surrogate."""
+    """Encode the fields that fit, in order; one that does not fit becomes a short text if that fits."""
     fitted: dict[str, Value] = {}
     size = len(b'{"cut":true}\n')
-    for name, value in islice(line.items(), _FIELDS):
-        key = _clean(name[:_NAME_CHARACTERS])
-        for candidate in _candidates(value):
-            needed = len(orjson.dumps({key: candidate}))
-            if key not in fitted and size + needed <= LINE_BYTES:
-                fitted[key] = candidate
+    for name, value in line.items():
+        for candidate in (value, shortened(str(value), _ITEM_CHARACTERS)):
+            needed = len(orjson.dumps({name: candidate}))
+            if size + needed <= LINE_BYTES:
+                fitted[name] = candidate
                 size += needed
+                break
     if len(fitted) < len(line):
         fitted["cut"] = True
     return orjson.dumps(fitted, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _candidates(value: Value) -> Iterator[Value]:
-    """Yield the value without lone surrogates, then a shortened text for the case that it does not fit."""
-    if isinstance(value, list):
-        yield [_clean(item) if isinstance(item, str) else item for item in value]
-    elif isinstance(value, dict):
-        yield {_clean(key): _clean(item) if isinstance(item, str) else item for key, item in value.items()}
-    elif isinstance(value, str):
-        text = _clean(value)
-        yield text
-        yield shortened(text, _ITEM_CHARACTERS)
-    else:
-        yield value
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _timestamp(now: float) -> str:
-    whole = int(now)
-    return f"{_formatted_second(whole)}.{int((now - whole) * 1000):03d}Z"
-
-
-@lru_cache(maxsize=2)
-def _formatted_second(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))

@@ -5,8 +5,7 @@ import select
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 from service.log_line import WARNING, encode_line
@@ -14,7 +13,6 @@ from service.log_line import WARNING, encode_line
 QUEUE_BYTES: Final = 1024 * 1024
 QUEUE_LINES: Final = 8192
 
-_BATCH_BYTES: Final = 64 * 1024
 _PAUSE_SECONDS: Final = 0.02
 
 
@@ -37,10 +35,10 @@ class LogWriter:
         self._descriptor = descriptor
         self._queue_bytes = queue_bytes
         self._queue_lines = queue_lines
-        # Re-entrant lock and queues: a destructor may log while its thread is in `write`.
+        # Re-entrant lock and queue: a destructor may log while its thread is in `write`.
         self._lock = threading.RLock()
-        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
-        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+        """Lines, and an empty one at the end."""
         self._lines = 0
         self._bytes = 0
         self._is_closed = False
@@ -62,12 +60,9 @@ class LogWriter:
             if not fits or self._is_closed:
                 self._lines_lost += 1
                 return
-            is_batch_full = self._bytes <= _BATCH_BYTES < self._bytes + len(line)
             self._lines += 1
             self._bytes += len(line)
             self._queue.put(line)
-            if is_batch_full:
-                self._wake.put(None)
 
     def close(self, seconds: float) -> bool:
         """Accept no more lines, and wait until the queued lines are written or lost.
@@ -77,15 +72,18 @@ class LogWriter:
         """
         with self._lock:
             self._is_closed = True
-            self._queue.put(None)
-            self._wake.put(None)
+            self._queue.put(b"")
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         is_open = True
         while is_open:
-            lines, is_open = self._next_lines()
+            lines = [self._queue.get()]
+            lines += [self._queue.get() for _ in range(self._queue.qsize())]
+            is_open = b"" not in lines
+            if not is_open:
+                lines.remove(b"")
             lost = len(lines) - self._write_lines(lines) if lines else 0
             with self._lock:
                 self._lines -= len(lines)
@@ -94,29 +92,7 @@ class LogWriter:
             if not lost and self._lines_lost > self._lines_reported:
                 self._write_lines(())  # report the losses now; the next line may be far away
             if is_open:
-                self._pause()
-
-    def _pause(self) -> None:
-        """Wait until a batch of lines is full, for at most 20 ms."""
-        if self._bytes <= _BATCH_BYTES:
-            with suppress(Empty):
-                self._wake.get(timeout=_PAUSE_SECONDS)
-
-    def _next_lines(self) -> tuple[list[bytes], bool]:
-        """Wait for a line; return it with the lines queued behind it, and whether the queue is still open."""
-        lines: list[bytes] = []
-        size = 0
-        entry = self._queue.get()
-        while entry is not None:
-            lines.append(entry)
-            size += len(entry)
-            if size >= _BATCH_BYTES:
-                return lines, True
-            try:
-                entry = self._queue.get_nowait()
-            except Empty:
-                return lines, True
-        return lines, False
+                time.sleep(_PAUSE_SECONDS)
 
     def _write_lines(self, lines: Sequence[bytes]) -> int:
         """Write lines, preceded by a notice of lost ones; return the number of completely written lines."""
@@ -143,16 +119,10 @@ def _write(descriptor: int, data: bytes) -> int:
         try:
             written += os.write(descriptor, memoryview(data)[written:])
         except BlockingIOError:  # another process has put the shared descriptor into non-blocking mode
-            _wait_until_writable(descriptor)
+            select.select((), (descriptor,), ())
         except OSError:
             break
     return written
-
-
-def _wait_until_writable(descriptor: int) -> None:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    poll.poll()
 
 
 def _notice(count: int) -> bytes:

@@ -5,21 +5,19 @@ Kubernetes 1.36.3). Thousands of connections come from other clients.
 """
 
 import asyncio
-import math
+import contextlib
 import socket
 import ssl
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 
 from service.http.connection_table import ConnectionTable
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address, open_listeners
-from service.http.protocols import HttpConnection, TlsConnection
+from service.http.protocols import HttpConnection, limit_tls_buffers
 from service.log import WARNING, JsonLog, LimitedLog
-from service.tasks import LoopYield
 
 ACCEPTED_PER_TURN: Final = 8
 """New connections per turn of the event loop; each takes about 0.3 ms. In addition to the open connections,
@@ -28,13 +26,14 @@ as many accepted ones and as many aborted ones may briefly hold a descriptor."""
 _RETRY_SECONDS: Final = 0.2
 """Pause before accepting again while no descriptor is free."""
 
-_SETTLE_SECONDS: Final = 0.02
+_TLS_SHUTDOWN_SECONDS: Final = 1.0
+_STOP_SWEEP_SECONDS: Final = 0.02
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Refuse = Callable[[int, str], web.StreamResponse]
 
 
-class BoundedServer(web.Server):
+class BoundedServer:
     """aiohttp's low-level server with enforced `ConnectionLimits`."""
 
     def __init__(
@@ -52,31 +51,36 @@ class BoundedServer(web.Server):
             answer: answers a request, and handles its own errors except those of the connection.
             refuse: builds the answer to bytes that are not an HTTP request, from a status and one line.
             limits: limits of connections.
-            log: receives unhandled errors.
+            log: receives problems of accepting connections.
             context: TLS; None for a port without TLS.
         """
-        super().__init__(self._answer)
-        self._event_loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
+        self._manager = web.Server(self._answer)
         self._handler = answer
         self.refuse = refuse
         self._limits = limits
         self._log = LimitedLog(log)
-        self._context = context
-        self._handshakes: OrderedDict[web.RequestHandler, tuple[asyncio.Transport, float]] = OrderedDict()
-        """TCP connections before the end of the TLS handshake, and their start; the oldest first."""
-        self._transports: dict[web.RequestHandler, asyncio.Transport] = {}
-        self.table: ConnectionTable[web.RequestHandler] = ConnectionTable(limits)
+        self._tls: dict[str, Any] = {}
+        """TLS options of a connection."""
+        if context is not None:
+            limit_tls_buffers()
+            self._tls = {
+                "ssl": context,
+                "ssl_handshake_timeout": limits.head_seconds,
+                "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS,
+            }
+        self._setups: dict[asyncio.Task[None], None] = {}
+        """TCP connections before the end of the TLS handshake; the oldest first."""
+        self.table: ConnectionTable[HttpConnection] = ConnectionTable(limits)
         """Connections after their TLS handshake; each one reports its own state."""
-        self._last_opened = -math.inf
+        self._last_accepted = float("-inf")
         self._listeners: list[socket.socket] = []
-        self._setups: set[asyncio.Task[object]] = set()
-        """Tasks of connections that were accepted in this turn of the event loop."""
         self._sweep: asyncio.Task[None] | None = None
 
     @property
     def has_recent_connections(self) -> bool:
         """Whether a client has connected within the last two seconds."""
-        return self._last_opened > self._event_loop.time() - self._limits.recent_seconds
+        return self._last_accepted > self._loop.time() - self._limits.recent_seconds
 
     async def listen(self, address: Address) -> Address:
         """Listen on an address; return the address in use (port 0 selects a free port).
@@ -90,8 +94,8 @@ class BoundedServer(web.Server):
             error.filename = str(address)  # a service has several ports
             raise
         for listener in self._listeners:
-            self._event_loop.add_reader(listener, self._accept, listener)
-        self._sweep = asyncio.create_task(self._drop_overdue())
+            self._loop.add_reader(listener, self._accept, listener)
+        self._sweep = asyncio.create_task(self._keep_dropping_overdue())
         host, port = self._listeners[-1].getsockname()[:2]
         return Address(host, port)
 
@@ -111,63 +115,58 @@ class BoundedServer(web.Server):
             self._sweep.cancel()
         for listener in self._listeners:
             self._accept(listener)  # the kernel has completed these connections already
-            self._event_loop.remove_reader(listener)
+            self._loop.remove_reader(listener)
             listener.close()
         self._listeners = []
-        if self._setups:
-            await asyncio.wait(self._setups)
-        end = self._event_loop.time() + seconds
-        while (self.table or self._handshakes) and (now := self._event_loop.time()) < end:
-            self._close_settled(now - self._limits.young_seconds)
-            await asyncio.sleep(_SETTLE_SECONDS)
+        self.table.limits = self._limits.stopping()
+        for setup in self._setups:
+            self._loop.call_later(self._limits.stopping_seconds, setup.cancel)
+        end = self._loop.time() + seconds
+        while (self.table or self._setups) and self._loop.time() < end:
+            self._drop_overdue()
+            await asyncio.sleep(_STOP_SWEEP_SECONDS)
         cut_off = self.table.busy_count
-        self._close_settled(math.inf)
-        for transport in self._transports.values():
-            transport.abort()
+        for connection in self.table:
+            self.drop(connection)
+        for setup in self._setups:
+            setup.cancel()
         await asyncio.sleep(0)
         return cut_off
 
-    def handshake_started(self, connection: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Add a TCP connection; above the limit, close the oldest one."""
-        self._last_opened = now = self._event_loop.time()
-        self._handshakes[connection] = transport, now
-        if len(self._handshakes) > self._limits.max_handshakes:
-            _, (oldest, _) = self._handshakes.popitem(last=False)
-            oldest.abort()
+    def opened(self, connection: HttpConnection) -> None:
+        """Add a connection after its TLS handshake; above the limit, close the least needed one."""
+        self.table.opened(connection, self._loop.time())
+        if len(self.table) > self._limits.max_connections:
+            self._drop_least_needed()
 
-    def handshake_ended(self, connection: web.RequestHandler) -> None:
-        """Remove a TCP connection that ended."""
-        self._handshakes.pop(connection, None)
+    def has_place(self, request: web.BaseRequest) -> bool:
+        """Whether a request is one of the first `max_busy` that are being answered."""
+        return self.table.has_place(_connection_of(request))
 
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Add a connection; above the limit, close the least needed one."""
-        self._handshakes.pop(handler, None)
-        transport.set_write_buffer_limits(self._limits.write_buffer_bytes)
-        self._transports[handler] = transport
-        self._last_opened = now = self._event_loop.time()
-        self.table.opened(handler, now)
-        self._drop_if_any(self.table.surplus())
+    def drop(self, connection: HttpConnection) -> None:
+        """Abort a connection."""
+        self.table.closed(connection)
+        connection.abort()
 
-    def connection_lost(self, handler: web.RequestHandler, _exc: BaseException | None = None) -> None:
-        """Remove a connection; the handler of its request may still be running."""
-        self._transports.pop(handler, None)
-        self.table.closed(handler)
-
-    def failed(self, error: BaseException) -> None:
-        """Log an unhandled error."""
-        self._log.failure("connection failed", error)
-
-    def drop(self, connection: web.RequestHandler) -> None:
-        """Abort a connection without TLS close_notify; an unresponsive peer would delay it."""
-        transport = self._transports.get(connection)
-        self.connection_lost(connection)
-        if transport is not None:
-            transport.abort()
+    def _drop_least_needed(self) -> None:
+        connection = self.table.least_needed()
+        if connection is not None:
+            self.drop(connection)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = await self._handler(request)
-        if "Upgrade" in request.headers:  # bytes after such a request are not counted as a request head
-            response.force_close()
+        """Answer a request; a connection is busy until its answer is written."""
+        connection = _connection_of(request)
+        self.table.head_arrived(connection)  # again, if it came together with a previous request
+        try:
+            response = await self._handler(request)
+            if "Upgrade" in request.headers:  # bytes after such a request are not counted as a request head
+                response.force_close()
+            # An error would refer to the answer, and the answer to it, until the next garbage collection.
+            with contextlib.suppress(ConnectionError):
+                await response.prepare(request)
+                await response.write_eof()
+        finally:
+            self.table.answered(connection, self._loop.time())
         return response
 
     def _accept(self, listener: socket.socket) -> None:
@@ -180,20 +179,22 @@ class BoundedServer(web.Server):
                 self._wait_for_descriptors(listener, error)
                 return
             connection.setblocking(False)
+            self._last_accepted = self._loop.time()
             setup = asyncio.create_task(self._set_up(connection))
-            self._setups.add(setup)
-            setup.add_done_callback(self._setups.discard)
+            self._setups[setup] = None
+            setup.add_done_callback(lambda done: self._setups.pop(done, None))
+            if self._tls and len(self._setups) > self._limits.max_handshakes:
+                oldest = next(iter(self._setups))
+                del self._setups[oldest]
+                self._loop.call_soon(oldest.cancel)  # a task that has not begun would leave its socket open
 
     async def _set_up(self, connection: socket.socket) -> None:
-        try:
-            await self._event_loop.connect_accepted_socket(self._new_protocol, connection)
-        except OSError as error:
-            connection.close()
-            self._log.failure("connection failed", error)
+        """Let aiohttp serve a connection once its TLS handshake has ended."""
+        with contextlib.suppress(OSError):  # the handshake failed, or takes too long
+            await self._loop.connect_accepted_socket(self._new_protocol, connection, **self._tls)
 
-    def _new_protocol(self) -> asyncio.BaseProtocol:
-        connection = HttpConnection(self, self._limits)
-        return TlsConnection(self, connection, self._context, self._limits) if self._context else connection
+    def _new_protocol(self) -> HttpConnection:
+        return HttpConnection(self, self._manager, self._limits)
 
     def _wait_for_descriptors(self, listener: socket.socket, error: OSError) -> None:
         """Close a connection to free a descriptor, and pause accepting.
@@ -201,34 +202,23 @@ class BoundedServer(web.Server):
         asyncio's own server would log a traceback for each attempt: 12 MB per second under 1,100 connections.
         """
         self._log("cannot accept connections", WARNING, problem=error.strerror or str(error))
-        self._drop_if_any(self.table.least_needed())
-        self._event_loop.remove_reader(listener)
-        self._event_loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
+        self._drop_least_needed()
+        self._loop.remove_reader(listener)
+        self._loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
-            self._event_loop.add_reader(listener, self._accept, listener)
+            self._loop.add_reader(listener, self._accept, listener)
 
-    def _drop_if_any(self, connection: web.RequestHandler | None) -> None:
-        if connection is not None:
-            self.drop(connection)
-
-    async def _drop_overdue(self) -> None:
-        """Close connections that exceed a time limit, until cancelled."""
+    async def _keep_dropping_overdue(self) -> None:
         while True:
             await asyncio.sleep(self._limits.sweep_seconds)
-            loop_yield = LoopYield()
-            for connection in self.table.overdue(self._event_loop.time()):
-                self.drop(connection)
-                await loop_yield.maybe_yield()
+            self._drop_overdue()
 
-    def _close_settled(self, before: float) -> None:
-        """Close handshakes, incomplete heads, stalled answers and silent connections older than a time."""
-        for transport, since in list(self._handshakes.values()):
-            if since <= before:
-                transport.abort()
-        stuck, silent = self.table.settled(before)
-        for connection in silent:
-            connection.force_close()  # flushes, and sends TLS close_notify
-        for connection in stuck:
+    def _drop_overdue(self) -> None:
+        for connection in self.table.overdue(self._loop.time()):
             self.drop(connection)
+
+
+def _connection_of(request: web.BaseRequest) -> HttpConnection:
+    return cast(HttpConnection, request.protocol)

@@ -13,24 +13,22 @@ class ConnectionLimits:
     max_connections: int
     max_handshakes: int = 512
     """Concurrent TLS handshakes, in addition to `max_connections`. A further one closes the oldest."""
-    handshake_seconds: float = 10.0
     head_seconds: float = 10.0
-    """Longest time between the first and the last byte of a request head."""
+    """Longest time of a TLS handshake, and between the first and the last byte of a request head."""
     answer_seconds: float = 10.0
-    """Longest time for the client to read an answer, from the moment at which the write buffer is full; see
+    """Longest time for which the write buffer of an answer is full because the client does not read; see
     `seconds_for_reading`."""
     min_answer_seconds: float = 1.0
     """The same while many clients do not read."""
-    answer_bytes_per_second: int = 64 * _KIB
-    """The client has one second more for each multiple of this size that it has read since."""
     max_page_bytes: int = 16 * _MIB
     """Total size of the pages that answers refer to or that are kept for the next reader. A page of several
     answers counts once."""
     idle_seconds: float = 180.0
     """Longest time without a request. An API server closes an idle connection after 90 s, and must be the
     first side to do so: a review sent into a closing connection is lost (verified on Kubernetes 1.36.3)."""
-    young_seconds: float = 1.0
-    """A request may be in transit on a connection opened or used more recently when the server stops."""
+    stopping_seconds: float = 1.0
+    """Replaces the times of heads, answers and idle connections when the server stops. A request may be in
+    transit on a connection that was opened or used more recently."""
     recent_seconds: float = 2.0
     """Age of a connection that counts for `has_recent_connections`."""
     lingering_seconds: float = 2.0
@@ -38,7 +36,7 @@ class ConnectionLimits:
     sweep_seconds: float = 0.5
     """Interval of the search for connections that exceed a time limit."""
     read_bytes: int = 64 * _KIB
-    """Bytes per read of a connection without TLS, and half of the buffer for an unread body."""
+    """Half of the buffer for an unread body."""
     write_buffer_bytes: int = 64 * _KIB
     """Bytes of an answer that wait in this process for the kernel."""
     socket_buffer_bytes: int | None = None
@@ -56,6 +54,11 @@ class ConnectionLimits:
         It shrinks with the places that are left, so that clients that read nothing soon free theirs.
         """
         return max(self.answer_seconds * (1 - stalled / self.max_busy), self.min_answer_seconds)
+
+    def stopping(self) -> "ConnectionLimits":
+        """Return the limits while the server stops."""
+        seconds = self.stopping_seconds
+        return replace(self, head_seconds=seconds, answer_seconds=seconds, idle_seconds=seconds)
 
     def within(self, descriptors: int) -> "ConnectionLimits":
         """Return limits for a number of file descriptors; at least one connection is allowed."""

@@ -145,7 +145,7 @@ class PageServer:
             await self._server.finish(seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        has_place = self._server is None or self._server.table.has_place(request.protocol)
+        has_place = self._server is None or self._server.has_place(request)
         page = await self._page(request, has_place=has_place)
         response = await self._response(page, request)
         self._requests(

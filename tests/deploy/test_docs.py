@@ -18,7 +18,7 @@ from gpuagent.server.server import AGENT_CONNECTIONS
 from kube import client as kube_client
 from kube import token_authorizer
 from kube.list_splitter import LONGEST_OBJECT
-from service import descriptors, documents, log_capture, log_line, log_writer
+from service import descriptors, documents, log_line, log_writer
 from service import log as limited_log
 from service.http import protocols
 from service.json_depth import DEEPEST
@@ -167,8 +167,8 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "a header": f"{protocols.MAX_FIELD_BYTES} bytes",
         "headers of a request": f"{protocols.MAX_FIELDS}",
         "reading an answer": (
-            f"{tls.answer_seconds:.0f} s, and 1 s more for each {in_units(tls.answer_bytes_per_second)} that have"
-            f" been read; down to {tls.min_answer_seconds:.0f} s beside others that do not read (below)"
+            f"{tls.answer_seconds:.0f} s without progress, down to {tls.min_answer_seconds:.0f} s beside others"
+            " that do not read (below)"
         ),
         "checks of tokens that were not allowed before": checks(token_authorizer.UNKNOWN_LIMITS),
         "such checks for one client's address": checks(token_authorizer.CLIENT_LIMITS),
@@ -200,10 +200,9 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "lines of the log that wait": (
             f"{in_units(log_writer.QUEUE_BYTES)} or {log_writer.QUEUE_LINES} lines"
         ),
-        "log lines about bad requests": (
+        "log lines about bad requests, and those of one library": (
             f"{limited_log.BURST}, then {limited_log.LINES_PER_SECOND:.0f} a second"
         ),
-        "a library's log lines with one message": f"{log_capture.RECORDS_A_MINUTE} a minute",
         "one object of a list or a watch": in_units(LONGEST_OBJECT),
         "nesting of an object of a list or a watch": f"{DEEPEST} levels",
         "labels of a pod that the agent keeps": in_units(pod_bounds.LABELS.total_bytes),

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from service.log import ERROR, INFO, JsonLog
-from webhook.admission.deadlines import Deadline
 from webhook.admission.review import BadReview, Review, decode
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicyUnknown
@@ -61,13 +60,13 @@ class ReviewHandler:
         self._metrics = metrics
         self._log = log
 
-    async def answer(self, body: bytes, request_id: str, deadline: Deadline | None = None) -> bytes:
+    async def answer(self, body: bytes, request_id: str, deadline: float | None = None) -> bytes:
         """Answer an AdmissionReview.
 
         Args:
             body: the review.
             request_id: the request's ID in the log.
-            deadline: the time until which the API server waits; None for no limit.
+            deadline: until when the API server waits, on the event loop's clock; None for no limit.
 
         Raises:
             BadReview: the body is not a review that can be answered.
@@ -80,21 +79,20 @@ class ReviewHandler:
         except BadReview:
             self._metrics.failed("decode")
             raise
+        timeout = asyncio.timeout_at(deadline)
         try:
-            answer = await webhook.review(review)
+            async with timeout:
+                answer = await webhook.review(review)
         except BadReview:
             self._metrics.failed("decode")
             raise
-        except asyncio.CancelledError as error:
-            if deadline is None or not deadline.caused():
-                raise
-            answer = self._failed("timeout", error, review, request_id)
         except PolicyUnknown as error:
             self._metrics.failed("policies")
             self._log("policy unknown", ERROR, request=request_id, problem=str(error), **_names(review, ""))
             answer = self._safe_outcome(review, Finding(Reason.POLICY_UNKNOWN, {"problem": error}))
         except Exception as error:  # noqa: BLE001 - after any error the webhook returns its safe answer
-            answer = self._failed(webhook.name, error, review, request_id)
+            stage = "timeout" if timeout.expired() else webhook.name
+            answer = self._failed(stage, error, review, request_id)
         seconds = time.perf_counter() - started
         self._metrics.answered(webhook.name, answer.action, answer.finding.reason, seconds)
         self._log(

@@ -19,7 +19,6 @@ from service.http.bounded_server import BoundedServer
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
 from service.log import ERROR, WARNING, JsonLog, LimitedLog
-from webhook.admission.deadlines import SWEEP_SECONDS, Deadlines
 from webhook.admission.handler import ReviewFailed, ReviewHandler
 from webhook.admission.review import BadReview
 from webhook.metrics import Metrics
@@ -35,6 +34,7 @@ USUAL_WAIT_SECONDS: Final = 10.0
 """Kubernetes' default of timeoutSeconds."""
 
 _JSON: Final = {"Content-Type": "application/json"}
+_LEAST_MARGIN_SECONDS: Final = 0.1
 _LONGEST_MARGIN_SECONDS: Final = 0.5
 _FINISH_SECONDS: Final = 10.0
 _SERVER_ERROR: Final = 500
@@ -66,13 +66,11 @@ class AdmissionServer:
         self._max_in_flight = max_in_flight
         self._limits = limits
         self._intake = Intake()
-        self._deadlines = Deadlines()
         self._bytes_in_flight = 0
         self._is_draining = False
         self._ids = count(1)
         self._id_prefix = secrets.token_hex(4)
         self._server: BoundedServer | None = None
-        self._sweep: asyncio.Task[None] | None = None
 
     async def start(self, address: Address, context: ssl.SSLContext) -> Address:
         """Listen; return the actual address (port 0 selects a free port).
@@ -87,7 +85,6 @@ class AdmissionServer:
             log=self._log,
             context=context,
         )
-        self._sweep = asyncio.create_task(self._deadlines.sweep())
         return await self._server.listen(address)
 
     def drain(self) -> None:
@@ -102,13 +99,12 @@ class AdmissionServer:
     async def stop(self) -> None:
         """Stop listening, close idle connections, and finish the requests in flight."""
         self.drain()
-        if self._server is None or self._sweep is None:
+        if self._server is None:
             return
         self._intake.shorten_deadlines()
         cut_off = await self._server.finish(_FINISH_SECONDS)
         if cut_off:
             self._log("requests cut off", WARNING, count=cut_off, after_seconds=_FINISH_SECONDS)
-        self._sweep.cancel()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; errors are answered with a status and one line.
@@ -150,21 +146,18 @@ class AdmissionServer:
     async def _review(
         self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler
     ) -> web.Response:
-        deadline = self._deadlines.begin(request_timeout(request.query_string))
+        deadline = asyncio.get_running_loop().time() + request_timeout(request.query_string)
+        body = await self._intake.read(request, deadline)
+        exceeds_memory = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
+        if exceeds_memory or self._metrics.in_flight >= self._max_in_flight:
+            raise Overloaded
+        self._metrics.in_flight += 1
+        self._bytes_in_flight += len(body)
         try:
-            body = await self._intake.read(request, deadline)
-            exceeds_memory = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
-            if exceeds_memory or self._metrics.in_flight >= self._max_in_flight:
-                raise Overloaded
-            self._metrics.in_flight += 1
-            self._bytes_in_flight += len(body)
-            try:
-                answer = await endpoint.answer(body, request_id, deadline)
-            finally:
-                self._metrics.in_flight -= 1
-                self._bytes_in_flight -= len(body)
+            answer = await endpoint.answer(body, request_id, deadline)
         finally:
-            self._deadlines.finish(deadline)
+            self._metrics.in_flight -= 1
+            self._bytes_in_flight -= len(body)
         return web.Response(body=answer, headers=_JSON)
 
     def _refuse(self, status: int, problem: str) -> web.StreamResponse:
@@ -207,7 +200,7 @@ def request_timeout(query: str) -> float:
     applies.
     """
     limit = min(_duration(query) or USUAL_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
-    return limit - min(SWEEP_SECONDS + limit / 10, limit / 2, _LONGEST_MARGIN_SECONDS)
+    return limit - min(_LEAST_MARGIN_SECONDS + limit / 10, limit / 2, _LONGEST_MARGIN_SECONDS)
 
 
 def _duration(query: str) -> float:

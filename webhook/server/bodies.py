@@ -6,8 +6,6 @@ from typing import Final
 
 from aiohttp import StreamReader, web
 
-from webhook.admission.deadlines import Deadline
-
 LARGEST_BODY: Final = 8 * 1024 * 1024
 """Maximum size in bytes. A review contains the new and the old object, each of up to 3 MiB."""
 
@@ -24,11 +22,19 @@ class Overloaded(Exception):
 class _Unfinished:
     """A body that has not arrived completely."""
 
-    deadline: Deadline
+    since: float
+    """Start of reading, on the event loop's clock."""
+    timeout: asyncio.Timeout
     size: int
     """Announced size in bytes, or the maximum size if none is announced."""
     is_evicted: bool = False
     """Whether the body was dropped to make room for another one."""
+
+    def end_by(self, moment: float) -> None:
+        """Move the end of reading to an earlier moment."""
+        end = self.timeout.when()
+        if not self.timeout.expired() and (end is None or moment < end):
+            self.timeout.reschedule(moment)
 
 
 class Intake:
@@ -41,8 +47,8 @@ class Intake:
         """Oldest first."""
         self._bytes = 0
 
-    async def read(self, request: web.BaseRequest, deadline: Deadline) -> bytes:
-        """Read a request's body.
+    async def read(self, request: web.BaseRequest, deadline: float) -> bytes:
+        """Read a request's body until a deadline on the event loop's clock.
 
         Raises:
             TimeoutError: the body did not arrive in time.
@@ -64,22 +70,24 @@ class Intake:
         """Limit the remaining time of unfinished bodies to one second."""
         end = asyncio.get_running_loop().time() + _SLOW_SECONDS
         for body in self._unfinished:
-            body.deadline.at = min(body.deadline.at, end)
+            body.end_by(end)
 
-    async def _read_slowly(self, request: web.BaseRequest, deadline: Deadline) -> bytes:
+    async def _read_slowly(self, request: web.BaseRequest, deadline: float) -> bytes:
         size = LARGEST_BODY if request.content_length is None else request.content_length
         if size > LARGEST_BODY:
             raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
-        self._make_room(size, deadline.since)
-        body = _Unfinished(deadline, size)
+        now = asyncio.get_running_loop().time()
+        self._make_room(size, now)
+        body = _Unfinished(now, asyncio.timeout_at(deadline), size)
         self._unfinished[body] = None
         self._bytes += size
         try:
-            return await _read(request.content)
-        except asyncio.CancelledError:
-            if not deadline.caused():
-                raise
-            raise (Overloaded if body.is_evicted else TimeoutError) from None
+            async with body.timeout:
+                return await _read(request.content)
+        except TimeoutError:
+            if body.is_evicted:
+                raise Overloaded from None
+            raise
         finally:
             self._forget(body)
 
@@ -95,7 +103,7 @@ class Intake:
                 raise Overloaded
             self._forget(body)
             body.is_evicted = True
-            body.deadline.end()
+            body.end_by(now)
 
     def _next_to_go(self, size: int, now: float) -> _Unfinished | None:
         """Return the body to drop: the oldest if it is slow, else one that is larger than the new body.
@@ -103,7 +111,7 @@ class Intake:
         Dropping larger bodies prevents that a large Content-Length blocks others.
         """
         oldest = next(iter(self._unfinished), None)
-        if oldest is None or now - oldest.deadline.since >= _SLOW_SECONDS:
+        if oldest is None or now - oldest.since >= _SLOW_SECONDS:
             return oldest
         if len(self._unfinished) >= self._max_bodies:
             return None
