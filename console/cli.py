@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import (
@@ -21,7 +21,7 @@ from console.kubectl_completion import COMMAND, write_candidates
 from console.top import command as top
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
-from service.command import Parser, UsageError, namespace_name, read_by, run_command
+from service.command import Parser, UsageError, namespace_name, read_by, run_chosen, run_command
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
@@ -31,10 +31,6 @@ from webhook.namespaces.documents import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
 _UNUSABLE: Final = (PoliciesError, DocumentError, AccessError, ApiError, Unreachable)
-
-
-class _Command(Protocol):
-    def __call__(self, arguments: argparse.Namespace) -> int: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,8 +55,7 @@ def _run(name: str, argv: Sequence[str] | None) -> int:
         return write_candidates(parser(name), words[1:])
     arguments = parser(name).parse_args(words)
     use_own_kubeconfig(arguments)
-    run: _Command = arguments.run
-    return run(arguments)
+    return run_chosen(arguments)
 
 
 def parser(name: str = "kaishare") -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
@@ -26,6 +26,7 @@ from service.command import (
     namespace_name,
     namespace_names,
     read_by,
+    run_chosen,
     run_command,
 )
 from service.documents import DocumentError
@@ -40,19 +41,11 @@ _SIMULATED: Final = "simulated:"
 _SIMULATED_CLUSTER: Final = "simulated:cluster"
 
 
-class _Command(Protocol):
-    def __call__(self, arguments: argparse.Namespace) -> int: ...
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    return run_command("kaishare-agent", lambda: _run(argv), unusable=(DocumentError,))
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
-    run: _Command = arguments.run
-    return run(arguments)
+    return run_command(
+        "kaishare-agent", lambda: run_chosen(_parser().parse_args(argv)), unusable=(DocumentError,)
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

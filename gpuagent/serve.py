@@ -1,12 +1,11 @@
 """Command `kaishare-agent serve`: builds the parts and runs until a signal, or until a restart is needed."""
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -171,48 +170,27 @@ def _simulated_cluster(settings: Settings, log: JsonLog) -> _Node:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cluster:
-    """The source of pods."""
-
-    pods: FilePods | ClusterPods
-    client: KubeClient | None = None
-    """None if the pods come from a file."""
-
-
-@contextlib.asynccontextmanager
-async def _cluster(settings: Settings, node: _Node, log: JsonLog) -> AsyncIterator[_Cluster]:
-    """Open the source of pods: a file or the API server."""
-    if node.pods is not None:
-        yield _Cluster(
-            pods=FilePods(
-                path=node.pods, node=node.name, reservation_namespace=settings.reservation_namespace, log=log
-            )
-        )
-        return
-    async with KubeClient(await find_access()) as client:
-        yield _Cluster(
-            pods=ClusterPods(
-                client=client,
-                node=node.name,
-                reservation_namespace=settings.reservation_namespace,
-                log=log,
-                read_config_maps=settings.read_config_maps,
-            ),
-            client=client,
-        )
-
-
 async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bool]:
     """Return the exit status, and whether a call of the driver or of /proc hangs."""
-    async with _cluster(settings, node, log) as cluster:
-        return await _serve_cluster(settings, node, cluster, log)
+    namespace = settings.reservation_namespace
+    if node.pods is not None:
+        file = FilePods(path=node.pods, node=node.name, reservation_namespace=namespace, log=log)
+        return await _serve_pods(settings, node, file, None, log)
+    async with KubeClient(await find_access()) as client:
+        pods = ClusterPods(
+            client=client,
+            node=node.name,
+            reservation_namespace=namespace,
+            log=log,
+            read_config_maps=settings.read_config_maps,
+        )
+        return await _serve_pods(settings, node, pods, client, log)
 
 
-async def _serve_cluster(
-    settings: Settings, node: _Node, cluster: _Cluster, log: JsonLog
+async def _serve_pods(
+    settings: Settings, node: _Node, pods: FilePods | ClusterPods, client: KubeClient | None, log: JsonLog
 ) -> tuple[int, bool]:
-    pods = cluster.pods
+    """Serve the figures of these pods; without a client they come from a file."""
     node.follow(pods)
     sampler = Sampler(
         source=node.source,
@@ -221,9 +199,9 @@ async def _serve_cluster(
         log=log,
     )
     actions: VerdictActions | None = None
-    if cluster.client is not None:
+    if client is not None:
         actions = VerdictActions(
-            cluster.client,
+            client,
             _actions(settings, is_simulated=node.source.is_simulated),
             node=node.name,
             sample_now=sampler.sample_now,
@@ -286,7 +264,7 @@ async def _serve_cluster(
         interval=settings.interval,
     )
     tls = _tls(settings, log)
-    security = _security(settings, cluster.client, tls, log)
+    security = _security(settings, client, tls, log)
     try:
         limits = AGENT_CONNECTIONS.with_tls() if tls else AGENT_CONNECTIONS
         limits = limits.within(descriptors_for_connections())

@@ -45,12 +45,12 @@ class Evaluation:
     """Transitions since the agent started, with those of this sample."""
 
     @cached_property
-    def held_by_uid(self) -> frozenset[tuple[str, str]]:
+    def attributed_by_uid(self) -> frozenset[tuple[str, str]]:
         """Pod UID and GPU UUID of the holdings whose processes were all attributed by the pod's UID."""
         return frozenset(
             (holding.pod_share.pod.uid, holding.gpu_uuid)
             for holding in self.snapshot.holdings
-            if holding.is_by_uid
+            if holding.is_attributed_by_uid
         )
 
 

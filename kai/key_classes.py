@@ -47,7 +47,7 @@ class On(Flag):
     """A ResourceClaim."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KaiKey:
     """One label or annotation that KAI reads."""
 
@@ -58,10 +58,10 @@ class KaiKey:
     on: On
     since: str
     """The oldest of the releases 0.9.8, 0.13.4, 0.17.0 and 0.18 (not covered) that reads the key."""
-    writer: str = ""
-    """The component that writes the key on the objects of `on`; empty for none."""
     effect: str
     """What a user gains by writing the key against its rule; for a free key, what it sets."""
+    writer: str = ""
+    """The component that writes the key on the objects of `on`; empty for none."""
     is_prefix: bool = False
 
     @property
@@ -109,111 +109,95 @@ _LABEL, _ANNOTATION = KeyKind.LABEL, KeyKind.ANNOTATION
 _ANY: Final = On.POD | On.OWNER
 
 
-def _row(  # noqa: PLR0913  # the columns of the table
-    kind: KeyKind,
-    key: str,
-    rule: KeyClass,
-    on: On,
-    since: str,
-    effect: str,
-    writer: str = "",
-    *,
-    is_prefix: bool = False,
-) -> KaiKey:
-    return KaiKey(
-        kind=kind, key=key, rule=rule, on=on, since=since, writer=writer, effect=effect, is_prefix=is_prefix
-    )
-
-
 _ONLY, _FIXED, _VALUE, _FREE = KeyClass.KAI_ONLY, KeyClass.FIXED, KeyClass.VALUE, KeyClass.FREE
 
 TABLE: Final = (
     # Written by KAI only.
-    _row(_ANNOTATION, keys.MIG_PREFIX, _ONLY, On.POD, "0.9.8",
-         "replaces the pod's GPU request in KAI's count; 0 counts as none", is_prefix=True),
-    _row(_LABEL, keys.SUBGROUP_NAME, _ONLY, On.POD, "0.9.8",
-         "a pod of an unknown subgroup is not counted in its queue", "pod-grouper"),
-    _row(_ANNOTATION, keys.POD_GROUP_NAME, _ONLY, On.POD, "0.9.8",
-         "the pod joins another PodGroup and its queue, in any namespace", "pod-grouper"),
-    _row(_LABEL, keys.GPU_GROUP, _ONLY, On.POD, "0.9.8",
-         "a GPU is allocated twice, or another pod is deleted", "binder"),
-    _row(_LABEL, keys.GPU_GROUP_PREFIX, _ONLY, On.POD, "0.9.8",
-         "a GPU is allocated twice, or another pod is deleted", "binder", is_prefix=True),
-    _row(_ANNOTATION, keys.RECEIVED_RESOURCE_TYPE, _ONLY, On.POD, "0.9.8",
-         "false status and metrics of the queue", "binder"),
-    _row(_ANNOTATION, keys.LAST_START, _ONLY, _ANY, "0.9.8",
-         "with a date in the future the pods are never reclaimed or preempted"),
-    _row(_ANNOTATION, keys.STALE_POD_GROUP, _ONLY, _ANY, "0.9.8",
-         "with a date in the future an incomplete gang is never evicted"),
-    _row(_ANNOTATION, keys.LAST_EVICTION, _ONLY, _ANY, "0.17.0", "delays the preemption of own pods"),
-    _row(_ANNOTATION, keys.TOP_OWNER_METADATA, _ONLY, On.OWNER, "0.9.8", "false record on the PodGroup"),
-    _row(_ANNOTATION, keys.SKIP_POD_GROUPER, _ONLY, _ANY, "0.17.0",
-         "freezes priority and gang of the PodGroup", "an administrator"),
-    _row(_ANNOTATION, keys.NUMA_OBSERVED, _ONLY, On.POD, "0.17.0", _FALSE_PLACEMENT, "NUMA exporter"),
-    _row(_ANNOTATION, keys.NUMA_PREDICTED, _ONLY, On.POD, "0.17.0", _FALSE_PLACEMENT, "binder"),
-    _row(_ANNOTATION, keys.RESERVED_GPU, _ONLY, On.POD, "0.9.8",
-         "chooses the GPU of a group", "the reservation pod's own service account"),
-    _row(_LABEL, keys.SCALING_POD_NAME, _ONLY, On.POD, "0.9.8",
-         "false owner of a scaling pod", "node-scale-adjuster"),
-    _row(_LABEL, keys.SCALING_POD_NAMESPACE, _ONLY, On.POD, "0.9.8",
-         "false owner of a scaling pod", "node-scale-adjuster"),
-    _row(_ANNOTATION, EXTENDED_RESOURCE_CLAIM, _ONLY, On.CLAIM, "0.17.0",
-         "the GPUs of a claim in use are not counted", "binder, kube-scheduler"),
-    _row(_LABEL, keys.ACCOUNTING, _ONLY, On.OWNER, "0.13.4",
-         "on a ServiceMonitor or PrometheusRule: false history of a queue in KAI's Prometheus",
-         "operator"),
+    KaiKey(_ANNOTATION, keys.MIG_PREFIX, _ONLY, On.POD, "0.9.8",
+           "replaces the pod's GPU request in KAI's count; 0 counts as none", is_prefix=True),
+    KaiKey(_LABEL, keys.SUBGROUP_NAME, _ONLY, On.POD, "0.9.8",
+           "a pod of an unknown subgroup is not counted in its queue", "pod-grouper"),
+    KaiKey(_ANNOTATION, keys.POD_GROUP_NAME, _ONLY, On.POD, "0.9.8",
+           "the pod joins another PodGroup and its queue, in any namespace", "pod-grouper"),
+    KaiKey(_LABEL, keys.GPU_GROUP, _ONLY, On.POD, "0.9.8",
+           "a GPU is allocated twice, or another pod is deleted", "binder"),
+    KaiKey(_LABEL, keys.GPU_GROUP_PREFIX, _ONLY, On.POD, "0.9.8",
+           "a GPU is allocated twice, or another pod is deleted", "binder", is_prefix=True),
+    KaiKey(_ANNOTATION, keys.RECEIVED_RESOURCE_TYPE, _ONLY, On.POD, "0.9.8",
+           "false status and metrics of the queue", "binder"),
+    KaiKey(_ANNOTATION, keys.LAST_START, _ONLY, _ANY, "0.9.8",
+           "with a date in the future the pods are never reclaimed or preempted"),
+    KaiKey(_ANNOTATION, keys.STALE_POD_GROUP, _ONLY, _ANY, "0.9.8",
+           "with a date in the future an incomplete gang is never evicted"),
+    KaiKey(_ANNOTATION, keys.LAST_EVICTION, _ONLY, _ANY, "0.17.0", "delays the preemption of own pods"),
+    KaiKey(_ANNOTATION, keys.TOP_OWNER_METADATA, _ONLY, On.OWNER, "0.9.8", "false record on the PodGroup"),
+    KaiKey(_ANNOTATION, keys.SKIP_POD_GROUPER, _ONLY, _ANY, "0.17.0",
+           "freezes priority and gang of the PodGroup", "an administrator"),
+    KaiKey(_ANNOTATION, keys.NUMA_OBSERVED, _ONLY, On.POD, "0.17.0", _FALSE_PLACEMENT, "NUMA exporter"),
+    KaiKey(_ANNOTATION, keys.NUMA_PREDICTED, _ONLY, On.POD, "0.17.0", _FALSE_PLACEMENT, "binder"),
+    KaiKey(_ANNOTATION, keys.RESERVED_GPU, _ONLY, On.POD, "0.9.8",
+           "chooses the GPU of a group", "the reservation pod's own service account"),
+    KaiKey(_LABEL, keys.SCALING_POD_NAME, _ONLY, On.POD, "0.9.8",
+           "false owner of a scaling pod", "node-scale-adjuster"),
+    KaiKey(_LABEL, keys.SCALING_POD_NAMESPACE, _ONLY, On.POD, "0.9.8",
+           "false owner of a scaling pod", "node-scale-adjuster"),
+    KaiKey(_ANNOTATION, EXTENDED_RESOURCE_CLAIM, _ONLY, On.CLAIM, "0.17.0",
+           "the GPUs of a claim in use are not counted", "binder, kube-scheduler"),
+    KaiKey(_LABEL, keys.ACCOUNTING, _ONLY, On.OWNER, "0.13.4",
+           "on a ServiceMonitor or PrometheusRule: false history of a queue in KAI's Prometheus",
+           "operator"),
     # Set by users at creation, and fixed afterwards.
-    _row(_ANNOTATION, keys.GPU_FRACTION, _FIXED, On.POD, "0.9.8", _MORE_THAN_COUNTED),
-    _row(_ANNOTATION, keys.GPU_MEMORY, _FIXED, On.POD, "0.9.8", _MORE_THAN_COUNTED),
-    _row(_ANNOTATION, keys.NUM_DEVICES, _FIXED, On.POD, "0.9.8", _MORE_THAN_COUNTED),
-    _row(_ANNOTATION, keys.CONTAINER_NAME, _FIXED, On.POD, "0.13.4", "the ConfigMap of another container"),
-    _row(_ANNOTATION, keys.CONTAINER_PREFIX, _FIXED, On.POD, "0.18", _MORE_THAN_COUNTED, is_prefix=True),
-    _row(_LABEL, keys.QUEUE_LABEL, _FIXED, _ANY | On.CLAIM, "0.9.8", "uses another queue"),
-    _row(_LABEL, keys.NODE_POOL_LABEL, _FIXED, _ANY, "0.9.8", "uses another shard of the scheduler"),
-    _row(_LABEL, keys.PREEMPTIBILITY, _FIXED, _ANY, "0.13.4", _NOT_RECLAIMED),
-    _row(_LABEL, keys.PRIORITY_LABEL, _FIXED, _ANY, "0.9.8", _NOT_RECLAIMED),
-    _row(_LABEL, "ray.io/priority-class-name", _FIXED, On.OWNER, "0.13.4", _NOT_RECLAIMED),
-    _row(_LABEL, SPARK_APP, _FIXED, On.POD, "0.9.8", "the pod joins another PodGroup and its queue"),
-    _row(_LABEL, SPARK_SELECTOR, _FIXED, On.POD, "0.9.8",
-         "the pod joins the PodGroup of this name and its queue, in any namespace"),
-    _row(_LABEL, "serving.knative.dev/revision", _FIXED, On.POD, "0.9.8", "queue of another Revision"),
-    _row(_LABEL, "grove.io/podgang", _FIXED, On.POD, "0.9.8", "the pod joins another PodGang"),
-    _row(_LABEL, "leaderworkerset.sigs.k8s.io/group-index", _FIXED, On.POD, "0.9.8", _SHAPE),
-    _row(_LABEL, "leaderworkerset.sigs.k8s.io/worker-index", _FIXED, On.POD, "0.9.8", _SHAPE),
-    _row(_ANNOTATION, "leaderworkerset.sigs.k8s.io/size", _FIXED, On.POD, "0.9.8", _SHAPE),
-    _row(_LABEL, "jobset.sigs.k8s.io/replicatedjob-name", _FIXED, On.POD, "0.13.4", _SHAPE),
-    _row(_LABEL, "jobset.sigs.k8s.io/job-index", _FIXED, On.POD, "0.17.0", _SHAPE),
-    _row(_LABEL, "training.kubeflow.org/replica-type", _FIXED, On.POD, "0.13.4", _SHAPE),
-    _row(_LABEL, "training.kubeflow.org/replica-index", _FIXED, On.POD, "0.13.4", _SHAPE),
-    _row(_LABEL, "ray.io/group", _FIXED, On.POD, "0.13.4", _SHAPE),
-    _row(_ANNOTATION, keys.SEGMENT_SIZE, _FIXED, _ANY, "0.13.4", _SHAPE),
+    KaiKey(_ANNOTATION, keys.GPU_FRACTION, _FIXED, On.POD, "0.9.8", _MORE_THAN_COUNTED),
+    KaiKey(_ANNOTATION, keys.GPU_MEMORY, _FIXED, On.POD, "0.9.8", _MORE_THAN_COUNTED),
+    KaiKey(_ANNOTATION, keys.NUM_DEVICES, _FIXED, On.POD, "0.9.8", _MORE_THAN_COUNTED),
+    KaiKey(_ANNOTATION, keys.CONTAINER_NAME, _FIXED, On.POD, "0.13.4", "the ConfigMap of another container"),
+    KaiKey(_ANNOTATION, keys.CONTAINER_PREFIX, _FIXED, On.POD, "0.18", _MORE_THAN_COUNTED, is_prefix=True),
+    KaiKey(_LABEL, keys.QUEUE_LABEL, _FIXED, _ANY | On.CLAIM, "0.9.8", "uses another queue"),
+    KaiKey(_LABEL, keys.NODE_POOL_LABEL, _FIXED, _ANY, "0.9.8", "uses another shard of the scheduler"),
+    KaiKey(_LABEL, keys.PREEMPTIBILITY, _FIXED, _ANY, "0.13.4", _NOT_RECLAIMED),
+    KaiKey(_LABEL, keys.PRIORITY_LABEL, _FIXED, _ANY, "0.9.8", _NOT_RECLAIMED),
+    KaiKey(_LABEL, "ray.io/priority-class-name", _FIXED, On.OWNER, "0.13.4", _NOT_RECLAIMED),
+    KaiKey(_LABEL, SPARK_APP, _FIXED, On.POD, "0.9.8", "the pod joins another PodGroup and its queue"),
+    KaiKey(_LABEL, SPARK_SELECTOR, _FIXED, On.POD, "0.9.8",
+           "the pod joins the PodGroup of this name and its queue, in any namespace"),
+    KaiKey(_LABEL, "serving.knative.dev/revision", _FIXED, On.POD, "0.9.8", "queue of another Revision"),
+    KaiKey(_LABEL, "grove.io/podgang", _FIXED, On.POD, "0.9.8", "the pod joins another PodGang"),
+    KaiKey(_LABEL, "leaderworkerset.sigs.k8s.io/group-index", _FIXED, On.POD, "0.9.8", _SHAPE),
+    KaiKey(_LABEL, "leaderworkerset.sigs.k8s.io/worker-index", _FIXED, On.POD, "0.9.8", _SHAPE),
+    KaiKey(_ANNOTATION, "leaderworkerset.sigs.k8s.io/size", _FIXED, On.POD, "0.9.8", _SHAPE),
+    KaiKey(_LABEL, "jobset.sigs.k8s.io/replicatedjob-name", _FIXED, On.POD, "0.13.4", _SHAPE),
+    KaiKey(_LABEL, "jobset.sigs.k8s.io/job-index", _FIXED, On.POD, "0.17.0", _SHAPE),
+    KaiKey(_LABEL, "training.kubeflow.org/replica-type", _FIXED, On.POD, "0.13.4", _SHAPE),
+    KaiKey(_LABEL, "training.kubeflow.org/replica-index", _FIXED, On.POD, "0.13.4", _SHAPE),
+    KaiKey(_LABEL, "ray.io/group", _FIXED, On.POD, "0.13.4", _SHAPE),
+    KaiKey(_ANNOTATION, keys.SEGMENT_SIZE, _FIXED, _ANY, "0.13.4", _SHAPE),
     # Some values are KAI's.
-    _row(_LABEL, keys.APP_LABEL, _VALUE, On.POD, "0.9.8",
-         f"`{keys.RESERVATION_APP}` or `{SCALING_APP}`: the pod's GPUs are not counted on its node"),
-    _row(_LABEL, keys.PROJECT_LABEL, _VALUE, On.POD, "0.9.8", "the queue of a pod without a queue label"),
-    _row(_ANNOTATION, keys.SHARED_GPU_CONFIGMAP, _VALUE, On.POD, "0.9.8",
-         "a name that KAI did not choose: the ConfigMap of another pod, and its GPU",
-         "KAI's mutating webhook"),
+    KaiKey(_LABEL, keys.APP_LABEL, _VALUE, On.POD, "0.9.8",
+           f"`{keys.RESERVATION_APP}` or `{SCALING_APP}`: the pod's GPUs are not counted on its node"),
+    KaiKey(_LABEL, keys.PROJECT_LABEL, _VALUE, On.POD, "0.9.8", "the queue of a pod without a queue label"),
+    KaiKey(_ANNOTATION, keys.SHARED_GPU_CONFIGMAP, _VALUE, On.POD, "0.9.8",
+           "a name that KAI did not choose: the ConfigMap of another pod, and its GPU",
+           "KAI's mutating webhook"),
     # Free.
-    _row(_LABEL, keys.TASK_PRIORITY, _FREE, On.POD, "0.9.8", _OWN_ORDER),
-    _row(_LABEL, "training.kubeflow.org/job-role", _FREE, On.POD, "0.9.8", _OWN_ORDER),
-    _row(_LABEL, "training.kubeflow.org/job-name", _FREE, On.POD, "0.9.8", _OWN_ORDER),
-    _row(_LABEL, "ray.io/node-type", _FREE, On.POD, "0.9.8", _OWN_ORDER),
-    _row(_ANNOTATION, "kai.scheduler/topology", _FREE, _ANY, "0.9.8", _OWN_PLACE),
-    _row(_ANNOTATION, "kai.scheduler/topology-required-placement", _FREE, _ANY, "0.9.8", _OWN_PLACE),
-    _row(_ANNOTATION, "kai.scheduler/topology-preferred-placement", _FREE, _ANY, "0.9.8", _OWN_PLACE),
-    _row(_ANNOTATION, "kai.scheduler/segment-topology-required-placement", _FREE, _ANY, "0.13.4",
-         _OWN_PLACE),
-    _row(_ANNOTATION, "kai.scheduler/segment-topology-preferred-placement", _FREE, _ANY, "0.13.4",
-         _OWN_PLACE),
-    _row(_ANNOTATION, "kai.scheduler/batch-min-member", _FREE, _ANY, "0.17.0", _OWN_ORDER),
-    _row(_ANNOTATION, "kai.scheduler/preemption-delay", _FREE, _ANY, "0.17.0", _OWN_ORDER),
-    _row(_ANNOTATION, "kai.scheduler/staleness-grace-period", _FREE, _ANY, "0.17.0", _OWN_ORDER),
-    _row(_ANNOTATION, keys.MPS, _FREE, On.POD, "0.9.8", "read at admission only"),
-    _row(_ANNOTATION, "autoscaling.knative.dev/min-scale", _FREE, On.OWNER, "0.9.8", _OWN_ORDER),
-    _row(_ANNOTATION, "grove.io/topology-name", _FREE, On.OWNER, "0.13.4", _OWN_PLACE),
-    _row(_LABEL, "user", _FREE, _ANY, "0.9.8", "copied to the PodGroup"),
-    _row(_ANNOTATION, "user", _FREE, On.POD, "0.9.8", "copied to the PodGroup"),
+    KaiKey(_LABEL, keys.TASK_PRIORITY, _FREE, On.POD, "0.9.8", _OWN_ORDER),
+    KaiKey(_LABEL, "training.kubeflow.org/job-role", _FREE, On.POD, "0.9.8", _OWN_ORDER),
+    KaiKey(_LABEL, "training.kubeflow.org/job-name", _FREE, On.POD, "0.9.8", _OWN_ORDER),
+    KaiKey(_LABEL, "ray.io/node-type", _FREE, On.POD, "0.9.8", _OWN_ORDER),
+    KaiKey(_ANNOTATION, "kai.scheduler/topology", _FREE, _ANY, "0.9.8", _OWN_PLACE),
+    KaiKey(_ANNOTATION, "kai.scheduler/topology-required-placement", _FREE, _ANY, "0.9.8", _OWN_PLACE),
+    KaiKey(_ANNOTATION, "kai.scheduler/topology-preferred-placement", _FREE, _ANY, "0.9.8", _OWN_PLACE),
+    KaiKey(_ANNOTATION, "kai.scheduler/segment-topology-required-placement", _FREE, _ANY, "0.13.4",
+           _OWN_PLACE),
+    KaiKey(_ANNOTATION, "kai.scheduler/segment-topology-preferred-placement", _FREE, _ANY, "0.13.4",
+           _OWN_PLACE),
+    KaiKey(_ANNOTATION, "kai.scheduler/batch-min-member", _FREE, _ANY, "0.17.0", _OWN_ORDER),
+    KaiKey(_ANNOTATION, "kai.scheduler/preemption-delay", _FREE, _ANY, "0.17.0", _OWN_ORDER),
+    KaiKey(_ANNOTATION, "kai.scheduler/staleness-grace-period", _FREE, _ANY, "0.17.0", _OWN_ORDER),
+    KaiKey(_ANNOTATION, keys.MPS, _FREE, On.POD, "0.9.8", "read at admission only"),
+    KaiKey(_ANNOTATION, "autoscaling.knative.dev/min-scale", _FREE, On.OWNER, "0.9.8", _OWN_ORDER),
+    KaiKey(_ANNOTATION, "grove.io/topology-name", _FREE, On.OWNER, "0.13.4", _OWN_PLACE),
+    KaiKey(_LABEL, "user", _FREE, _ANY, "0.9.8", "copied to the PodGroup"),
+    KaiKey(_ANNOTATION, "user", _FREE, On.POD, "0.9.8", "copied to the PodGroup"),
 )  # fmt: skip
 """Every key, sorted by rule."""
 
@@ -266,6 +250,11 @@ def kept_on_owners() -> tuple[str, ...]:
     return tuple(
         row.key for row in TABLE if row.rule is KeyClass.KAI_ONLY and row.on & On.OWNER and row.writer
     )
+
+
+def cel_list(names: Iterable[str]) -> str:
+    """Return a CEL list of strings."""
+    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
 
 
 def beginning_with(*prefixes: str) -> str:

@@ -1,7 +1,7 @@
 """A pod's share of a GPU: parsed from its annotations, and counted as KAI does."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
@@ -125,6 +125,15 @@ def _positive_integer(text: str, what: str) -> int:
     if value == 0:
         raise ValueError(f"{what} annotation value must be a positive integer greater than 0")
     return value
+
+
+_SIGNS = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GROUP, keys.RECEIVED_RESOURCE_TYPE})
+_SIGN_PREFIXES = (keys.CONTAINER_PREFIX, keys.GPU_GROUP_PREFIX)
+
+
+def shows_share(names: Iterable[str]) -> bool:
+    """Whether the labels and annotations of a pod show a share, requested or allocated, by their names."""
+    return any(name in _SIGNS or name.startswith(_SIGN_PREFIXES) for name in names)
 
 
 class ContainerMemory(Struct, frozen=True):

@@ -62,6 +62,12 @@ def run_command(name: str, run: Callable[[], int], *, unusable: tuple[type[Excep
     return status
 
 
+def run_chosen(arguments: argparse.Namespace) -> int:
+    """Run the function that the parser of the chosen command has set as `run`; return the exit status."""
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    return run(arguments)
+
+
 def write_output(text: str) -> bool:
     """Write and flush standard output; return whether it still has a reader.
 

@@ -8,7 +8,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from service.command import (
     TOKENS,
@@ -18,6 +18,7 @@ from service.command import (
     add_log_level,
     namespace_name,
     read_by,
+    run_chosen,
     run_command,
 )
 from service.documents import DocumentError
@@ -35,19 +36,13 @@ from webhook.settings.arguments import add_rule_options, parse_rule_options
 _SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
 
 
-class _Command(Protocol):
-    def __call__(self, arguments: argparse.Namespace) -> int: ...
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    return run_command("kaishare-webhook", lambda: _run(argv), unusable=(PoliciesError, DocumentError))
-
-
-def _run(argv: Sequence[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
-    run: _Command = arguments.run
-    return run(arguments)
+    return run_command(
+        "kaishare-webhook",
+        lambda: run_chosen(_parser().parse_args(argv)),
+        unusable=(PoliciesError, DocumentError),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,10 +8,10 @@ other answer than both objects with fitting content means no eviction.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, explained
 from gpuagent.pods.decoding import read_pod
@@ -30,6 +30,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 from kube.eviction import EvictionAnswer
+from kube.objects import ObjectMeta
 from service.text import MALFORMED, one_line
 
 CONSENT_SECONDS: Final = 5.0
@@ -65,8 +66,7 @@ class NoConsent:
     """Seconds that the API server asks to wait."""
 
 
-class _NamespaceMetadata(Struct, frozen=True, rename="camel"):
-    name: Annotated[str, Meta(min_length=1)]
+class _NamespaceMetadata(ObjectMeta, frozen=True):
     labels: dict[str, str] | None = None
     deletion_timestamp: str | None = None
 

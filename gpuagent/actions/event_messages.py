@@ -9,7 +9,7 @@ pod that the Event is about.
 from math import floor
 from typing import Final
 
-from gpuagent.verdicts.grounds import UNPLACED_MESSAGE, FlagReason
+from gpuagent.verdicts.grounds import ANNOTATION_IGNORED_MESSAGE, FlagReason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
 from kai.frameworks import settings_of
 from service.units import size, time_over
@@ -54,8 +54,8 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
 
 def _description(verdict: Verdict, seconds: float) -> str:
     reason, pod_share = verdict.key.reason, verdict.pod_share
-    is_unplaced = reason is FlagReason.NO_SHARE and pod_share.is_unplaced
-    template = UNPLACED_MESSAGE if is_unplaced else reason.message
+    is_annotation_ignored = reason is FlagReason.NO_SHARE and pod_share.is_annotation_ignored
+    template = ANNOTATION_IGNORED_MESSAGE if is_annotation_ignored else reason.message
     return template.format(
         used=verdict.used_text,
         allowed=size(verdict.allowed_bytes),

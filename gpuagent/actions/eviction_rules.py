@@ -91,7 +91,7 @@ class EvictionRules:
             return False
         if verdict.used_bytes <= amount.bytes + self.slack.of(amount.bytes):
             return False
-        return (key.uid, key.gpu_uuid) in evaluation.held_by_uid
+        return (key.uid, key.gpu_uuid) in evaluation.attributed_by_uid
 
 
 def explained(refusal: EvictionRefusal) -> str:

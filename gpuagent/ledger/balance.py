@@ -143,15 +143,15 @@ class _Usage(Struct, gc=False):
     known_bytes: int = 0
     processes: int = 0
     unknown: int = 0
-    is_by_uid: bool = True
+    is_attributed_by_uid: bool = True
     percent: int | None = 0
     """Sum over the processes; None if the percentage of one of them is unknown."""
 
-    def add(self, used_bytes: int | None, is_by_uid: bool, percent: int | None) -> None:
+    def add(self, used_bytes: int | None, is_attributed_by_uid: bool, percent: int | None) -> None:
         """Add one process."""
         self.processes += 1
-        if not is_by_uid:
-            self.is_by_uid = False
+        if not is_attributed_by_uid:
+            self.is_attributed_by_uid = False
         if percent is None or self.percent is None:
             self.percent = None
         else:
@@ -280,7 +280,7 @@ class _Tally:
                         else None,
                         is_mig=gpu.mig,
                         has_unknown_memory=usage.unknown > 0,
-                        is_by_uid=usage.is_by_uid,
+                        is_attributed_by_uid=usage.is_attributed_by_uid,
                     )
                 )
         return holdings

@@ -21,6 +21,7 @@ from service.documents import DocumentError, decode_text, load_text
 from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog
 from service.log_changes import NewLines
+from service.text import MALFORMED
 
 _LOOK_EVERY_SECONDS: Final = 0.4
 _MOST_LOOKS_TO_SETTLE: Final = 3
@@ -152,7 +153,7 @@ def _documents(path: Path) -> list[Any]:
     data = _content(path)
     if data.lstrip()[:1] == b"{":
         # YAML may start like this, too, and its reader reports the line of an error.
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        with suppress(*MALFORMED):
             return [msgspec.json.decode(data)]
     documents = load_text(decode_text(data, str(path)), str(path))
     if not documents:

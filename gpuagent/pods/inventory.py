@@ -60,6 +60,11 @@ class NodePod:
         return self.phase in FINISHED_PHASES
 
     @property
+    def holds_whole_gpus(self) -> bool:
+        """Whether the pod requests whole GPUs and has not finished."""
+        return self.whole_gpus > 0 and not self.is_finished
+
+    @property
     def is_running(self) -> bool:
         """Whether the pod can have processes, at least in an init container."""
         return is_running(self.phase, has_started=self.has_started)

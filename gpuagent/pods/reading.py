@@ -18,6 +18,7 @@ from gpuagent.pods.objects import ObjectError
 from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
 from kai.quantity import is_quantity, parse_quantity
+from kai.share import shows_share
 from service.names import is_dns_subdomain
 from service.text import quoted
 
@@ -27,7 +28,6 @@ _MOST_GPUS: Final = 1 << 16
 _NOTHING: Final = (None, "0", 0)
 """Amounts that request nothing; the API server writes every zero as "0"."""
 _LONGEST_CONTAINER_NAME: Final = 63
-_SHARE_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.GPU_GROUP})
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
 
@@ -59,7 +59,7 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
         whole_gpus=whole_gpus,
         has_unsized_gpus=_has_unsized_gpus(spec),
         config_map_names=_config_map_names(spec, annotations),
-        commands=commands() if _requests_share(labels, annotations) else (),
+        commands=commands() if shows_share((*labels, *annotations)) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
         is_bound=bool(spec.node_name),
@@ -80,12 +80,6 @@ def _identity(metadata: objects.Metadata) -> tuple[str, str, str]:
     if max(map(len, (namespace, name, metadata.uid))) > LONGEST_NAME:
         raise ObjectError(f"{where}: expected a name and a UID of at most {LONGEST_NAME} characters")
     return namespace, name, metadata.uid
-
-
-def _requests_share(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    return not _SHARE_SIGNS.isdisjoint((*labels, *annotations)) or any(
-        key.startswith((keys.CONTAINER_PREFIX, keys.GPU_GROUP_PREFIX)) for key in (*labels, *annotations)
-    )
 
 
 def _whole_gpus(spec: objects.PodSpec, where: str) -> tuple[int, list[str]]:

@@ -8,10 +8,9 @@ from gpuagent.pods.decoding import decoder
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.lookups import Kind, ObjectRef
 from kai import keys
+from kai.share import shows_share
 
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-_SIGNS: Final = frozenset({keys.GPU_FRACTION, keys.GPU_MEMORY, keys.RECEIVED_RESOURCE_TYPE, keys.GPU_GROUP})
-_SIGN_PREFIXES: Final = (keys.CONTAINER_PREFIX, keys.GPU_GROUP_PREFIX)
 
 CONFIG_MAPS: Final = Kind(  # KAI completes one before it binds the pod, so it is never fetched again
     resource="configmaps",
@@ -70,6 +69,4 @@ def may_be_kais(pod: NodePod) -> bool:
     """
     if keys.MIRROR_POD in pod.annotations:
         return False
-    if pod.scheduler_name != keys.DEFAULT_SCHEDULER:
-        return True
-    return any(key in _SIGNS or key.startswith(_SIGN_PREFIXES) for key in (*pod.annotations, *pod.labels))
+    return pod.scheduler_name != keys.DEFAULT_SCHEDULER or shows_share((*pod.annotations, *pod.labels))

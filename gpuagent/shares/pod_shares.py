@@ -82,15 +82,18 @@ class PodShare:
     """The pod's workload, for display only."""
     has_share: bool = False
     """Whether any source has a share for the pod."""
+    is_whole: bool = False
+    """Whether whole GPUs are the pod's only share; such a pod is never over. A pod with both a whole GPU and
+    a share is compared with its share. KAI up to v0.10.0 admits such pods (PR #660)."""
     groups: tuple[str, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     """GPUs assigned to the pod; empty if it has none or if they are unknown."""
     is_unresolved: bool = False
     """Whether a GPU of the pod's share is unknown; no GPU is then unassigned. A group label alone is no
     share, since any user can write one."""
-    may_be_placed: bool = False
+    awaits_bind_request: bool = False
     """Whether the pod may have a share: it has no group label, and its BindRequest is unknown."""
-    is_unplaced: bool = False
+    is_annotation_ignored: bool = False
     """Whether the pod runs with a share annotation that does not count, since KAI did not place the pod."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
@@ -112,7 +115,7 @@ class PodShare:
     """Differences from a better source or from the first annotations; empty if none (`share-changed`)."""
     lacks_reservation: bool = False
     """Whether the pod runs with a share in a group without a reservation pod (`no-reservation`)."""
-    withheld_gpus: frozenset[str] = frozenset()
+    unavailable_gpus: frozenset[str] = frozenset()
     """GPUs that KAI groups hold, so that this pod with whole GPUs cannot have them; empty for other pods."""
     notes: tuple[str, ...] = ()
     """Malformed values, one line each with pod, key and allowed values."""
@@ -166,7 +169,7 @@ class ShareResolver:
             holders: GPUs on which processes of a pod were found, by pod UID; used only to find the pod of a
                 whole GPU.
         """
-        wanted = {uid: pod.whole_gpus for uid, pod in inventory.pods.items() if _has_whole_gpus(pod)}
+        wanted = {uid: pod.whole_gpus for uid, pod in inventory.pods.items() if pod.holds_whole_gpus}
         used = {uid: frozenset(holders.get(uid, ())) for uid in wanted}
         situation = (tuple((gpu.uuid, gpu.total_bytes, gpu.mig) for gpu in devices), used)
         if self._last and self._last[0] is inventory and self._last[1] == situation:
@@ -265,8 +268,8 @@ class _Resolution:
         labelled_groups = () if is_more_than_given else self._first.groups
         self._groups = self.pin.groups or labelled_groups or allocated_groups
         # KAI writes the label before it binds the pod, so a later label is not from KAI.
-        self._is_placed = bool(self._first.groups) or self._allocation.has_bind_request
-        self._may_be_placed = not self._is_placed and not self.pin.is_answered
+        self._is_placed_by_kai = bool(self._first.groups) or self._allocation.has_bind_request
+        self._awaits_bind_request = not self._is_placed_by_kai and not self.pin.is_answered
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
         request = self._first.request
@@ -275,7 +278,7 @@ class _Resolution:
         self._candidates = tuple(self._find_candidates())
         self._deciding = next((candidate for candidate in self._candidates if candidate.may_decide), None)
         self._is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
-        if self._deciding is not None and not self._is_whole and self._is_placed:
+        if self._deciding is not None and not self._is_whole and self._is_placed_by_kai:
             self.pin = self.pin.placed(self._groups, self._request, pod, inventory)
 
     def pod_share(self, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
@@ -306,11 +309,12 @@ class _Resolution:
         return replace(
             without_share,
             has_share=has_share,
+            is_whole=self._is_whole,
             groups=self._groups,
             gpu_uuids=place.gpus,
             is_unresolved=has_share and not place.is_complete,
-            may_be_placed=self._may_be_placed,
-            is_unplaced=bool(self._refusal)
+            awaits_bind_request=self._awaits_bind_request,
+            is_annotation_ignored=bool(self._refusal)
             and (self._now.request.has_share or self._first.request.has_share),
             shares=shares,
             shares_elsewhere=self._shares_elsewhere(place, is_doubtful=is_doubtful),
@@ -334,7 +338,7 @@ class _Resolution:
                 )
             ),
             lacks_reservation=has_share and pod.is_running and self._lacks_reservation(),
-            withheld_gpus=groups.withheld_from(pod) if self._is_whole else frozenset(),
+            unavailable_gpus=groups.unavailable_to(pod) if self._is_whole else frozenset(),
             notes=_bounded(notes + notes_on_limits),
         )
 
@@ -355,7 +359,7 @@ class _Resolution:
         if first.has_share:
             text = (first.text if first == now else f"{first.text}, as first seen") + self._refusal
             yield _Candidate(ShareSource.ANNOTATION, text, request=self._request, may_decide=is_open)
-        if _has_whole_gpus(self.pod) and self.pod.uid not in self._inventory.tenant_reservation_uids:
+        if self.pod.holds_whole_gpus and self.pod.uid not in self._inventory.tenant_reservation_uids:
             yield _Candidate(ShareSource.WHOLE_GPU, f"{keys.GPU_RESOURCE} {self.pod.whole_gpus}")
         if now.has_share and now != first:
             yield _Candidate(
@@ -368,7 +372,7 @@ class _Resolution:
         A pod that KAI placed has a group label or a BindRequest. While the BindRequest is unknown, no
         annotation is refused.
         """
-        if self._is_placed or self._may_be_placed or not self.pod.is_running:
+        if self._is_placed_by_kai or self._awaits_bind_request or not self.pod.is_running:
             return ""
         return ", ignored by KAI: the pod has no GPU group and no BindRequest"
 
@@ -383,7 +387,7 @@ class _Resolution:
 
     def _shares_elsewhere(self, place: Placement, *, is_doubtful: bool) -> dict[str, Amount]:
         """Return the share on GPUs other than the known ones, as far as they may be the pod's or were."""
-        if self._is_whole or not self._is_placed or self.pod.whole_gpus or self.pod.has_unsized_gpus:
+        if self._is_whole or not self._is_placed_by_kai or self.pod.whole_gpus or self.pod.has_unsized_gpus:
             return {}
         is_uncertain = is_doubtful or not place.is_complete
         gpus = self._cards.gpus if is_uncertain else self.pin.former_gpus
@@ -430,7 +434,3 @@ class _Resolution:
         """
         groups = {*self._groups, *self._now.groups}
         return not all(is_reserved(group, self.pod, self._inventory) for group in groups)
-
-
-def _has_whole_gpus(pod: NodePod) -> bool:
-    return pod.whole_gpus > 0 and not pod.is_finished

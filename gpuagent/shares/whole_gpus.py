@@ -27,7 +27,7 @@ class GroupGpus:
         )
         self._reservation_uids = inventory.tenant_reservation_uids
 
-    def withheld_from(self, pod: NodePod) -> frozenset[str]:
+    def unavailable_to(self, pod: NodePod) -> frozenset[str]:
         """Return the GPUs that a pod with whole GPUs cannot have been given, since a KAI group holds them.
 
         Reservation pods in namespaces that no tenant can write count, and those in the pod's own namespace.
@@ -71,9 +71,9 @@ class WholeGpus:
         """
         present = self._present = frozenset(gpu.uuid for gpu in devices)
         self._seen |= present
-        withheld = {uid: groups.withheld_from(inventory.pods[uid]) for uid in wanted}
+        unavailable = {uid: groups.unavailable_to(inventory.pods[uid]) for uid in wanted}
         self._assigned = {
-            uid: tuple(gpu for gpu in gpus if gpu not in withheld[uid])
+            uid: tuple(gpu for gpu in gpus if gpu not in unavailable[uid])
             for uid, gpus in self._assigned.items()
             if uid in wanted
         }
@@ -81,7 +81,7 @@ class WholeGpus:
             return self._assigned  # `nvidia.com/gpu` is then a part of a GPU
         reserved = set(inventory.reservations.values())
         free = present - reserved - self._all_assigned()
-        used = {uid: free.intersection(holders.get(uid, ())) - withheld[uid] for uid in wanted}
+        used = {uid: free.intersection(holders.get(uid, ())) - unavailable[uid] for uid in wanted}
         times = Counter(gpu for gpus in used.values() for gpu in gpus)
         for uid, count in wanted.items():
             known, own = self._assigned.get(uid, ()), sorted(used[uid])
@@ -89,7 +89,7 @@ class WholeGpus:
                 self._assigned[uid] = (*known, *own)
         free = present - reserved - self._all_assigned()
         missing = [uid for uid, count in wanted.items() if count > len(self._assigned.get(uid, ()))]
-        if len(missing) == 1 and "" not in reserved and not free & withheld[missing[0]]:
+        if len(missing) == 1 and "" not in reserved and not free & unavailable[missing[0]]:
             self._assign_the_rest(missing[0], wanted, free, holders, inventory)
         return self._assigned
 

@@ -119,11 +119,11 @@ class WholeGpuPods:
 def _whole_gpu_pods(inventory: Inventory) -> dict[str, int]:
     """Return the number of GPUs of each running pod that KAI placed, by UID in a fixed order."""
     return {
-        uid: pod.whole_gpus for uid, pod in sorted(inventory.pods.items()) if _has_whole_gpus(pod, inventory)
+        uid: pod.whole_gpus for uid, pod in sorted(inventory.pods.items()) if _is_given_gpus(pod, inventory)
     }
 
 
-def _has_whole_gpus(pod: NodePod, inventory: Inventory) -> bool:
+def _is_given_gpus(pod: NodePod, inventory: Inventory) -> bool:
     if not pod.whole_gpus or not pod.is_running or pod.uid in inventory.tenant_reservation_uids:
         return False
     return pod.key in inventory.bind_requests or may_be_kais(pod)

@@ -21,7 +21,7 @@ class Standing(Enum):
 
     OVER = "over"
     """Above the limit plus slack."""
-    BETWEEN = "between"
+    IN_SLACK = "in-slack"
     """Above the limit, but not above limit plus slack."""
     WITHIN = "within"
     """At or below the limit; for a reason without a limit: no violation."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
-from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
+from gpuagent.shares.pod_shares import Amount, PodShare
 
 SMALL_BYTES: Final = 256 << 20
 """Memory that a pod may use on a GPU without a share there: a CUDA library opens a context on every device
@@ -98,7 +98,7 @@ class FlagReason(StrEnum):
     )
 
 
-UNPLACED_MESSAGE: Final = (
+ANNOTATION_IGNORED_MESSAGE: Final = (
     "uses {used} on {gpu} without a GPU share, for {lasted}; its share annotation does not count, because KAI"
     " did not place the pod: recreate it with KAI's schedulerName, by default kai-scheduler"
 )
@@ -152,14 +152,11 @@ class Grounds:
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
         self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
         """Pods that may use more memory on some GPU than is known."""
-        self._with_whole_gpus = {
-            uid for uid, pod_share in self._pod_shares.items() if has_whole_gpus(pod_share)
-        }
         self._suspends_nothing = not (
             self._suspension.is_total
             or self._suspension.gpu_uuids
             or self.unknown_uids
-            or any(pod_share.may_be_placed for pod_share in snapshot.pod_shares)
+            or any(pod_share.awaits_bind_request for pod_share in snapshot.pod_shares)
         )
         self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self.by_key = {ground.key: ground for ground in self._all() if not self._is_silenced(ground)}
@@ -185,7 +182,7 @@ class Grounds:
     def _awaits_record(self, key: Key) -> bool:
         """Whether a BindRequest of unknown existence may give the pod the GPU that it uses."""
         pod_share = self._pod_shares.get(key.uid)
-        return key.reason in _ON_FOREIGN_GPU and pod_share is not None and pod_share.may_be_placed
+        return key.reason in _ON_FOREIGN_GPU and pod_share is not None and pod_share.awaits_bind_request
 
     def after(self, key: Key, last: PodShare, flagged_above: int | None) -> Ground | None:
         """Return the ground of a remembered key without a ground in this snapshot; None if there is none.
@@ -208,7 +205,7 @@ class Grounds:
             key=key, pod_share=pod_share, gpu_index=index, is_over=False, is_clean=True, used_bytes=used
         )
         if key.reason in _ON_FOREIGN_GPU:
-            is_given = key.gpu_uuid in pod_share.gpu_uuids and not has_whole_gpus(pod_share)
+            is_given = key.gpu_uuid in pod_share.gpu_uuids and not pod_share.is_whole
             if used <= SMALL_BYTES or is_given:
                 return ground
             stands = flagged_above is not None and key.reason is FlagReason.UNASSIGNED_GPU
@@ -230,7 +227,7 @@ class Grounds:
             if ground is not None and (ground.is_over or not ground.is_lower_bound):
                 yield ground
         for pod_share in self._snapshot.pod_shares:
-            if pod_share.has_share and not pod_share.pod.is_finished and not _is_only_whole_gpus(pod_share):
+            if pod_share.has_share and not pod_share.pod.is_finished and not pod_share.is_whole:
                 yield from self._of_pod_share(pod_share)
 
     def _of_holding(self, holding: Holding) -> Ground | None:
@@ -246,9 +243,9 @@ class Grounds:
             return _on_foreign_gpu(holding, FlagReason.NO_SHARE)
         if uuid in pod_share.limits:
             return self._against(holding, pod_share.limits[uuid], FlagReason.LIMIT_BYPASSED)
-        if pod_share.pod.uid in self._with_whole_gpus:
-            is_withheld = uuid in pod_share.withheld_gpus and not pod_share.pod.has_unsized_gpus
-            return _on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if is_withheld else None
+        if pod_share.is_whole:
+            is_unavailable = uuid in pod_share.unavailable_gpus and not pod_share.pod.has_unsized_gpus
+            return _on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if is_unavailable else None
         share = pod_share.shares.get(uuid) or pod_share.shares_elsewhere.get(uuid)
         if share is not None:
             return self._against(holding, share, FlagReason.OVER_SHARE)
@@ -305,23 +302,3 @@ def _on_foreign_gpu(holding: Holding, reason: FlagReason) -> Ground:
         used_bytes=used,
         is_lower_bound=holding.used_bytes is None,
     )
-
-
-def has_whole_gpus(pod_share: PodShare) -> bool:
-    """Whether whole GPUs are the pod's only share; such a pod is never over.
-
-    A pod with both a whole GPU and a share is compared with its share. KAI up to v0.10.0 admits such pods (PR
-    #660).
-    """
-    sources = {amount.source for amount in pod_share.shares.values()} or {
-        candidate.source for candidate in pod_share.candidates if candidate.counts
-    }
-    return sources == {ShareSource.WHOLE_GPU}
-
-
-def _is_only_whole_gpus(pod_share: PodShare) -> bool:
-    """Whether whole GPUs are the only candidates for the pod's share; then KAI has no share to change."""
-    sources = {amount.source for amount in pod_share.shares.values()} or {
-        c.source for c in pod_share.candidates
-    }
-    return sources == {ShareSource.WHOLE_GPU}

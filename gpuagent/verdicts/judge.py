@@ -347,7 +347,7 @@ class _Sample:
         self._graces = graces
         self._grace = grace
         self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
-        self._hoarders = {
+        self._uids_over = {
             key.uid for key, ground in grounds.by_key.items() if ground.is_over and key.reason in _OF_MEMORY
         }
 
@@ -372,6 +372,6 @@ class _Sample:
         if ground.is_over:
             return Standing.OVER
         uid = ground.key.uid
-        may_hoard = uid in self._hoarders or uid in self.grounds.unknown_uids
-        is_elsewhere = ground.key.reason in _OF_MEMORY and may_hoard
-        return Standing.WITHIN if ground.is_clean and not is_elsewhere else Standing.BETWEEN
+        may_be_over = uid in self._uids_over or uid in self.grounds.unknown_uids
+        is_elsewhere = ground.key.reason in _OF_MEMORY and may_be_over
+        return Standing.WITHIN if ground.is_clean and not is_elsewhere else Standing.IN_SLACK

@@ -11,7 +11,7 @@ from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod, ReservationPod
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.whole_gpus import is_time_sliced
-from gpuagent.verdicts.grounds import SMALL_BYTES, has_whole_gpus
+from gpuagent.verdicts.grounds import SMALL_BYTES
 from service.text import first_few, one_line
 
 """Maximum of names in one line; a tenant can have any number of pods."""
@@ -71,14 +71,9 @@ def _unresolved(pods: Sequence[ReservationPod]) -> Iterator[Problem]:
 
 
 def _conflicts(by_gpu: Mapping[str, Mapping[str, ReservationPod]], snapshot: Snapshot) -> Iterator[Problem]:
-    with_whole_gpus = {pod_share.pod.uid for pod_share in snapshot.pod_shares if has_whole_gpus(pod_share)}
     users: dict[str, list[Holding]] = {}
     for holding in snapshot.holdings:
-        if (
-            holding.gpu_uuid in by_gpu
-            and holding.pod_share.pod.uid in with_whole_gpus
-            and _may_conflict(holding)
-        ):
+        if holding.gpu_uuid in by_gpu and holding.pod_share.is_whole and _may_conflict(holding):
             users.setdefault(holding.gpu_uuid, []).append(holding)
     for gpu, pods in sorted(by_gpu.items()):
         own = [h for h in users.get(gpu, ()) if len(pods) > 1 or h.pod_share.pod.namespace not in pods]
@@ -102,7 +97,7 @@ def _may_conflict(holding: Holding) -> bool:
         (holding.used_bytes or 0) > SMALL_BYTES
         and not holding.is_mig
         and not pod_share.pod.is_finished
-        and holding.gpu_uuid not in pod_share.withheld_gpus
+        and holding.gpu_uuid not in pod_share.unavailable_gpus
     )
 
 

@@ -5,7 +5,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from string import Template
@@ -25,6 +25,7 @@ from kai.key_classes import (
     KeyKind,
     On,
     beginning_with,
+    cel_list,
     fixed_keys,
     kept_on_owners,
     removable_from_pods,
@@ -46,28 +47,23 @@ _WIDTH: Final = 118
 _OWN_LINE: Final = re.compile(r"^( +)\$\{(\w+)\}$", re.MULTILINE)
 
 
-def _cel_list(names: Iterable[str]) -> str:
-    """Return a CEL list of strings."""
-    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
-
-
 _VALUES: Final[Mapping[str, str]] = {
     "configMapName": CONFIG_MAP_NAME,
     "containerPrefix": keys.CONTAINER_PREFIX,
-    "creationKeys": _cel_list(CREATION_KEYS),
+    "creationKeys": cel_list(CREATION_KEYS),
     "excludedNamespaces": "[" + ", ".join(sorted(EXCLUDED_NAMESPACES)) + "]",
     "extendedResourceClaim": EXTENDED_RESOURCE_CLAIM,
-    "fixedAnnotationsOfPods": _cel_list(fixed_keys(KeyKind.ANNOTATION, On.POD)),
-    "fixedLabelsOfOwners": _cel_list(fixed_keys(KeyKind.LABEL, On.OWNER)),
-    "fixedLabelsOfPods": _cel_list((keys.VCLUSTER_MANAGED_BY, *fixed_keys(KeyKind.LABEL, On.POD))),
-    "freeKeys": _cel_list(FREE_KEYS),
+    "fixedAnnotationsOfPods": cel_list(fixed_keys(KeyKind.ANNOTATION, On.POD)),
+    "fixedLabelsOfOwners": cel_list(fixed_keys(KeyKind.LABEL, On.OWNER)),
+    "fixedLabelsOfPods": cel_list((keys.VCLUSTER_MANAGED_BY, *fixed_keys(KeyKind.LABEL, On.POD))),
+    "freeKeys": cel_list(FREE_KEYS),
     "ownAnnotations": beginning_with(*PREFIXES, keys.CONTAINER_PREFIX),
     "ownKeys": beginning_with(*PREFIXES),
     "queueLabel": keys.QUEUE_LABEL,
-    "keptOnOwners": _cel_list(kept_on_owners()),
+    "keptOnOwners": cel_list(kept_on_owners()),
     "removableOfPods": removable_from_pods(),
     "reservationNamespace": RESERVATION_NAMESPACE,
-    "reservedApps": _cel_list(RESERVED_APPS),
+    "reservedApps": cel_list(RESERVED_APPS),
     "reservedGpu": keys.RESERVED_GPU,
 }
 """What stands for each `${NAME}` in the files."""

@@ -18,6 +18,7 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import discover_cluster_scoped
 from kube.errors import ApiError, Unreachable
+from kube.objects import ObjectMeta
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import JsonLog
 from service.log_changes import OngoingProblem, problem_logger
@@ -35,10 +36,6 @@ _SPREAD: Final = 0.8
 """Smallest random fraction of that time, so that replicas that start together drift apart."""
 
 
-class _Metadata(Struct):
-    name: str
-
-
 class DefaultClass(Struct, frozen=True):
     """A PriorityClass with `globalDefault`."""
 
@@ -47,7 +44,7 @@ class DefaultClass(Struct, frozen=True):
 
 
 class _PriorityClass(Struct):
-    metadata: _Metadata
+    metadata: ObjectMeta
     value: int = 0
     is_default: bool = msgspec.field(name="globalDefault", default=False)
 

@@ -303,7 +303,7 @@ class _ShareOutcome(Struct, frozen=True):
     source: Source | None = None
     size: Size | None = None
     """The size that decided; None if there is none."""
-    is_doubt: bool = False
+    is_size_in_doubt: bool = False
     """Whether the pod gets no share because its size is in doubt."""
 
 
@@ -331,12 +331,12 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
     if exclusion is not None:
         is_doubtful = is_named and exclusion in _OF_NAMESPACE
         doubt = named_size(policy.sizes, pod.labels).doubt if is_doubtful else None
-        return _no_share(exclusion) if doubt is None else _ShareOutcome(doubt, is_doubt=True)
+        return _no_share(exclusion) if doubt is None else _ShareOutcome(doubt, is_size_in_doubt=True)
     candidate = _container_to_share(policy, pod, is_named=is_named)
     if isinstance(candidate, _ShareOutcome):
         return candidate
     chosen = _choose_share(policy, pod)
-    if isinstance(chosen, _ShareOutcome) and not chosen.is_doubt:
+    if isinstance(chosen, _ShareOutcome) and not chosen.is_size_in_doubt:
         return chosen
     container, reason = candidate
     if reason is Reason.WHOLE_GPU_CONVERTED and not is_named and _keeps_ranks_apart(policy):
@@ -368,7 +368,7 @@ def _choose_share(policy: NamespacePolicy, pod: PodView) -> _Chosen | _ShareOutc
     else:
         choice = selected_size(policy.sizes, pod.labels) if policy.sizes else NO_CHOICE
     if choice.doubt is not None:
-        return _ShareOutcome(choice.doubt, is_doubt=True)
+        return _ShareOutcome(choice.doubt, is_size_in_doubt=True)
     size, source = choice.size, choice.source
     if size is None or source is None:
         if policy.share is None:
@@ -394,7 +394,7 @@ def size_doubts(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator
 
 def _doubts(policy: NamespacePolicy, pod: PodView, share: _ShareOutcome) -> Iterator[Finding]:
     """Yield the doubt of an outcome, or that of the pod's label, which counts for every outcome."""
-    doubt = share.finding if share.is_doubt else None
+    doubt = share.finding if share.is_size_in_doubt else None
     if doubt is None and SIZE in pod.labels and share.source is None:
         doubt = named_size(policy.sizes, pod.labels).doubt
     if doubt is not None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kai import keys
 from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
-from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with
+from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with, cel_list
 from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
@@ -58,9 +58,7 @@ _OF_DAEMON_SET: Final = (
     " owner.kind == 'DaemonSet' && owner.apiVersion.startsWith('apps/'))"
 )
 _OF_KUBELET: Final = f"request.userInfo.username.startsWith('{KUBELET}')"
-_BY_DAEMON_SETS: Final = (
-    "request.userInfo.username in [" + ", ".join(f"'{user}'" for user in sorted(DAEMON_SET_CONTROLLERS)) + "]"
-)
+_BY_DAEMON_SETS: Final = f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}"
 
 
 def _starts(text: str, prefixes: Iterable[str]) -> str:
@@ -70,10 +68,6 @@ def _starts(text: str, prefixes: Iterable[str]) -> str:
 
 def _ends(text: str, suffixes: Iterable[str]) -> str:
     return " || ".join(f"{text}.endsWith('{suffix}')" for suffix in suffixes)
-
-
-def _any_of(names: Iterable[str]) -> str:
-    return "[" + ", ".join(f"'{name}'" for name in sorted(names)) + "]"
 
 
 _NAMES_GPU: Final = (
@@ -87,7 +81,7 @@ _KAI_ANNOTATION: Final = (
 )
 _KAI_APP: Final = (
     f"'{keys.APP_LABEL}' in object.metadata.labels"
-    f" && object.metadata.labels['{keys.APP_LABEL}'] in {_any_of(RESERVED_APPS)}"
+    f" && object.metadata.labels['{keys.APP_LABEL}'] in {cel_list(RESERVED_APPS)}"
 )
 _POLICY_LABEL: Final = f"key == '{keys.QUEUE_LABEL}' || {_starts('key', [PREFIX, SIZE_PREFIX])}"
 

@@ -1,7 +1,7 @@
 """The settings of a preview: those of the command line, completed with those of the webhook. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kai.version import Version
@@ -22,17 +22,8 @@ class RuleOptions:
 
     def rules(self, published: PublishedSettings | None = None) -> Rules:
         """Return the settings for decisions: the given ones, else the published ones, else the defaults."""
-        given: dict[str, Any] = {
-            name: value
-            for name, value in (
-                ("kai_version", self.kai_version),
-                ("inject_shares", self.inject_shares),
-                ("excluded_namespaces", self.excluded_namespaces),
-                ("default_mode", self.default_mode),
-                ("default_priority_class", self.default_priority_class),
-            )
-            if value is not None
-        }
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         return replace(published.rules if published else Rules(), **given)
 
     def unknown(self, published: PublishedSettings | None) -> Iterator[str]:

@@ -145,7 +145,7 @@ def test_a_bind_request_alone_is_enough(portion: str) -> None:
 
 def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
     """Of a pod that KAI placed without a share it says nothing of the kind."""
-    for others, is_unplaced in (
+    for others, is_annotation_ignored in (
         ((), True),
         ((bind_request(portion="0.00", groups=(), kind="Regular"),), False),
     ):
@@ -154,7 +154,7 @@ def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
         (transition,) = [
             each for each in seen.judged[-1].transitions if each.verdict.key.reason == "no-share"
         ]
-        assert ("KAI did not place the pod" in message(transition, None)) is is_unplaced
+        assert ("KAI did not place the pod" in message(transition, None)) is is_annotation_ignored
 
 
 def test_the_bind_request_of_another_pod_is_ignored() -> None:

@@ -511,6 +511,8 @@ class TestWholeGpus:
         pod_shares = self.pod_shares(fraction(), reservation(), pod("whole", 2, gpus="1"))
         assert pod_shares["whole"].gpu_uuids == (GPU_1,)
         assert pod_shares["half"].gpu_uuids == (GPU_0,)
+        assert pod_shares["whole"].is_whole
+        assert not pod_shares["half"].is_whole
 
     def test_the_bind_request_of_a_whole_gpu(self) -> None:
         request = bind_request("whole", portion="1.00", kind="Regular", groups=())

@@ -12,7 +12,7 @@ from gpuagent.actions.event_messages import message
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.verdicts.grounds import SMALL_BYTES, FlagReason
 from gpuagent.verdicts.judge import Change
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
@@ -123,6 +123,7 @@ LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.HAMI_CORE)})
 UNRESOLVED = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
 WHOLE = replace(
     pod_share("train", SHARE, pod=pod("train", whole_gpus=1)),
+    is_whole=True,
     shares={A: Amount(SHARE, ShareSource.WHOLE_GPU)},
 )
 SYSTEM = pod("train", namespace="kube-system")
@@ -149,7 +150,7 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(UNRESOLVED, changed="0.5, not 0.25"), A, 0, {"no-reservation@": False, "share-changed@": True}, id="share changed, GPU unknown"),
         pytest.param(WHOLE, A, OVER, {}, id="a whole GPU is never over"),
         pytest.param(WHOLE, B, OVER, {}, id="nor unassigned"),
-        pytest.param(replace(UNRESOLVED, candidates=(Candidate(ShareSource.WHOLE_GPU, "nvidia.com/gpu 1", {"": None}),)), A, OVER, {}, id="a whole GPU, unknown which"),
+        pytest.param(replace(UNRESOLVED, is_whole=True), A, OVER, {}, id="a whole GPU, unknown which"),
         pytest.param(pod_share("train", SHARE, pod=pod("train", whole_gpus=1)), A, OVER, {**CLEAN, "over-share@a": True}, id="a whole GPU beside a share excuses nothing"),
         pytest.param(pod_share("train", pod=SYSTEM), A, GIB, {}, id="the system's pods without a share"),
         pytest.param(pod_share("train", SHARE, pod=SYSTEM), A, OVER, {**CLEAN, "over-share@a": True}, id="a pod with a share is always judged"),
