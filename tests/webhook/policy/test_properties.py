@@ -24,6 +24,7 @@ from kai.admission import refusal, share_container
 from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, REASON, SIZE, WHOLE_GPU
 from kai.pod import PodView
 from service.log import JsonLog
+from tests.support.markers import scaled
 from tests.support.pod_strategies import (
     ABSENT,
     VERSIONS,
@@ -54,11 +55,11 @@ from webhook.policy.reasons import LONGEST_WARNING, Action, Finding, Reason
 settings.register_profile(
     "properties",
     deadline=None,
-    max_examples=2000,
+    max_examples=scaled(200),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 MANY = settings.get_profile("properties")
-FEWER = settings(MANY, max_examples=400)
+FEWER = settings(MANY, max_examples=scaled(100))
 
 SHARES = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 OUR_LABELS = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
@@ -451,7 +452,7 @@ LEFT_ALONE = {
 }
 
 
-@settings(MANY, max_examples=80)
+@settings(MANY, max_examples=scaled(20))
 @given(pods(), namespace_labels())
 @pytest.mark.parametrize("title", LEFT_ALONE)
 def test_namespaces_that_never_get_a_patch(
@@ -532,7 +533,7 @@ def test_nesting_of_any_depth_is_no_error(place: str) -> None:
         },
     }
     before, after = json.dumps(document).encode().split(b'"HERE"')
-    for depth in range(600, 1100):
+    for depth in range(600, 1100, 5):
         mutation = mutate(policy, before + b"[" * depth + b"]" * depth + after, Rules())
         assert mutation.decision.action is not Action.ERROR
 
@@ -653,6 +654,7 @@ REACHED = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_the_generated_cases_reach_every_outcome() -> None:
     """Properties of pods that are all left alone would say nothing.
 
