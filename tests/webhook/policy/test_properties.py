@@ -494,6 +494,8 @@ def test_bytes_of_any_kind_go_through(body: bytes) -> None:
 STRANGE = {
     "not UTF-8 in a field that is not read": b'{"x": "\xff", "spec": {"containers": [{"name": "a"}]}}',
     "not UTF-8 in a label": b'{"metadata": {"labels": {"\xff": ""}}, "spec": {"containers": [{"name": "a"}]}}',
+    "not UTF-8 in a name of a variable's field": b'{"metadata": {"annotations": {"gpu-fraction": "0.5"}}, "spec":'
+    b' {"containers": [{"name": "a", "env": [{"name": "X", "\xffvalue": "4"}]}]}}',
     "half a surrogate pair": b'{"metadata": {"name": "\\ud800"}, "spec": {"containers": [{"name": "a"}]}}',
     "a byte order mark": b'\xef\xbb\xbf{"spec": {"containers": [{"name": "a"}]}}',
     "a key twice": b'{"spec": {}, "spec": {"containers": [{"name": "a"}], "containers": []}}',
