@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 
-.PHONY: help test demo lint docs manifests plugin lock clean
+.PHONY: help test nightly demo lint docs manifests plugin lock clean
 
 help:
 	@echo "make demo       run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
-	@echo "make test       run the tests in two processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
-	@echo "make lint       run ruff, mypy, import-linter and the check of regular expressions"
+	@echo "make test       run the tests in four processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
+	@echo "make nightly    run them with their full tables and ten times as many generated cases"
+	@echo "make lint       run ruff, mypy, import-linter and the checks in tests/project"
 	@echo "make docs       generate the tables of the documentation from the code"
 	@echo "make manifests  generate dashboards, rules of the mixin, plain manifests and tables of rights (needs helm)"
 	@echo "make plugin     build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
@@ -21,14 +22,17 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 $(PYTEST_ARGS)
+
+nightly: $(STAMP)
+	$(BIN)/python -m pytest -n 4 -m "nightly or not nightly" --hypothesis-profile nightly $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.project.regular_expressions
+	$(BIN)/python -m tests.project.lints
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)

@@ -350,7 +350,7 @@ def _strings(texts: dict[str, str | None] | None) -> Mapping[str, str]:
 def _list(raw: Raw) -> list[Any]:
     try:
         decoded = msgspec.json.decode(raw) if bytes(raw) else None
-    except RecursionError:
+    except (RecursionError, UnicodeDecodeError):  # the pod's decoder skips strings unchecked
         return []
     return decoded if isinstance(decoded, list) else []
 

@@ -1,15 +1,22 @@
 """Fixtures of all tests, and markers by folder. The helpers behind them are in tests/support."""
 
 import gc
+import os
+import sys
 
 import pytest
 from hypothesis import settings
 
 from tests.support import workers
-from tests.support.markers import marker_of
+from tests.support.markers import NIGHTLY, is_deselected, marker_of
+
+# Many tests start Python. Without stored bytecode each process would compile all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Hypothesis's deadline counts wall time, which depends on what else the machine runs.
 settings.register_profile("kaishare", deadline=None)
+settings.register_profile(NIGHTLY, deadline=None)
 settings.load_profile("kaishare")
 
 pytest_plugins = (
@@ -21,12 +28,22 @@ pytest_plugins = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that need a cluster, a browser or a GPU, so that `-m` can select them."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by place, leave nightly ones out, and begin with the files that have slow tests.
+
+    The other files fill the time of the workers evenly at the end.
+    """
     for item in items:
         marker = marker_of(item.path)
         if marker:
             item.add_marker(marker)
+    left_out = [item for item in items if is_deselected(item, config.option.markexpr)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not is_deselected(item, config.option.markexpr)]
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish() -> None:
@@ -37,5 +54,5 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> workers.ScheduleByFile | None:
-    """Give each file, and tests/cluster as a whole, to one worker."""
+    """Give each file to one worker."""
     return workers.scheduler(config, log)

@@ -49,6 +49,7 @@ JOBS = {
     },
 }
 JOBS_PATH = f"/apis/kubeflow.org/v1/namespaces/{TEAM}/pytorchjobs"
+JOBS_DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org"
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [container(limits={"nvidia.com/gpu": "1"})]}}
 ONCE = {"spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}}
 
@@ -92,7 +93,7 @@ PY_TORCH = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def more_controllers(plane: ControlPlane, controllers: None) -> Iterator[None]:
     assets = assets_folder()
     assert assets is not None
@@ -119,7 +120,8 @@ async def team(
         await delete_all(admin, JOBS_PATH)
         for namespace in (TEAM, OTHER, PLAIN):
             await delete_all(admin, f"/api/v1/namespaces/{namespace}/pods")
-        await admin.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org")
+        await admin.delete(JOBS_DEFINITION)
+        await until(lambda: is_gone(admin, JOBS_DEFINITION), "the kind is deleted")
 
 
 async def create_all(admin: Administrator) -> None:
@@ -159,6 +161,10 @@ async def create_all(admin: Administrator) -> None:
 def without_namespace(item: dict[str, Any]) -> dict[str, Any]:
     metadata = {key: value for key, value in item["metadata"].items() if key != "namespace"}
     return {**item, "metadata": metadata}
+
+
+async def is_gone(admin: Administrator, path: str) -> bool:
+    return not await answers(admin, path)
 
 
 async def answers(admin: Administrator, path: str) -> bool:

@@ -30,6 +30,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.guard import ENFORCED as GUARDED
 from tests.support.guard import GUARD, guard_on
 from tests.support.kube_user import Answer, Asker
+from tests.support.markers import scaled
 from tests.support.operator_jobs import generated_pods
 from tests.support.other_webhooks import others_configuration, patching, with_sidecar_in_front
 from tests.support.pod_strategies import pods as any_pods
@@ -44,7 +45,7 @@ from webhook.explain.server.dry_runs import ask_server
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 
-PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", "300"))
+PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(60)))
 """Number of generated pods of each kind; a larger one takes longer and finds more."""
 NAMESPACE = managed_namespace("asked", gpu_fraction="0.5", priority="train")
 ENFORCED = managed_namespace("asked-enforced", gpu_fraction="0.5", mode="enforce")

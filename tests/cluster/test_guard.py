@@ -764,6 +764,7 @@ async def test_under_enforce_a_pod_keeps_its_keys_after_its_creation(asker: Aske
     await asker.remove(where(pod))
 
 
+@pytest.mark.nightly
 async def test_a_pod_with_many_labels_keeps_its_status_and_cannot_occupy_the_api_server(asker: Asker) -> None:
     """CEL takes quadratic time per list: 70,000 labels used to exceed the API server's 34 s per request."""
     many = {f"a{number}": "" for number in range(70_000)}

@@ -1,11 +1,12 @@
 """Every key that KAI reads, written by a user on a real API server with the guard on deny."""
 
 import itertools
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
 import pytest
 import pytest_asyncio
+from _pytest.mark import ParameterSet
 
 from kai.key_classes import PREFIXES, TABLE
 from tests.support.control_plane import ControlPlane
@@ -40,6 +41,17 @@ from tests.support.kube_user import Asker, account, where
 BY_VALUE: Final = frozenset({"app", "project", "runai/shared-gpu-configmap", "spark-app-selector"})
 ELSEWHERE: Final = frozenset({"kai.scheduler/queue", "resource.kubernetes.io/extended-resource-claim"})
 """Keys of the table whose own tests are below, or in test_guard.py."""
+KEPT_ON_OWNERS: Final = frozenset({"kai.scheduler/skip-podgrouper", "kai.scheduler/accounting"})
+
+
+def some_keys(keys: Sequence[Key]) -> list[ParameterSet]:
+    """Return rows of every fourth key and of those with a rule of their own; the other rows are nightly."""
+    return [
+        pytest.param(
+            key, id=key[1], marks=[] if number % 4 == 0 or key[1] in KEPT_ON_OWNERS else pytest.mark.nightly
+        )
+        for number, key in enumerate(keys)
+    ]
 
 
 def test_every_key_of_the_table_is_tried() -> None:
@@ -72,7 +84,7 @@ PLACES = pytest.mark.parametrize("place", [ENFORCED, HOST], ids=["enforce", "vcl
 
 
 @PLACES
-@pytest.mark.parametrize("key", KAI_ONLY + KAI_ONLY_OF_NOBODY, ids=lambda key: key[1])
+@pytest.mark.parametrize("key", some_keys(KAI_ONLY + KAI_ONLY_OF_NOBODY))
 async def test_a_key_of_kais_is_neither_created_nor_written_later(
     asker: Asker, pods: None, place: str, key: Key
 ) -> None:
@@ -90,7 +102,7 @@ async def test_a_key_of_kais_is_neither_created_nor_written_later(
 
 
 @PLACES
-@pytest.mark.parametrize("key", FIXED, ids=lambda key: key[1])
+@pytest.mark.parametrize("key", some_keys(FIXED))
 async def test_a_fixed_key_is_created_and_then_stays(asker: Asker, pods: None, place: str, key: Key) -> None:
     user = user_of(place)
     created = await asker.create(with_keys(bare(place, "new"), key), user=user, dry_run=True)
@@ -101,7 +113,7 @@ async def test_a_fixed_key_is_created_and_then_stays(asker: Asker, pods: None, p
 
 
 @PLACES
-@pytest.mark.parametrize("key", FREE, ids=lambda key: key[1])
+@pytest.mark.parametrize("key", some_keys(FREE))
 async def test_a_free_key_may_change_at_any_time(asker: Asker, pods: None, place: str, key: Key) -> None:
     user = user_of(place)
     created = await asker.create(with_keys(bare(place, "new"), key), user=user, dry_run=True)
@@ -214,7 +226,6 @@ async def test_the_reservation_pods_account_writes_its_gpu_in_its_namespace_only
 
 OF_PODS: Final = tuple(key for key in FIXED if key not in OWNER_FIXED and not key[1].startswith(PREFIXES))
 """Keys of other projects that KAI reads on pods only."""
-KEPT_ON_OWNERS: Final = frozenset({"kai.scheduler/skip-podgrouper", "kai.scheduler/accounting"})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -227,7 +238,7 @@ OWNER_KINDS = pytest.mark.parametrize("kind", ["Deployment", "Job", "ConfigMap"]
 
 
 @OWNER_KINDS
-@pytest.mark.parametrize("key", KAI_ONLY + KAI_ONLY_OF_NOBODY, ids=lambda key: key[1])
+@pytest.mark.parametrize("key", some_keys(KAI_ONLY + KAI_ONLY_OF_NOBODY))
 async def test_an_owner_has_no_key_of_kais(asker: Asker, owners: None, kind: str, key: Key) -> None:
     created = await asker.create(with_keys(workload(kind, "new"), key), user=ALICE, dry_run=True)
     assert_refused({"create": created}, key[1], "only KAI may write this; remove it from the object")
@@ -245,7 +256,7 @@ async def test_an_owner_has_no_key_of_kais(asker: Asker, owners: None, kind: str
 
 
 @OWNER_KINDS
-@pytest.mark.parametrize("key", OWNER_FIXED, ids=lambda key: key[1])
+@pytest.mark.parametrize("key", some_keys(OWNER_FIXED))
 async def test_an_owners_fixed_key_changes_only_while_it_has_no_pods(
     asker: Asker, owners: None, kind: str, key: Key
 ) -> None:
@@ -260,7 +271,7 @@ async def test_an_owners_fixed_key_changes_only_while_it_has_no_pods(
 
 
 @OWNER_KINDS
-@pytest.mark.parametrize("key", FREE + OF_PODS, ids=lambda key: key[1])
+@pytest.mark.parametrize("key", some_keys(FREE + OF_PODS))
 async def test_other_keys_of_an_owner_may_change(asker: Asker, owners: None, kind: str, key: Key) -> None:
     created = await asker.create(with_keys(workload(kind, "new"), key), user=ALICE, dry_run=True)
     assert created.status == 201, created.message

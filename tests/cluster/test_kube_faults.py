@@ -462,6 +462,7 @@ async def test_an_eviction_counts_only_if_the_api_server_confirms_it(
 # A restore
 
 
+@pytest.mark.nightly
 async def test_after_a_restore_of_etcd_a_watch_holds_the_restored_objects(
     plane: ControlPlane,
     hostile: HostileApiServer,

@@ -39,6 +39,7 @@ async def remove_pods(client: KubeClient) -> None:
         await client.request("DELETE", path, params={"gracePeriodSeconds": "0"}, seconds=60)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 async def test_an_agent_lists_and_follows_pods_of_1_4_mb_in_bounded_memory_while_healthz_answers(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
@@ -70,6 +71,7 @@ async def test_an_agent_lists_and_follows_pods_of_1_4_mb_in_bounded_memory_while
         await remove_pods(admin.client)
 
 
+@pytest.mark.nightly
 async def test_a_webhook_reads_a_namespace_of_12_000_labels_while_healthz_answers(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:

@@ -10,8 +10,9 @@ from kube.client import KubeClient
 from tests.comparisons.preview import compare_generated
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
+from tests.support.markers import scaled
 
-PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", "300"))
+PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(90)))
 """Number of generated workloads; a larger one takes longer and finds more."""
 CLUSTERS = 3
 

@@ -90,6 +90,7 @@ async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPo
             url = f"http://{address}"
             yield AgentPort(authorizer=authorizer, url=url, clock=clock, session=session, stream=stream)
         finally:
+            await session.close()  # the server waits for open connections
             await served.stop()
 
 

@@ -10,9 +10,12 @@ import yaml
 from deploy.alerts.rendering import OBJECT, RULES, files
 from gpuagent.problems import SUSPENDS_NOTHING, Cause
 from tests.support import known_metrics
+from tests.support.markers import nightly
 from tests.support.promtool import ALERTS, ROOT, promtool
 
 PROOFS = sorted((ALERTS / "tests").glob("*.yaml"))
+LONG = ("gaps", "hours", "restarts", "slo")
+"""Proofs that promtool takes seconds for, since they evaluate all rules for hours."""
 BY_NAME = {rule["alert"]: rule for rule in known_metrics.rules() if "alert" in rule}
 
 
@@ -65,7 +68,11 @@ def follow_their_records(groups: list[dict[str, Any]], order: list[str]) -> bool
     return True
 
 
-@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.stem)
+@pytest.mark.parametrize(
+    "proof",
+    [nightly(proof) if proof.stem in LONG else proof for proof in PROOFS],
+    ids=lambda proof: proof.stem,
+)
 def test_promtools_unit_tests_of_the_rules_pass(proof: Path, tmp_path: Path) -> None:
     text = proof.read_text(encoding="utf-8")
     groups = groups_of(text)

@@ -29,6 +29,7 @@ from tests.support.helm_chart import (
     options,
     rendered,
 )
+from tests.support.markers import sampled
 from webhook.cli import _parser as webhook_parser
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
@@ -774,7 +775,7 @@ def test_an_old_kubernetes_is_refused() -> None:
     assert ">=1.30.0" in done.stderr
 
 
-@pytest.mark.parametrize("word", ["007", "0x1f", "null", "yes"])
+@pytest.mark.parametrize("word", sampled(["0x1f", "007", "null", "yes"], 4))
 def test_a_name_that_yaml_reads_as_another_type_stays_a_text(word: str) -> None:
     """A namespace may be named 007, which YAML reads as the number 7."""
 

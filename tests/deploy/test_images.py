@@ -108,6 +108,7 @@ def images() -> Iterator[dict[str, Image]]:
             yield dict(zip(SERVICES, built, strict=True))
 
 
+@pytest.mark.nightly
 def test_an_image_has_its_compiled_service_and_no_installer(images: dict[str, Image]) -> None:
     for service, own, other in (("webhook", "webhook", "gpuagent"), ("agent", "gpuagent", "webhook")):
         image = images[service]
@@ -202,6 +203,7 @@ def read(url: str, program: Running, trust: ssl.SSLContext | None = None, body: 
             time.sleep(0.05)
 
 
+@pytest.mark.nightly
 def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
@@ -244,6 +246,7 @@ def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(
         assert json.loads(answer)["response"]["patchType"] == "JSONPatch"
 
 
+@pytest.mark.nightly
 def test_the_agent_serves_from_a_read_only_root_as_an_unprivileged_user(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
@@ -262,6 +265,7 @@ def test_the_agent_serves_from_a_read_only_root_as_an_unprivileged_user(
         assert ":root" in read(f"http://127.0.0.1:{port}/page.css", program)
 
 
+@pytest.mark.nightly
 def test_the_agent_needs_no_place_to_write_to(images: dict[str, Image]) -> None:
     folder = images["agent"].folder
     done = subprocess.run(

@@ -95,6 +95,7 @@ def krew(tmp_path_factory: pytest.TempPathFactory) -> Krew:
     return Krew(root, manifest)
 
 
+@pytest.mark.nightly
 def test_the_manifest_has_what_krew_requires(krew: Krew) -> None:
     assert krew.manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
     assert krew.manifest["kind"] == "Plugin"
@@ -106,6 +107,7 @@ def test_the_manifest_has_what_krew_requires(krew: Krew) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_the_plugin_runs_with_nothing_installed(krew: Krew, tmp_path: Path) -> None:
     ended = krew.run("--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"kubectl kaishare {version()}\n", "")
@@ -118,6 +120,7 @@ def test_the_plugin_runs_with_nothing_installed(krew: Krew, tmp_path: Path) -> N
     assert "gpu-fraction: '0.25'" in ended.stdout
 
 
+@pytest.mark.nightly
 def test_the_completion_of_kubectl_is_linked_as_the_manifest_says(krew: Krew) -> None:
     (line,) = [line for line in krew.manifest["spec"]["caveats"].splitlines() if "ln -sf" in line]
     done = subprocess.run(
@@ -133,6 +136,7 @@ def test_the_completion_of_kubectl_is_linked_as_the_manifest_says(krew: Krew) ->
     assert ended.stdout.splitlines() == ["policies\tlist the policies of managed namespaces", ":4"]
 
 
+@pytest.mark.nightly
 def test_the_plugin_has_every_module_of_its_commands(krew: Krew, tmp_path: Path) -> None:
     """A kubeconfig that leads nowhere: the commands import their clients, and end with one line."""
     config = tmp_path / "config"
@@ -149,6 +153,7 @@ def test_the_plugin_has_every_module_of_its_commands(krew: Krew, tmp_path: Path)
     assert "docs/doctor.md#api-server" in ended.stdout
 
 
+@pytest.mark.nightly
 def test_each_release_of_python_runs_the_same_archive(krew: Krew) -> None:
     installed = sorted(Path(sys.base_prefix).parent.glob("3.*/bin/python3"))
     releases = {".".join(path.parts[-3].split(".")[:2]): path for path in installed}

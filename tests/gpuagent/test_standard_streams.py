@@ -11,7 +11,7 @@ from tests.support.free_ports import free_ports
 from tests.support.standard_streams import (
     FOREIGN,
     LOSING,
-    STREAMS,
+    SERVED,
     process_with,
     standard_descriptors,
 )
@@ -37,7 +37,7 @@ def scenario() -> str:
     )
 
 
-@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("streams", SERVED)
 def test_serve_with(streams: str, tmp_path: Path) -> None:
     (tmp_path / "node.yaml").write_text(scenario())
     (port,) = free_ports(1)

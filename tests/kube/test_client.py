@@ -21,6 +21,7 @@ from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from tests.support.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
 from tests.support.certificates import serving_context
+from tests.support.markers import scaled
 
 
 async def read_lines(client: KubeClient) -> None:
@@ -288,7 +289,7 @@ BYTES = st.one_of(
 
 
 @given(garbage=BYTES)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_any_bytes_from_a_server_are_an_answer_or_a_known_error(
     served: ssl.SSLContext, account: Path, garbage: bytes
 ) -> None:

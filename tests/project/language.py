@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.project.forbidden_phrases import NAMES, PHRASES
-
-ROOT: Final = Path(__file__).parents[2]
+from tests.project.sources import ROOT
 
 _SUFFIXES: Final = frozenset(
     {
@@ -42,6 +41,7 @@ _EXEMPT: Final = frozenset(
         "requirements",  # written by uv
         "tests/project/forbidden_phrases.py",
         "tests/project/test_language.py",  # has examples of findings
+        "tests/project/test_lints.py",
     }
 )
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
@@ -105,17 +105,17 @@ def files(root: Path = ROOT) -> Iterator[Path]:
         if path.name.startswith(".") or path.name in _EXEMPT | _SKIPPED:
             continue
         if path.is_dir():
-            yield from (file for file in _below(path) if str(file.relative_to(ROOT)) not in _EXEMPT)
+            yield from (file for file in _below(path) if str(file.relative_to(root)) not in _EXEMPT)
         elif _is_text(path):
             yield path
 
 
-def repository_findings() -> list[LanguageFinding]:
+def repository_findings(root: Path = ROOT) -> list[LanguageFinding]:
     """Return the findings of all files."""
     return [
         finding
-        for path in files()
-        for finding in findings_in(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+        for path in files(root)
+        for finding in findings_in(str(path.relative_to(root)), path.read_text(encoding="utf-8"))
     ]
 
 

@@ -9,6 +9,8 @@ from kai.key_classes import TABLE, KeyKind
 from tests.project.kai_reads import NEWEST, Reading, main, missing, proof, read, stale
 from tests.project.kai_reviewed import Reviewed
 
+pytestmark = pytest.mark.nightly  # a tool for a new release of KAI
+
 MODULE = "github.com/NVIDIA/KAI-scheduler"
 KNOWN = "kai.scheduler/queue"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.markers import BY_PLACE, marker_of
+from tests.support.markers import BY_PLACE, is_deselected, marker_of, nightly, sampled
 
 TESTS = Path(__file__).parents[1]
 
@@ -30,11 +30,30 @@ def test_every_marked_place_exists() -> None:
     assert [place for place in BY_PLACE if not (TESTS / place).exists()] == []
 
 
+@pytest.mark.parametrize(("expression", "is_left_out"), [("", True), ("slow", True), ("nightly", False)])
+def test_nightly_tests_run_only_if_they_are_named(
+    request: pytest.FixtureRequest, expression: str, is_left_out: bool
+) -> None:
+    assert not is_deselected(request.node, expression)
+    request.node.add_marker(pytest.mark.nightly)
+    assert is_deselected(request.node, expression) is is_left_out
+
+
+def test_a_sample_of_a_table_leaves_its_other_rows_to_the_nightly_run() -> None:
+    rows = sampled([("a", 1), ("b", 2), ("c", 3), "d"], 3)
+    assert rows == [("a", 1), nightly(("b", 2)), nightly(("c", 3)), "d"]
+
+
 def test_pytest_deselects_by_marker() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m"]
-    selected = [TESTS / "gpu", TESTS / "deploy" / "test_images.py", TESTS / "project" / "test_markers.py"]
+    selected = [
+        "gpu",
+        "deploy/test_images.py",
+        "support/test_hostile_api_server.py",
+        "project/test_markers.py",
+    ]
     collect = subprocess.run(
-        [*command, "not gpu and not slow", *selected],
+        [*command, "not gpu and not slow", *(TESTS / path for path in selected)],
         capture_output=True,
         text=True,
         check=True,

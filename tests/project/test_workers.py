@@ -1,25 +1,41 @@
-"""Two workers share the tests: by file, and tests/cluster as a whole."""
+"""Workers share the tests by file; every other worker begins with tests/cluster."""
 
 import socket
 
 import pytest
 
 from tests.support.free_ports import free_port, free_ports
-from tests.support.workers import scheduler, unit_of
+from tests.support.workers import file_of, next_file, scheduler
 
 
 @pytest.mark.parametrize(
-    ("nodeid", "unit"),
+    ("nodeid", "file"),
     [
         ("tests/kai/test_memory.py::test_a[x::y]", "tests/kai/test_memory.py"),
         ("tests/gpuagent/verdicts/test_judge.py::TestA::test_b", "tests/gpuagent/verdicts/test_judge.py"),
-        ("tests/cluster/test_kube.py::test_a", "tests/cluster/"),
-        ("tests/cluster/test_guard.py::test_b[1]", "tests/cluster/"),
-        ("tests/gpuagent/pods/cluster/test_lists.py::test_a", "tests/gpuagent/pods/cluster/test_lists.py"),
     ],
 )
-def test_a_file_is_a_unit_and_so_is_the_cluster(nodeid: str, unit: str) -> None:
-    assert unit_of(nodeid) == unit
+def test_a_worker_gets_whole_files(nodeid: str, file: str) -> None:
+    assert file_of(nodeid) == file
+
+
+@pytest.mark.parametrize(
+    ("files", "prefers_cluster", "file"),
+    [
+        (["tests/kai/a.py", "tests/cluster/b.py", "tests/cluster/c.py"], True, "tests/cluster/b.py"),
+        (
+            ["tests/cluster/b.py", "tests/gpuagent/pods/cluster/a.py"],
+            False,
+            "tests/gpuagent/pods/cluster/a.py",
+        ),
+        (["tests/kai/a.py", "tests/kube/b.py"], True, "tests/kai/a.py"),
+        (["tests/cluster/b.py", "tests/cluster/c.py"], False, "tests/cluster/b.py"),
+    ],
+)
+def test_every_other_worker_begins_with_the_cluster(
+    files: list[str], prefers_cluster: bool, file: str
+) -> None:
+    assert next_file(files, prefers_cluster=prefers_cluster) == file
 
 
 @pytest.mark.parametrize("mode", ["no", "loadfile", "worksteal"])

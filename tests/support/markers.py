@@ -1,7 +1,15 @@
-"""Markers of tests by their place in the repository."""
+"""Markers of tests by their place in the repository, and what `nightly` means."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
+
+import pytest
+from _pytest.mark import ParameterSet
+from hypothesis import settings
+
+NIGHTLY: Final = "nightly"
+"""The marker of tests that only `make nightly` runs, and Hypothesis's profile in such a run."""
 
 _TESTS: Final = Path(__file__).parents[1]
 
@@ -18,3 +26,30 @@ def marker_of(path: Path) -> str | None:
     relative = path.relative_to(_TESTS)
     places = (relative.as_posix(), *(parent.as_posix() for parent in relative.parents))
     return next((BY_PLACE[place] for place in places if place in BY_PLACE), None)
+
+
+def is_deselected(item: pytest.Item, expression: str) -> bool:
+    """Return whether a test is nightly, and `-m` names neither the marker nor another choice of it."""
+    return NIGHTLY not in expression and item.get_closest_marker(NIGHTLY) is not None
+
+
+def scaled(examples: int) -> int:
+    """Return a number of generated cases: ten times as many in a nightly run."""
+    return examples * 10 if settings.get_current_profile_name() == NIGHTLY else examples
+
+
+RowT = TypeVar("RowT")
+
+
+def sampled(rows: Iterable[RowT], step: int) -> list[RowT | ParameterSet]:
+    """Return the rows of a table for `parametrize`; all but every `step`-th one are nightly.
+
+    For tables whose rows take the same way through the code.
+    """
+    return [row if index % step == 0 else nightly(row) for index, row in enumerate(rows)]
+
+
+def nightly(row: object) -> ParameterSet:
+    """Return a row for `parametrize` that only a nightly run has."""
+    values = row if isinstance(row, tuple) else (row,)
+    return pytest.param(*values, marks=pytest.mark.nightly)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.markers import nightly
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 20.0
 
@@ -18,6 +20,11 @@ NOT_READ = "stderr is a full pipe that is not read"
 READER_GONE = "stderr is a pipe without a reader"
 STREAMS = (NOT_READ, READER_GONE, "2>/dev/full", "2>&-", ">&-", ">/dev/full", ">&- 2>&- <&-")
 """Standard streams of a process: a redirection of the shell, or the state of a pipe on standard error."""
+
+SERVED = [
+    streams if streams in (NOT_READ, READER_GONE, STREAMS[-1]) else nightly(streams) for streams in STREAMS
+]
+"""Rows for a service; the others take the same way through its log, and are nightly."""
 
 LOSING = tuple(streams for streams in STREAMS if "2>" in streams or streams == READER_GONE)
 """Streams that lose every log line."""

@@ -38,6 +38,8 @@ from tests.support.hostile_api_server import (
 )
 from tests.support.watches import running, until
 
+pytestmark = pytest.mark.nightly  # a test of the tests' own tool
+
 
 @pytest.fixture
 def upstream(server: ApiServer, authority: Authority) -> Upstream:

@@ -1,28 +1,40 @@
-"""Distribution of the tests between pytest's workers (`pytest -n 2`)."""
+"""Distribution of the tests between pytest's workers (`pytest -n 4`)."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 _CLUSTER: Final = "tests/cluster/"
 
 
-def unit_of(nodeid: str) -> str:
-    """Return the name of the unit that a test belongs to; one worker runs all tests of a unit."""
-    return _CLUSTER if nodeid.startswith(_CLUSTER) else nodeid.partition("::")[0]
+def file_of(nodeid: str) -> str:
+    """Return the file of a test; one worker runs all tests of a file."""
+    return nodeid.partition("::")[0]
+
+
+def next_file(files: Iterable[str], *, prefers_cluster: bool) -> str:
+    """Return the first file of the kind that a worker prefers, or else the first one."""
+    waiting = list(files)
+    return next((file for file in waiting if file.startswith(_CLUSTER) is prefers_cluster), waiting[0])
 
 
 class ScheduleByFile(LoadScopeScheduling):
-    """Gives each file to one worker, and all of tests/cluster to one worker.
+    """Gives each file to one worker, and the files of tests/cluster to every other worker first.
 
-    A file's fixtures of scope `module` are built once. One control plane serves all cluster tests, so that etcd and
-    kube-apiserver run once and no cluster test waits for another worker's. Each worker meets its files in the order of
-    collection, so that no test runs after a file that comes later in a run without workers.
+    A file's fixtures of scope `module` are built once. Each worker with cluster tests runs a control plane for all
+    of them. Cluster tests mostly wait, so that other workers use the processors meanwhile.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return unit_of(nodeid)
+        return file_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        number = int(node.gateway.id.removeprefix("gw"))
+        self.workqueue.move_to_end(next_file(self.workqueue, prefers_cluster=number % 2 == 0), last=False)
+        super()._assign_work_unit(node)
 
 
 def scheduler(config: pytest.Config, log: object) -> ScheduleByFile | None:

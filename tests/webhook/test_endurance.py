@@ -19,7 +19,7 @@ from benchmarks.generated import POLICIES, Reviews, Sent
 from tests.support.webhook_process import Connection, Reply, serving
 from webhook.namespaces.files import FilePolicies
 
-REVIEWS = 2000
+REVIEWS = 500
 BYTES_A_REVIEW = 40
 """Less than any object that each review would leave behind; a whole run may still fill a cache."""
 

@@ -17,7 +17,7 @@ from tests.support.standard_streams import (
     NOT_READ,
     PATIENCE_SECONDS,
     ROOT,
-    STREAMS,
+    SERVED,
     process_with,
     standard_descriptors,
 )
@@ -31,7 +31,7 @@ LONG_NAME = json.dumps(
 """A review whose log line is about 8 KiB long: 250 of them are more than the queue and a pipe hold."""
 
 
-@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("streams", SERVED)
 async def test_serve_with(streams: str, tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text(POLICIES)
     port, ops_port = free_ports(2)

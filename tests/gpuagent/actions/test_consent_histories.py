@@ -10,12 +10,12 @@ from gpuagent.actions.eviction_settings import Budget
 from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
 from tests.support.eviction_histories import BUDGET, History, with_older_consent
+from tests.support.markers import sampled
 
-HISTORIES = 2_500
+HISTORIES = 1_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", sampled(range(10), 10))
 def test_no_generated_history_has_an_eviction_without_fresh_consent(part: int) -> None:
     results: Counter[str] = Counter()
     sent = carried_out = 0
@@ -51,11 +51,13 @@ def violations(histories: int) -> int:
     return sum(bool(History(seed, budget=Budget(9, 1)).run().violations) for seed in range(histories))
 
 
+@pytest.mark.nightly
 def test_the_check_finds_consent_that_is_too_old() -> None:
     with with_older_consent(60.0):
         assert violations(500) > 0
 
 
+@pytest.mark.nightly
 def test_the_check_finds_consent_that_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     read = ConsentReader.read
     remembered: dict[int, Consent | NoConsent] = {}

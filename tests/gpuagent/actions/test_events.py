@@ -228,6 +228,7 @@ def test_a_flag_cleared_before_its_event_makes_no_event() -> None:
     recorder.take(pods=both)
     assert times(recorder) == []
     assert times(recorder, "other") == [0]
+    assert recorder.reasons == ["GPUMemoryOverShare"], "nor does its end"
 
 
 def test_an_hour_without_a_change_resets_the_back_off() -> None:

@@ -27,6 +27,7 @@ from gpuagent.problems import Cause
 from gpuagent.sampling.sample import LookupResult
 from kai import keys
 from tests.support.driver_chain import Chain
+from tests.support.markers import scaled
 from tests.support.proc_files import HOST, ProcTree, in_pod
 from tests.support.samples import pod, uid_of
 
@@ -220,7 +221,7 @@ ONE = HostileDevice("GPU-0", DeviceMemory(1 << 40, 0, 0), {which: [] for which i
 
 @example([[ONE]], None, None, None)
 @given(st.lists(nodes, min_size=1, max_size=4), failures, failures, failures)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scaled(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_hostile_driver_causes_no_error_and_loses_no_byte(
     proc: ProcTree, moments: list[list[HostileDevice]], starting: Any, version: Any, counting: Any
 ) -> None:

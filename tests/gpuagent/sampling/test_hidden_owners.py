@@ -235,7 +235,7 @@ def test_the_kernels_own_cgroup_v1(tmp_path: Path) -> None:
     assert shell.returncode == 0
 
 
-def test_100_000_processes_one_after_the_other_leave_nothing_behind(
+def test_thousands_of_processes_one_after_the_other_leave_nothing_behind(
     proc: ProcTree, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {"cgroup": in_pod(POD), "comm": "python\n"}
@@ -248,13 +248,13 @@ def test_100_000_processes_one_after_the_other_leave_nothing_behind(
 
     monkeypatch.setattr(ProcFiles, "_read", read)
     numbers = random.Random(1)
-    pids = numbers.sample(range(1000, 1 << 22), 100_000)
+    pids = numbers.sample(range(1000, 1 << 22), 5_000)
     tracemalloc.start()
     try:
         sizes = []
         for start in range(0, len(pids), 500):
             processes.look_up(reading(*pids[start : start + 500]))
-            if start in (10_000, 99_500):
+            if start in (1_000, 4_500):
                 sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()

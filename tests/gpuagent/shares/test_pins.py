@@ -216,6 +216,14 @@ def test_other_later_records_change_nothing(later: tuple[dict[str, Any], ...]) -
     assert (pod_share.gpu_uuids, pod_share.former_gpus) == ((GPU_0,), frozenset())
 
 
+def test_a_pod_that_is_bound_again_needs_kais_own_reservation_pod() -> None:
+    """One of the pod's own tenant names the GPU of the new group."""
+    before = (TENANT_POD, bind_request(namespace=TENANT), of_tenant(reservation()))
+    again = bind_request(portion="0.90", groups=(GROUP_1,), namespace=TENANT)
+    pod_share = share_after(before, (TENANT_POD, again, of_tenant(reservation(GROUP_1, GPU_1, 901))))
+    assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
+
+
 def test_a_bind_request_with_another_portion_is_a_change_of_the_share() -> None:
     pod_share = share_after(HOST, (HOST_POD, bind_request(portion="0.90"), reservation()))
     assert pod_share.changed == "KAI's BindRequest allocates 0.90 now; the first one seen counts"

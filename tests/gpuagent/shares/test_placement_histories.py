@@ -26,6 +26,7 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
+from tests.support.markers import scaled
 from tests.support.sample_pipeline import GRACE, Pipeline
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -410,5 +411,5 @@ def of_tenant(document: dict[str, Any], namespace: str) -> dict[str, Any]:
 
 TestNode = Node.TestCase
 TestNode.settings = settings(
-    max_examples=100, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=scaled(30), stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )

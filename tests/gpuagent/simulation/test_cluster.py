@@ -401,9 +401,9 @@ def test_thousands_of_pods_are_truncated_as_the_driver_does_in_linear_time(simul
             for number in range(1001, 1001 + count)
         ]
         simulated.pods.inventory = inventory(*HELD, *documents)
-        began = time.perf_counter()
+        began = time.process_time()
         reading = simulated.source.read()
-        return time.perf_counter() - began, reading.gpus[0], reading
+        return time.process_time() - began, reading.gpus[0], reading
 
     few = min(show(1000)[0] for _ in range(3))
     seconds, gpu, reading = show(8000)

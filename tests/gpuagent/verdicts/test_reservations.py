@@ -29,6 +29,7 @@ from tests.support.kube_objects import (
     reservation,
     uid,
 )
+from tests.support.markers import scaled
 from tests.support.page_server import page_text
 from tests.support.sample_pipeline import Pipeline
 from tests.support.samples import gpu, sample, snapshot_of
@@ -387,7 +388,7 @@ def hostile(draw: st.DrawFn) -> list[dict[str, Any]]:
     return items
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=scaled(20), deadline=None)
 @given(
     attack=hostile(), later=hostile(), used_bytes=st.lists(st.integers(0, 24 * GIB), min_size=8, max_size=8)
 )

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from kai.pod import Container, Metadata, Owner, PodDocument, Resources, Spec
 from service.log import JsonLog
 from tests.support.hostile_pods import PODS
 from tests.support.hostile_reviews import Asked, all_requests, review
+from tests.support.markers import scaled
 from webhook.admission.handler import AdmissionWebhook, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
@@ -33,7 +35,7 @@ MAX_SECONDS_PER_MIB = 0.4
 MAX_GROWTH = 3.2
 """Of the cost, for a body twice as large; quadratic work has 4."""
 
-TRIES = 8
+TRIES = 16
 REQUESTS = all_requests()
 SHARE = {
     "kai.scheduler/queue": "queue-a",
@@ -101,25 +103,23 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
 
 
 def seconds_for(answer: Answer, request: Asked) -> float:
-    """Return the CPU time of the cheapest of three answers, in seconds."""
-    costs = []
-    gc.collect()
+    """Return the CPU time of an answer, in seconds."""
     gc.disable()
     try:
-        for _ in range(3):
-            began = time.thread_time()
-            answer(request)
-            costs.append(time.thread_time() - began)
+        began = time.thread_time()
+        answer(request)
+        return time.thread_time() - began
     finally:
         gc.enable()
-    return min(costs)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_review_costs_time_in_proportion_to_its_size(answer: Answer, name: str) -> None:
     small, large = REQUESTS[name](SIZE), REQUESTS[name](2 * SIZE)
+    before = after = math.inf
+    gc.collect()
     for _ in range(TRIES):
-        before, after = seconds_for(answer, small), seconds_for(answer, large)
+        before, after = min(before, seconds_for(answer, small)), min(after, seconds_for(answer, large))
         growth = after / max(before, 0.0005)  # below that a few microseconds would decide
         cost = after / (len(large.body) / MIB)
         if growth < MAX_GROWTH and cost < MAX_SECONDS_PER_MIB:
@@ -162,7 +162,7 @@ def readable_kinds() -> Iterator[str]:
             yield name
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=scaled(30))
 @given(
     st.lists(st.sampled_from(list(readable_kinds())), min_size=2, max_size=4, unique=True),
     st.sampled_from(["team-a", "guarded", "observed"]),
@@ -192,7 +192,7 @@ def test_hostile_kinds_together_get_a_short_answer_and_a_short_line(
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_an_answer_does_not_grow_with_its_review(answer: Answer, name: str) -> None:
-    body = answer(REQUESTS[name](MIB // 2))
+    body = answer(REQUESTS[name](MIB // 4))
     assert body is None or len(body) < MAX_ANSWER
 
 

@@ -25,6 +25,7 @@ from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, REASON, SIZE, 
 from kai.pod import PodView
 from service.log import JsonLog
 from tests.support.kai_oracle import refusal
+from tests.support.markers import scaled
 from tests.support.pod_strategies import (
     ABSENT,
     VERSIONS,
@@ -55,11 +56,11 @@ from webhook.policy.reasons import LONGEST_WARNING, Action, Finding, Reason
 settings.register_profile(
     "properties",
     deadline=None,
-    max_examples=2000,
+    max_examples=scaled(200),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 MANY = settings.get_profile("properties")
-FEWER = settings(MANY, max_examples=400)
+FEWER = settings(MANY, max_examples=scaled(100))
 
 SHARES = (keys.GPU_FRACTION, keys.GPU_MEMORY)
 OUR_LABELS = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
@@ -452,7 +453,7 @@ LEFT_ALONE = {
 }
 
 
-@settings(MANY, max_examples=80)
+@settings(MANY, max_examples=scaled(20))
 @given(pods(), namespace_labels())
 @pytest.mark.parametrize("title", LEFT_ALONE)
 def test_namespaces_that_never_get_a_patch(
@@ -494,6 +495,8 @@ def test_bytes_of_any_kind_go_through(body: bytes) -> None:
 STRANGE = {
     "not UTF-8 in a field that is not read": b'{"x": "\xff", "spec": {"containers": [{"name": "a"}]}}',
     "not UTF-8 in a label": b'{"metadata": {"labels": {"\xff": ""}}, "spec": {"containers": [{"name": "a"}]}}',
+    "not UTF-8 in a name of a variable's field": b'{"metadata": {"annotations": {"gpu-fraction": "0.5"}}, "spec":'
+    b' {"containers": [{"name": "a", "env": [{"name": "X", "\xffvalue": "4"}]}]}}',
     "half a surrogate pair": b'{"metadata": {"name": "\\ud800"}, "spec": {"containers": [{"name": "a"}]}}',
     "a byte order mark": b'\xef\xbb\xbf{"spec": {"containers": [{"name": "a"}]}}',
     "a key twice": b'{"spec": {}, "spec": {"containers": [{"name": "a"}], "containers": []}}',
@@ -533,7 +536,7 @@ def test_nesting_of_any_depth_is_no_error(place: str) -> None:
         },
     }
     before, after = json.dumps(document).encode().split(b'"HERE"')
-    for depth in range(600, 1100):
+    for depth in range(600, 1100, 5):
         mutation = mutate(policy, before + b"[" * depth + b"]" * depth + after, Rules())
         assert mutation.decision.action is not Action.ERROR
 
@@ -654,6 +657,7 @@ REACHED = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_the_generated_cases_reach_every_outcome() -> None:
     """Properties of pods that are all left alone would say nothing.
 

@@ -240,6 +240,8 @@ CAPS: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = [
      settled(annotations={"gpu-fraction": "0.3", "gpu-fraction-num-devices": "2"}), ["above-cap"]),
     ("three times 0.1 is 0.3", {"max_gpu_fraction": "0.3"},
      settled(annotations={"gpu-fraction": "0.1", "gpu-fraction-num-devices": "3"}), []),
+    ("a fraction that is no number", {"max_gpu_fraction": "0.5"}, settled(annotations={"gpu-fraction": "nan"}),
+     ["above-cap"]),
     ("memory within", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-memory": "2000"}), []),
     ("memory above", {"max_gpu_memory": "2000"}, settled(annotations={"gpu-memory": "2001"}), ["above-cap"]),
     ("memory times devices", {"max_gpu_memory": "2000"},

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.documents import load_text
+from tests.support.markers import scaled
 from webhook.cli import main
 
 OPTIONS = (
@@ -82,7 +83,7 @@ def run_explain(text: str, output: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=scaled(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(documents=st.lists(pods(), min_size=1, max_size=3), layout=LAYOUTS, as_json=st.booleans())
 def test_the_manifest_equals_the_pods_of_json(documents: list[Any], layout: Any, as_json: bool) -> None:
     text = (

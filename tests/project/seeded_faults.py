@@ -1,0 +1,355 @@
+"""Proves that the tests find faults: `python -m tests.project.seeded_faults`.
+
+Each fault replaces one text of the source in a temporary copy of the repository. The tests that are named beside it
+must then fail. The text is searched in all packages, so that it may move to another module.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.project.sources import ROOT, modules
+
+_NOT_COPIED: Final = shutil.ignore_patterns(
+    ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "dist", "shared"
+)
+_SECONDS: Final = 600.0
+"""Time limit of the tests of one fault."""
+_FAILED: Final = 1
+"""Exit status of pytest after a failed test."""
+
+
+class SeedError(ValueError):
+    """A fault does not fit the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A rule of kaishare, a change that breaks it, and the tests that prove it."""
+
+    rule: str
+    old: str
+    """Occurs exactly once in the packages."""
+    new: str
+    tests: str
+    """Folder or file below tests/."""
+
+
+FAULTS: Final = (
+    Fault(
+        "decide: the policy's priority does not overrule the pod's own PriorityClass",
+        " and not _has_own_class(pod, rules)",
+        "",
+        "webhook/policy/test_decide.py",
+    ),
+    Fault(
+        "decide: a converted pod loses each nvidia.com/gpu key",
+        "removed_gpu_keys=share.removed,",
+        "removed_gpu_keys=share.removed[:1],",
+        "webhook/policy/test_properties.py",
+    ),
+    Fault(
+        "decide: a toleration that the pod has is not added again",
+        "toleration=bool(wants_toleration) and not _tolerates_gpu_taint(pod),",
+        "toleration=bool(wants_toleration),",
+        "webhook/policy/test_properties.py",
+    ),
+    Fault(
+        "verify: a pod that claims to be a DaemonSet's comes from its controller",
+        "if not requester.is_daemon_set_controller:",
+        "if requester.username == requester.is_kubelet:",
+        "webhook/policy/test_verify.py",
+    ),
+    Fault(
+        "verify: a fraction that is no number is above each cap",
+        "elif not gpus <= policy.max_fraction + _ROUNDING:",
+        "elif gpus > policy.max_fraction + _ROUNDING:",
+        "webhook/policy/test_verify.py",
+    ),
+    Fault(
+        "sizes: two sizes that select one pod are ambiguous",
+        "if len(selected) > 1:",
+        "if len(selected) > 2:",
+        "webhook/policy/test_properties.py",
+    ),
+    Fault(
+        "sizes: a size above the cap is invalid",
+        "if amount <= own[0]:",
+        "if amount <= own[0] or is_memory:",
+        "webhook/policy/test_sizes.py",
+    ),
+    Fault(
+        "distributed: a rank without a number keeps its GPU",
+        "if largest is not None and largest.ranks != 1:",
+        "if largest is not None and (largest.ranks or 0) > 1:",
+        "webhook/policy/test_distributed.py",
+    ),
+    Fault(
+        "patch: ~ is escaped before /",
+        'return key.replace("~", "~0").replace("/", "~1")',
+        'return key.replace("/", "~1").replace("~", "~0")',
+        "webhook/policy",
+    ),
+    Fault(
+        "admission: /mutate fails open after an internal error",
+        "return _without_patch(review, Action.ERROR, finding)",
+        "return None",
+        "webhook/policy/test_properties.py",
+    ),
+    Fault(
+        "admission: a review leaves nothing in memory",
+        "        seconds = time.perf_counter() - started\n        self._metrics.answered(",
+        "        seconds = time.perf_counter() - started\n"
+        '        self.__dict__.setdefault("kept", []).append(bytearray(64))\n'
+        "        self._metrics.answered(",
+        "webhook/test_endurance.py",
+    ),
+    Fault(
+        "certificates: the next CA signs only after it has been in the bundle",
+        "if following is not None and next_is_trusted and",
+        "if following is not None and",
+        "certs",
+    ),
+    Fault(
+        "registration: pods are created while the webhook for mutations is down",
+        '"failurePolicy": "Ignore",  # without the webhook, pods are admitted unchanged',
+        '"failurePolicy": "Fail",',
+        "webhook/registration",
+    ),
+    Fault(
+        "registration: KAI's webhooks are called after kaishare's",
+        "if mutator.matches_on_scheduler_name and sorts_behind(own, name)",
+        "if mutator.matches_on_scheduler_name and sorts_behind(name, own)",
+        "webhook/registration",
+    ),
+    Fault(
+        "guard: users may not write KAI's key of a pod's PodGroup",
+        "_row(_ANNOTATION, keys.POD_GROUP_NAME, _ONLY,",
+        "_row(_ANNOTATION, keys.POD_GROUP_NAME, _FREE,",
+        "webhook",
+    ),
+    Fault(
+        "doctor: a queue with one child queue cannot be used",
+        "elif children[queue]:",
+        "elif len(children[queue]) > 1:",
+        "webhook/doctor",
+    ),
+    Fault(
+        "explain: an invalid label of a namespace is a refusal",
+        "return any(invalid.is_refused for invalid in self.problems.values()) or any(",
+        "return any(",
+        "webhook/explain",
+    ),
+    Fault(
+        "KAI's arithmetic: the memory of a GPU is rounded down to hundreds",
+        "units = amount - amount % 100",
+        "units = amount",
+        "kai",
+    ),
+    Fault(
+        "attribution: a pod inside a pod belongs to the outer one",
+        "for uid in origin.pod_uids:",
+        "for uid in reversed(origin.pod_uids):",
+        "gpuagent/ledger",
+    ),
+    Fault(
+        "attribution: ended processes leave nothing in memory",
+        "        known: dict[int, _KnownProcess] = {}\n        problems: list[Problem] = []",
+        "        known = dict(self._known)\n        problems: list[Problem] = []",
+        "gpuagent/sampling/test_hidden_owners.py",
+    ),
+    Fault(
+        "balance: time within the share cancels half as much time over it",
+        "return max(balance - interval // _RECOVERY, 0)",
+        "return max(balance - interval, 0)",
+        "gpuagent/verdicts",
+    ),
+    Fault(
+        "flags: a flag ends after two clean samples",
+        "is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)",
+        "is_flagged = clean_samples < 1",
+        "gpuagent/verdicts",
+    ),
+    Fault(
+        "over-share: the mode off ends evictions",
+        "return labels.get(OVER_SHARE) == OverShare.EVICT and labels.get(MODE) != MODE_OFF",
+        "return labels.get(OVER_SHARE) == OverShare.EVICT",
+        "gpuagent",
+    ),
+    Fault(
+        "over-share: the shorter of two graces counts",
+        "grace=min(graces, default=None)",
+        "grace=max(graces, default=None)",
+        "gpuagent/verdicts",
+    ),
+    Fault(
+        "pins: only KAI's own reservation pod binds a pod again",
+        "return latest.groups != before.groups and place.is_complete and place.is_kais",
+        "return latest.groups != before.groups and place.is_complete",
+        "gpuagent/shares",
+    ),
+    Fault(
+        "consent: pods of a namespace that is being deleted are not evicted",
+        "if namespace.deletion_timestamp or not _consents(",
+        "if not _consents(",
+        "gpuagent/actions",
+    ),
+    Fault(
+        "consent: a pod that was edited after the sample is not evicted",
+        "and _share_texts(fresh) != _share_texts(verdict.pod_share.pod)",
+        "and fresh.annotations.keys() != verdict.pod_share.pod.annotations.keys()",
+        "gpuagent/actions",
+    ),
+    Fault(
+        "events: the end of a flag that was not reported is not reported",
+        "transition.change is Change.CLEARED and not entry.is_flag_known",
+        "False",
+        "gpuagent/actions",
+    ),
+    Fault(
+        "metrics: an unknown figure of a GPU has no sample",
+        "                if value is not None:\n                    page.add(family, labels, value)",
+        "                page.add(family, labels, value or 0)",
+        "gpuagent/server",
+    ),
+    Fault(
+        "page: texts from outside are escaped",
+        "autoescape=True,",
+        "autoescape=False,",
+        "gpuagent/server/test_page.py",
+    ),
+    Fault(
+        "authentication: a token for another audience is refused",
+        "is_for_audience = audience is None or audience in status.audiences",
+        "is_for_audience = True",
+        "cluster/test_token_authorizer.py",
+    ),
+    Fault(
+        "authentication: several Authorization headers are no token",
+        "if len(tokens) != 1 or not is_token(tokens[0]):",
+        "if not is_token(tokens[0]):",
+        "service/http",
+    ),
+    Fault(
+        "connections: one above the limit closes another",
+        "if len(self) <= self._limits.max_connections:",
+        "if len(self) <= self._limits.max_connections + 1:",
+        "service/http",
+    ),
+    Fault(
+        "log: lines that cannot be written are counted",
+        "self._lines_lost += lost",
+        "self._lines_lost += lost > len(lines)",
+        "gpuagent/test_standard_streams.py",
+    ),
+    Fault(
+        "log: a full pipe does not stop the service",
+        "fits = self._lines < self._queue_lines and self._bytes + len(line) <= self._queue_bytes",
+        "while self._bytes > self._queue_bytes // 2: time.sleep(0.01)\n            fits = True",
+        "webhook/test_standard_streams.py",
+    ),
+    Fault(
+        "console: rows without a figure come last",
+        "return 1.0 if value is None else -value",
+        "return -value if value else -1e99",
+        "console/top",
+    ),
+    Fault(
+        "watch: after 410 the whole state is read again",
+        '                self._version = ""\n                return _End("gone", str(error))',
+        '                return _End("gone", str(error))',
+        "kube",
+    ),
+)
+
+
+def seed(folder: Path, fault: Fault) -> Path:
+    """Apply a fault to a copy of the repository; return the changed file.
+
+    Raises:
+        SeedError: the text does not occur exactly once.
+    """
+    places = [path for path in modules(folder) if fault.old in path.read_text(encoding="utf-8")]
+    texts = [path.read_text(encoding="utf-8") for path in places]
+    count = sum(text.count(fault.old) for text in texts)
+    if count != 1:
+        raise SeedError(f"{fault.rule}: the text occurs {count} times in the packages: {fault.old!r}")
+    places[0].write_text(texts[0].replace(fault.old, fault.new), encoding="utf-8")
+    return places[0]
+
+
+def is_found(fault: Fault) -> tuple[bool, str]:
+    """Return whether the tests fail with the fault, and the first test that does.
+
+    Raises:
+        SeedError: the fault does not fit the source, its tests do not exist, or they cannot be run.
+    """
+    if not (ROOT / "tests" / fault.tests).exists():
+        raise SeedError(f"{fault.rule}: there is no tests/{fault.tests}")
+    with tempfile.TemporaryDirectory(prefix="kaishare-fault-") as name:
+        folder = Path(name) / "copy"
+        shutil.copytree(ROOT, folder, ignore=_NOT_COPIED)
+        seed(folder, fault)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "-x",
+            "-q",
+            "--timeout",
+            "0",
+            "-p",
+            "no:cacheprovider",
+        ]
+        try:
+            done = subprocess.run(
+                [*command, f"tests/{fault.tests}"],
+                cwd=folder,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return True, f"no end within {_SECONDS:g} s"
+    if done.returncode not in (0, _FAILED):
+        raise SeedError(f"{fault.rule}: pytest ends with {done.returncode}\n{done.stdout[-2000:]}")
+    first = next((line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
+    return done.returncode == _FAILED, first.partition(" - ")[0]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Try each fault; return 1 if the tests miss one or one does not fit the source."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.project.seeded_faults", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("words", nargs="*", help="only faults whose rule contains one of these words")
+    words = parser.parse_args(arguments).words
+    faults = [fault for fault in FAULTS if not words or any(word in fault.rule for word in words)]
+    missed = 0
+    for fault in faults:
+        began = time.monotonic()
+        try:
+            is_proven, first = is_found(fault)
+        except SeedError as error:
+            is_proven, first = False, str(error)
+        missed += not is_proven
+        seconds = time.monotonic() - began
+        print(f"{'found' if is_proven else 'MISSED'} {seconds:5.0f} s  {fault.rule}  {first}", flush=True)  # noqa: T201
+    print(f"{len(faults) - missed} of {len(faults)} faults are found")  # noqa: T201
+    return int(bool(missed) or not faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
