@@ -197,11 +197,11 @@ class Watch(Generic[T]):
         try:
             await self._follow()
         except ApiError as error:
+            if error.status in (_GONE, _TOO_NEW) and not self._version:
+                self._oldest = ""
             if error.status == _GONE:
                 self._version = ""
                 return _End("gone", str(error))
-            if error.status == _TOO_NEW and not self._version:
-                self._oldest = ""
             return _End(str(error.status or "error"), str(error), error.retry_after or 0.0)
         except Silent as error:
             # Only a dead connection is silent longer than the API server keeps the watch open.
@@ -241,21 +241,16 @@ class Watch(Generic[T]):
         params = dict(self.resource.params)
         if self._oldest:
             params |= {"resourceVersion": self._oldest, "resourceVersionMatch": "NotOlderThan"}
-        try:
-            async with self._client.list_objects(
-                self.resource.path, params=params, accept=self.resource.accept
-            ) as listed:
-                async for item in listed:
-                    try:
-                        metadata = read_metadata(item, self._request_line)
-                    except UnreadableObject as error:
-                        self._skip(error)
-                    else:
-                        self._put(objects, metadata, item)
-        except ApiError as error:
-            if error.status in (_GONE, _TOO_NEW):
-                self._oldest = ""
-            raise
+        async with self._client.list_objects(
+            self.resource.path, params=params, accept=self.resource.accept
+        ) as listed:
+            async for item in listed:
+                try:
+                    metadata = read_metadata(item, self._request_line)
+                except UnreadableObject as error:
+                    self._skip(error)
+                else:
+                    self._put(objects, metadata, item)
         self._require_readable(objects, unreadable)
         self._record_contact()
         self._replace(objects, listed.resource_version)
