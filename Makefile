@@ -4,18 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 
-.PHONY: help test nightly demo lint docs manifests plugin lock clean
+# The newest supported Python beside $(PYTHON), with the tests that need no other program and take under a minute.
+NEWEST := .newest-python
+NEWEST_STAMP := $(NEWEST)/.requirements-installed
+NEWEST_TESTS := tests/certs tests/gpuagent/ledger tests/gpuagent/pods tests/gpuagent/shares tests/gpuagent/verdicts tests/kai tests/kube tests/service tests/webhook/admission
+
+.PHONY: help test test-newest nightly demo lint docs manifests plugin lock clean
 
 help:
 	@echo "make demo       run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
 	@echo "make test       run the tests in four processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
-	@echo "make nightly    run them with their full tables and ten times as many generated cases"
+	@echo "make test-newest  run the fast tests on the newest supported Python"
+	@echo "make nightly    run the tests with their full tables and ten times as many generated cases"
 	@echo "make lint       run ruff, mypy, import-linter and the checks in tests/project"
 	@echo "make docs       generate the tables of the documentation from the code"
 	@echo "make manifests  generate dashboards, rules of the mixin, plain manifests and tables of rights (needs helm)"
 	@echo "make plugin     build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
 	@echo "make lock       update requirements/*.txt (needs uv)"
-	@echo "make clean      remove .venv and caches"
+	@echo "make clean      remove .venv, .newest-python and caches"
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
@@ -26,6 +32,14 @@ test: $(STAMP)
 
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -n 4 -m "nightly or not nightly" --hypothesis-profile nightly $(PYTEST_ARGS)
+
+$(NEWEST_STAMP): requirements/dev.txt pyproject.toml
+	@python=$$(sh requirements/newest-python.sh $(NEWEST)) && \
+	  sh requirements/make-venv.sh "$$python" $(NEWEST)/venv requirements/dev.txt
+	@touch $@
+
+test-newest: $(NEWEST_STAMP)
+	$(NEWEST)/venv/bin/python -m pytest -n 0 -m "not slow" $(NEWEST_TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -60,4 +74,4 @@ lock:
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate - -o requirements/build.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

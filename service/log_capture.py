@@ -75,8 +75,12 @@ def _captured_interpreter(log: JsonLog) -> Iterator[None]:
         _log_exception(log, "thread ended with an exception", arguments, thread=name)
 
     def on_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
-        where = getattr(arguments.object, "__qualname__", type(arguments.object).__name__)
-        _log_exception(log, arguments.err_msg or "exception ignored", arguments, where=where)
+        # Python 3.14 names a destructor in `err_msg` only.
+        source = arguments.object
+        where = (
+            arguments.err_msg if source is None else getattr(source, "__qualname__", type(source).__name__)
+        )
+        _log_exception(log, "exception ignored", arguments, where=where)
 
     thread_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
     threading.excepthook, sys.unraisablehook = on_thread, on_unraisable

@@ -25,7 +25,7 @@ from typing import Any, Final
 import yaml
 
 ROOT: Final = Path(__file__).parents[2]
-PYTHONS: Final = ("3.11", "3.12", "3.13")
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 """Releases of Python; preamble.py names the same."""
 
 PROGRAM: Final = "kubectl-kaishare"

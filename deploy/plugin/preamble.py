@@ -3,7 +3,7 @@
 
 import sys
 
-if sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)):
+if sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13), (3, 14)):
     release = ".".join(map(str, sys.version_info[:2]))
-    sys.stderr.write("kubectl kaishare: needs python3 of release 3.11, 3.12 or 3.13, not " + release + "\n")
+    sys.stderr.write("kubectl kaishare: needs python3 of release 3.11 to 3.14, not " + release + "\n")
     sys.exit(2)

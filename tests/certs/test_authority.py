@@ -36,6 +36,7 @@ Kind = TypeVar("Kind", bound=x509.ExtensionType)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 SERVICE = "webhook.kaishare.svc"
 LONG = ".".join(["a" * 63] * 3 + ["a" * 61])  # the 253 characters a name may have
+IPV4_MAPPED = str(ip_address("::ffff:10.0.0.7"))  # Python 3.13 and newer keep the IPv4 form
 CA = Authority.create(now=NOW)
 
 
@@ -263,7 +264,7 @@ def test_an_invalid_ca_is_refused_in_one_line(case: str) -> None:
     [
         ("webhook", "webhook"), ("Webhook.KaiShare.SVC", SERVICE), ("1x.example", "1x.example"), (LONG, LONG),
         ("xn--bcher-kva.example", "xn--bcher-kva.example"), ("10.0.0.7", "10.0.0.7"),
-        ("2001:DB8:0:0::1", "2001:db8::1"), ("::ffff:10.0.0.7", "::ffff:a00:7"),
+        ("2001:DB8:0:0::1", "2001:db8::1"), ("::ffff:10.0.0.7", IPV4_MAPPED),
     ],
 )  # fmt: skip
 def test_names_are_stored_in_canonical_form(given: str, canonical: str) -> None:

@@ -92,6 +92,19 @@ async def test_changes_within_the_initial_events_count_and_objects_that_went_mea
         assert run.watch.restarts["gone"] == 1
 
 
+async def test_initial_events_whose_least_version_is_too_old_are_read_from_etcd(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.pods = {"a": pod("a")}
+    async with running(client) as run:
+        await until(lambda: run.watch.is_synced)
+        server.pods, server.version, server.forgotten = {"b": pod("b")}, 5, 4
+        server.cut()
+        await until(lambda: run.names == {"b"})
+        versions = [request.query.get("resourceVersion") for request in server.watch_requests]
+        assert versions == [None, "1", "1", None]
+
+
 HALF: list[tuple[str, Answer]] = [
     ("the stream ended within the initial events", streams(event("ADDED", pod("half", 9)))),
     ("the answer was cut short", streams(event("ADDED", pod("half", 9)), cut=True)),

@@ -48,15 +48,16 @@ def _loading(pair: KeyPair) -> LoadCertificate:
 def _as_file(content: bytes) -> Iterator[str]:
     """Provide bytes as a file, because `ssl` loads certificates only from files.
 
-    The file is in memory, so that no key is written to a disk. If the kernel or a sandbox does not support
-    that, a private temporary file is used and deleted.
+    The file is in memory, so that no key is written to a disk. If the kernel, a sandbox or the build of
+    Python (such as python-build-standalone) does not support that, a private temporary file is used and
+    deleted.
 
     Raises:
         OSError: neither kind of file can be created.
     """
     try:
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
-    except OSError:
+    except (AttributeError, OSError):
         with tempfile.NamedTemporaryFile() as file:  # mode 0600
             file.write(content)
             file.flush()
