@@ -44,6 +44,7 @@ async def serving_findings(
         now: the time, in UTC.
     """
     findings: list[CheckResult] = []
+    is_local = _is_loopback(urlsplit(reader.client.server).hostname or "")
     by_place: defaultdict[tuple[str, bytes], list[Webhook]] = defaultdict(list)
     for hook in hooks:
         by_place[_place(hook.client_config), hook.client_config.ca_bundle].append(hook)
@@ -58,9 +59,7 @@ async def serving_findings(
         dialled = addresses[:_MOST_DIALLED]
         for address, served in zip(dialled, await asyncio.gather(*map(_dial, dialled)), strict=True):
             if isinstance(served, str):
-                is_here = (
-                    client.service is None and _is_loopback(address.host) and _is_loopback(_host(reader))
-                )
+                is_here = client.service is None and is_local and _is_loopback(address.host)
                 findings.append(_unreachable(address, served) if is_here else _not_checked(address, served))
             elif client.service is None or is_inside or address.name in names_of(served):
                 usable_bundle = None if bundle_finding.state is State.PROBLEM else bundle
@@ -125,10 +124,6 @@ def _not_checked(address: ProbeAddress, error: str) -> CheckResult:
         f"not checked from here: {address}: {error}",
         "run doctor where the address can be reached, such as in a pod",
     )
-
-
-def _host(reader: ApiReader) -> str:
-    return urlsplit(reader.client.server).hostname or ""
 
 
 def _is_loopback(host: str) -> bool:

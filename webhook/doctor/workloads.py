@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from kai import keys
+from kube.discovery import ServedKind
 from kube.objects import ObjectMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.check_results import CheckResult, ok, problem, warning
@@ -93,15 +94,17 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> list[CheckRe
         return []
     suspects = _Suspects(cluster)
     specs = await _specs(reader)
-    is_known = len(specs) > 1
+    unknown_lists = []
     for spec in specs:
         objects: ListResult[None] = await reader.list(spec, partial(suspects.read, resource=spec.resource))
-        is_known &= objects.extent in (Completeness.WHOLE, Completeness.UNSERVED)
+        if objects.extent not in (Completeness.WHOLE, Completeness.UNSERVED):
+            unknown_lists.append(spec)
+    are_workloads_known = len(specs) > 1 and unknown_lists in ([], [_PODS])
     findings: list[CheckResult] = []
     if cluster.acting:
         problem_text = "labelled with another queue, which KAI uses"
         findings += _summary(cluster, _OWNERS, "workload", suspects.misplaced, problem_text)
-        if is_known and not findings:
+        if are_workloads_known and not findings:
             what = "no workload of a checked kind is labelled with another queue than its namespace"
             findings.append(ok(_OWNERS, what))
         findings += _pod_group_findings(cluster)
@@ -114,7 +117,7 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> list[CheckRe
                 "remove the owner reference; running pods keep their queue",
             )
         )
-    elif is_known:
+    elif are_workloads_known and not unknown_lists:
         what = "no pod and no workload of a checked kind in a managed namespace has one"
         findings.append(ok(_CLUSTER_SCOPED, what))
     return findings
@@ -122,8 +125,10 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> list[CheckRe
 
 async def _specs(reader: ApiReader) -> list[ListSpec]:
     """Return the lists of pods and of the kinds that are served."""
-    served = await reader.served_kinds()
-    preferred = {kind.name: kind for kind in reversed(served) if kind.name in WORKLOAD_KINDS}
+    preferred: dict[str, ServedKind] = {}
+    for kind in await reader.served_kinds():
+        if kind.name in WORKLOAD_KINDS:
+            preferred.setdefault(kind.name, kind)
     workloads = [
         replace(_PODS, resource=kind.resource, group=kind.group, version=kind.version)
         for kind in preferred.values()

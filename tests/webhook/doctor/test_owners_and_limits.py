@@ -143,3 +143,15 @@ async def test_workloads_are_not_called_right_if_their_kinds_are_unknown(
     assert {finding.check for finding in await workload_findings(reader, WELL)} == {"PodGroups"}
     (missing,) = reader.missing
     assert (missing.state, missing.check) == (State.UNKNOWN, "API server")
+
+
+async def test_pods_that_may_not_be_listed_leave_the_workloads_checked(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve(server)
+    server.refusals = {PODS: refuses(403, "Forbidden")}
+    findings = await workload_findings(ApiReader(client), WELL)
+    assert [(finding.state, finding.check) for finding in findings] == [
+        (State.OK, "owners"),
+        (State.OK, "PodGroups"),
+    ]
