@@ -145,8 +145,8 @@ class PageServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         has_place = self._server is None or self._server.has_place(request)
-        page = await self._page(request, has_place=has_place)
-        return await self._written(page, request, is_last=request.body_exists or not has_place)
+        is_last = request.body_exists or not has_place
+        return await self._written(await self._page(request, has_place=has_place), request, is_last=is_last)
 
     async def _page(self, request: web.BaseRequest, *, has_place: bool) -> Page:
         refusal = self._host_names.refusal(request) if self._host_names else None
@@ -192,8 +192,9 @@ class PageServer:
         self._requests(
             "request answered", DEBUG, method=request.method, path=request.path, status=page.status
         )
-        if request.method != "HEAD":
-            await _write(response, request, (before, *buffer.parts, after))
+        parts = () if request.method == "HEAD" else (before, *buffer.parts, after)
+        del page  # a client that reads slowly keeps only the bytes that it gets in memory
+        await _write(response, request, parts)
         return response
 
     def _is_full_beside(self, text: SharedText, buffer: Buffer) -> bool:
