@@ -4,13 +4,13 @@ The history is kept in memory only, so a restart of the agent starts with an emp
 samples: monotonic seconds for intervals, Unix seconds for display.
 """
 
-import heapq
 import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from typing import Final
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
@@ -81,23 +81,6 @@ class _Series:
     """A ring of peaks in MiB, rounded up; None before the first known usage."""
 
 
-@dataclass(slots=True)
-class _Slots:
-    """Hands out the smallest free number."""
-
-    free: list[int] = field(default_factory=list)
-    used: int = 0
-
-    def take(self) -> int:
-        if self.free:
-            return heapq.heappop(self.free)
-        self.used += 1
-        return self.used - 1
-
-    def give_back(self, slot: int) -> None:
-        heapq.heappush(self.free, slot)
-
-
 class History:
     """Records each evaluated sample. Not thread-safe: use it in the event loop.
 
@@ -114,7 +97,8 @@ class History:
         self._newest = 0
         """Number of the newest bucket since the clock's zero; its place in a ring is the remainder."""
         self._series: dict[SeriesKey, _Series] = {}
-        self._slots: defaultdict[int, _Slots] = defaultdict(_Slots)
+        self._slots: defaultdict[int, set[int]] = defaultdict(set)
+        """By the index of a GPU: the slots that are taken."""
         self._lost: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -197,7 +181,10 @@ class History:
     def _open(self, key: SeriesKey, scope: int, wall_time: float) -> _Series | None:
         if len(self._series) >= self._max_series:
             return None
-        series = _Series(self._slots[scope].take(), scope, first_seen=wall_time, since=wall_time)
+        taken = self._slots[scope]
+        slot = next(number for number in count() if number not in taken)
+        taken.add(slot)
+        series = _Series(slot, scope, first_seen=wall_time, since=wall_time)
         self._series[key] = series
         return series
 
@@ -213,9 +200,9 @@ class History:
             if not is_full and key[0] in snapshot.pod_uids:
                 continue
             series = self._series.pop(key)
-            slots = self._slots[series.scope]
-            slots.give_back(series.slot)
-            if len(slots.free) == slots.used:
+            taken = self._slots[series.scope]
+            taken.remove(series.slot)
+            if not taken:
                 del self._slots[series.scope]
 
 

@@ -238,7 +238,6 @@ async def _serve_pods(
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
     )
     metrics = Metrics(
-        pipeline.status,
         node=node.name,
         is_simulated=node.source.is_simulated,
         watches=(pods.watch, pods.bind_requests.watch) if isinstance(pods, ClusterPods) else (),

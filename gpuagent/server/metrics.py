@@ -34,7 +34,6 @@ class Metrics:
 
     def __init__(
         self,
-        status: Callable[[], Status],
         *,
         node: str,
         is_simulated: bool,
@@ -47,7 +46,6 @@ class Metrics:
         The first watch is always shown, the others once they have been in contact: an API that the cluster
         does not serve is no silence.
         """
-        self._status = status
         self._node = node
         self._is_simulated = is_simulated
         self._watches = watches
@@ -61,13 +59,8 @@ class Metrics:
         self._seconds[bisect_left(SECONDS_BUCKETS, seconds)] += 1
         self._seconds_sum += seconds
 
-    def parts(self) -> tuple[bytes, ...]:
-        """Return all metrics in Prometheus' text format, in parts to be written one after the other."""
-        status = self._status()
-        return *self.sample_parts(status), self.agent_text(status)
-
     def sample_parts(self, status: Status) -> tuple[bytes, ...]:
-        """Return the metrics of GPUs and pods, which depend on the status alone, in parts."""
+        """Return the metrics of GPUs and pods, which depend on the status alone, in parts of a text."""
         page = Exposition()
         if status.snapshot is not None:
             self._add_gpus(page, status.snapshot)

@@ -7,10 +7,11 @@ localhost; the browser takes the port for the page's own server. The browser sen
 
 import ipaddress
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from service.http.authentication import AccessRefusal
 from service.text import quoted
 
 if TYPE_CHECKING:
@@ -27,15 +28,6 @@ it (Fetch standard, HTTP-network-or-cache fetch). kubectl and HTTP libraries sen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRefusal:
-    """Status and message for a request whose host is refused."""
-
-    status: int
-    problem: str
-    """One line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostNames:
     """Host names that a port accepts in addition to IP addresses and localhost."""
 
@@ -45,7 +37,7 @@ class HostNames:
     """Paths that accept any host if a proxy forwards the request (`X-Forwarded-For`). The API server's proxy
     to pods sends the API server's own name in `Host`."""
 
-    def refusal(self, request: "web.BaseRequest") -> HostRefusal | None:
+    def refusal(self, request: "web.BaseRequest") -> AccessRefusal | None:
         """Return the refusal of a request; None if its host is accepted.
 
         HTTP/1.1 requires exactly one Host header (RFC 9112, 3.2); browsers always send it. If the request
@@ -56,16 +48,13 @@ class HostNames:
         target = _authority_of(request.raw_path)
         if len(hosts) > 1 or (not hosts and request.version >= (1, 1)):
             problem = f"an HTTP/1.1 request must have one Host header, not {len(hosts)}"
-            return HostRefusal(status=400, problem=problem)
+            return AccessRefusal(status=400, problem=problem)
         if request.path in self.forwarded_paths and _is_forwarded(request.headers):
             return None
-        return self._misdirected([*hosts, *([] if target is None else [target])])
-
-    def _misdirected(self, authorities: Sequence[str]) -> HostRefusal | None:
-        for authority in authorities:
+        for authority in [*hosts, *([] if target is None else [target])]:
             if not self._has(authority):
                 problem = f"unknown host {quoted(authority)}; allow a host name with --host-name"
-                return HostRefusal(status=421, problem=problem)
+                return AccessRefusal(status=421, problem=problem)
         return None
 
     def _has(self, authority: str) -> bool:

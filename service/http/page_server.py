@@ -1,6 +1,7 @@
 """A read-only HTTP server for a fixed set of pages."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +10,6 @@ from typing import Final
 from weakref import WeakSet
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import Payload
 
 from service.http.authentication import AccessRefusal, Authentication
 from service.http.bounded_server import BoundedServer
@@ -146,19 +145,13 @@ class PageServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         has_place = self._server is None or self._server.has_place(request)
-        page = await self._page(request, has_place=has_place)
-        response = await self._response(page, request)
-        self._requests(
-            "request answered", DEBUG, method=request.method, path=request.path, status=response.status
-        )
-        if request.body_exists or not has_place:
-            response.force_close()
-        return response
+        is_last = request.body_exists or not has_place
+        return await self._written(await self._page(request, has_place=has_place), request, is_last=is_last)
 
     async def _page(self, request: web.BaseRequest, *, has_place: bool) -> Page:
         refusal = self._host_names.refusal(request) if self._host_names else None
         if refusal is not None:
-            return text_page(f"{refusal.problem}\n", status=refusal.status)
+            return _refusal_page(refusal)
         page = self._pages.get(request.path)
         if page is None:
             return text_page(f"{self._not_found}\n", status=404)
@@ -177,21 +170,32 @@ class PageServer:
             self._failures.failure("internal error", error, path=request.path)
             return text_page("internal error; the log has its traceback\n", status=500)
 
-    async def _response(self, page: Page, request: web.BaseRequest) -> web.Response:
-        text = page.body
-        if isinstance(text, bytes):
-            return web.Response(body=text, status=page.status, headers=page.headers)
-        headers = {**page.headers, "Vary": "Accept-Encoding"}
-        before, buffer, after = page.before, text.plain, page.after
-        self._buffers.add(buffer)
-        if accepts_gzip(request):
-            headers["Content-Encoding"] = "gzip"
-            before, buffer, after = await text.gzipped(before, after)
+    async def _written(self, page: Page, request: web.BaseRequest, *, is_last: bool) -> web.StreamResponse:
+        """Write a page, or that there are too many; return the answer."""
+        headers, before, after = dict(page.headers), page.before, page.after
+        if isinstance(page.body, bytes):
+            buffer = Buffer((page.body,))
+        else:
+            headers["Vary"] = "Accept-Encoding"
+            buffer = page.body.plain
             self._buffers.add(buffer)
-        if buffer.size > _SMALL_BYTES and self._is_full_beside(text, buffer):
-            return await self._response(_TOO_MANY, request)
-        body = _PageBody(before, buffer, after, is_sent=request.method != "HEAD")
-        return web.Response(body=body, status=page.status, headers=headers)
+            if accepts_gzip(request):
+                headers["Content-Encoding"] = "gzip"
+                before, buffer, after = await page.body.gzipped(before, after)
+                self._buffers.add(buffer)
+            if buffer.size > _SMALL_BYTES and self._is_full_beside(page.body, buffer):
+                return await self._written(_TOO_MANY, request, is_last=is_last)
+        response = web.StreamResponse(status=page.status, headers=headers)
+        response.content_length = len(before) + buffer.size + len(after)
+        if is_last:
+            response.force_close()
+        self._requests(
+            "request answered", DEBUG, method=request.method, path=request.path, status=page.status
+        )
+        parts = () if request.method == "HEAD" else (before, *buffer.parts, after)
+        del page  # a client that reads slowly keeps only the bytes that it gets in memory
+        await _write(response, request, parts)
+        return response
 
     def _is_full_beside(self, text: SharedText, buffer: Buffer) -> bool:
         """Whether other pages take up the memory; a single page may be of any size."""
@@ -222,35 +226,19 @@ class _SharedRendering:
             return await self._render()
 
 
-class _PageBody(Payload):
-    """A body that is written in pieces.
+async def _write(response: web.StreamResponse, request: web.BaseRequest, parts: tuple[bytes, ...]) -> None:
+    """Write a piece whenever the buffer has room; other connections get their turn after each.
 
     aiohttp writes a body of bytes at once, and asyncio copies the rest that the kernel does not accept. Every
     client that does not read would hold a copy of the whole page.
     """
-
-    _value: tuple[bytes, ...]
-
-    def __init__(self, before: bytes, buffer: Buffer, after: bytes, *, is_sent: bool) -> None:
-        super().__init__((before, *buffer.parts, after) if is_sent else ())
-        self._buffer: Buffer | None = buffer if is_sent else None
-        self._size = len(before) + buffer.size + len(after)
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return the body as text."""
-        return b"".join(self._value).decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write a piece whenever the buffer has room; other connections get their turn after each."""
-        for part in self._value:
+    with contextlib.suppress(ConnectionError):  # aiohttp sees the end of the connection, too
+        await response.prepare(request)
+        for part in parts:
             for start in range(0, len(part), _PIECE_BYTES):
-                await writer.write(part[start : start + _PIECE_BYTES])
-                await writer.drain()
+                await request.writer.write(part[start : start + _PIECE_BYTES])
+                await request.writer.drain()
                 await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        """Release the text; an idle connection keeps its last answer."""
-        self._value, self._buffer = (), None
 
 
 def _refusal_page(refusal: AccessRefusal) -> Page:

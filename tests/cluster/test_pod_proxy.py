@@ -48,7 +48,7 @@ class Recorded(Authentication):
 @contextlib.asynccontextmanager
 async def agent(authentication: Authentication | None = None) -> AsyncIterator[Address]:
     status = Status(snapshot=None, attribution_ok=None)
-    metrics = Metrics(lambda: status, node=NODE, is_simulated=True)
+    metrics = Metrics(node=NODE, is_simulated=True)
     port = HttpServer(
         status=lambda: status, unhealthy_reason=str, metrics=metrics, node=NODE, is_simulated=True,
         log=JsonLog(io.BytesIO()),

@@ -80,7 +80,7 @@ async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPo
         authorizer = TokenAuthorizer(client, audience=AUDIENCE, clock=lambda: clock[0])
         served = HttpServer(
             status=lambda: status, unhealthy_reason=str, node=NODE, is_simulated=True, log=log,
-            metrics=Metrics(lambda: status, node=NODE, is_simulated=True),
+            metrics=Metrics(node=NODE, is_simulated=True),
         )  # fmt: skip
         authentication = Authentication(authorizer, open_paths=OPEN_PATHS, accepts_own_header=True, log=log)
         address = await served.start(

@@ -66,7 +66,7 @@ class Desk:
             clock=lambda: self.now,
             transition_log=TransitionLog(log),
         )
-        metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
+        metrics = Metrics(node="node-1", is_simulated=False)
         self.port = HttpServer(
             status=self.books.status, unhealthy_reason=lambda: self.unhealthy_reason, metrics=metrics, node="node-1",
             is_simulated=False, log=log,

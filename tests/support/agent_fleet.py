@@ -112,7 +112,7 @@ def _server(fleet: AgentFleet, number: int) -> HttpServer:
     return HttpServer(
         status=status,
         unhealthy_reason=str,
-        metrics=Metrics(status, node=node, is_simulated=True),
+        metrics=Metrics(node=node, is_simulated=True),
         node=node,
         is_simulated=True,
         log=JsonLog(io.BytesIO()),

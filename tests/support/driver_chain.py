@@ -61,7 +61,7 @@ class Chain:
             transition_log=TransitionLog(JsonLog(self.log)),
         )
         self.renderer = PageRenderer(node="node-1", is_simulated=False, interval=5)
-        self.metrics = Metrics(self.books.status, node="node-1", is_simulated=False)
+        self.metrics = Metrics(node="node-1", is_simulated=False)
 
     def sample(self) -> Series:
         """Take a sample; return the series of /metrics by name, pod, GPU and reason."""
@@ -78,7 +78,9 @@ class Chain:
             shares_json(self.books.status(), node="node-1", is_simulated=False)
         )
         self.page = page_text(self.renderer.render(self.books.status(), now=now)).decode()
-        return series_of(b"".join(self.metrics.parts()).decode())
+        status = self.books.status()
+        text = b"".join([*self.metrics.sample_parts(status), self.metrics.agent_text(status)])
+        return series_of(text.decode())
 
     @property
     def unready(self) -> tuple[str, ...]:

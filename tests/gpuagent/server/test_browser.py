@@ -55,7 +55,7 @@ class Node:
         self.port = HttpServer(
             status=self.next_status,
             unhealthy_reason=str,
-            metrics=Metrics(self.next_status, node="node-1", is_simulated=True),
+            metrics=Metrics(node="node-1", is_simulated=True),
             node="node-1",
             is_simulated=True,
             log=JsonLog(io.BytesIO()),
@@ -271,7 +271,7 @@ async def test_a_page_whose_name_is_rebound_to_localhost_reads_nothing(browser: 
     Chromium maps the name once, so a server in front hands out the page and passes everything else on.
     """
     status = Status(snapshot=None, attribution_ok=None)
-    metrics = Metrics(lambda: status, node="node-1", is_simulated=True)
+    metrics = Metrics(node="node-1", is_simulated=True)
     port = HttpServer(
         status=lambda: status, unhealthy_reason=str, metrics=metrics, node="node-1", is_simulated=True,
         log=JsonLog(io.BytesIO()),

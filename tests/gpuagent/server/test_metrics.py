@@ -56,9 +56,9 @@ class StubWatch:
 
 
 def text_of(status: Status, *, is_simulated: bool = False, **sources: Any) -> str:
-    metrics = Metrics(lambda: status, node="node-1", is_simulated=is_simulated, **sources)
+    metrics = Metrics(node="node-1", is_simulated=is_simulated, **sources)
     metrics.observe_sample(0.003)
-    return b"".join(metrics.parts()).decode()
+    return b"".join([*metrics.sample_parts(status), metrics.agent_text(status)]).decode()
 
 
 def series(text: str, name: str) -> dict[str, float]:

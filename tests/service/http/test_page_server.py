@@ -1,8 +1,12 @@
 """Pages: methods, paths, errors, and rendering once for many requests."""
 
+import random
+import weakref
+
 import pytest
 
-from service.http.page_server import PageServer
+from service.http.page_server import Page, PageServer
+from service.http.shared_text import Buffer, SharedText
 from service.log import JsonLog
 from tests.support.page_server import ANY_PORT, LARGE, LIMITS, RunningServer, get, limits, serving, until
 
@@ -106,3 +110,20 @@ async def test_each_request_is_a_line_of_the_log_at_the_level_debug_only(least: 
         ("request answered", "/nowhere", 404, "debug"),
     ]
     assert lines == expected[:count]
+
+
+async def test_a_client_that_reads_slowly_keeps_only_the_bytes_that_it_gets_in_memory() -> None:
+    pages: list[weakref.ref[Buffer]] = []
+
+    async def render() -> Page:
+        text = SharedText(random.randbytes(len(LARGE)))
+        pages.append(weakref.ref(text.plain))
+        return Page(body=text)
+
+    async with serving() as running:
+        running.pages._pages["/large"] = render
+        client = await running.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(get("/large", "Accept-Encoding: gzip"))
+        await until(lambda: running.server.table._stalled != {})
+        assert [page() for page in pages] == [None]

@@ -92,8 +92,8 @@ async def test_a_blocked_policy_source_is_limited_by_the_api_servers_timeout(liv
 @pytest.mark.parametrize(
     ("query", "seconds"),
     [
-        ("timeout=10s", 10), ("timeout=1s", 1), ("timeout=1m", 30), ("timeout=500ms", 0.5), ("timeout=1.5s", 1.5),
-        ("a=b&timeout=2s&c=d", 2), ("timeout=0h0m3s", 3), ("timeout=1h2m3.5s", 30), ("timeout=30s", 30),
+        ("timeout=10s", 10), ("timeout=1s", 1), ("timeout=60s", 30), ("timeout=500ms", 0.5), ("timeout=1.5s", 1.5),
+        ("a=b&timeout=2s&c=d", 2), ("timeout=30s", 30), ("timeout=999.5ms", 0.9995),
     ],
 )  # fmt: skip
 def test_an_answer_is_sent_before_the_api_servers_timeout(query: str, seconds: float) -> None:
