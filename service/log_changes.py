@@ -55,7 +55,7 @@ def problem_logger(
     return report
 
 
-MOST_LINES: Final = 20
+MOST_NEW_LINES: Final = 20
 """Largest number of lines that are logged at once: users can write new invalid values at any time."""
 
 
@@ -74,7 +74,7 @@ class NewLines:
         now = dict.fromkeys(lines)
         new = [line for line in now if line not in self._last]
         self._last = now
-        return new[:MOST_LINES], max(len(new) - MOST_LINES, 0)
+        return new[:MOST_NEW_LINES], max(len(new) - MOST_NEW_LINES, 0)
 
 
 class FirstLines:
@@ -85,7 +85,7 @@ class FirstLines:
 
     def add(self, line: str) -> bool:
         """Return whether the line is new and to be logged."""
-        if line in self._lines or len(self._lines) == MOST_LINES:
+        if line in self._lines or len(self._lines) == MOST_NEW_LINES:
             return False
         self._lines.add(line)
         return True

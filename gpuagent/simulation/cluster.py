@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -214,14 +214,13 @@ class ClusterGpus:
     def _show(self, memory: PodMemory, pods: Mapping[str, NodePod]) -> None:
         """Set the driver's lists, and write /proc."""
         pids: dict[str, tuple[int, float]] = {}
-        in_use = {pid for pid, _ in self._pids.values()}
         devices = []
         for gpu in self._gpus:
             used_bytes = memory.by_gpu[gpu.uuid]
             compute = []
             percents = {}
             for uid in list(used_bytes)[:MOST_LISTED]:  # the driver lists no more
-                pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_process(in_use)
+                pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_process()
                 pid = pids[uid][0]
                 compute.append(ListedProcess(pid, used_bytes[uid]))
                 percents[pid] = used_bytes[uid] * 100 // gpu.memory
@@ -241,10 +240,9 @@ class ClusterGpus:
         )
         self._state = DriverState(devices=tuple(devices))
 
-    def _new_process(self, in_use: Collection[int]) -> tuple[int, float]:
+    def _new_process(self) -> tuple[int, float]:
         """Return PID and start of a new process; a PID is used again only after all others."""
-        while (pid := _FIRST_PID + self._next_pid % _PIDS) in in_use:
-            self._next_pid += 1
+        pid = _FIRST_PID + self._next_pid % _PIDS
         self._next_pid += 1
         return pid, self._clock() - self._since
 

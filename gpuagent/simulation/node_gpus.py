@@ -1,7 +1,7 @@
 """GPUs of a node without a driver: their number and memory by the node's labels, their UUIDs by KAI. Pure."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gpuagent.pods.inventory import Inventory
@@ -79,15 +79,11 @@ def named_gpus(inventory: Inventory) -> tuple[str, ...]:
     A tenant whose KAI runs inside a vCluster can write any UUID, so a tenant's name adds no GPU beyond the
     labelled number.
     """
-    own = _uuids(pod.gpu for pod in inventory.reservation_pods if not pod.is_tenants)
-    count = inventory.labelled_gpus
-    room = MOST_GPUS if count is None else min(count, MOST_GPUS)
-    tenants = _uuids({pod.gpu for pod in inventory.reservation_pods if pod.is_tenants}.difference(own))
-    return (*own, *tenants[: max(0, room - len(own))])[:MOST_GPUS]
-
-
-def _uuids(names: Iterable[str]) -> list[str]:
-    return sorted({name for name in names if is_gpu_uuid(name)})
+    pods = [pod for pod in inventory.reservation_pods if is_gpu_uuid(pod.gpu)]
+    own = {pod.gpu for pod in pods if not pod.is_tenants}
+    names = (*sorted(own), *sorted({pod.gpu for pod in pods} - own))
+    count = MOST_GPUS if inventory.labelled_gpus is None else inventory.labelled_gpus
+    return names[: min(max(count, len(own)), MOST_GPUS)]
 
 
 def _memory(label: str | None) -> Bytes:

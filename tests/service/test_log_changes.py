@@ -4,7 +4,7 @@ import io
 import json
 
 from service.log import JsonLog
-from service.log_changes import MOST_LINES, FirstLines, NewLines, OngoingProblem, problem_logger
+from service.log_changes import MOST_NEW_LINES, FirstLines, NewLines, OngoingProblem, problem_logger
 
 
 def test_a_problem_is_reported_when_it_begins_and_changes_and_once_when_it_is_over() -> None:
@@ -54,12 +54,15 @@ def test_a_line_is_new_when_the_round_before_did_not_have_it() -> None:
 
 def test_lines_beyond_the_limit_are_counted_once() -> None:
     lines = NewLines()
-    many = [f"{number:03}" for number in range(MOST_LINES + 5)]
-    assert lines.update(many) == (many[:MOST_LINES], 5)
+    many = [f"{number:03}" for number in range(MOST_NEW_LINES + 5)]
+    assert lines.update(many) == (many[:MOST_NEW_LINES], 5)
     assert lines.update(many) == ([], 0)
 
 
 def test_the_first_lines_are_logged_once_and_later_ones_not_at_all() -> None:
     lines = FirstLines()
-    assert [lines.add(str(number // 2)) for number in range(2 * MOST_LINES)] == [True, False] * MOST_LINES
+    assert [lines.add(str(number // 2)) for number in range(2 * MOST_NEW_LINES)] == [
+        True,
+        False,
+    ] * MOST_NEW_LINES
     assert not lines.add("one more")

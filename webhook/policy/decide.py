@@ -178,8 +178,13 @@ class Decision(Struct, frozen=True, kw_only=True):
         return self.finding.reason
 
 
-def decide(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = True) -> Decision:
-    """Decide about one pod at its creation, by the tables in this module's docstring.
+def decide(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Decision:
+    """Decide about one pod at its creation, by the tables in this module's docstring."""
+    return exempt(policy, rules) or decide_pod(policy, pod, rules)
+
+
+def decide_pod(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = True) -> Decision:
+    """Decide about one pod of a namespace that is not exempt.
 
     Args:
         policy: the policy of the pod's namespace.
@@ -187,11 +192,6 @@ def decide(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = 
         rules: the administrator's settings.
         warn: whether to compute warnings; False saves time where only the changes matter.
     """
-    return exempt(policy, rules) or decide_pod(policy, pod, rules, warn=warn)
-
-
-def decide_pod(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = True) -> Decision:
-    """Decide about one pod of a namespace that is not exempt; otherwise as `decide`."""
     try:
         return _leave_alone(policy, pod) or _fill_in(policy, pod, rules, warn=warn)
     except MalformedPod as error:
