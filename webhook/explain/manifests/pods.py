@@ -17,7 +17,15 @@ from kai.pod import Owner
 from service.documents import Place
 from service.text import one_line, quoted
 from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
-from webhook.explain.manifests.kinds import HASH, UID, WORKLOADS, WorkloadKind, added_labels, workload_kind
+from webhook.explain.manifests.kinds import (
+    HASH,
+    STATEFUL_SET_POD,
+    UID,
+    WORKLOADS,
+    WorkloadKind,
+    added_labels,
+    workload_kind,
+)
 from webhook.explain.manifests.values import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
@@ -99,8 +107,11 @@ class FoundPod:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
 
         Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
-        1.36 pkg/controller/controller_utils.go); they name the pods themselves. The uid and the hash of the
-        owner are stand-ins.
+        1.36 pkg/controller/controller_utils.go); they name the pods themselves. A StatefulSet names its pods,
+        their hosts and claims (pkg/controller/statefulset/stateful_set_utils.go, newStatefulSetPod,
+        updateStorage). The uid and the hash of the owner are stand-ins. `blockOwnerDeletion` is left out,
+        since the plugin OwnerReferencesPermissionEnforcement asks for a right to the owner because of it
+        (seen on 1.30 and 1.36).
         """
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
@@ -123,7 +134,23 @@ class FoundPod:
         metadata["generateName"] = f"{name}-"
         owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": UID}
         metadata["ownerReferences"] = [{**owner, "controller": True}]
+        pod_name = as_map(metadata.get("labels")).get(STATEFUL_SET_POD)
+        if self.kind == "StatefulSet" and isinstance(pod_name, str):
+            metadata["name"] = pod_name
+            pod["spec"] = self._with_claims(pod.get("spec"), pod_name)
         return pod
+
+    def _with_claims(self, spec: Any, pod_name: str) -> Any:
+        """Return a pod's spec with the host name and the claims of a StatefulSet, which may not exist yet."""
+        volumes = as_map(spec).get("volumes") or []
+        if not isinstance(spec, dict) or not isinstance(volumes, list):
+            return spec
+        claims = [
+            {"name": template, "persistentVolumeClaim": {"claimName": f"{template}-{pod_name}"}}
+            for template in self.claim_templates
+        ]
+        others = [volume for volume in volumes if as_map(volume).get("name") not in self.claim_templates]
+        return {**spec, "hostname": pod_name} | ({"volumes": [*claims, *others]} if claims else {})
 
 
 def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
