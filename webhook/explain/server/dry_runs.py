@@ -198,5 +198,5 @@ def _changes(sent: Mapping[str, Any], stored: Mapping[str, Any], size: int) -> l
     if size > _LARGEST_COMPARED:
         return [f"   … not compared: the answer has {size} bytes"]
     lines = list(diff(*without_defaults(sent, stored), colour=False))
-    shown = [printable(line, _LONGEST_CHANGE) for line in lines[:_MOST_LINES]]
-    return [*shown, "   …"] if len(lines) > _MOST_LINES else shown
+    printed = [printable(line, _LONGEST_CHANGE) for line in lines[:_MOST_LINES]]
+    return [*printed, "   …"] if len(lines) > _MOST_LINES else printed
