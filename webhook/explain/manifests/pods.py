@@ -44,6 +44,27 @@ class TemplateError(ValueError):
         self.place = place
 
 
+@dataclass(frozen=True, slots=True)
+class Outermost:
+    """What the outermost object says about its pods."""
+
+    namespace: str
+    """Namespace in the manifest; empty if there is none."""
+    labels: dict[str, str]
+    """KAI prefers the queue label here to the pod's."""
+    annotations: dict[str, str]
+    """KAI copies them to the PodGroup."""
+    owners: tuple[Owner, ...]
+    """KAI uses the topmost of them."""
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "Outermost":
+        """Read the metadata of an object."""
+        metadata = as_map(document.get("metadata"))
+        labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
+        return cls(_text(metadata, "namespace"), labels, annotations, _owners(metadata))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPod:
     """A pod or pod template of a manifest."""
@@ -53,18 +74,11 @@ class FoundPod:
     api_version: str
     """apiVersion of the same object."""
     name: str
-    namespace: str
-    """Namespace in the manifest; empty if there is none."""
+    outermost: Outermost
     path: str
     """Path of the template in that object; empty for a Pod."""
     template: dict[str, Any]
     """`metadata` and `spec`, as written."""
-    owner_labels: dict[str, str]
-    """Labels of the outermost object. KAI prefers the queue label there to the pod's."""
-    owner_annotations: dict[str, str]
-    """Annotations of the outermost object. KAI copies them to the PodGroup."""
-    owners_above: Sequence[Owner]
-    """Owners of the outermost object, of which KAI uses the topmost; empty for a Pod."""
     place: Place = ()
     """Place of `template` in the document; of its `spec` for a bare pod spec."""
     is_bare_spec: bool = False
@@ -79,6 +93,11 @@ class FoundPod:
     """Whether a live pod stands for all pods of `owner`, as the newest of them."""
     claim_templates: Sequence[str] = ()
     """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace in the manifest; empty if there is none."""
+        return self.outermost.namespace
 
     @property
     def title(self) -> str:
@@ -165,7 +184,7 @@ def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
     """
     if not isinstance(document, dict):
         return []
-    outermost = _Outermost.of(document)
+    outermost = Outermost.of(document)
     workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
     if workload is not None:
         return [_built_in(document, workload, place, outermost)]
@@ -202,22 +221,6 @@ def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> I
 
 def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float | str) and str(value) != "0"
-
-
-@dataclass(frozen=True, slots=True)
-class _Outermost:
-    """Properties of the outermost object that apply to its pods."""
-
-    namespace: str
-    labels: dict[str, str]
-    annotations: dict[str, str]
-    owners: tuple[Owner, ...]
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> "_Outermost":
-        metadata = as_map(document.get("metadata"))
-        labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
-        return cls(_text(metadata, "namespace"), labels, annotations, _owners(metadata))
 
 
 def _owners(metadata: dict[str, Any]) -> tuple[Owner, ...]:
@@ -276,9 +279,7 @@ def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _built_in(
-    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: _Outermost
-) -> FoundPod:
+def _built_in(holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: Outermost) -> FoundPod:
     """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
     template = _checked_template(holder, workload, place)
     spec = as_map(holder.get("spec"))
@@ -294,23 +295,18 @@ def _built_in(
     )
 
 
-def _pod(holder: dict[str, Any], *, path: str, outermost: _Outermost, **fields: Any) -> FoundPod:
+def _pod(holder: dict[str, Any], **fields: Any) -> FoundPod:
     """Return a pod of an object; `fields` are the others of `FoundPod`."""
     return FoundPod(
         kind=_text(holder, "kind"),
         api_version=_text(holder, "apiVersion"),
         name=_name(holder),
-        namespace=outermost.namespace,
-        path=path,
-        owner_labels=outermost.labels,
-        owner_annotations=outermost.annotations,
-        owners_above=outermost.owners if path else (),
         **fields,
     )
 
 
 def _walk(
-    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: _Outermost
+    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: Outermost
 ) -> Iterator[FoundPod]:
     """Yield the pods below a node.
 
