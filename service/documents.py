@@ -182,10 +182,7 @@ def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocu
     try:
         while loader.check_node():
             node = loader.get_node()
-            if "*" in text:
-                _check_aliases(node, source)
-            if unique_keys:
-                _check_keys(node)
+            _check_nodes(node, source, unique_keys=unique_keys)
             value = loader.construct_document(node)
             if value is not None:
                 yield ParsedDocument(value, node.start_mark.index)
@@ -193,26 +190,15 @@ def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocu
         loader.dispose()
 
 
-def _check_keys(root: Any) -> None:
-    """Check that no map has a key twice.
-
-    Raises:
-        yaml.constructor.ConstructorError: a key occurs twice.
-    """
-    nodes, seen_nodes = [root], {id(root)}
-    while nodes:
-        node = nodes.pop()
-        keys: set[tuple[str, str]] = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
-                continue
-            if (key.tag, key.value) in keys:
-                raise _wrong(f"key {quoted(key.value)} occurs twice", key)
-            keys.add((key.tag, key.value))
-        for child in _children(node):
-            if id(child) not in seen_nodes:
-                seen_nodes.add(id(child))
-                nodes.append(child)
+def _check_keys(node: yaml.MappingNode) -> None:
+    """Check that a map has no key twice; raises as `_check_nodes`."""
+    keys: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+            continue
+        if (key.tag, key.value) in keys:
+            raise _wrong(f"key {quoted(key.value)} occurs twice", key)
+        keys.add((key.tag, key.value))
 
 
 def _place(source: str, mark: Any) -> str:
@@ -241,13 +227,15 @@ def _check_depth(text: str, source: str) -> None:
             raise DocumentError(f"{source}: nested too deep")
 
 
-def _check_aliases(root: Any, source: str) -> None:
-    """Check size and nesting of a document with its aliases expanded; an alias is a node in a second place.
+def _check_nodes(root: Any, source: str, *, unique_keys: bool) -> None:
+    """Check size and nesting of a document with its aliases expanded, and on request that keys are unique.
 
-    Each node is measured once, at its anchor, which stands before its aliases.
+    An alias is a node in a second place. Each node is measured once, at its anchor, which stands before its
+    aliases.
 
     Raises:
         DocumentError: the document exceeds a limit, or an alias refers to a node that contains it.
+        yaml.constructor.ConstructorError: a key occurs twice.
     """
     measured: dict[int, tuple[int, int] | None] = {}
     written = added = 0
@@ -271,6 +259,8 @@ def _check_aliases(root: Any, source: str) -> None:
         size, height = 1, 0
         if isinstance(node, yaml.ScalarNode):
             size += len(node.value)
+        elif unique_keys and isinstance(node, yaml.MappingNode):
+            _check_keys(node)
         written += size
         for child in _children(node):
             child_size, child_height = measure(child)

@@ -40,8 +40,7 @@ from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.decision.limit_ranges import ContainerDefaults
 from webhook.explain.decision.server_answer import AnswerDifference, ServerAnswer
 from webhook.explain.manifests.pods import TemplateError
-from webhook.explain.server.creations import pod_to_create
-from webhook.explain.server.dry_runs import ask_server
+from webhook.explain.server.dry_runs import ask_server, pod_to_create
 from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 

@@ -187,17 +187,17 @@ async def _limit_ranges(
     client: KubeClient, paths: Mapping[str, str]
 ) -> tuple[Mapping[str, list[ContainerDefaults]], Mapping[str, list[str]]]:
     """Return the defaults of LimitRanges by namespace, and the namespaces that were not read by reason."""
-    found: list[ContainerDefaults] = []
+    entries: list[ContainerDefaults] = []
     unread: defaultdict[str, list[str]] = defaultdict(list)
     for namespace, path in paths.items():
         try:
             async with client.list_objects(path) as limit_ranges:
-                found += [decode_defaults(item) async for item in limit_ranges]
+                entries += [decode_defaults(item) async for item in limit_ranges]
         except _UNREADABLE as error:
             is_forbidden = isinstance(error, ApiError) and error.is_forbidden
             unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
     defaults: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)
-    for each in sorted(found, key=lambda each: each.name):
+    for each in sorted(entries, key=lambda each: each.name):
         if each.limits or each.requests:
             defaults[each.namespace].append(each)
     return defaults, unread

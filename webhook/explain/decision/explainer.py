@@ -286,7 +286,7 @@ class Explainer:
             mutation = Mutation(decision=malformed(problem))
         after = self._reinvoked(policy, apply_to_document(mutation.sent, received), defaults)
         requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
-        owners = pod.owners_above
+        owners: tuple[Owner, ...] = pod.outermost.owners if pod.path else ()
         try:
             if problem is not None:
                 raise problem
@@ -396,8 +396,9 @@ def _owner_warnings(
     """
     if policy is None or not pod.path:
         return
-    yield from islice(reserved_owner_keys(pod.kind, pod.owner_labels, pod.owner_annotations), MOST_WARNINGS)
-    owner_queue = pod.owner_labels.get(keys.QUEUE_LABEL)
+    above = pod.outermost
+    yield from islice(reserved_owner_keys(pod.kind, above.labels, above.annotations), MOST_WARNINGS)
+    owner_queue = above.labels.get(keys.QUEUE_LABEL)
     if not owner_queue:
         return
     queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)

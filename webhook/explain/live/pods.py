@@ -93,10 +93,9 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED_SPEC}
     if "nodeName" in spec and _creator_wrote_node(metadata.get("managedFields")):
         new_spec["nodeName"] = spec["nodeName"]
-    if isinstance(new_spec.get("tolerations"), list):
-        new_spec["tolerations"] = [
-            each for each in new_spec["tolerations"] if each not in DEFAULT_TOLERATIONS
-        ]
+    tolerations = new_spec.get("tolerations")
+    if isinstance(tolerations, list):
+        new_spec["tolerations"] = [each for each in tolerations if each not in DEFAULT_TOLERATIONS]
         if not new_spec["tolerations"]:
             del new_spec["tolerations"]
     return {
@@ -130,14 +129,9 @@ class TemplateRoles:
         if len(templates) <= 1:
             return cls("", {}, 0)
         for label in _ROLE_LABELS:
-            positions: dict[str, int] = {}
-            others = []
-            for position, template in enumerate(templates):
-                value = template.additions.labels.get(label) if template.additions else None
-                if value is None or value in positions:
-                    others.append(position)
-                else:
-                    positions[value] = position
+            values = [each.additions.labels.get(label) if each.additions else None for each in templates]
+            positions = {value: values.index(value) for value in values if value is not None}
+            others = [position for position in range(len(values)) if position not in positions.values()]
             if positions and len(others) <= 1:
                 return cls(label, positions, others[0] if others else None)
         return None

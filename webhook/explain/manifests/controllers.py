@@ -51,16 +51,6 @@ class _Workload:
     """Place of the template in the workload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A kind whose controller adds evidence of several ranks to its pods."""
-
-    source: str
-    """The project and files that were read."""
-    additions: Callable[[_Workload], Additions | None]
-    """Returns what the controller adds; None if the kind has no pod template at that place."""
-
-
 def additions_of(holder: Mapping[str, Any], path: Place) -> Additions | None:
     """Return what the controller of a workload adds to the pods of a template; None if it is not known.
 
@@ -71,13 +61,13 @@ def additions_of(holder: Mapping[str, Any], path: Place) -> Additions | None:
     api_version, kind = holder.get("apiVersion"), holder.get("kind")
     if not isinstance(api_version, str) or not isinstance(kind, str):
         return None
-    operator = OPERATORS.get((group_of(api_version), kind))
-    if operator is None:
+    additions = OPERATORS.get((group_of(api_version), kind))
+    if additions is None:
         return None
     metadata = as_map(holder.get("metadata"))
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     namespace = str(metadata.get("namespace") or "")
-    return operator.additions(_Workload(name, namespace, api_version, as_map(holder.get("spec")), path))
+    return additions(_Workload(name, namespace, api_version, as_map(holder.get("spec")), path))
 
 
 def with_variables(spec: Any, added: Additions) -> Any:
@@ -331,23 +321,21 @@ def _leader_worker_set(workload: _Workload) -> Additions | None:
     return Additions(labels=labels, annotations=annotations, owner=_STATEFUL_SET)
 
 
-_TRAINING_OPERATOR: Final = "training-operator v1.9.0 pkg/controller.v1"
-OPERATORS: Final[Mapping[tuple[str, str], Operator]] = {
-    ("kubeflow.org", "PyTorchJob"): Operator(
-        f"{_TRAINING_OPERATOR}/pytorch/envvar.go, elastic.go", _py_torch_job
-    ),
-    ("kubeflow.org", "TFJob"): Operator(f"{_TRAINING_OPERATOR}/tensorflow/tensorflow.go, util.go", _tf_job),
-    ("kubeflow.org", "XGBoostJob"): Operator(f"{_TRAINING_OPERATOR}/xgboost/xgboost.go", _xg_boost_job),
-    ("kubeflow.org", "JAXJob"): Operator(f"{_TRAINING_OPERATOR}/jax/envvar.go", _jax_job),
-    ("kubeflow.org", "PaddleJob"): Operator(f"{_TRAINING_OPERATOR}/paddlepaddle/envvar.go", _paddle_job),
-    ("kubeflow.org", "MPIJob"): Operator(
-        f"{_TRAINING_OPERATOR}/mpi; mpi-operator v0.8.0 pkg/controller/mpi_job_controller.go",
-        _mpi_job,
-    ),
-    ("jobset.x-k8s.io", "JobSet"): Operator("JobSet v0.12.0 pkg/controllers/jobset_controller.go", _job_set),
-    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): Operator(
-        "LeaderWorkerSet v0.10.0 pkg/controllers/leaderworkerset_controller.go, pod_controller.go",
-        _leader_worker_set,
-    ),
+OPERATORS: Final[Mapping[tuple[str, str], Callable[[_Workload], Additions | None]]] = {
+    # training-operator v1.9.0 pkg/controller.v1
+    ("kubeflow.org", "PyTorchJob"): _py_torch_job,  # pytorch/envvar.go, elastic.go
+    ("kubeflow.org", "TFJob"): _tf_job,  # tensorflow/tensorflow.go, util.go
+    ("kubeflow.org", "XGBoostJob"): _xg_boost_job,  # xgboost/xgboost.go
+    ("kubeflow.org", "JAXJob"): _jax_job,  # jax/envvar.go
+    ("kubeflow.org", "PaddleJob"): _paddle_job,  # paddlepaddle/envvar.go
+    # the same, mpi; mpi-operator v0.8.0 pkg/controller/mpi_job_controller.go
+    ("kubeflow.org", "MPIJob"): _mpi_job,
+    # JobSet v0.12.0 pkg/controllers/jobset_controller.go
+    ("jobset.x-k8s.io", "JobSet"): _job_set,
+    # LeaderWorkerSet v0.10.0 pkg/controllers/leaderworkerset_controller.go, pod_controller.go
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
 }
-"""The kinds by API group and kind. A TrainJob names a runtime, whose templates are not in its manifest."""
+"""What the controllers add, by API group and kind; None for a place without a pod template of the kind.
+
+A TrainJob names a runtime, whose templates are not in its manifest.
+"""

@@ -16,6 +16,7 @@ UID: Final = "00000000-0000-0000-0000-000000000000"
 HASH: Final = "0"
 _JOB_NUMBER: Final = "0"
 """Stand-ins for values that exist only in a cluster: a uid, a hash, and the number of a CronJob's Job."""
+STATEFUL_SET_POD: Final = "statefulset.kubernetes.io/pod-name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     return {
         "apps.kubernetes.io/pod-index": ordinal,
         "controller-revision-hash": f"{name}-{HASH}",
-        "statefulset.kubernetes.io/pod-name": f"{name}-{ordinal}",
+        STATEFUL_SET_POD: f"{name}-{ordinal}",
     }
 
 

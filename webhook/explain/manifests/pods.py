@@ -17,7 +17,15 @@ from kai.pod import Owner
 from service.documents import Place
 from service.text import one_line, quoted
 from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
-from webhook.explain.manifests.kinds import HASH, UID, WORKLOADS, WorkloadKind, added_labels, workload_kind
+from webhook.explain.manifests.kinds import (
+    HASH,
+    STATEFUL_SET_POD,
+    UID,
+    WORKLOADS,
+    WorkloadKind,
+    added_labels,
+    workload_kind,
+)
 from webhook.explain.manifests.values import as_list, as_map, as_maps, texts
 
 _DEEPEST: Final = 60
@@ -36,6 +44,27 @@ class TemplateError(ValueError):
         self.place = place
 
 
+@dataclass(frozen=True, slots=True)
+class Outermost:
+    """What the outermost object says about its pods."""
+
+    namespace: str
+    """Namespace in the manifest; empty if there is none."""
+    labels: dict[str, str]
+    """KAI prefers the queue label here to the pod's."""
+    annotations: dict[str, str]
+    """KAI copies them to the PodGroup."""
+    owners: tuple[Owner, ...]
+    """KAI uses the topmost of them."""
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "Outermost":
+        """Read the metadata of an object."""
+        metadata = as_map(document.get("metadata"))
+        labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
+        return cls(_text(metadata, "namespace"), labels, annotations, _owners(metadata))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPod:
     """A pod or pod template of a manifest."""
@@ -45,18 +74,11 @@ class FoundPod:
     api_version: str
     """apiVersion of the same object."""
     name: str
-    namespace: str
-    """Namespace in the manifest; empty if there is none."""
+    outermost: Outermost
     path: str
     """Path of the template in that object; empty for a Pod."""
     template: dict[str, Any]
     """`metadata` and `spec`, as written."""
-    owner_labels: dict[str, str]
-    """Labels of the outermost object. KAI prefers the queue label there to the pod's."""
-    owner_annotations: dict[str, str]
-    """Annotations of the outermost object. KAI copies them to the PodGroup."""
-    owners_above: Sequence[Owner]
-    """Owners of the outermost object, of which KAI uses the topmost; empty for a Pod."""
     place: Place = ()
     """Place of `template` in the document; of its `spec` for a bare pod spec."""
     is_bare_spec: bool = False
@@ -71,6 +93,11 @@ class FoundPod:
     """Whether a live pod stands for all pods of `owner`, as the newest of them."""
     claim_templates: Sequence[str] = ()
     """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace in the manifest; empty if there is none."""
+        return self.outermost.namespace
 
     @property
     def title(self) -> str:
@@ -99,8 +126,11 @@ class FoundPod:
         """Return the pod as the workload's controller would create it, with its name, owner and additions.
 
         Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
-        1.36 pkg/controller/controller_utils.go); they name the pods themselves. The uid and the hash of the
-        owner are stand-ins.
+        1.36 pkg/controller/controller_utils.go); they name the pods themselves. A StatefulSet names its pods,
+        their hosts and claims (pkg/controller/statefulset/stateful_set_utils.go, newStatefulSetPod,
+        updateStorage). The uid and the hash of the owner are stand-ins. `blockOwnerDeletion` is left out,
+        since the plugin OwnerReferencesPermissionEnforcement asks for a right to the owner because of it
+        (seen on 1.30 and 1.36).
         """
         metadata = dict(self.template.get("metadata") or {})
         pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
@@ -123,7 +153,23 @@ class FoundPod:
         metadata["generateName"] = f"{name}-"
         owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": UID}
         metadata["ownerReferences"] = [{**owner, "controller": True}]
+        pod_name = as_map(metadata.get("labels")).get(STATEFUL_SET_POD)
+        if self.kind == "StatefulSet" and isinstance(pod_name, str):
+            metadata["name"] = pod_name
+            pod["spec"] = self._with_claims(pod.get("spec"), pod_name)
         return pod
+
+    def _with_claims(self, spec: Any, pod_name: str) -> Any:
+        """Return a pod's spec with the host name and the claims of a StatefulSet, which may not exist yet."""
+        volumes = as_map(spec).get("volumes") or []
+        if not isinstance(spec, dict) or not isinstance(volumes, list):
+            return spec
+        claims = [
+            {"name": template, "persistentVolumeClaim": {"claimName": f"{template}-{pod_name}"}}
+            for template in self.claim_templates
+        ]
+        others = [volume for volume in volumes if as_map(volume).get("name") not in self.claim_templates]
+        return {**spec, "hostname": pod_name} | ({"volumes": [*claims, *others]} if claims else {})
 
 
 def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
@@ -138,7 +184,7 @@ def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
     """
     if not isinstance(document, dict):
         return []
-    outermost = _Outermost.of(document)
+    outermost = Outermost.of(document)
     workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
     if workload is not None:
         return [_built_in(document, workload, place, outermost)]
@@ -175,22 +221,6 @@ def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> I
 
 def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float | str) and str(value) != "0"
-
-
-@dataclass(frozen=True, slots=True)
-class _Outermost:
-    """Properties of the outermost object that apply to its pods."""
-
-    namespace: str
-    labels: dict[str, str]
-    annotations: dict[str, str]
-    owners: tuple[Owner, ...]
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> "_Outermost":
-        metadata = as_map(document.get("metadata"))
-        labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
-        return cls(_text(metadata, "namespace"), labels, annotations, _owners(metadata))
 
 
 def _owners(metadata: dict[str, Any]) -> tuple[Owner, ...]:
@@ -249,9 +279,7 @@ def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _built_in(
-    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: _Outermost
-) -> FoundPod:
+def _built_in(holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: Outermost) -> FoundPod:
     """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
     template = _checked_template(holder, workload, place)
     spec = as_map(holder.get("spec"))
@@ -267,23 +295,18 @@ def _built_in(
     )
 
 
-def _pod(holder: dict[str, Any], *, path: str, outermost: _Outermost, **fields: Any) -> FoundPod:
+def _pod(holder: dict[str, Any], **fields: Any) -> FoundPod:
     """Return a pod of an object; `fields` are the others of `FoundPod`."""
     return FoundPod(
         kind=_text(holder, "kind"),
         api_version=_text(holder, "apiVersion"),
         name=_name(holder),
-        namespace=outermost.namespace,
-        path=path,
-        owner_labels=outermost.labels,
-        owner_annotations=outermost.annotations,
-        owners_above=outermost.owners if path else (),
         **fields,
     )
 
 
 def _walk(
-    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: _Outermost
+    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: Outermost
 ) -> Iterator[FoundPod]:
     """Yield the pods below a node.
 

@@ -16,8 +16,10 @@ from kube.client import DryRunResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
 from service.names import is_dns_label
 from service.text import MALFORMED, one_line, printable, quoted
+from webhook.explain.decision.api_server import SERVER_METADATA
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
 from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.manifests.values import as_json
 from webhook.explain.output.diff import diff
 from webhook.explain.server.api_defaults import without_defaults
 from webhook.explain.server.comparison import (
@@ -26,7 +28,6 @@ from webhook.explain.server.comparison import (
     stored_causes,
     stored_differences,
 )
-from webhook.explain.server.creations import pod_to_create, renamed
 from webhook.explain.server.refusals import is_unanswered_webhook, read_refusal
 
 _AT_ONCE: Final = 8
@@ -85,12 +86,28 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
         if answer is not None:
             return answer
         name = one_line(str(sent["metadata"]["name"]))
-        sent = renamed(sent)
+        sent = _renamed(sent)
         note = f"a pod named {name} exists, so the answer is for a pod with a generated name"
         answer = _read(item, sent, path, await _create(client, path, sent), notes=[note])
         return answer or _no_answer("the API server says again and again that the pod exists")
     except (Unreachable, AccessError, *MALFORMED) as error:
         return _no_answer(one_line(str(error)))
+
+
+def pod_to_create(item: ExplainedPod) -> dict[str, Any]:
+    """Return the pod as its controller creates it, without what an API server writes.
+
+    The manifest's `spec` stays as written, also `nodeName` and fields that an API server refuses.
+    """
+    pod: dict[str, Any] = msgspec.json.decode(as_json(item.created))
+    pod["metadata"] = {key: value for key, value in pod["metadata"].items() if key not in SERVER_METADATA}
+    return pod
+
+
+def _renamed(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pod under a name that the API server generates, for a name that is taken."""
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "name"}
+    return {**pod, "metadata": {**metadata, "generateName": f"{pod['metadata']['name']}-"}}
 
 
 async def _create(client: KubeClient, path: str, pod: Mapping[str, Any]) -> DryRunResponse:
@@ -179,5 +196,5 @@ def _changes(sent: Mapping[str, Any], stored: Mapping[str, Any], size: int) -> l
     if size > _LARGEST_COMPARED:
         return [f"   … not compared: the answer has {size} bytes"]
     lines = list(diff(*without_defaults(sent, stored), colour=False))
-    shown = [printable(line, _LONGEST_CHANGE) for line in lines[:_MOST_LINES]]
-    return [*shown, "   …"] if len(lines) > _MOST_LINES else shown
+    printed = [printable(line, _LONGEST_CHANGE) for line in lines[:_MOST_LINES]]
+    return [*printed, "   …"] if len(lines) > _MOST_LINES else printed

@@ -24,17 +24,6 @@ class ErrorAnswer:
     """Whether a pod of that name exists; all admission has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A form of message after its prefix."""
-
-    form: re.Pattern[str]
-    refused_by: str
-    """The author; braces stand for the first group of the form."""
-    source: str
-    """The file of Kubernetes that writes the message."""
-
-
 _NAME_TAKEN: Final = "AlreadyExists"
 _INTERNAL: Final = "Internal error occurred: "
 _NO_RIGHT: Final = 'pods is forbidden: User "'
@@ -47,84 +36,65 @@ _LIMIT_RANGE: Final = "a LimitRange"
 _RATIO: Final = "max limit to request ratio per "
 _OF_THE_SERVER: Final = frozenset({400, 422})
 _NOT_OF_THE_POD: Final = frozenset({401, 404, 405, 408, 409, 415, 429, 502, 503, 504})
-_PLUGINS: Final = "plugin/pkg/admission"
 
-_ROWS: Final[Sequence[_Row]] = (
-    _Row(
-        re.compile(r'admission webhook "([^"]{1,300})" denied the request'),
-        "webhook {}",
-        "staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/errors/statuserror.go",
-    ),
-    _Row(
-        re.compile(r'failed calling webhook "([^"]{1,300})": '),
-        "webhook {}",
-        "staging/src/k8s.io/apiserver/pkg/admission/plugin/webhook/validating/dispatcher.go",
-    ),
-    _Row(
+_ROWS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
+    # apiserver/pkg/admission/plugin/webhook/errors/statuserror.go
+    (re.compile(r'admission webhook "([^"]{1,300})" denied the request'), "webhook {}"),
+    # apiserver/pkg/admission/plugin/webhook/validating/dispatcher.go
+    (re.compile(r'failed calling webhook "([^"]{1,300})": '), "webhook {}"),
+    # apiserver/pkg/admission/plugin/policy/validating/dispatcher.go
+    (
         re.compile(
             r"ValidatingAdmissionPolicy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "
         ),
         "ValidatingAdmissionPolicy {}",
-        "staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go",
     ),
-    _Row(
+    # apiserver/pkg/admission/plugin/policy/mutating/dispatcher.go
+    (
         re.compile(r"policy '([^']{1,300})' (?:with binding '[^']{1,300}' )?denied request: "),
         "MutatingAdmissionPolicy {}",
-        "staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/mutating/dispatcher.go",
     ),
-    _Row(
+    # apiserver/pkg/admission/plugin/resourcequota/controller.go
+    (
         re.compile(r"(?:exceeded quota|failed quota|status unknown for quota): ([-.a-z0-9]{1,253})"),
         "quota {}",
-        "staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go",
     ),
-    _Row(
-        re.compile(r"insufficient quota to (?:consume|match these scopes)"),
-        "a quota",
-        "staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go",
-    ),
-    _Row(
-        re.compile(r'violates PodSecurity "([a-z]{1,30}):'),
-        "Pod Security {}",
-        "staging/src/k8s.io/pod-security-admission/admission/admission.go",
-    ),
-    _Row(
-        re.compile(r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is "),
-        _LIMIT_RANGE,
-        f"{_PLUGINS}/limitranger/admission.go",
-    ),
-    _Row(
+    (re.compile(r"insufficient quota to (?:consume|match these scopes)"), "a quota"),
+    # pod-security-admission/admission/admission.go
+    (re.compile(r'violates PodSecurity "([a-z]{1,30}):'), "Pod Security {}"),
+    # plugin/pkg/admission/limitranger/admission.go
+    (re.compile(r"\[?m(?:ax|in)imum [^ ]{1,320} usage per (?:Pod|Container) is "), _LIMIT_RANGE),
+    # plugin/pkg/admission/priority/admission.go
+    (
         re.compile(r"(?:no PriorityClass with name |the integer value of priority )"),
         "admission plugin Priority",
-        f"{_PLUGINS}/priority/admission.go",
     ),
-    _Row(
-        re.compile(r"pod rejected: RuntimeClass "),
-        "admission plugin RuntimeClass",
-        f"{_PLUGINS}/runtimeclass/admission.go",
-    ),
-    _Row(
-        re.compile(r"error looking up service account "),
-        "admission plugin ServiceAccount",
-        f"{_PLUGINS}/serviceaccount/admission.go",
-    ),
-    _Row(
+    # plugin/pkg/admission/runtimeclass/admission.go
+    (re.compile(r"pod rejected: RuntimeClass "), "admission plugin RuntimeClass"),
+    # plugin/pkg/admission/serviceaccount/admission.go
+    (re.compile(r"error looking up service account "), "admission plugin ServiceAccount"),
+    # plugin/pkg/admission/podnodeselector/admission.go
+    (
         re.compile(r"pod node label selector conflicts with its namespace node label selector"),
         "admission plugin PodNodeSelector",
-        f"{_PLUGINS}/podnodeselector/admission.go",
     ),
-    _Row(
+    # plugin/pkg/admission/gc/gc_admission.go
+    (
         re.compile(r"cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set"),
         "admission plugin OwnerReferencesPermissionEnforcement",
-        f"{_PLUGINS}/gc/gc_admission.go",
     ),
-    _Row(
+    # apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go
+    (
         re.compile(
             r"unable to create new content in namespace ([-a-z0-9]{1,63}) because it is being terminated"
         ),
         "namespace {}, which is being deleted",
-        "staging/src/k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle/admission.go",
     ),
 )
+"""Forms of messages after their prefix, each with the author; braces stand for the first group of the form.
+
+The comment above a form names the file of Kubernetes that writes the message, without `staging/src/k8s.io`.
+"""
 
 
 def read_refusal(status: int, reason: str, message: str, namespace: str) -> ErrorAnswer:
@@ -145,10 +115,10 @@ def read_refusal(status: int, reason: str, message: str, namespace: str) -> Erro
     text = message.removeprefix(_INTERNAL)
     prefix = _FORBIDDEN.match(text)
     text = text[prefix.end() :] if prefix else text
-    for row in _ROWS:
-        match = row.form.match(text)
+    for form, refused_by in _ROWS:
+        match = form.match(text)
         if match:
-            return ErrorAnswer(row.refused_by.format(*match.groups()))
+            return ErrorAnswer(refused_by.format(*match.groups()))
     if text.partition(" ")[2].startswith(_RATIO):  # after the resource's name (limitranger/admission.go)
         return ErrorAnswer(_LIMIT_RANGE)
     if status == 409 and reason == _NAME_TAKEN:

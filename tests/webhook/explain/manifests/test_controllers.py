@@ -305,9 +305,8 @@ def py_torch_job_manifest(template: dict[str, Any]) -> dict[str, Any]:
     return workload("PyTorchJob", "kubeflow.org/v1", {"pytorchReplicaSpecs": specs})
 
 
-def test_every_operator_names_its_source() -> None:
-    for (group, kind), operator in OPERATORS.items():
-        assert any(part in operator.source for part in (".go", "pkg/")), kind
+def test_a_template_in_another_place_has_no_additions() -> None:
+    for group, kind in OPERATORS:
         assert additions_of({"apiVersion": f"{group}/v1", "kind": kind}, ("spec", "elsewhere")) is None
 
 

@@ -13,8 +13,7 @@ from tests.support.api_server import ApiServer, refuses, says
 from tests.support.cluster_webhook import bare_pod
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.decision.server_answer import ServerAnswer
-from webhook.explain.server.creations import pod_to_create
-from webhook.explain.server.dry_runs import ask_server
+from webhook.explain.server.dry_runs import ask_server, pod_to_create
 from webhook.policy.decide import Rules
 
 Json = dict[str, Any]
