@@ -3,9 +3,6 @@
 Each write carries the resourceVersion that was read, so that the API server refuses concurrent changes.
 """
 
-import base64
-import binascii
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,9 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError, Unreachable, decode_answer
 from kube.objects import VersionedMeta
-from service.text import MALFORMED, one_line
 
 _MERGE: Final = "application/merge-patch+json"
 
@@ -40,7 +36,8 @@ class Stored:
 
 class _Secret(Struct):
     metadata: VersionedMeta
-    data: dict[str, str] | None = None
+    data: dict[str, bytes] | None = None
+    """Decoded from base64."""
 
 
 _secret = msgspec.json.Decoder(_Secret)
@@ -75,12 +72,9 @@ class SecretStore:
             SecretMissing: the Secret has been deleted.
             ApiError, Unreachable, kube.access.AccessError: the Secret cannot be written.
         """
-        texts = {
-            key: None if value is None else base64.b64encode(value).decode() for key, value in data.items()
-        }
-        patch = {"metadata": {"resourceVersion": stored.version}, "data": texts}
+        patch = {"metadata": {"resourceVersion": stored.version}, "data": data}
         try:
-            await self._request("PATCH", json.dumps(patch).encode())
+            await self._request("PATCH", msgspec.json.encode(patch))  # writes bytes as base64
         except ApiError as error:
             if error.status == 409:
                 raise Outdated from None
@@ -98,20 +92,7 @@ class SecretStore:
             ) from None
 
     def _stored(self, body: bytes) -> Stored:
-        try:
-            secret = _secret.decode(body)
-        except MALFORMED as error:
-            raise Unreachable(f"GET {self._path}: not a Secret: {one_line(str(error))}") from None
+        secret = decode_answer(_secret, body, f"GET {self._path}", expected="a Secret")
         if not secret.metadata.resource_version:
             raise Unreachable(f"GET {self._path}: not a Secret: no resourceVersion")
-        return Stored(
-            version=secret.metadata.resource_version,
-            data={key: _decoded(text) for key, text in (secret.data or {}).items()},
-        )
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:  # no API server stores such a value
-        return text.encode()
+        return Stored(version=secret.metadata.resource_version, data=secret.data or {})

@@ -1,7 +1,7 @@
 """Errors of requests to an API server; every message is one line."""
 
 import re
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -62,6 +62,27 @@ class Silent(Unreachable):
     """An open answer brought no data for too long; the connection may be dead, or there may be no news."""
 
 
+T = TypeVar("T")
+
+
+def decode_answer(decoder: "msgspec.json.Decoder[T]", body: bytes, request_line: str, *, expected: str) -> T:
+    """Decode the body of an answer.
+
+    Args:
+        decoder: the decoder.
+        body: JSON.
+        request_line: method and path of the request, for the message.
+        expected: what the body should be, for the message.
+
+    Raises:
+        Unreachable: the body is something else.
+    """
+    try:
+        return decoder.decode(body)
+    except MALFORMED as error:
+        raise Unreachable(f"{request_line}: expected {expected}: {one_line(str(error))}") from None
+
+
 class _Kind(Struct):
     kind: str
 
@@ -77,10 +98,7 @@ def expect_kind(body: bytes, kind: str, request_line: str) -> None:
     Raises:
         Unreachable: the answer is not a JSON object of this kind.
     """
-    try:
-        actual = _kind.decode(body).kind
-    except MALFORMED as error:
-        raise Unreachable(f"{request_line}: expected {kind}: {one_line(str(error))}") from None
+    actual = decode_answer(_kind, body, request_line, expected=kind).kind
     if actual != kind:
         raise Unreachable(f"{request_line}: expected {kind}, got {one_line(actual)}")
 
