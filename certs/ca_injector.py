@@ -4,12 +4,13 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from certs.authority import Authority
 from certs.bundle import BundleHistory, merged
 from kube.access import AccessError
 from kube.client import KubeClient
@@ -146,8 +147,8 @@ class CABundleInjector:
     def _is_synced(self) -> bool:
         return all(watch.is_synced for watch in self.watches.values())
 
-    def held_for(self, certificate_pem: bytes) -> float | None:
-        """Return for how many seconds every caBundle has contained a certificate.
+    def trusted_for(self, authority: Authority) -> timedelta | None:
+        """Return for how long every caBundle has contained a CA.
 
         Return None if one of them lacks it, if there is no caBundle, or after a minute without contact to the
         API server.
@@ -155,7 +156,7 @@ class CABundleInjector:
         silence = max(watch.seconds_since_contact() for watch in self.watches.values())
         if silence > _SILENT_SECONDS:
             return None
-        return self._history.held_for(certificate_pem, at=self._clock())
+        return self._history.trusted_for(authority.pair.certificate_pem, at=self._clock())
 
     async def run(self) -> None:
         """Watch until cancelled."""

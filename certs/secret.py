@@ -4,7 +4,6 @@ Each write carries the resourceVersion that was read, so that the API server ref
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -23,15 +22,6 @@ class SecretMissing(Exception):
 
 class Outdated(Exception):
     """The Secret has changed since it was read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """The Secret's data, with the resourceVersion of the read."""
-
-    version: str
-    """The Secret's resourceVersion."""
-    data: Mapping[str, bytes] = field(repr=False)
 
 
 class _Secret(Struct):
@@ -54,17 +44,24 @@ class SecretStore:
         self._namespace = namespace
         self._name = name
         self._path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        self._version = ""
+        """The resourceVersion of the last read."""
 
-    async def read(self) -> Stored:
-        """Read the Secret.
+    async def read(self) -> Mapping[str, bytes]:
+        """Return the Secret's data.
 
         Raises:
             SecretMissing: the Secret does not exist.
             ApiError, Unreachable, kube.access.AccessError: the Secret cannot be read.
         """
-        return self._stored(await self._request("GET"))
+        request_line = f"GET {self._path}"
+        secret = decode_answer(_secret, await self._request("GET"), request_line, expected="a Secret")
+        if not secret.metadata.resource_version:
+            raise Unreachable(f"{request_line}: expected a Secret: no resourceVersion")
+        self._version = secret.metadata.resource_version
+        return secret.data or {}
 
-    async def write(self, stored: Stored, data: Mapping[str, bytes | None]) -> None:
+    async def write(self, data: Mapping[str, bytes | None]) -> None:
         """Set the given keys, and remove those with the value None. Other keys stay unchanged.
 
         Raises:
@@ -72,7 +69,7 @@ class SecretStore:
             SecretMissing: the Secret has been deleted.
             ApiError, Unreachable, kube.access.AccessError: the Secret cannot be written.
         """
-        patch = {"metadata": {"resourceVersion": stored.version}, "data": data}
+        patch = {"metadata": {"resourceVersion": self._version}, "data": data}
         try:
             await self._request("PATCH", msgspec.json.encode(patch))  # writes bytes as base64
         except ApiError as error:
@@ -90,9 +87,3 @@ class SecretStore:
                 f"Secret {self._namespace}/{self._name} does not exist: create it with"
                 f" `kubectl create secret generic {self._name} -n {self._namespace}`"
             ) from None
-
-    def _stored(self, body: bytes) -> Stored:
-        secret = decode_answer(_secret, body, f"GET {self._path}", expected="a Secret")
-        if not secret.metadata.resource_version:
-            raise Unreachable(f"GET {self._path}: not a Secret: no resourceVersion")
-        return Stored(version=secret.metadata.resource_version, data=secret.data or {})

@@ -97,9 +97,9 @@ class SelfSignedCertificate:
         self.issued.set()
 
     def _update_metrics(self) -> None:
-        ring, failures = self._manager.ring, self._manager.failures
-        if ring is not None:
-            self._metrics.certificate_expiry.labels("ca").set(ring.current.pair.not_after.timestamp())
+        ca_set, failures = self._manager.ca_set, self._manager.failures
+        if ca_set is not None:
+            self._metrics.certificate_expiry.labels("ca").set(ca_set.current.pair.not_after.timestamp())
         if failures > self._failures:
             self._metrics.certificate_rotations.labels("failed").inc(failures - self._failures)
             self._metrics.failed("certificate")
