@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from kube.access import AccessError
-from kube.client import DryRunResponse, KubeClient
+from kube.client import AnyResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
 from service.text import MALFORMED, one_line, printable, quoted
 from webhook.explain.diff import diff
@@ -94,7 +94,7 @@ async def _ask(client: KubeClient, item: ExplainedPod) -> ServerAnswer:
         return _no_answer(one_line(str(error)))
 
 
-async def _create(client: KubeClient, path: str, pod: Mapping[str, Any]) -> DryRunResponse:
+async def _create(client: KubeClient, path: str, pod: Mapping[str, Any]) -> AnyResponse:
     body = msgspec.json.encode(pod)
     return await client.create_by_dry_run(path, body, field_manager=_FIELD_MANAGER, seconds=_SECONDS)
 
@@ -107,7 +107,7 @@ def _read(
     item: ExplainedPod,
     sent: Mapping[str, Any],
     path: str,
-    response: DryRunResponse,
+    response: AnyResponse,
     *,
     notes: Sequence[str] = (),
 ) -> ServerAnswer | None:
@@ -144,7 +144,7 @@ def _read(
 
 
 def _refused(
-    item: ExplainedPod, sent: Mapping[str, Any], response: DryRunResponse, notes: Sequence[str]
+    item: ExplainedPod, sent: Mapping[str, Any], response: AnyResponse, notes: Sequence[str]
 ) -> ServerAnswer | None:
     error = status_error(
         response.body,
