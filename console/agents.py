@@ -23,12 +23,12 @@ from console.agent_options import AgentOptions
 from gpuagent.api_types import NotAnAnswer, read_answer
 from gpuagent.top.client import PATH, Received, age_of_figures
 from kube.client import AnyResponse, KubeClient
-from kube.errors import ApiError, Unreachable, status_error
+from kube.errors import ApiError, Unreachable, decode_answer, status_error
 from kube.objects import ObjectMeta
 from kube.pod_readiness import PodReadiness
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.http.authentication import OWN_HEADER
-from service.text import MALFORMED, one_line, quoted
+from service.text import one_line, quoted
 
 AGENT_AUDIENCE: Final = "kaishare-agent"
 """Audience of the tokens; equals `gpuagent.server.server.AUDIENCE`."""
@@ -212,13 +212,11 @@ class Agents:
             ApiError, Unreachable, kube.access.AccessError: as `KubeClient.list_objects`.
         """
         path = f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods"
-        pods: list[AgentPod] = []
         async with self._client.list_objects(path, params={"labelSelector": AGENT_LABELS}) as objects:
-            async for item in objects:
-                try:
-                    pods.append(_agent_pod(_pod.decode(item)))
-                except MALFORMED as error:
-                    raise Unreachable(f"GET {path}: not a pod: {one_line(str(error))}") from None
+            pods = [
+                _agent_pod(decode_answer(_pod, item, f"GET {path}", expected="a pod"))
+                async for item in objects
+            ]
         uids = {pod.uid for pod in pods}
         for by_uid in (self._last, self._failing_since):
             for uid in by_uid.keys() - uids:

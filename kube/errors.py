@@ -115,11 +115,10 @@ class _Status(Struct):
     code: int | None = None
     reason: str | None = None
     message: str | None = None
-    details: Raw = Raw(b"null")
+    details: _Details | None = None
 
 
 _status = msgspec.json.Decoder(_Status)
-_details = msgspec.json.Decoder(_Details | None)
 
 
 def status_error(
@@ -145,22 +144,14 @@ def status_error(
         status = _status.decode(body)
     except MALFORMED:
         status = _Status(message=bytes(body)[: 4 * longest].decode(errors="replace"))
+    causes = status.details.causes if status.details else None
     return ApiError(
         http_status or status.code or 0,
         one_line(status.reason or http_reason or "no reason given"),
         one_line(status.message or "", longest),
         request_line,
-        causes=_causes(status.details),
+        causes=frozenset(cause.reason for cause in causes or () if cause.reason),
         retry_after=min(float(retry_after), _LONGEST_WAIT)
         if retry_after.isascii() and retry_after.isdigit()
         else None,
     )
-
-
-def _causes(text: Raw) -> frozenset[str]:
-    try:
-        details = _details.decode(text)
-    except MALFORMED:
-        return frozenset()
-    causes = (details and details.causes) or ()
-    return frozenset(cause.reason for cause in causes if cause.reason)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from kube.access import AccessError
 from kube.client import KubeClient
@@ -29,8 +30,7 @@ _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 """HTTP statuses after which another attempt may succeed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectReference:
+class ObjectReference(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The involved object of an Event.
 
     Its namespace must equal the Event's. API servers refuse other namespaces with 422 (seen on 1.36.3).
@@ -106,8 +106,8 @@ async def create_event(
             "namespace": event.namespace,
             **({"annotations": dict(event.annotations)} if event.annotations else {}),
         },
-        "involvedObject": _reference(event.about),
-        **({"related": _reference(event.related)} if event.related else {}),
+        "involvedObject": event.about,
+        **({"related": event.related} if event.related else {}),
         "reason": event.reason,
         "message": _shortened(event.message),
         "source": {"component": component, **({"host": host} if host else {})},
@@ -340,18 +340,6 @@ class EventWriter:
         if problem != self._problem:
             self._problem = problem
             self._on_trouble(problem)
-
-
-def _reference(about: ObjectReference) -> dict[str, str]:
-    versioned = {"resourceVersion": about.resource_version} if about.resource_version else {}
-    return {
-        "apiVersion": about.api_version,
-        "kind": about.kind,
-        "namespace": about.namespace,
-        "name": about.name,
-        "uid": about.uid,
-        **versioned,
-    }
 
 
 def _shortened(message: str) -> str:

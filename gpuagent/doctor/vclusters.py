@@ -17,9 +17,9 @@ from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.tenants import tenant_of
 from kai import keys
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError, decode_answer
 from service.check_results import CheckResult, ok, problem, unknown
-from service.text import MALFORMED, one_line
+from service.text import one_line
 
 _CHECK: Final = "KAI"
 _BIND_REQUESTS: Final = "bindrequests"
@@ -87,11 +87,8 @@ async def serves_bind_requests(client: KubeClient) -> bool:
         if error.status == _NOT_FOUND:
             return False
         raise
-    try:
-        served = _resources.decode(answer).resources
-    except MALFORMED as error:
-        raise Unreachable(f"GET {_GROUP_VERSION}: no list of resources: {one_line(str(error))}") from None
-    return any(resource.name == _BIND_REQUESTS for resource in served)
+    served = decode_answer(_resources, answer, f"GET {_GROUP_VERSION}", expected="a list of resources")
+    return any(resource.name == _BIND_REQUESTS for resource in served.resources)
 
 
 def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> CheckResult:
