@@ -118,13 +118,9 @@ class _Lane:
     def __init__(self, limits: ReviewLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._waiting = 0
-        self._concurrent = asyncio.Semaphore(limits.concurrent)
-        self._bucket = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
-
-    @property
-    def concurrent(self) -> asyncio.Semaphore:
+        self.concurrent = asyncio.Semaphore(limits.concurrent)
         """Held during a check."""
-        return self._concurrent
+        self._bucket = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
 
     def may_check(self) -> bool:
         """Whether the rate allows one more check; count it."""
