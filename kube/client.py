@@ -259,6 +259,7 @@ class KubeClient:
     async def _read_any(self, sent: _Request, *, is_trusted: bool = True) -> AnyResponse:
         """Read a response of any status; arguments as `_answer`."""
         async with self._answer(sent, is_trusted=is_trusted) as response:
+            _require_plain(response, sent)
             return AnyResponse(
                 status=response.status,
                 reason=response.reason or "",
@@ -273,6 +274,7 @@ class KubeClient:
         async with self._answer(sent) as response:
             if response.status >= 300:
                 raise await _error(response, sent)
+            _require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
@@ -311,9 +313,6 @@ class KubeClient:
                     if response.status != 401 or renewed or not is_trusted:
                         break
                     await stack.aclose()
-                encoding = response.headers.get("Content-Encoding", "identity")
-                if encoding != "identity":
-                    raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
                 yield response
 
 
@@ -369,6 +368,12 @@ def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
     """Return headers with those of the caller, which take precedence."""
     names = {name.lower() for name, _ in identity}
     return *((name, value) for name, value in headers.items() if name.lower() not in names), *identity
+
+
+def _require_plain(response: aiohttp.ClientResponse, sent: _Request) -> None:
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
 
 
 async def _bounded_body(response: aiohttp.ClientResponse, sent: _Request) -> bytes:
