@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
@@ -12,9 +12,11 @@ from certs.authority import KeyPair
 
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
-
 MOST_BLOCKS: Final = 64
 """Maximum number of certificates read from a text. One takes about 30 µs, and 1.5 MB can contain 27,000."""
+
+_MOST: Final = 16
+"""Maximum number of certificates in a bundle. The oldest certificates that are not required are removed."""
 
 
 def blocks(text: bytes) -> list[bytes]:
@@ -40,10 +42,6 @@ def der(pem: bytes) -> bytes:
         ValueError: the certificate cannot be read.
     """
     return KeyPair(pem, b"").certificate.public_bytes(Encoding.DER)
-
-
-_MOST: Final = 16
-"""Maximum number of certificates in a bundle. The oldest certificates that are not required are removed."""
 
 
 def merged(bundle: bytes, required: Collection[bytes], *, now: datetime) -> bytes:
@@ -73,18 +71,17 @@ def _valid(certificates: Collection[bytes], now: datetime) -> dict[bytes, bytes]
     The PEM has the certificate and nothing else: a text that contains a private key beside its certificate
     must not reach a caBundle.
     """
-    valid: dict[bytes, bytes] = {}
-    for pem in certificates:
-        certificate = certificate_of(pem)
-        if certificate is not None and now < certificate.not_valid_after_utc:
-            key = certificate.public_bytes(Encoding.DER)
-            valid.setdefault(key, certificate.public_bytes(Encoding.PEM))
-    return valid
+    return {
+        certificate.public_bytes(Encoding.DER): certificate.public_bytes(Encoding.PEM)
+        for certificate in map(certificate_of, certificates)
+        if certificate is not None and now < certificate.not_valid_after_utc
+    }
 
 
 def certificates_in(bundle: bytes) -> frozenset[bytes]:
     """Return the certificates of a bundle in DER form."""
-    return frozenset(der(pem) for pem in blocks(bundle) if certificate_of(pem) is not None)
+    certificates = map(certificate_of, blocks(bundle))
+    return frozenset(item.public_bytes(Encoding.DER) for item in certificates if item is not None)
 
 
 class BundleHistory:
@@ -103,7 +100,7 @@ class BundleHistory:
         common = frozenset.intersection(*map(certificates_in, bundles)) if bundles else frozenset()
         self._since = {key: self._since.get(key, at) for key in common}
 
-    def held_for(self, certificate_pem: bytes, *, at: float) -> float | None:
-        """Return for how many seconds all bundles have contained a certificate; None if one lacks it now."""
+    def trusted_for(self, certificate_pem: bytes, *, at: float) -> timedelta | None:
+        """Return for how long all bundles have contained a certificate; None if one lacks it now."""
         since = self._since.get(der(certificate_pem))
-        return None if since is None else at - since
+        return None if since is None else timedelta(seconds=at - since)

@@ -1,18 +1,15 @@
 """Maintains the `caBundle` of kaishare's webhook configurations, and changes nothing else in them."""
 
 import asyncio
-import base64
-import binascii
-import json
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from certs.authority import Authority
 from certs.bundle import BundleHistory, merged
 from kube.access import AccessError
 from kube.client import KubeClient
@@ -39,46 +36,34 @@ class _Metadata(VersionedMeta, frozen=True):
     annotations: dict[str, str] | None = None
 
 
-class _ClientConfig(Struct):
-    caBundle: str | None = None  # noqa: N815 - as in JSON
+class _ClientConfig(Struct, rename="camel"):
+    ca_bundle: bytes | None = None
+    """Decoded from base64."""
 
 
-class _Webhook(Struct):
+class _Webhook(Struct, rename="camel"):
     name: str = ""
-    clientConfig: _ClientConfig = msgspec.field(default_factory=_ClientConfig)  # noqa: N815 - as in JSON
+    client_config: _ClientConfig = msgspec.field(default_factory=_ClientConfig)
+
+    @property
+    def bundle(self) -> bytes:
+        """The caBundle in PEM; empty without one."""
+        return self.client_config.ca_bundle or b""
 
 
-class _Object(Struct):
+class _Configuration(Struct):
+    """The relevant fields of a webhook configuration."""
+
     metadata: _Metadata
     webhooks: list[_Webhook] | None = None
 
-
-_object = msgspec.json.Decoder(_Object)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundledConfiguration:
-    """The relevant fields of a webhook configuration."""
-
-    version: str
-    bundles: tuple[tuple[str, bytes], ...]
-    """Name and caBundle of each webhook."""
-    injector: str = ""
-    """The cert-manager annotation that makes another controller write the caBundles; empty without one."""
+    @property
+    def injector(self) -> str:
+        """The cert-manager annotation that makes another controller write caBundles; empty without one."""
+        return next((key for key in _INJECTORS if key in (self.metadata.annotations or {})), "")
 
 
-def read(body: bytes) -> BundledConfiguration:
-    """Decode a configuration."""
-    configuration = _object.decode(body)
-    annotations = configuration.metadata.annotations or {}
-    return BundledConfiguration(
-        version=configuration.metadata.resource_version,
-        bundles=tuple(
-            (webhook.name, _decoded(webhook.clientConfig.caBundle))
-            for webhook in configuration.webhooks or ()
-        ),
-        injector=next((key for key in _INJECTORS if key in annotations), ""),
-    )
+_configuration = msgspec.json.Decoder(_Configuration)
 
 
 class CABundleInjector:
@@ -119,7 +104,7 @@ class CABundleInjector:
             resource: TokenBucket(per_second=1 / _SECONDS_A_PATCH, burst=_PATCHES_AT_ONCE, clock=clock)
             for resource in RESOURCES
         }
-        self.watches: dict[str, Watch[BundledConfiguration]] = {
+        self.watches: dict[str, Watch[_Configuration]] = {
             resource: Watch(
                 client,
                 Resource(
@@ -127,7 +112,7 @@ class CABundleInjector:
                     path=f"{_GROUP}/{resource}",
                     params={"fieldSelector": f"metadata.name={name}"},
                 ),
-                read=read,
+                read=_configuration.decode,
                 on_change=lambda _configurations: self._changed(),
                 on_trouble=lambda _problem: self._changed(),
                 clock=clock,
@@ -150,8 +135,8 @@ class CABundleInjector:
     def _is_synced(self) -> bool:
         return all(watch.is_synced for watch in self.watches.values())
 
-    def held_for(self, certificate_pem: bytes) -> float | None:
-        """Return for how many seconds every caBundle has contained a certificate.
+    def trusted_for(self, authority: Authority) -> timedelta | None:
+        """Return for how long every caBundle has contained a CA.
 
         Return None if one of them lacks it, if there is no caBundle, or after a minute without contact to the
         API server.
@@ -159,7 +144,7 @@ class CABundleInjector:
         silence = max(watch.seconds_since_contact() for watch in self.watches.values())
         if silence > _SILENT_SECONDS:
             return None
-        return self._history.held_for(certificate_pem, at=self._clock())
+        return self._history.trusted_for(authority.pair.certificate_pem, at=self._clock())
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -196,7 +181,7 @@ class CABundleInjector:
                     "PATCH",
                     f"{_GROUP}/{resource}/{self.name}",
                     params={"fieldManager": "kaishare-webhook"},
-                    body=json.dumps(patch).encode(),
+                    body=msgspec.json.encode(patch),  # writes bytes as base64
                     content_type=_STRATEGIC,
                 )
             except ApiError as error:
@@ -210,7 +195,7 @@ class CABundleInjector:
         self._report("; ".join([*self._missing(), *problems]))
         return min(retries, default=None)
 
-    def _configurations(self) -> Iterator[tuple[str, BundledConfiguration]]:
+    def _configurations(self) -> Iterator[tuple[str, _Configuration]]:
         for resource, watch in self.watches.items():
             for configuration in list(watch.objects.values()):
                 yield resource, configuration
@@ -220,13 +205,15 @@ class CABundleInjector:
         watch_problems = [watch.problem for watch in self.watches.values() if watch.problem]
         if watch_problems:
             return watch_problems
-        if self._is_synced and not any(configuration.bundles for _, configuration in self._configurations()):
+        if self._is_synced and not any(configuration.webhooks for _, configuration in self._configurations()):
             return [f"webhook configuration {self.name} does not exist: no API server calls this webhook"]
         return []
 
     def _changed(self) -> None:
         bundles = [
-            bundle for _, configuration in self._configurations() for _, bundle in configuration.bundles
+            webhook.bundle
+            for _, configuration in self._configurations()
+            for webhook in configuration.webhooks or ()
         ]
         self._history.see(bundles if self._is_synced else (), at=self._clock())
         self._on_change()
@@ -238,7 +225,7 @@ class CABundleInjector:
 
 
 def _patch(
-    configuration: BundledConfiguration, required: Collection[bytes], now: datetime
+    configuration: _Configuration, required: Collection[bytes], now: datetime
 ) -> dict[str, object] | None:
     """Return a patch that changes only caBundles; None if they are correct.
 
@@ -246,17 +233,10 @@ def _patch(
     server refuses the incomplete entry that the patch would add.
     """
     changed = [
-        {"name": name, "clientConfig": {"caBundle": base64.b64encode(corrected).decode()}}
-        for name, bundle in configuration.bundles
-        if (corrected := merged(bundle, required, now=now)) != bundle
+        {"name": webhook.name, "clientConfig": {"caBundle": corrected}}
+        for webhook in configuration.webhooks or ()
+        if (corrected := merged(webhook.bundle, required, now=now)) != webhook.bundle
     ]
     if not changed:
         return None
-    return {"metadata": {"resourceVersion": configuration.version}, "webhooks": changed}
-
-
-def _decoded(text: str | None) -> bytes:
-    try:
-        return base64.b64decode(text or "", validate=True)
-    except binascii.Error:  # no API server stores such a value
-        return b""
+    return {"metadata": {"resourceVersion": configuration.metadata.resource_version}, "webhooks": changed}

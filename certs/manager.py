@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
-from certs.authority import BACKDATING, Authority, canonical_names
+from certs.authority import BACKDATING, canonical_names
 from certs.ca_injector import CABundleInjector
 from certs.rotation import CASet, Leaf, Lifetimes, Result, decide, next_leaf, read, to_secret_data
 from certs.secret import Outdated, SecretMissing, SecretStore
@@ -74,7 +74,7 @@ class CertificateManager:
         Raises:
             ValueError: a name is not a valid host name.
         """
-        self.ring: CASet | None = None
+        self.ca_set: CASet | None = None
         """The CAs of the last read of the Secret."""
         self.leaf: Leaf | None = None
         self._client = client
@@ -160,14 +160,14 @@ class CertificateManager:
         if self._clock() >= self._due_at:
             await self._update_cas()
         pause = max(0.0, self._due_at - self._clock())
-        if self.ring is None:
+        if self.ca_set is None:
             return pause
         now = self.now()
-        self._renew(self.ring, now)
-        required = [*self.ring.certificates]
+        self._renew(self.ca_set, now)
+        required = [*self.ca_set.certificates]
         if self.leaf is not None:
             required.append(self.leaf.issuer.pair.certificate_pem)
-            is_trusted = self._held_for(self.leaf.issuer) is not None
+            is_trusted = self._ca_injector.trusted_for(self.leaf.issuer) is not None
             self._was_trusted = self._was_trusted or is_trusted
         retry_after = await self._ca_injector.reconcile(required, now=now)
         return pause if retry_after is None else min(pause, max(retry_after, _SHORTEST))
@@ -196,27 +196,26 @@ class CertificateManager:
         self._due_at = self._clock() + pause
 
     async def _step(self) -> None:
-        stored = await self._secret.read()
-        contents = read(stored.data)
-        trusted_for = self._held_for(contents.next) if contents.next else None
+        contents = read(await self._secret.read())
+        trusted_for = self._ca_injector.trusted_for(contents.next) if contents.next else None
         step = decide(
             contents,
-            known=self.ring,
+            known=self.ca_set,
             now=self.now(),
             lifetimes=self._lifetimes,
             next_is_trusted=trusted_for is not None and trusted_for >= self._lifetimes.bundle_wait,
         )
         if step.result is not Result.KEPT:
-            await self._secret.write(stored, to_secret_data(step.ring))
+            await self._secret.write(to_secret_data(step.ca_set))
             self._on_result(step.result, step.reason)
-        self.ring = step.ring
+        self.ca_set = step.ca_set
 
-    def _renew(self, ring: CASet, now: datetime) -> None:
+    def _renew(self, ca_set: CASet, now: datetime) -> None:
         leaf, reason = next_leaf(
             self.leaf,
-            ring,
+            ca_set,
             names=self._names,
-            held_for=self._held_for,
+            trusted_for=self._ca_injector.trusted_for,
             now=now,
             lifetimes=self._lifetimes,
         )
@@ -230,10 +229,6 @@ class CertificateManager:
         else:
             self.leaf = leaf
             self._say("leaf", "")
-
-    def _held_for(self, authority: Authority) -> timedelta | None:
-        seconds = self._ca_injector.held_for(authority.pair.certificate_pem)
-        return None if seconds is None else timedelta(seconds=seconds)
 
     def _say(self, part: str, problem: str) -> None:
         if problem != self._problems.get(part, ""):

@@ -116,12 +116,12 @@ class Result(StrEnum):
     CLEANED = "cleaned"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RotationStep:
     """The required contents of the Secret, and the reason for a change."""
 
     result: Result
-    ring: CASet
+    ca_set: CASet
     reason: str = ""
 
 
@@ -152,15 +152,15 @@ def read(data: Mapping[str, bytes]) -> SecretContents:
     )
 
 
-def to_secret_data(ring: CASet) -> dict[str, bytes | None]:
+def to_secret_data(ca_set: CASet) -> dict[str, bytes | None]:
     """Encode CAs as the Secret's data; None stands for a key to remove."""
-    following = ring.next.pair if ring.next else None
+    following = ca_set.next.pair if ca_set.next else None
     return {
-        "ca.crt": ring.current.pair.certificate_pem,
-        "ca.key": ring.current.pair.key_pem,
+        "ca.crt": ca_set.current.pair.certificate_pem,
+        "ca.key": ca_set.current.pair.key_pem,
         "next.crt": following.certificate_pem if following else None,
         "next.key": following.key_pem if following else None,
-        "old.crt": b"".join(ring.old) or None,
+        "old.crt": b"".join(ca_set.old) or None,
     }
 
 
@@ -193,38 +193,36 @@ def decide(
     if current is None:
         reason = "the Secret was empty" if contents.is_empty else "; ".join(contents.faults)
         if known is not None and not fault(known.current, now):
-            return RotationStep(result=Result.RESTORED, ring=_tidy(known, now), reason=reason)
+            return RotationStep(Result.RESTORED, _tidy(known, now), reason)
         result = Result.CREATED if contents.is_empty else Result.REPLACED
         following = contents.next or (known.next if known else None)
-        ring = _succession(following, known.old if known else contents.old, now, lifetimes)
-        return RotationStep(result=result, ring=ring, reason=reason)
+        ca_set = _succession(following, known.old if known else contents.old, now, lifetimes)
+        return RotationStep(result, ca_set, reason)
     if problem := fault(current, now):
         old = (current.pair.certificate_pem, *contents.old)
-        ring = _succession(contents.next, old, now, lifetimes)
-        return RotationStep(result=Result.REPLACED, ring=ring, reason=f"the CA {problem}")
+        ca_set = _succession(contents.next, old, now, lifetimes)
+        return RotationStep(Result.REPLACED, ca_set, f"the CA {problem}")
     following = contents.next
     if following is not None and next_is_trusted and not fault(following, now):
-        ring = CASet(current=following, old=(current.pair.certificate_pem, *contents.old))
-        return RotationStep(
-            result=Result.SWITCHED, ring=_tidy(ring, now), reason="the next CA is trusted for long enough"
-        )
-    ring = _tidy(CASet(current=current, next=following, old=contents.old), now)
-    if ring.next is None and now >= renew_at(current.pair.certificate):
-        ring = replace(ring, next=Authority.create(now=now, lifetime=lifetimes.ca))
-        return RotationStep(result=Result.ADDED, ring=ring, reason="two thirds of the CA's life have passed")
+        ca_set = CASet(current=following, old=(current.pair.certificate_pem, *contents.old))
+        return RotationStep(Result.SWITCHED, _tidy(ca_set, now), "the next CA is trusted for long enough")
+    ca_set = _tidy(CASet(current=current, next=following, old=contents.old), now)
+    if ca_set.next is None and now >= renew_at(current.pair.certificate):
+        ca_set = replace(ca_set, next=Authority.create(now=now, lifetime=lifetimes.ca))
+        return RotationStep(Result.ADDED, ca_set, "two thirds of the CA's life have passed")
     if contents.faults:
-        return RotationStep(result=Result.CLEANED, ring=ring, reason="; ".join(contents.faults))
-    if ring != CASet(current=current, next=following, old=contents.old):
-        return RotationStep(result=Result.CLEANED, ring=ring, reason="a CA has expired or is not valid yet")
-    return RotationStep(result=Result.KEPT, ring=ring)
+        return RotationStep(Result.CLEANED, ca_set, "; ".join(contents.faults))
+    if ca_set != CASet(current=current, next=following, old=contents.old):
+        return RotationStep(Result.CLEANED, ca_set, "a CA has expired or is not valid yet")
+    return RotationStep(Result.KEPT, ca_set)
 
 
 def next_leaf(
     leaf: Leaf | None,
-    ring: CASet,
+    ca_set: CASet,
     *,
     names: Sequence[str],
-    held_for: Callable[[Authority], timedelta | None],
+    trusted_for: Callable[[Authority], timedelta | None],
     now: datetime,
     lifetimes: Lifetimes,
 ) -> tuple[Leaf | None, str]:
@@ -232,13 +230,13 @@ def next_leaf(
 
     Args:
         leaf: the current leaf; None before the first.
-        ring: the CAs.
+        ca_set: the CAs.
         names: host names and addresses for the leaf.
-        held_for: returns for how long this replica has seen a CA in the bundle; None if it is not there now.
+        trusted_for: returns for how long the bundle has contained a CA; None if it lacks the CA now.
         now: the API server's time.
         lifetimes: the lifetime of a new leaf.
     """
-    current = ring.current
+    current = ca_set.current
     if fault(current, now):
         return None, ""
     if leaf is None:
@@ -247,8 +245,8 @@ def next_leaf(
     if problem := _fault(certificate, now):
         return _issued(current, names, now, lifetimes), f"the leaf {problem}"
     if issuer.pair.certificate_pem != current.pair.certificate_pem:
-        trusted_for = held_for(current)
-        if trusted_for is not None and (trusted_for >= lifetimes.bundle_wait or held_for(issuer) is None):
+        since = trusted_for(current)
+        if since is not None and (since >= lifetimes.bundle_wait or trusted_for(issuer) is None):
             return _issued(current, names, now, lifetimes), "there is a new CA"
     ends_with_its_ca = leaf.pair.not_after >= issuer.pair.not_after
     if now >= renew_at(certificate) and not ends_with_its_ca:
@@ -278,12 +276,12 @@ def _succession(
     return _tidy(CASet(current=following, old=tuple(old)), now)
 
 
-def _tidy(ring: CASet, now: datetime) -> CASet:
+def _tidy(ca_set: CASet, now: datetime) -> CASet:
     """Return the CAs without expired old ones, and without an invalid next CA."""
-    following = ring.next if ring.next is not None and not fault(ring.next, now) else None
-    signers = {authority.pair.certificate_pem for authority in (ring.current, following) if authority}
-    old = [pem for pem in dict.fromkeys(ring.old) if pem not in signers and _is_unexpired(pem, now)]
-    return CASet(current=ring.current, next=following, old=tuple(old[:_MOST_OLD]))
+    following = ca_set.next if ca_set.next is not None and not fault(ca_set.next, now) else None
+    signers = {authority.pair.certificate_pem for authority in (ca_set.current, following) if authority}
+    old = [pem for pem in dict.fromkeys(ca_set.old) if pem not in signers and _is_unexpired(pem, now)]
+    return CASet(current=ca_set.current, next=following, old=tuple(old[:_MOST_OLD]))
 
 
 def _is_unexpired(pem: bytes, now: datetime) -> bool:

@@ -3,20 +3,15 @@
 Each write carries the resourceVersion that was read, so that the API server refuses concurrent changes.
 """
 
-import base64
-import binascii
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError, Unreachable, decode_answer
 from kube.objects import VersionedMeta
-from service.text import MALFORMED, one_line
 
 _MERGE: Final = "application/merge-patch+json"
 
@@ -29,18 +24,10 @@ class Outdated(Exception):
     """The Secret has changed since it was read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """The Secret's data, with the resourceVersion of the read."""
-
-    version: str
-    """The Secret's resourceVersion."""
-    data: Mapping[str, bytes] = field(repr=False)
-
-
 class _Secret(Struct):
     metadata: VersionedMeta
-    data: dict[str, str] | None = None
+    data: dict[str, bytes] | None = None
+    """Decoded from base64."""
 
 
 _secret = msgspec.json.Decoder(_Secret)
@@ -57,17 +44,24 @@ class SecretStore:
         self._namespace = namespace
         self._name = name
         self._path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        self._version = ""
+        """The resourceVersion of the last read."""
 
-    async def read(self) -> Stored:
-        """Read the Secret.
+    async def read(self) -> Mapping[str, bytes]:
+        """Return the Secret's data.
 
         Raises:
             SecretMissing: the Secret does not exist.
             ApiError, Unreachable, kube.access.AccessError: the Secret cannot be read.
         """
-        return self._stored(await self._request("GET"))
+        request_line = f"GET {self._path}"
+        secret = decode_answer(_secret, await self._request("GET"), request_line, expected="a Secret")
+        if not secret.metadata.resource_version:
+            raise Unreachable(f"{request_line}: expected a Secret: no resourceVersion")
+        self._version = secret.metadata.resource_version
+        return secret.data or {}
 
-    async def write(self, stored: Stored, data: Mapping[str, bytes | None]) -> None:
+    async def write(self, data: Mapping[str, bytes | None]) -> None:
         """Set the given keys, and remove those with the value None. Other keys stay unchanged.
 
         Raises:
@@ -75,12 +69,9 @@ class SecretStore:
             SecretMissing: the Secret has been deleted.
             ApiError, Unreachable, kube.access.AccessError: the Secret cannot be written.
         """
-        texts = {
-            key: None if value is None else base64.b64encode(value).decode() for key, value in data.items()
-        }
-        patch = {"metadata": {"resourceVersion": stored.version}, "data": texts}
+        patch = {"metadata": {"resourceVersion": self._version}, "data": data}
         try:
-            await self._request("PATCH", json.dumps(patch).encode())
+            await self._request("PATCH", msgspec.json.encode(patch))  # writes bytes as base64
         except ApiError as error:
             if error.status == 409:
                 raise Outdated from None
@@ -96,22 +87,3 @@ class SecretStore:
                 f"Secret {self._namespace}/{self._name} does not exist: create it with"
                 f" `kubectl create secret generic {self._name} -n {self._namespace}`"
             ) from None
-
-    def _stored(self, body: bytes) -> Stored:
-        try:
-            secret = _secret.decode(body)
-        except MALFORMED as error:
-            raise Unreachable(f"GET {self._path}: not a Secret: {one_line(str(error))}") from None
-        if not secret.metadata.resource_version:
-            raise Unreachable(f"GET {self._path}: not a Secret: no resourceVersion")
-        return Stored(
-            version=secret.metadata.resource_version,
-            data={key: _decoded(text) for key, text in (secret.data or {}).items()},
-        )
-
-
-def _decoded(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:  # no API server stores such a value
-        return text.encode()

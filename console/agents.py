@@ -22,13 +22,13 @@ from msgspec import Struct
 from console.agent_options import AgentOptions
 from gpuagent.api_types import NotAnAnswer, read_answer
 from gpuagent.top.client import PATH, Received, age_of_figures
-from kube.client import KubeClient, PodResponse
-from kube.errors import ApiError, Unreachable, status_error
+from kube.client import AnyResponse, KubeClient
+from kube.errors import ApiError, Unreachable, decode_answer, status_error
 from kube.objects import ObjectMeta
 from kube.pod_readiness import PodReadiness
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.http.authentication import OWN_HEADER
-from service.text import MALFORMED, one_line, quoted
+from service.text import one_line, quoted
 
 AGENT_AUDIENCE: Final = "kaishare-agent"
 """Audience of the tokens; equals `gpuagent.server.server.AUDIENCE`."""
@@ -212,13 +212,11 @@ class Agents:
             ApiError, Unreachable, kube.access.AccessError: as `KubeClient.list_objects`.
         """
         path = f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods"
-        pods: list[AgentPod] = []
         async with self._client.list_objects(path, params={"labelSelector": AGENT_LABELS}) as objects:
-            async for item in objects:
-                try:
-                    pods.append(_agent_pod(_pod.decode(item)))
-                except MALFORMED as error:
-                    raise Unreachable(f"GET {path}: not a pod: {one_line(str(error))}") from None
+            pods = [
+                _agent_pod(decode_answer(_pod, item, f"GET {path}", expected="a pod"))
+                async for item in objects
+            ]
         uids = {pod.uid for pod in pods}
         for by_uid in (self._last, self._failing_since):
             for uid in by_uid.keys() - uids:
@@ -277,7 +275,7 @@ class Agents:
             age=age_of_figures(answer, response.date, self._wall_clock),
         )
 
-    async def _get_with_token(self, pod: AgentPod, path: str) -> PodResponse:
+    async def _get_with_token(self, pod: AgentPod, path: str) -> AnyResponse:
         """Request a path, with a token if the agent answers 401 without one.
 
         A refused token is replaced at most once, and only if it is not recent.
@@ -303,7 +301,7 @@ class Agents:
             raise _Failed(f"the agent cannot check the token: {_status_and_text(response)}")
         return response
 
-    async def _get(self, pod: AgentPod, path: str, token: str = "") -> PodResponse:
+    async def _get(self, pod: AgentPod, path: str, token: str = "") -> AnyResponse:
         """Request a path of the agent; raise `_Failed` for errors of the proxy."""
         if not pod.node or pod.is_terminating:
             raise _Failed(
@@ -327,12 +325,12 @@ class Agents:
         return response
 
 
-def _is_of_the_proxy(response: PodResponse) -> bool:
+def _is_of_the_proxy(response: AnyResponse) -> bool:
     """Whether a response is probably the API server's: an error as a Status object."""
     return response.status != _OK and b'"kind":"Status"' in response.body[:200].replace(b" ", b"")
 
 
-def _proxy_failure(response: PodResponse, pod: AgentPod) -> _Failed:
+def _proxy_failure(response: AnyResponse, pod: AgentPod) -> _Failed:
     """Describe an error of the API server's proxy."""
     error: ApiError = status_error(
         response.body, "proxy", http_status=response.status, http_reason=response.reason
@@ -347,13 +345,13 @@ def _proxy_failure(response: PodResponse, pod: AgentPod) -> _Failed:
     return _Failed(str(error))
 
 
-def _refusal(response: PodResponse) -> str:
+def _refusal(response: AnyResponse) -> str:
     """Describe a response of the agent other than 200."""
     problem = "the agent rejects the host name" if response.status == _MISDIRECTED else _NOT_AN_AGENTS
     return f"{problem}: {_status_and_text(response)}"
 
 
-def _status_and_text(response: PodResponse) -> str:
+def _status_and_text(response: AnyResponse) -> str:
     text = one_line(response.body.decode("utf-8", "replace"), _LONGEST_REASON)
     return f"{response.status}{f', {text}' if text else ''}"
 

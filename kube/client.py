@@ -44,8 +44,8 @@ _TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodResponse:
-    """A response that came through the API server's proxy: the pod's, or an error of the proxy."""
+class AnyResponse:
+    """A response of any status, such as a pod's or an error of the API server's proxy."""
 
     status: int
     reason: str
@@ -53,16 +53,6 @@ class PodResponse:
     body: bytes
     date: str
     """The header Date; empty if absent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunResponse:
-    """The API server's answer to a creation by dry run: the object as it would be stored, or a Status."""
-
-    status: int
-    reason: str
-    """HTTP's reason phrase."""
-    body: bytes
     warnings: tuple[str, ...]
     """The texts of the headers `Warning`."""
 
@@ -160,7 +150,7 @@ class KubeClient:
         limit = aiohttp.ClientTimeout(total=seconds)
         sent = _Request(method, path, params=params or {}, headers=headers, body=body, limit=limit)
         async with self._open(sent) as response:
-            return await _bounded_body(response, sent, _LONGEST_ANSWER)
+            return await _bounded_body(response, sent)
 
     async def get(self, path: str, **options: Any) -> bytes:
         """Get one object; raises as `request`."""
@@ -168,7 +158,7 @@ class KubeClient:
 
     async def create_by_dry_run(
         self, path: str, body: bytes, *, field_manager: str, seconds: float = _SECONDS
-    ) -> DryRunResponse:
+    ) -> AnyResponse:
         """Create an object by dry run: all admission runs, and nothing is stored.
 
         There is no parameter that could send the request without `dryRun`. A refusal is an answer, since its
@@ -192,17 +182,11 @@ class KubeClient:
             body=body,
             limit=aiohttp.ClientTimeout(total=seconds),
         )
-        async with self._answer(sent) as response:
-            return DryRunResponse(
-                status=response.status,
-                reason=response.reason or "",
-                body=await _bounded_body(response, sent, _LONGEST_ANSWER),
-                warnings=parse_warnings(response.headers.getall("Warning", [])),
-            )
+        return await self._read_any(sent)
 
     async def get_from_pod(
         self, path: str, *, headers: Mapping[str, str] = _NO_HEADERS, seconds: float = _SECONDS
-    ) -> PodResponse:
+    ) -> AnyResponse:
         """Get a path of a pod's port through the API server's proxy.
 
         The response is the pod's and is not trusted: a 401 renews no credentials, and its date is not the
@@ -221,14 +205,7 @@ class KubeClient:
         sent = _Request(
             "GET", path, headers={"Accept": "*/*", **headers}, limit=aiohttp.ClientTimeout(total=seconds)
         )
-        async with self._answer(sent, is_trusted=False) as response:
-            longest = _LONGEST_ANSWER if response.status < 300 else _LONGEST_ERROR
-            return PodResponse(
-                status=response.status,
-                reason=response.reason or "",
-                body=await _bounded_body(response, sent, longest),
-                date=response.headers.get("Date", ""),
-            )
+        return await self._read_any(sent, is_trusted=False)
 
     @contextlib.asynccontextmanager
     async def list_objects(
@@ -279,12 +256,25 @@ class KubeClient:
         async with self._open(sent) as response:
             yield _lines(response, sent)
 
+    async def _read_any(self, sent: _Request, *, is_trusted: bool = True) -> AnyResponse:
+        """Read a response of any status; arguments as `_answer`."""
+        async with self._answer(sent, is_trusted=is_trusted) as response:
+            _require_plain(response, sent)
+            return AnyResponse(
+                status=response.status,
+                reason=response.reason or "",
+                body=await _bounded_body(response, sent),
+                date=response.headers.get("Date", ""),
+                warnings=parse_warnings(response.headers.getall("Warning", [])),
+            )
+
     @contextlib.asynccontextmanager
     async def _open(self, sent: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open a successful answer; other answers are an ApiError."""
         async with self._answer(sent) as response:
             if response.status >= 300:
                 raise await _error(response, sent)
+            _require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
@@ -323,9 +313,6 @@ class KubeClient:
                     if response.status != 401 or renewed or not is_trusted:
                         break
                     await stack.aclose()
-                encoding = response.headers.get("Content-Encoding", "identity")
-                if encoding != "identity":
-                    raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
                 yield response
 
 
@@ -383,12 +370,18 @@ def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
     return *((name, value) for name, value in headers.items() if name.lower() not in names), *identity
 
 
-async def _bounded_body(response: aiohttp.ClientResponse, sent: _Request, longest: int) -> bytes:
+def _require_plain(response: aiohttp.ClientResponse, sent: _Request) -> None:
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":
+        raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
+
+
+async def _bounded_body(response: aiohttp.ClientResponse, sent: _Request) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > longest:
-            raise Unreachable(f"{sent}: an answer of more than {longest} bytes")
+        if len(body) > _LONGEST_ANSWER:
+            raise Unreachable(f"{sent}: an answer of more than {_LONGEST_ANSWER} bytes")
     return bytes(body)
 
 

@@ -9,9 +9,8 @@ from msgspec import Struct
 
 from kai.scopes import GroupKind
 from kube.client import KubeClient
-from kube.errors import Unreachable
+from kube.errors import decode_answer
 from kube.objects import resource_path
-from service.text import MALFORMED, one_line
 
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 """Asks for all groups in one answer (aggregated discovery, stable since Kubernetes 1.30)."""
@@ -120,11 +119,7 @@ async def discover_groups(client: KubeClient) -> list[ServedKind]:
 
 def _resources(answer: bytes, path: str) -> Iterator[tuple[str, str, _Resource]]:
     """Yield each resource of an answer with its group and version."""
-    try:
-        groups = _groups.decode(answer).items
-    except MALFORMED as error:
-        raise Unreachable(f"GET {path}: no aggregated discovery: {one_line(str(error))}") from None
-    for group in groups:
+    for group in decode_answer(_groups, answer, f"GET {path}", expected="aggregated discovery").items:
         for version in group.versions:
             for resource in version.resources:
                 yield group.metadata.name, version.version, resource

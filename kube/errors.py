@@ -1,7 +1,7 @@
 """Errors of requests to an API server; every message is one line."""
 
 import re
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -68,6 +68,27 @@ class Silent(Unreachable):
     """An open answer brought no data for too long; the connection may be dead, or there may be no news."""
 
 
+T = TypeVar("T")
+
+
+def decode_answer(decoder: "msgspec.json.Decoder[T]", body: bytes, request_line: str, *, expected: str) -> T:
+    """Decode the body of an answer.
+
+    Args:
+        decoder: the decoder.
+        body: JSON.
+        request_line: method and path of the request, for the message.
+        expected: what the body should be, for the message.
+
+    Raises:
+        Unreachable: the body is something else.
+    """
+    try:
+        return decoder.decode(body)
+    except MALFORMED as error:
+        raise Unreachable(f"{request_line}: expected {expected}: {one_line(str(error))}") from None
+
+
 class _Kind(Struct):
     kind: str
 
@@ -83,10 +104,7 @@ def expect_kind(body: bytes, kind: str, request_line: str) -> None:
     Raises:
         Unreachable: the answer is not a JSON object of this kind.
     """
-    try:
-        actual = _kind.decode(body).kind
-    except MALFORMED as error:
-        raise Unreachable(f"{request_line}: expected {kind}: {one_line(str(error))}") from None
+    actual = decode_answer(_kind, body, request_line, expected=kind).kind
     if actual != kind:
         raise Unreachable(f"{request_line}: expected {kind}, got {one_line(actual)}")
 
@@ -103,11 +121,10 @@ class _Status(Struct):
     code: int | None = None
     reason: str | None = None
     message: str | None = None
-    details: Raw = Raw(b"null")
+    details: _Details | None = None
 
 
 _status = msgspec.json.Decoder(_Status)
-_details = msgspec.json.Decoder(_Details | None)
 
 
 def status_error(
@@ -133,22 +150,14 @@ def status_error(
         status = _status.decode(body)
     except MALFORMED:
         status = _Status(message=bytes(body)[: 4 * longest].decode(errors="replace"))
+    causes = status.details.causes if status.details else None
     return ApiError(
         http_status or status.code or 0,
         one_line(status.reason or http_reason or "no reason given"),
         one_line(status.message or "", longest),
         request_line,
-        causes=_causes(status.details),
+        causes=frozenset(cause.reason for cause in causes or () if cause.reason),
         retry_after=min(float(retry_after), _LONGEST_WAIT)
         if retry_after.isascii() and retry_after.isdigit()
         else None,
     )
-
-
-def _causes(text: Raw) -> frozenset[str]:
-    try:
-        details = _details.decode(text)
-    except MALFORMED:
-        return frozenset()
-    causes = (details and details.causes) or ()
-    return frozenset(cause.reason for cause in causes if cause.reason)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from kube.access import AccessError
 from kube.client import KubeClient
@@ -28,8 +29,7 @@ _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 """HTTP statuses after which another attempt may succeed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectReference:
+class ObjectReference(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The involved object of an Event.
 
     Its namespace must equal the Event's. API servers refuse other namespaces with 422 (seen on 1.36.3).
@@ -69,22 +69,35 @@ def event_name(about: str, *parts: str) -> str:
     return f"{about[: _LONGEST_NAME - 1 - _HASH_DIGITS].rstrip('-.')}.{digits}"
 
 
-def event_object(
-    event: Event, *, component: str, host: str, first_at: float, last_at: float, count: int = 1
-) -> dict[str, Any]:
-    """Return an Event in the form of core/v1 recorders.
+async def create_event(
+    client: KubeClient,
+    event: Event,
+    *,
+    component: str,
+    host: str,
+    first_at: float,
+    last_at: float,
+    count: int = 1,
+    **options: Any,
+) -> None:
+    """Create an Event with a new name, in the form of core/v1 recorders, and wait until it is stored.
 
     It has no eventTime, because API servers require further fields together with one.
 
     Args:
+        client: for the API server.
         event: the Event.
         component: source of the Event.
         host: name of the node; empty if it does not matter.
         first_at: Unix time of the first occurrence.
         last_at: Unix time of the last occurrence.
         count: number of occurrences.
+        options: as KubeClient.request, such as the time limit.
+
+    Raises:
+        ApiError, Unreachable, AccessError: as KubeClient.request.
     """
-    return {
+    document = {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
@@ -92,8 +105,8 @@ def event_object(
             "namespace": event.namespace,
             **({"annotations": dict(event.annotations)} if event.annotations else {}),
         },
-        "involvedObject": _reference(event.about),
-        **({"related": _reference(event.related)} if event.related else {}),
+        "involvedObject": event.about,
+        **({"related": event.related} if event.related else {}),
         "reason": event.reason,
         "message": _shortened(event.message),
         "source": {"component": component, **({"host": host} if host else {})},
@@ -104,6 +117,9 @@ def event_object(
         "reportingComponent": component,
         "reportingInstance": host,
     }
+    path = f"/api/v1/namespaces/{event.namespace}/events"
+    answer = await client.request("POST", path, body=msgspec.json.encode(document), **options)
+    expect_kind(answer, "Event", f"POST {path}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +150,6 @@ class _Waiting:
     """Unix time."""
     last_at: float
     times: int = 1
-
-
-@dataclass(slots=True)
-class _Written:
-    count: int
-    first_at: float
 
 
 class EventWriter:
@@ -184,7 +194,8 @@ class EventWriter:
         self._timing = timing or EventTiming()
         self._bucket = TokenBucket(per_second=self._timing.per_second, burst=self._timing.burst, clock=clock)
         self._waiting: OrderedDict[tuple[str, str], _Waiting] = OrderedDict()
-        self._written: OrderedDict[tuple[str, str], _Written] = OrderedDict()
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """Counts of written Events by namespace and name."""
         self._has_new = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -279,12 +290,13 @@ class EventWriter:
         """
         event = waiting.event
         key = (event.namespace, event.name)
-        before = self._written.get(key)
-        if before is not None and await self._patch(waiting, before.count + waiting.times):
-            self._remember(key, _Written(before.count + waiting.times, before.first_at))
+        count = self._counts.get(key, 0) + waiting.times
+        if key in self._counts and await self._patch(waiting, count):
+            self._remember(key, count)
             return "updated"
-        body = msgspec.json.encode(
-            event_object(
+        try:
+            await create_event(
+                self._client,
                 event,
                 component=self._component,
                 host=self._host,
@@ -292,17 +304,13 @@ class EventWriter:
                 last_at=waiting.last_at,
                 count=waiting.times,
             )
-        )
-        path = f"/api/v1/namespaces/{event.namespace}/events"
-        try:
-            expect_kind(await self._client.request("POST", path, body=body), "Event", f"POST {path}")
         except ApiError as error:
             count = 1 + waiting.times
             if error.status != 409 or not await self._patch(waiting, count):
                 raise
-            self._remember(key, _Written(count, waiting.first_at))
+            self._remember(key, count)
             return "updated"
-        self._remember(key, _Written(waiting.times, waiting.first_at))
+        self._remember(key, waiting.times)
         return "created"
 
     async def _patch(self, waiting: _Waiting, count: int) -> bool:
@@ -321,28 +329,16 @@ class EventWriter:
             raise
         return True
 
-    def _remember(self, key: tuple[str, str], written: _Written) -> None:
-        self._written[key] = written
-        self._written.move_to_end(key)
-        if len(self._written) > self._timing.max_remembered:
-            self._written.popitem(last=False)
+    def _remember(self, key: tuple[str, str], count: int) -> None:
+        self._counts[key] = count
+        self._counts.move_to_end(key)
+        if len(self._counts) > self._timing.max_remembered:
+            self._counts.popitem(last=False)
 
     def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             self._on_trouble(problem)
-
-
-def _reference(about: ObjectReference) -> dict[str, str]:
-    versioned = {"resourceVersion": about.resource_version} if about.resource_version else {}
-    return {
-        "apiVersion": about.api_version,
-        "kind": about.kind,
-        "namespace": about.namespace,
-        "name": about.name,
-        "uid": about.uid,
-        **versioned,
-    }
 
 
 def _shortened(message: str) -> str:

@@ -3,10 +3,8 @@
 import base64
 import logging
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from kube.exec_plugin import run_plugin
@@ -21,6 +19,7 @@ from kube.kubeconfig import (
     read_kubeconfig,
     server_url,
 )
+from service.pem import load_pem
 from service.text import one_line, quoted
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
@@ -238,14 +237,9 @@ def _add_certificate(
     """
     if not credentials.certificate:
         return
-    with tempfile.TemporaryDirectory() as folder:  # OpenSSL reads files only
-        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-        certificate.write_bytes(credentials.certificate)
-        key.write_bytes(credentials.key)
-        try:
-            # Without a password function OpenSSL would ask for the pass phrase on the terminal.
-            context.load_cert_chain(certificate, key, password=lambda: "")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or "not PEM"
-            problem = one_line(str(reason)).lower().replace("_", " ")
-            raise user.error(f"{credentials.key_of_certificate}: client certificate: {problem}") from None
+    try:
+        load_pem(context, credentials.certificate, credentials.key)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "not PEM"
+        problem = one_line(str(reason)).lower().replace("_", " ")
+        raise user.error(f"{credentials.key_of_certificate}: client certificate: {problem}") from None

@@ -106,8 +106,12 @@ class ListSplitter:
     def _next_bracket(self) -> int:
         """Scan up to the next bracket outside strings and return it; 0 if it has not arrived yet."""
         while True:
-            pattern = _string_rest if self._is_in_string else _to_bracket
-            self._at = _end(pattern.match(self._text, self._at), self._at)
+            match = (
+                _string_rest.match(self._text, self._at)
+                if self._is_in_string
+                else _to_bracket.match(self._text, self._at)
+            )
+            self._at = _end(match, self._at)
             if self._at == len(self._text) or self._text[self._at] == ord("\\"):
                 return 0  # a backslash whose character has not arrived yet
             byte = self._text[self._at]

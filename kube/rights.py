@@ -6,8 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from kube.client import KubeClient
-from kube.errors import Unreachable
-from service.text import MALFORMED, one_line
+from kube.errors import decode_answer
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -53,7 +52,4 @@ async def review_right(
         "spec": {"resourceAttributes": attributes},
     }
     answer = await client.request("POST", _PATH, body=msgspec.json.encode(body))
-    try:
-        return _review.decode(answer).status
-    except MALFORMED as error:
-        raise Unreachable(f"POST {_PATH}: no review: {one_line(str(error))}") from None
+    return decode_answer(_review, answer, f"POST {_PATH}", expected="a review").status

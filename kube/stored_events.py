@@ -1,4 +1,4 @@
-"""Creates single Events (core/v1) with an answer, and lists the stored Events of one component."""
+"""Lists the stored Events (core/v1) of one component."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kube.client import KubeClient
-from kube.errors import Unreachable, expect_kind
-from kube.events import Event, event_object
-from service.text import MALFORMED, one_line
+from kube.errors import Unreachable, decode_answer
 
 _MOST_EVENTS: Final = 10_000
 """Maximum number of Events in one list."""
@@ -39,27 +37,6 @@ class _Event(Struct, frozen=True):
 _event = msgspec.json.Decoder(_Event)
 
 
-async def create_event(
-    client: KubeClient, event: Event, *, component: str, host: str, now: float, seconds: float
-) -> None:
-    """Create an Event with a new name, and wait until it is stored.
-
-    Args:
-        client: for the API server.
-        event: the Event.
-        component: source of the Event.
-        host: name of the node.
-        now: Unix time.
-        seconds: time limit.
-
-    Raises:
-        ApiError, Unreachable, AccessError: as KubeClient.request.
-    """
-    body = msgspec.json.encode(event_object(event, component=component, host=host, first_at=now, last_at=now))
-    path = f"/api/v1/namespaces/{event.namespace}/events"
-    expect_kind(await client.request("POST", path, body=body, seconds=seconds), "Event", f"POST {path}")
-
-
 async def list_events(
     client: KubeClient, namespace: str, *, reason: str, component: str, about_uid: str
 ) -> list[StoredEvent]:
@@ -74,10 +51,7 @@ async def list_events(
     decoded: list[_Event] = []
     async with client.list_objects(path, params={"fieldSelector": selector}) as objects:
         async for data in objects:
-            try:
-                decoded.append(_event.decode(data))
-            except MALFORMED as error:
-                raise Unreachable(f"GET {path}: no Event: {one_line(str(error))}") from None
+            decoded.append(decode_answer(_event, data, f"GET {path}", expected="an Event"))
             if len(decoded) > _MOST_EVENTS:
                 raise Unreachable(f"GET {path}: more than {_MOST_EVENTS} Events")
     now = client.server_time()

@@ -19,10 +19,11 @@ from msgspec import Struct
 
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError, Unreachable, decode_answer, expect_kind
+from kube.rights import AccessStatus
 from service.backoff import TokenBucket
 from service.http.authentication import AccessRefusal, BearerToken
-from service.text import MALFORMED, one_line
+from service.text import one_line
 
 AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -82,10 +83,6 @@ def right_url(path: str) -> str:
     return path if path == "/metrics" else f"/kaishare{path}"
 
 
-class _Unchecked(Exception):
-    """A token cannot be checked; the message is one line."""
-
-
 class _User(Struct):
     username: str = ""
     uid: str = ""
@@ -100,18 +97,11 @@ class _TokenStatus(Struct):
 
 
 class _TokenReview(Struct):
-    kind: str
     status: _TokenStatus
 
 
-class _AccessStatus(Struct):
-    allowed: bool = False
-    denied: bool = False
-
-
 class _AccessReview(Struct):
-    kind: str
-    status: _AccessStatus
+    status: AccessStatus
 
 
 ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
@@ -128,13 +118,9 @@ class _Lane:
     def __init__(self, limits: ReviewLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._waiting = 0
-        self._concurrent = asyncio.Semaphore(limits.concurrent)
-        self._bucket = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
-
-    @property
-    def concurrent(self) -> asyncio.Semaphore:
+        self.concurrent = asyncio.Semaphore(limits.concurrent)
         """Held during a check."""
-        return self._concurrent
+        self._bucket = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
 
     def may_check(self) -> bool:
         """Whether the rate allows one more check; count it."""
@@ -232,7 +218,7 @@ class TokenAuthorizer:
                 refusal = await self._review(token, path)
         except TimeoutError:
             return _unavailable("the API server gave no answer in time")
-        except (ApiError, Unreachable, AccessError, _Unchecked) as error:
+        except (ApiError, Unreachable, AccessError) as error:
             return _unavailable(_without_token(str(error), token.value))
         if refusal is None:
             _remember(self._allowed, key, self._clock() + ALLOWED_SECONDS, MOST_ALLOWED)
@@ -288,13 +274,8 @@ class TokenAuthorizer:
         version = path.removeprefix("/apis/").rpartition("/")[0]
         body = json.dumps({"apiVersion": version, "kind": kind, "spec": spec}).encode()
         answer = await self._client.request("POST", path, body=body, seconds=CHECK_SECONDS)
-        try:
-            review = decoder.decode(answer)
-        except MALFORMED:
-            raise _Unchecked(f"POST {path}: the answer is not a {kind}") from None
-        if review.kind != kind:
-            raise _Unchecked(f"POST {path}: expected {kind}, got {one_line(review.kind)}")
-        return review
+        expect_kind(answer, kind, f"POST {path}")
+        return decode_answer(decoder, answer, f"POST {path}", expected=kind)
 
 
 def _without_token(text: str, token: str) -> str:

@@ -65,13 +65,6 @@ class _Issued:
     expires_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Failure:
-    message: str
-    missing_right: str
-    retry_at: float
-
-
 class ServiceAccountTokens:
     """Keeps one token of a service account, and renews it after half of its lifetime.
 
@@ -104,7 +97,9 @@ class ServiceAccountTokens:
         self._lock = asyncio.Lock()
         """Held during a request; concurrent callers wait for its result."""
         self._issued: _Issued | None = None
-        self._failure: _Failure | None = None
+        self._failure: TokenUnavailable | None = None
+        self._retry_at = -float("inf")
+        """Time until which the last failure counts, in monotonic seconds."""
 
     async def token(self) -> str:
         """Return a valid token.
@@ -142,20 +137,15 @@ class ServiceAccountTokens:
 
     async def _renewed(self) -> str:
         """Request a token and keep it; raise the last failure again while it is recent."""
-        failure = self._failure
-        if failure is None or self._clock() >= failure.retry_at:
-            try:
-                self._issued = await self._request()
-            except TokenUnavailable as error:
-                failure = self._failure = _Failure(
-                    message=str(error),
-                    missing_right=error.missing_right,
-                    retry_at=self._clock() + RETRY_SECONDS,
-                )
-            else:
-                self._failure = None
-                return self._issued.value
-        raise TokenUnavailable(failure.message, missing_right=failure.missing_right)
+        if self._failure is not None and self._clock() < self._retry_at:
+            raise self._failure.with_traceback(None)
+        try:
+            self._issued = await self._request()
+        except TokenUnavailable as error:
+            self._failure, self._retry_at = error, self._clock() + RETRY_SECONDS
+            raise
+        self._failure = None
+        return self._issued.value
 
     async def _request(self) -> _Issued:
         path = (

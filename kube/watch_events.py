@@ -11,7 +11,7 @@ from kube.shallow import shallow_object
 from service.json_depth import decode_deep, without_deep_values
 from service.text import MALFORMED, one_line
 
-_CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
+_TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 """Annotation of the bookmark after the initial events (Kubernetes 1.36.3 apimachinery/pkg/apis/meta/v1)."""
 
@@ -81,25 +81,20 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
     try:
         event = _decode_event(line)
     except MALFORMED as error:
-        raise _malformed(request_line, "not an event", error) from None
+        raise Unreachable(f"{request_line}: not an event: {one_line(str(error))}") from None
     if event.type == "ERROR":
         raise status_error(event.object, request_line)
+    if event.type not in _TYPES:
+        raise Unreachable(f"{request_line}: not an event: unknown type {one_line(event.type)}")
     item = shallow_object(event.object)
-    if event.type == "BOOKMARK":
-        try:
-            metadata = read_metadata(item, request_line, is_bookmark=True)
-        except UnreadableObject as error:
-            raise Unreachable(str(error)) from None
-        return WatchEvent(
-            metadata=metadata,
-            object=item,
-            is_bookmark=True,
-            ends_initial_events=_ends_initial_events(item),
-        )
-    if event.type not in _CHANGES:
-        raise _malformed(request_line, "not an event", f"unknown type {one_line(event.type)}")
-    metadata = read_metadata(item, request_line)
-    return WatchEvent(metadata=metadata, object=item, is_deletion=event.type == "DELETED")
+    is_bookmark = event.type == "BOOKMARK"
+    return WatchEvent(
+        metadata=read_metadata(item, request_line, is_bookmark=is_bookmark),
+        object=item,
+        is_bookmark=is_bookmark,
+        is_deletion=event.type == "DELETED",
+        ends_initial_events=is_bookmark and _ends_initial_events(item),
+    )
 
 
 def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) -> ObjectMetadata:
@@ -143,7 +138,3 @@ def _ends_initial_events(bookmark: bytes) -> bool:
         return _annotated.decode(bookmark).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
     except MALFORMED:
         return False
-
-
-def _malformed(request_line: str, problem: str, reason: object) -> Unreachable:
-    return Unreachable(f"{request_line}: {problem}: {one_line(str(reason))}")

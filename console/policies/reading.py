@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError, Unreachable, decode_answer
 from kube.objects import ObjectMeta
-from service.text import MALFORMED, one_line
+from service.text import one_line
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.cluster import excluded_by
 from webhook.doctor.settings import RunningSettings, read_running_settings, webhook_namespace
@@ -193,10 +193,7 @@ async def _count_pods(
     others: Counter[str] = Counter()
     async with client.list_objects(path, params=_RUNNING) as pods:
         async for item in pods:
-            try:
-                pod = _pod.decode(item)
-            except MALFORMED as error:
-                raise Unreachable(f"GET {path}: not a pod: {one_line(str(error))}") from None
+            pod = decode_answer(_pod, item, f"GET {path}", expected="a pod")
             policy = policies.get(pod.metadata.namespace)
             if policy is not None:
                 counter = in_kai if pod.spec.scheduler_name == policy.scheduler else others

@@ -28,10 +28,9 @@ from kai import keys
 from kai.own_labels import MODE, MODE_OFF
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable, expect_kind
+from kube.errors import ApiError, Unreachable, decode_answer, expect_kind
 from kube.eviction import EvictionAnswer
 from kube.objects import ObjectMeta
-from service.text import MALFORMED, one_line
 
 CONSENT_SECONDS: Final = 5.0
 """Maximum age of the reads when an eviction is requested, counted from the start of the first one."""
@@ -181,10 +180,7 @@ def _decoded_namespace(body: bytes, name: str, request_line: str) -> _NamespaceM
         Unreachable: the answer is not the namespace of this name.
     """
     expect_kind(body, "Namespace", request_line)
-    try:
-        metadata = _namespace.decode(body).metadata
-    except MALFORMED as error:
-        raise Unreachable(f"{request_line}: {one_line(str(error))}") from None
+    metadata = decode_answer(_namespace, body, request_line, expected="a Namespace").metadata
     if metadata.name != name:
         raise Unreachable(f"{request_line}: the answer is another namespace")
     return metadata

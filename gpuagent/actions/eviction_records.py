@@ -17,8 +17,8 @@ from gpuagent.actions.eviction_settings import Budget
 from gpuagent.pods.inventory import NodePod
 from kai.own_labels import EVICTED_OWNER
 from kube.client import KubeClient
-from kube.events import Event, ObjectReference, event_name
-from kube.stored_events import create_event, list_events
+from kube.events import Event, ObjectReference, create_event, event_name
+from kube.stored_events import list_events
 
 KEPT_SECONDS: Final = 3600.0
 """Time for which API servers keep Events by default (`--event-ttl`)."""
@@ -87,12 +87,14 @@ class EvictionRecords:
             message=f"pod {pod.namespace}/{pod.name} is evicted by its namespace's over-share policy",
             annotations={EVICTED_OWNER: owner},
         )
+        now = self._wall_clock()
         await create_event(
             self._client,
             event,
             component=COMPONENT,
             host=self._node,
-            now=self._wall_clock(),
+            first_at=now,
+            last_at=now,
             seconds=_WRITE_SECONDS,
         )
 

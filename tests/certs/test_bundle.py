@@ -93,22 +93,25 @@ def test_only_the_first_blocks_of_a_large_bundle_are_parsed(monkeypatch: pytest.
 
 def test_the_time_of_a_certificate_counts_from_the_last_bundle_without_it() -> None:
     seen = BundleHistory()
-    assert seen.held_for(A, at=0) is None
+    assert seen.trusted_for(A, at=0) is None
     seen.see([A, B], at=1)
-    assert seen.held_for(A, at=5) is None
+    assert seen.trusted_for(A, at=5) is None
     seen.see([A, A + B], at=10)
-    assert seen.held_for(A, at=15) == 5
-    assert seen.held_for(B, at=15) is None
+    assert seen.trusted_for(A, at=15) == timedelta(seconds=5)
+    assert seen.trusted_for(B, at=15) is None
     seen.see([A + B, A + B], at=20)
-    assert (seen.held_for(A, at=25), seen.held_for(B, at=25)) == (15, 5)
+    assert (seen.trusted_for(A, at=25), seen.trusted_for(B, at=25)) == (
+        timedelta(seconds=15),
+        timedelta(seconds=5),
+    )
 
 
 def test_a_bundle_without_the_certificate_restarts_its_time() -> None:
     seen = BundleHistory()
     seen.see([A], at=0)
     seen.see([B], at=50)
-    assert seen.held_for(A, at=50) is None
+    assert seen.trusted_for(A, at=50) is None
     seen.see([A], at=60)
-    assert seen.held_for(A, at=61) == 1
+    assert seen.trusted_for(A, at=61) == timedelta(seconds=1)
     seen.see([], at=70)
-    assert seen.held_for(A, at=70) is None
+    assert seen.trusted_for(A, at=70) is None

@@ -71,16 +71,15 @@ class Participant:
     """A replica with its own memory, which sees an earlier state of the bundle."""
 
     lag: int
-    ring: CASet | None = None
+    ca_set: CASet | None = None
     leaf: Leaf | None = None
     sightings: BundleHistory = field(default_factory=BundleHistory)
     idle: int = 0
     read_version: int = 0
     read_data: dict[str, bytes] = field(default_factory=dict)
 
-    def held_for(self, authority: Authority, second: int) -> timedelta | None:
-        seconds = self.sightings.held_for(authority.pair.certificate_pem, at=second)
-        return None if seconds is None else timedelta(seconds=seconds)
+    def trusted_for(self, authority: Authority, second: int) -> timedelta | None:
+        return self.sightings.trusted_for(authority.pair.certificate_pem, at=second)
 
     def read_secret(self, world: World) -> None:
         self.read_version, self.read_data = world.version, dict(world.data)
@@ -90,10 +89,10 @@ class Participant:
         if not self.read_version:
             return
         contents = found_in(tuple(self.read_data.items()))
-        seen = self.held_for(contents.next, world.second) if contents.next else None
+        seen = self.trusted_for(contents.next, world.second) if contents.next else None
         decision = decide(
             contents,
-            known=self.ring,
+            known=self.ca_set,
             now=world.now,
             lifetimes=LIVES,
             next_is_trusted=seen is not None and seen >= LIVES.bundle_wait,
@@ -102,31 +101,31 @@ class Participant:
             if self.read_version != world.version:
                 return  # 409
             world.version += 1
-            world.data = {key: value for key, value in to_secret_data(decision.ring).items() if value}
+            world.data = {key: value for key, value in to_secret_data(decision.ca_set).items() if value}
             world.switches += decision.result is Result.SWITCHED
             self.read_secret(world)
-        self.ring = decision.ring
+        self.ca_set = decision.ca_set
 
     def look_at_bundle(self, world: World) -> None:
         self.sightings.see([world.bundle_of(max(0, world.second - self.lag))], at=world.second)
 
     def mend_bundle(self, world: World) -> None:
-        if self.ring is None:
+        if self.ca_set is None:
             return
-        wanted = [*self.ring.certificates, *([self.leaf.issuer.pair.certificate_pem] if self.leaf else [])]
+        wanted = [*self.ca_set.certificates, *([self.leaf.issuer.pair.certificate_pem] if self.leaf else [])]
         before = world.bundles[-1][1]
         after = merged(before, wanted, now=world.now)
         if after != before:
             world.bundles.append((world.second, after))
 
     def renew(self, world: World) -> None:
-        if self.ring is None:
+        if self.ca_set is None:
             return
         leaf, _ = next_leaf(
             self.leaf,
-            self.ring,
+            self.ca_set,
             names=NAMES,
-            held_for=lambda authority: self.held_for(authority, world.second),
+            trusted_for=lambda authority: self.trusted_for(authority, world.second),
             now=world.now,
             lifetimes=LIVES,
         )
@@ -212,7 +211,7 @@ def test_the_rotation_survives_a_clock_that_jumps_by_years_and_back(years: int) 
             assert certificate.not_valid_before_utc <= world.now < certificate.not_valid_after_utc
             certificate.verify_directly_issued_by(participant.leaf.issuer.pair.certificate)
             assert der(participant.leaf.issuer.pair.certificate_pem) in see(world.bundles[-1][1])
-            assert participant.leaf.issuer == participant.ring.current == participants[0].ring.current  # type: ignore[union-attr]
+            assert participant.leaf.issuer == participant.ca_set.current == participants[0].ca_set.current  # type: ignore[union-attr]
 
     live(0)
     jumped = years * 365 * 86400

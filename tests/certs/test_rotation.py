@@ -39,8 +39,8 @@ def decided(contents: SecretContents, *, known: CASet | None = None, trusted: bo
     return decide(contents, known=known, now=NOW, lifetimes=LIVES, next_is_trusted=trusted)
 
 
-def stored(ring: CASet) -> dict[str, bytes]:
-    return {key: value for key, value in to_secret_data(ring).items() if value is not None}
+def stored(ca_set: CASet) -> dict[str, bytes]:
+    return {key: value for key, value in to_secret_data(ca_set).items() if value is not None}
 
 
 def is_new(authority: Authority | None) -> bool:
@@ -50,7 +50,7 @@ def is_new(authority: Authority | None) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("ring", "result", "reason"),
+    ("ca_set", "result", "reason"),
     [
         (CASet(current=FRESH), Result.KEPT, ""),
         (CASet(current=FRESH, old=(OLD,)), Result.KEPT, ""),
@@ -67,52 +67,52 @@ def is_new(authority: Authority | None) -> bool:
         "the next one is of the future", "an old one expired", "expired", "of the future",
     ],
 )  # fmt: skip
-def test_each_state_of_the_ca_set_has_its_step(ring: CASet, result: Result, reason: str) -> None:
-    decision = decided(read(stored(ring)))
+def test_each_state_of_the_ca_set_has_its_step(ca_set: CASet, result: Result, reason: str) -> None:
+    decision = decided(read(stored(ca_set)))
     assert (decision.result, decision.reason) == (result, reason)
     if result is Result.KEPT:
-        assert decision.ring == ring
+        assert decision.ca_set == ca_set
     if result is Result.ADDED:
-        assert decision.ring.current == ring.current
-        assert is_new(decision.ring.next)
+        assert decision.ca_set.current == ca_set.current
+        assert is_new(decision.ca_set.next)
     if result is Result.REPLACED:
-        assert is_new(decision.ring.current)
-        assert decision.ring.next is None
-    assert DEAD not in decision.ring.certificates
-    assert decided(read(stored(decision.ring)), known=decision.ring).result is Result.KEPT
+        assert is_new(decision.ca_set.current)
+        assert decision.ca_set.next is None
+    assert DEAD not in decision.ca_set.certificates
+    assert decided(read(stored(decision.ca_set)), known=decision.ca_set).result is Result.KEPT
 
 
 def test_an_empty_secret_gets_a_ca() -> None:
     decision = decided(read({"unrelated": b"x"}))
     assert (decision.result, decision.reason) == (Result.CREATED, "the Secret was empty")
-    assert is_new(decision.ring.current)
-    assert decision.ring.current.pair.not_after == NOW + LIVES.ca
+    assert is_new(decision.ca_set.current)
+    assert decision.ca_set.current.pair.not_after == NOW + LIVES.ca
 
 
 def test_the_next_ca_signs_once_the_bundle_has_held_it_and_the_keys_of_the_last_are_gone() -> None:
     before = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
     decision = decided(read(stored(before)), trusted=True)
     assert decision.result is Result.SWITCHED
-    assert decision.ring == CASet(current=FRESH, old=(DUE.pair.certificate_pem, OLD))
-    assert DUE.pair.key_pem not in stored(decision.ring).values()
-    assert to_secret_data(decision.ring)["next.key"] is None
+    assert decision.ca_set == CASet(current=FRESH, old=(DUE.pair.certificate_pem, OLD))
+    assert DUE.pair.key_pem not in stored(decision.ca_set).values()
+    assert to_secret_data(decision.ca_set)["next.key"] is None
 
 
 def test_a_next_ca_that_no_client_trusts_never_signs() -> None:
     decision = decided(SecretContents(current=DUE, next=EXPIRED), trusted=True)
     assert decision.result is Result.ADDED
-    assert decision.ring.current == DUE
+    assert decision.ca_set.current == DUE
 
 
 def test_an_expired_ca_gives_way_to_the_next_at_once() -> None:
     decision = decided(SecretContents(current=EXPIRED, next=FRESH))
     assert decision.result is Result.REPLACED
-    assert decision.ring == CASet(current=FRESH)
+    assert decision.ca_set == CASet(current=FRESH)
 
 
 def test_a_ca_that_is_not_valid_yet_stays_trusted_for_its_leaves() -> None:
     decision = decided(SecretContents(current=EARLY))
-    assert decision.ring.old == (EARLY.pair.certificate_pem,)
+    assert decision.ca_set.old == (EARLY.pair.certificate_pem,)
 
 
 GARBAGE: Mapping[str, Mapping[str, bytes]] = {
@@ -141,23 +141,23 @@ def test_garbage_is_replaced_by_the_known_ca_set_or_a_new_ca(data: Mapping[str, 
     decision = decided(read(data), known=known)
     assert decision.reason.startswith("ca.crt and ca.key: ")
     if known:
-        assert (decision.result, decision.ring) == (Result.RESTORED, known)
+        assert (decision.result, decision.ca_set) == (Result.RESTORED, known)
     else:
         assert decision.result is Result.REPLACED
-        assert is_new(decision.ring.current)
+        assert is_new(decision.ca_set.current)
 
 
 def test_an_emptied_secret_is_restored_from_the_known_ca_set() -> None:
     known = CASet(current=DUE, next=FRESH, old=(OLD, DEAD))
     decision = decided(read({}), known=known)
     assert (decision.result, decision.reason) == (Result.RESTORED, "the Secret was empty")
-    assert decision.ring == CASet(current=DUE, next=FRESH, old=(OLD,))
+    assert decision.ca_set == CASet(current=DUE, next=FRESH, old=(OLD,))
 
 
 def test_an_expired_known_ca_is_not_restored_but_its_successor_is() -> None:
     decision = decided(read({}), known=CASet(current=EXPIRED, next=FRESH))
-    assert (decision.result, decision.ring.current) == (Result.CREATED, FRESH)
-    assert is_new(decided(read({}), known=CASet(current=EXPIRED)).ring.current)
+    assert (decision.result, decision.ca_set.current) == (Result.CREATED, FRESH)
+    assert is_new(decided(read({}), known=CASet(current=EXPIRED)).ca_set.current)
 
 
 def test_a_broken_next_ca_is_thrown_away() -> None:
@@ -165,30 +165,30 @@ def test_a_broken_next_ca_is_thrown_away() -> None:
     decision = decided(read(data))
     assert decision.result is Result.CLEANED
     assert decision.reason == "next.crt and next.key: no readable PEM certificate"
-    assert decision.ring == CASet(current=FRESH)
+    assert decision.ca_set == CASet(current=FRESH)
 
 
 def test_old_certificates_that_cannot_be_read_are_thrown_away() -> None:
     decision = decided(read(stored(CASet(current=FRESH)) | {"old.crt": b"x"}))
-    assert (decision.result, decision.ring) == (Result.CLEANED, CASet(current=FRESH))
+    assert (decision.result, decision.ca_set) == (Result.CLEANED, CASet(current=FRESH))
 
 
 def test_another_ca_in_the_secret_is_adopted() -> None:
     decision = decided(SecretContents(current=OTHER), known=CASet(current=FRESH))
-    assert (decision.result, decision.ring) == (Result.KEPT, CASet(current=OTHER))
+    assert (decision.result, decision.ca_set) == (Result.KEPT, CASet(current=OTHER))
 
 
 @pytest.mark.parametrize(
-    "ring",
+    "ca_set",
     [CASet(current=FRESH), CASet(current=DUE, next=FRESH), CASet(current=DUE, next=FRESH, old=(OLD, DEAD))],
     ids=["one", "two", "four"],
 )
-def test_a_written_ca_set_is_read_back_unchanged(ring: CASet) -> None:
-    contents = read(stored(ring))
+def test_a_written_ca_set_is_read_back_unchanged(ca_set: CASet) -> None:
+    contents = read(stored(ca_set))
     assert (contents.current, contents.next, contents.old, contents.faults) == (
-        ring.current,
-        ring.next,
-        ring.old,
+        ca_set.current,
+        ca_set.next,
+        ca_set.old,
         (),
     )
 
@@ -210,20 +210,20 @@ def leaf_of(issuer: Authority, age: timedelta = timedelta(0)) -> Leaf:
     return Leaf(issuer.issue(NAMES, now=NOW - age, lifetime=LIVES.leaf), issuer)
 
 
-def renewed(leaf: Leaf | None, ring: CASet, **held_minutes: float) -> tuple[Leaf | None, str]:
+def renewed(leaf: Leaf | None, ca_set: CASet, **trusted_minutes: float) -> tuple[Leaf | None, str]:
     """Return the next leaf and its reason; the bundle has held the CAs `fresh`, `due`, … for those minutes."""
     known = {"fresh": FRESH, "due": DUE, "other": OTHER}
-    minutes_by_ca = {known[name].pair.certificate_pem: minutes for name, minutes in held_minutes.items()}
+    minutes_by_ca = {known[name].pair.certificate_pem: minutes for name, minutes in trusted_minutes.items()}
 
-    def held_for(authority: Authority) -> timedelta | None:
+    def trusted_for(authority: Authority) -> timedelta | None:
         minutes = minutes_by_ca.get(authority.pair.certificate_pem)
         return None if minutes is None else timedelta(minutes=minutes)
 
-    return next_leaf(leaf, ring, names=NAMES, held_for=held_for, now=NOW, lifetimes=LIVES)
+    return next_leaf(leaf, ca_set, names=NAMES, trusted_for=trusted_for, now=NOW, lifetimes=LIVES)
 
 
 @pytest.mark.parametrize(
-    ("leaf", "ring", "held_minutes", "issuer", "reason"),
+    ("leaf", "ca_set", "trusted_minutes", "issuer", "reason"),
     [
         (None, CASet(current=FRESH), {}, FRESH, "there was none"),
         (leaf_of(FRESH), CASet(current=FRESH), {"fresh": 9}, None, ""),
@@ -247,9 +247,9 @@ def renewed(leaf: Leaf | None, ring: CASet, **held_minutes: float) -> tuple[Leaf
     ],
 )  # fmt: skip
 def test_each_state_has_its_leaf(
-    leaf: Leaf | None, ring: CASet, held_minutes: dict[str, float], issuer: Authority | None, reason: str
+    leaf: Leaf | None, ca_set: CASet, trusted_minutes: dict[str, float], issuer: Authority | None, reason: str
 ) -> None:
-    new_leaf, why = renewed(leaf, ring, **held_minutes)
+    new_leaf, why = renewed(leaf, ca_set, **trusted_minutes)
     assert why == reason
     if issuer is None:
         assert new_leaf is None

@@ -394,5 +394,5 @@ async def test_readiness(server: ApiServer, agents: Agents) -> None:
 
 async def test_an_item_that_is_not_a_pod(server: ApiServer, agents: Agents) -> None:
     server.pods = {"agent-0": {"metadata": {"name": 7}}}
-    with pytest.raises(Unreachable, match="not a pod"):
+    with pytest.raises(Unreachable, match="expected a pod"):
         await agents.list()

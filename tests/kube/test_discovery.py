@@ -68,5 +68,5 @@ async def test_an_api_server_without_aggregated_discovery(
     client: KubeClient, discovery: ApiServer, answer: str
 ) -> None:
     discovery.always = says(answer)
-    with pytest.raises(Unreachable, match="GET /apis: no aggregated discovery"):
+    with pytest.raises(Unreachable, match="GET /apis: expected aggregated discovery"):
         await discover_groups(client)

@@ -293,7 +293,7 @@ async def test_the_number_of_remembered_events_is_bounded(client: KubeClient, ke
         for number in range(5):
             run.writer.emit(over(name=f"train-0.{number}"))
         await run.settled(created=5)
-        assert len(run.writer._written) == 2
+        assert len(run.writer._counts) == 2
         run.writer.emit(over(name="train-0.0"))
         await run.settled(created=5, updated=1)
     assert kept.events["train-0.0"]["count"] == 2

@@ -4,14 +4,17 @@ import asyncio
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from certs.manager import CertificateManager
 from certs.rotation import Leaf, Lifetimes, Result
 from kube.client import KubeClient
+from service.http.replaceable_context import ReplaceableContext
 from service.log import INFO, WARNING, JsonLog
+from service.pem import load_pem
 from service.tasks import restart_on_error
 from webhook.metrics import Metrics
-from webhook.server.tls import CertificateError, ServingContext
+from webhook.server.tls import CertificateError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class SelfSignedCertificate:
         self.issued = asyncio.Event()
         self._metrics = metrics
         self._log = log
-        self._serving: ServingContext | None = None
+        self._serving: ReplaceableContext | None = None
         self._failures = 0
         try:
             self._manager = CertificateManager(
@@ -87,19 +90,20 @@ class SelfSignedCertificate:
         await restart_on_error(self._manager.run, on_error=self._fail)
 
     def _serve(self, leaf: Leaf, reason: str) -> None:
+        load = partial(load_pem, certificate=leaf.pair.certificate_pem, key=leaf.pair.key_pem)
         if self._serving is None:
-            self._serving = ServingContext(leaf.pair)
+            self._serving = ReplaceableContext(load)
         else:
-            self._serving.load(leaf.pair)
+            self._serving.replace(load)
         self._metrics.certificate_expiry.labels("serving").set(leaf.pair.not_after.timestamp())
         self._metrics.certificate_rotations.labels("renewed").inc()
         self._log("certificate issued", reason=reason, not_after=leaf.pair.not_after.isoformat())
         self.issued.set()
 
     def _update_metrics(self) -> None:
-        ring, failures = self._manager.ring, self._manager.failures
-        if ring is not None:
-            self._metrics.certificate_expiry.labels("ca").set(ring.current.pair.not_after.timestamp())
+        ca_set, failures = self._manager.ca_set, self._manager.failures
+        if ca_set is not None:
+            self._metrics.certificate_expiry.labels("ca").set(ca_set.current.pair.not_after.timestamp())
         if failures > self._failures:
             self._metrics.certificate_rotations.labels("failed").inc(failures - self._failures)
             self._metrics.failed("certificate")

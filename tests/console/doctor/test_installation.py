@@ -73,7 +73,7 @@ async def test_the_release_of_the_api_server(version: str, state: State, words: 
             State.PROBLEM,
             "may not create mutatingwebhookconfigurations.admission",
         ),
-        ("[]", State.UNKNOWN, "no review"),
+        ("[]", State.UNKNOWN, "expected a review"),
     ],
 )
 async def test_the_right_to_create_webhook_configurations(answer: str, state: State, words: str) -> None:

@@ -143,7 +143,7 @@ async def test_a_malformed_event_makes_the_records_unreadable(
     events: Events, client: KubeClient, metadata: dict[str, Any]
 ) -> None:
     events.stored.append({"metadata": {"name": "x", **metadata}})
-    with pytest.raises(Unreachable, match="no Event"):
+    with pytest.raises(Unreachable, match="expected an Event"):
         await EvictionRecords(client, node="node-a").read()
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from kube.access import AccessError
-from kube.client import DryRunResponse, KubeClient
+from kube.client import AnyResponse, KubeClient
 from kube.errors import Unreachable, expect_kind, status_error
 from service.names import is_dns_label
 from service.text import MALFORMED, one_line, printable, quoted
@@ -110,7 +110,7 @@ def _renamed(pod: Mapping[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": {**metadata, "generateName": f"{pod['metadata']['name']}-"}}
 
 
-async def _create(client: KubeClient, path: str, pod: Mapping[str, Any]) -> DryRunResponse:
+async def _create(client: KubeClient, path: str, pod: Mapping[str, Any]) -> AnyResponse:
     body = msgspec.json.encode(pod)
     return await client.create_by_dry_run(path, body, field_manager=_FIELD_MANAGER, seconds=_SECONDS)
 
@@ -123,7 +123,7 @@ def _read(
     item: ExplainedPod,
     sent: Mapping[str, Any],
     path: str,
-    response: DryRunResponse,
+    response: AnyResponse,
     *,
     notes: Sequence[str] = (),
 ) -> ServerAnswer | None:
@@ -159,7 +159,7 @@ def _read(
 
 
 def _refused(
-    item: ExplainedPod, sent: Mapping[str, Any], response: DryRunResponse, notes: Sequence[str]
+    item: ExplainedPod, sent: Mapping[str, Any], response: AnyResponse, notes: Sequence[str]
 ) -> ServerAnswer | None:
     error = status_error(
         response.body,

@@ -315,7 +315,9 @@ async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiSer
     result = await live_workloads(client, explainer(), namespaces=TEAM)
     assert len(result.items) == 1
     (note,) = result.notes
-    assert note.startswith("jobs of training operators were not read: GET /apis: no aggregated discovery")
+    assert note.startswith(
+        "jobs of training operators were not read: GET /apis: expected aggregated discovery"
+    )
 
 
 async def test_an_owner_in_another_namespace_does_not_hide_an_object(

@@ -1,7 +1,8 @@
-"""Loading of a certificate and its key into the serving context."""
+"""Loading of a certificate and its key from memory."""
 
 import errno
 import os
+import ssl
 import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import NoReturn
 import pytest
 
 from certs.authority import Authority, KeyPair
-from webhook.server.tls import ServingContext
+from service.pem import load_pem
 
 NOW = datetime.now(UTC)
 
 
 def pair() -> KeyPair:
     return Authority.create(now=NOW).issue(["localhost"], now=NOW, lifetime=timedelta(days=1))
+
+
+def load(pair: KeyPair) -> None:
+    load_pem(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.certificate_pem, pair.key_pem)
 
 
 @pytest.fixture
@@ -41,8 +46,7 @@ def no_memory_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("no_disk")
 def test_a_key_is_never_on_disk() -> None:
     open_before = len(list(Path("/proc/self/fd").iterdir()))
-    serving = ServingContext(pair())
-    serving.load(pair())
+    load(pair())
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
@@ -60,18 +64,18 @@ def test_without_memory_files_a_private_file_is_used_and_removed(
         return file
 
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", noted)
-    ServingContext(pair())
-    assert modes == [0o600, 0o600]
+    load(pair())
+    assert modes == [0o600]
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("no_memory_files", "no_disk")
 def test_without_memory_files_and_disk_serving_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
-        ServingContext(pair())
+        load(pair())
 
 
 def test_a_key_of_another_certificate_is_an_error() -> None:
     first, second = pair(), pair()
     with pytest.raises(OSError, match="KEY_VALUES_MISMATCH"):
-        ServingContext(KeyPair(first.certificate_pem, second.key_pem))
+        load(KeyPair(first.certificate_pem, second.key_pem))
