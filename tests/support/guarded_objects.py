@@ -134,6 +134,7 @@ async def edits(asker: Asker, item: Item, key: Key, value: str | None, user: str
     )
     stored = (await asker.send("GET", path)).body
     whole = copy.deepcopy(stored)
+    del whole["metadata"]["resourceVersion"]  # a controller may write the object meanwhile
     entries = whole["metadata"].setdefault(kind, {})
     entries.pop(name, None)
     if value is not None:
