@@ -27,7 +27,8 @@ def load_pem(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 def _as_file(content: bytes) -> Iterator[str]:
     """Provide bytes as a file in memory.
 
-    If the kernel, a sandbox or the build of Python (such as python-build-standalone) does not support that, a private temporary file is used and deleted.
+    If the kernel, a sandbox or the build of Python (such as python-build-standalone) does not support that,
+    a private temporary file is used and deleted.
 
     Raises:
         OSError: neither kind of file can be created.

@@ -279,6 +279,7 @@ async def test_a_budget_that_appears_after_the_trial_protects_the_pod_and_consen
     assert await is_leaving(node.admin)
 
 
+@pytest.mark.slow
 async def test_an_eviction_that_stalls_is_not_carried_out_later(
     node: GpuNode, hostile: HostileApiServer
 ) -> None:
@@ -333,6 +334,7 @@ async def leaving(admin: Administrator, names: str) -> list[str]:
     return [name for name in names if await is_leaving(admin, name)]
 
 
+@pytest.mark.slow
 async def test_budget_and_back_off_hold_across_kills(node: GpuNode) -> None:
     """The agent is killed as soon as the API server has carried out an eviction, and again and again."""
     uids = {}

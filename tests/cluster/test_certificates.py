@@ -291,6 +291,7 @@ async def test_replicas_that_start_at_once_agree_on_one_ca(admin: Administrator,
         assert sum([(await rotations(replica)).get("created", 0) for replica in replicas]) == 1
 
 
+@pytest.mark.slow
 async def test_a_rotation_loses_no_pod(admin: Administrator, start: Start) -> None:
     due = authority(age=timedelta(seconds=61), lifetime=timedelta(seconds=90))
     await put_secret(admin, to_secret_data(CASet(current=due)))

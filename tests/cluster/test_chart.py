@@ -226,6 +226,7 @@ async def test_a_request_beyond_an_accounts_permissions_is_refused(
     assert refusal.value.status == 403
 
 
+@pytest.mark.slow
 async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgrade(
     plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
 ) -> None:

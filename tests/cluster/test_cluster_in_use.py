@@ -372,6 +372,7 @@ async def test_off_for_the_whole_cluster(plane: ControlPlane, shared: Canary) ->
     await shared.until_unchanged()
 
 
+@pytest.mark.slow
 async def test_off_and_on_again_by_helm(plane: ControlPlane, client: KubeClient) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
     values = {"kaiVersion": "0.13.4", "guard": {"enabled": True, "action": "deny"}}

@@ -284,6 +284,7 @@ async def test_a_kill_of_the_api_server_is_survived_and_visible_in_the_last_cont
         assert run.pods.watch.restarts["gone"] == 1
 
 
+@pytest.mark.slow
 async def test_what_the_agent_asks_at_its_start_and_in_ten_quiet_minutes(
     plane: ControlPlane, admin: Administrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,7 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     assert f"the agents were not checked: the caller may not list pods in {NAMESPACE}" in whats
 
 
+@pytest.mark.slow
 async def test_doctor_waits_until_its_time_is_over(plane: ControlPlane, fleet: AgentFleet) -> None:
     ended = await kaishare(plane, "doctor", "--wait", "7s", "-o", "json")
     assert ended.status == 1

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from service.documents import DocumentError, flatten_lists, load_file
@@ -175,6 +176,7 @@ async def assert_same_pods(
             )
 
 
+@pytest.mark.slow
 async def test_the_examples(
     plane: ControlPlane, admin: Administrator, controllers: None, tmp_path: Path
 ) -> None:
@@ -199,6 +201,7 @@ async def test_the_examples(
     assert shares >= 5
 
 
+@pytest.mark.nightly
 async def test_manifests_of_other_projects(
     plane: ControlPlane, admin: Administrator, controllers: None, tmp_path: Path
 ) -> None:

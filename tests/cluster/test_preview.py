@@ -27,6 +27,7 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
         yield running
 
 
+@pytest.mark.slow
 async def test_explain_equals_the_webhook_of_the_cluster(own_plane: ControlPlane, tmp_path: Path) -> None:
     at_once = -(-PODS // CLUSTERS)
     async with KubeClient(own_plane.access()) as client:

@@ -15,6 +15,7 @@ from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
 from tests.support.kube_objects import namespace_object
+from tests.support.markers import nightly
 
 NAMESPACE = "n" * 53 + "-with-tail"
 QUEUE = "q" * 53 + "-with-tail"
@@ -146,12 +147,14 @@ def without_diffs(lines: Iterable[str]) -> Iterator[str]:
             yield line
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("callers", [1, nightly(2)], ids=["with rights", "with and without rights"])
 async def test_every_line_of_every_command_fits_80_columns(
-    plane: ControlPlane, crowded: str, manifest: Path
+    plane: ControlPlane, crowded: str, manifest: Path, callers: int
 ) -> None:
     seen = []
     for command in COMMANDS:
-        for token in (crowded, "a-token-without-rights"):
+        for token in (crowded, "a-token-without-rights")[:callers]:
             done = run(plane, token, *(str(manifest) if word == MANIFEST else word for word in command))
             assert "Traceback" not in done.stderr, done.stderr
             lines = done.stdout.splitlines()

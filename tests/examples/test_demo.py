@@ -48,6 +48,7 @@ async def test_the_programs_start_in_folders_whose_names_have_spaces(
         await service.stop()
 
 
+@pytest.mark.slow
 def test_the_demo_prints_queue_and_share_of_every_workload() -> None:
     outcomes = {
         match[1]: match[2] for match in re.finditer(r"^\w+ (\S+) +in \S+ +(.*)$", demo(), flags=re.MULTILINE)

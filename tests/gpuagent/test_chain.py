@@ -618,6 +618,7 @@ def top(running: Agent) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -71,6 +71,7 @@ def indices(running: Agent, name: str) -> set[int]:
     return {int(match[1]) for match in matches if match}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("from_the_start", [True, False], ids=["before the start", "later"])
 def test_every_scrape_has_the_gpus_that_answer(tmp_path: Path, library: Path, from_the_start: bool) -> None:
     """Of 16 GPUs one hangs for ever, one fails, and one takes 12 s a call."""
@@ -79,14 +80,14 @@ def test_every_scrape_has_the_gpus_that_answer(tmp_path: Path, library: Path, fr
         if not from_the_start:
             drive(tmp_path, *FAULTS)
             running.until(lambda: indices(running, "kaishare_gpu_memory_used_bytes") == OTHERS)
-        ends_at, scrapes = time.monotonic() + 6, 0
+        ends_at, scrapes = time.monotonic() + 3, 0
         while time.monotonic() < ends_at:
             for name in ("kaishare_gpu_memory_used_bytes", "kaishare_pod_gpu_memory_used_bytes"):
                 assert indices(running, name) == OTHERS
             assert running.get("/readyz")[0] == 200
             scrapes += 1
             time.sleep(0.05)
-        assert scrapes > 20
+        assert scrapes > 5
         flagged = {int(line["pod"].removeprefix("pod-")) for line in running.log_lines("pod flagged")}
         assert flagged >= OTHERS
         if from_the_start:
@@ -107,7 +108,7 @@ def test_a_signal_ends_the_agent_while_calls_hang(
     with running_agent(tmp_path, library, *faults) as running:
         running.until(lambda: running.log_lines("problem appeared"))
         threads = len(list(Path(f"/proc/{running.process.pid}/task").iterdir()))
-        time.sleep(2.5)
+        time.sleep(1)  # five samples
         assert len(list(Path(f"/proc/{running.process.pid}/task").iterdir())) <= threads
         began = time.monotonic()
         assert running.stop() == 0

@@ -78,7 +78,7 @@ FAULTS: Final = (
         "sizes: two sizes that select one pod are ambiguous",
         "if len(selected) > 1:",
         "if len(selected) > 2:",
-        "webhook/policy/test_properties.py",
+        "webhook/policy/test_sizes.py",
     ),
     Fault(
         "sizes: a size above the cap is invalid",

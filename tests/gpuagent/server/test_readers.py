@@ -80,6 +80,7 @@ async def test_a_slow_reader_gets_whole_answers_beside_others(
         assert_all_read(scrapes)
 
 
+@pytest.mark.nightly
 async def test_a_reader_gets_whole_answers_beside_50_new_clients_a_second_that_do_not_read(
     running: Agent, clients: ProcessPoolExecutor
 ) -> None:

@@ -56,7 +56,7 @@ from webhook.policy.reasons import LONGEST_WARNING, Action, Finding, Reason
 settings.register_profile(
     "properties",
     deadline=None,
-    max_examples=scaled(200),
+    max_examples=scaled(400),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 MANY = settings.get_profile("properties")
