@@ -41,6 +41,9 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     index: Annotated[int, Meta(description="Index of the GPU in the driver's list.")]
     model: Annotated[str, Meta(description="Name of the model, as the driver has it.")] = ""
     mig: Annotated[bool, Meta(description="Whether the GPU is in MIG mode.")] = False
+    verdicts_suspended: Annotated[
+        bool, Meta(description="Whether a problem suspends the verdicts on the GPU.")
+    ] = False
     total_bytes: Annotated[
         int | None,
         Meta(description="Total memory, in bytes. Null if the driver does not report it."),
@@ -89,6 +92,19 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     ] = None
 
 
+class ApiLostGpu(ApiObject, frozen=True, gc=False):
+    """One GPU that did not answer in the sample, or that the driver no longer lists."""
+
+    index: Annotated[
+        int,
+        Meta(description="Index at its last answer; for a GPU that never answered, its place in the list."),
+    ]
+    uuid: Annotated[
+        str, Meta(description="UUID of the GPU; empty if it has not answered since the agent started.")
+    ] = ""
+    model: Annotated[str, Meta(description="Name of the model; empty if unknown.")] = ""
+
+
 class ApiAmount(ApiObject, frozen=True, gc=False):
     """A share or a limit on one GPU."""
 
@@ -108,18 +124,11 @@ BytesOnGpu: TypeAlias = Annotated[
 ]
 
 
-class ApiCandidate(ApiObject, frozen=True, gc=False):
+class ApiCandidate(ApiObject, frozen=True, gc=False, omit_defaults=True):
     """The share of a pod according to one source."""
 
     source: Annotated[str, Meta(description="Origin of the share, as in a share.")]
-    says: Annotated[str, Meta(description="The share in the source's own form, such as `portion 0.50`.")] = ""
-    counts: Annotated[
-        bool,
-        Meta(
-            description="False if the source never decides the share. The agent omits the field where it"
-            " is true."
-        ),
-    ] = True
+    says: Annotated[str, Meta(description="The share in the source's own form, such as `portion 0.50`.")]
     bytes_per_gpu: Annotated[
         dict[str, BytesOnGpu],
         Meta(
@@ -127,7 +136,14 @@ class ApiCandidate(ApiObject, frozen=True, gc=False):
             " value is"
             " null if the share is a fraction of a GPU whose memory is unknown."
         ),
-    ] = {}
+    ]
+    counts: Annotated[
+        bool,
+        Meta(
+            description="False if the source never decides the share. The agent omits the field where it"
+            " is true."
+        ),
+    ] = True
 
 
 class ApiHolding(ApiObject, frozen=True, gc=False):
@@ -214,6 +230,21 @@ class ApiVerdict(ApiObject, frozen=True, gc=False):
         ),
     ] = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the newest sample shows the violation."""
+        return self.lasted_seconds is not None
+
+    @property
+    def is_of_memory(self) -> bool:
+        """Whether the reason is about memory, and not about KAI's records."""
+        return self.used_bytes is not None or self.used_at_least_bytes is not None
+
+    @property
+    def over_seconds(self) -> float:
+        """Seconds of the violation: the uninterrupted ones, or the balance where it is longer."""
+        return max(self.lasted_seconds or 0.0, self.balance_seconds or 0.0)
+
 
 class ApiOverSharePolicy(ApiObject, frozen=True, gc=False):
     """The settings of a pod's namespace for pods above their share."""
@@ -245,7 +276,7 @@ class ApiWorkload(ApiObject, frozen=True, gc=False):
 
 
 class ApiPod(ApiObject, frozen=True, gc=False):
-    """One pod that has a share, an assigned GPU, or memory on a GPU, with its verdicts."""
+    """One pod that has a share, an assigned GPU, memory on a GPU, or a flag, with its verdicts."""
 
     namespace: Annotated[str, Meta(description="Namespace of the pod on the host.")]
     name: Annotated[str, Meta(description="Name of the pod on the host.")]
@@ -269,11 +300,11 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         ApiTenant | None,
         Meta(description="Names inside the vCluster. Null if the pod belongs to the host."),
     ] = None
-    gpu_groups: Annotated[list[str], Meta(description="KAI's GPU groups of the pod.")] = []
+    gpu_groups: Annotated[tuple[str, ...], Meta(description="KAI's GPU groups of the pod.")] = ()
     gpu_uuids: Annotated[
-        list[str],
+        tuple[str, ...],
         Meta(description="UUIDs of the assigned GPUs; empty if the pod has none, or if they are unknown."),
-    ] = []
+    ] = ()
     gpu_unresolved: Annotated[
         bool, Meta(description="Whether the pod has a share of a GPU that is unknown.")
     ] = False
@@ -317,8 +348,8 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         ),
     ] = None
     notes: Annotated[
-        list[str], Meta(description="Invalid values of the pod, one line each; at most nine.")
-    ] = []
+        tuple[str, ...], Meta(description="Invalid values of the pod, one line each; at most nine.")
+    ] = ()
     gpus: Annotated[
         list[ApiHolding], Meta(description="Every GPU that the pod uses, or that is assigned to it.")
     ] = []
@@ -326,6 +357,13 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         list[ApiVerdict],
         Meta(description="Every reason for which the pod is judged, on each GPU."),
     ] = []
+
+    @property
+    def has_share(self) -> bool:
+        """Whether any source that counts has a share for the pod."""
+        return (
+            bool(self.shares) or self.gpu_unresolved or any(candidate.counts for candidate in self.candidates)
+        )
 
     def share_on(self, gpu_uuid: str) -> ApiAmount | None:
         """Return the share on a GPU; by the best candidate if the GPU is unknown ("") or does not respond."""
@@ -384,7 +422,11 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
     problems: Annotated[list[ApiProblem], Meta(description="All present problems.")] = []
     gpus: Annotated[
         list[ApiGpu],
-        Meta(description="The GPUs that answered; one that did not is in `problems`."),
+        Meta(description="The GPUs that answered; those that did not are in `lostGpus`."),
+    ] = []
+    lost_gpus: Annotated[
+        list[ApiLostGpu],
+        Meta(description="The GPUs that did not answer, by index, as far as the agent knows them."),
     ] = []
     pods: Annotated[list[ApiPod], Meta(description="The pods with GPUs, by namespace and name.")] = []
 

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gpuagent.top.client import Agent, NoAnswer, Received
+from gpuagent.top.fleet import AgentRef
 
 _TOKEN_START: Final = 8
 """Characters by which a token is recognised in an error; shorter tokens are no secrets."""
@@ -13,16 +13,6 @@ _TOKEN_START: Final = 8
 
 class ReadFailed(Exception):
     """An agent, or the list of agents, could not be read; the message is one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentRef:
-    """One agent of the cluster."""
-
-    name: str
-    """Name of its pod, or its address; unique among the agents."""
-    node: str
-    """Name of its node by the API server; empty if only the agent itself can name it."""
 
 
 class AgentReader(Protocol):

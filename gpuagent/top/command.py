@@ -5,14 +5,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
 from gpuagent.api_types import read_document
-from gpuagent.top.board import Board, board_of, waiting_board
+from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import Agent, NoAnswer, Received, with_question
+from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.text import as_text
 from service.command import UsageError, columns_of, output_failed, write_output, write_warning
 from service.token_file import read_token
@@ -50,7 +50,7 @@ def run(settings: TopSettings) -> int:
         watches = is_terminal and settings.output == "text"
     try:
         if not watches:
-            _write(_fetch_once(agent), settings.output)
+            write_output(_text(_fetch_once(agent), settings.output, indent=2))
         elif is_terminal and settings.output == "text":
             _watch_on_screen(agent)
         else:
@@ -69,13 +69,20 @@ def _fetch_once(agent: Agent) -> Received:
         raise UsageError(f"{agent.url}: {with_question(str(silence))}") from None
 
 
-def _write(received: Received, output: str) -> None:
-    """Print everything once. JSON is ASCII, so that no name can control a terminal."""
+def _text(received: Received, output: str, *, indent: int | None = None) -> str:
+    """Return a response in the wanted format. JSON is ASCII, so that no name can control a terminal."""
     if output == "json":
-        text = json.dumps(read_document(received.body), indent=2) + "\n"
-    else:
-        text = as_text(board_of(received, now=received.at), columns=columns_of(sys.stdout))
-    write_output(text)
+        return json.dumps(read_document(received.body), indent=indent) + "\n"
+    fleet = _fleet_of("agent", received.at)
+    fleet.set_response("agent", received)
+    return as_text(fleet, Arrangement(), received.at, columns=columns_of(sys.stdout))
+
+
+def _fleet_of(url: str, now: float) -> Fleet:
+    """Return the state of one agent, which has not responded yet."""
+    fleet = Fleet()
+    fleet.set_agents([AgentRef(url, "")], now)
+    return fleet
 
 
 def _watch_in_lines(agent: Agent, output: str) -> None:
@@ -90,38 +97,10 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
                 write_warning(f"{agent.url}: {silence}; retrying")
         else:
             silence = ""
-            if output == "json":
-                text = json.dumps(read_document(received.body))
-            else:
-                text = as_text(board_of(received, now=received.at), columns=columns_of(sys.stdout))
-            if not write_output(f"{text}\n"):
+            end = "" if output == "json" else "\n"
+            if not write_output(_text(received, output) + end):
                 return
         time.sleep(EVERY_SECONDS)
-
-
-class Watching:
-    """State of the refreshed display. The drawing thread reads it, so every field is replaced as a whole."""
-
-    def __init__(self, agent: Agent, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._agent = agent
-        self._clock = clock
-        self._began = clock()
-        self._last: Received | None = None
-        self._silence = ""
-
-    def fetch(self) -> None:
-        """Request the figures once, and store the response or the error."""
-        try:
-            self._last, self._silence = self._agent.fetch(), ""
-        except NoAnswer as error:
-            self._silence = str(error)
-
-    def board(self) -> Board:
-        """Return the board to show now."""
-        now, last = self._clock(), self._last
-        if last is None:
-            return waiting_board(self._agent.url, silence=self._silence, seconds=now - self._began)
-        return board_of(last, now=now, silence=self._silence)
 
 
 def _watch_on_screen(agent: Agent) -> None:
@@ -132,18 +111,22 @@ def _watch_on_screen(agent: Agent) -> None:
     from gpuagent.top.screen import Screen  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, _interrupt)  # the terminal must be restored
-    watching = Watching(agent)
+    fleet = _fleet_of(agent.url, time.monotonic())
+    screen = Screen(fleet, time.monotonic)
     console = Console(markup=False, highlight=False, emoji=False)
     with Live(
         console=console,
         screen=True,
-        get_renderable=lambda: Screen(watching.board()),
+        get_renderable=lambda: screen,
         refresh_per_second=1,
         redirect_stdout=False,
         redirect_stderr=False,
     ):
         while True:
-            watching.fetch()
+            try:
+                fleet.set_response(agent.url, agent.fetch())
+            except NoAnswer as error:
+                fleet.set_failure(agent.url, str(error))
             time.sleep(EVERY_SECONDS)
 
 

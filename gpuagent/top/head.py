@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from console.top.cells import amount
-from console.top.cluster import Cluster, Totals
-from console.top.rows import GpuState
+from gpuagent.table.gpus import GpuState
+from gpuagent.top.fleet import Fleet, Totals
 from service.text import counted
-from service.units import duration
+from service.units import duration, size
 
 _NAMED = 5
 """Largest number of GPUs or nodes that a line names."""
@@ -32,23 +31,23 @@ class _Note:
     details: str = ""
 
 
-def head(cluster: Cluster, totals: Totals, now: float) -> tuple[HeadLine, HeadLine, HeadLine]:
+def head(fleet: Fleet, totals: Totals, now: float) -> tuple[HeadLine, HeadLine, HeadLine]:
     """Return the head.
 
     Args:
-        cluster: the agents.
+        fleet: the agents.
         totals: sums of the same state.
         now: monotonic seconds, on the clock of the agents' state.
     """
-    return _memory(totals), _gpus(totals), _agents(cluster, totals, now)
+    return _memory(totals), _gpus(totals), _agents(fleet, totals, now)
 
 
 def _memory(totals: Totals) -> HeadLine:
     at_least = "≥" if totals.is_lower_bound else ""
     return HeadLine(
         f"{totals.flagged} flagged, {totals.over} in grace, {counted(totals.pods, 'pod')};"
-        f" used {at_least}{amount(totals.used)}, promised {at_least}{amount(totals.promised)}"
-        f" of {at_least}{amount(totals.total)}",
+        f" used {at_least}{size(totals.used)}, promised {at_least}{size(totals.promised)}"
+        f" of {at_least}{size(totals.total)}",
         bool(totals.flagged),
     )
 
@@ -58,7 +57,7 @@ def _gpus(totals: Totals) -> HeadLine:
     if totals.lost:
         alarms.append(_Note(f"{len(totals.lost)} LOST", "lost", _names(totals.lost)))
     if totals.over_promised:
-        worst = [f"{gpu.name}: {amount(gpu.promised)} of {amount(gpu.total)}" for gpu in totals.over_promised]
+        worst = [f"{gpu.name}: {size(gpu.promised)} of {size(gpu.total)}" for gpu in totals.over_promised]
         alarms.append(_Note(f"{len(worst)} OVERPROMISED", "overpromised", _first(worst)))
     has_gaps = totals.silent or totals.waiting or totals.without_figures
     is_complete = totals.agents and not has_gaps
@@ -66,19 +65,19 @@ def _gpus(totals: Totals) -> HeadLine:
     return HeadLine(f"{counted(totals.gpus, 'GPU')}: {text}", bool(alarms))
 
 
-def _agents(cluster: Cluster, totals: Totals, now: float) -> HeadLine:
-    notes = _joined(list(_agent_notes(cluster, totals, now)))
+def _agents(fleet: Fleet, totals: Totals, now: float) -> HeadLine:
+    notes = _joined(list(_agent_notes(fleet, totals, now)))
     if not totals.agents and not notes:
-        notes = f"no agent found{cluster.place}" if cluster.is_listed else "listing the agents"
+        notes = f"no agent found{fleet.place}" if fleet.is_listed else "listing the agents"
     return HeadLine(
         f"{counted(totals.nodes, 'node')}: {notes or 'all answer'}",
-        bool(totals.silent or totals.suspended or cluster.list_failure),
+        bool(totals.silent or totals.suspended or fleet.list_failure),
     )
 
 
-def _agent_notes(cluster: Cluster, totals: Totals, now: float) -> Iterator[_Note]:
-    if cluster.list_failure:
-        yield _Note("LIST OF AGENTS FAILED", "list", cluster.list_failure)
+def _agent_notes(fleet: Fleet, totals: Totals, now: float) -> Iterator[_Note]:
+    if fleet.list_failure:
+        yield _Note("LIST OF AGENTS FAILED", "list", fleet.list_failure)
     if totals.silent:
         first = totals.silent[0]
         others = f", {len(totals.silent) - 1} more" if len(totals.silent) > 1 else ""

@@ -3,11 +3,23 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from console.top.cells import plain
-from console.top.reader import AgentRef
-from console.top.rows import GpuState, Row, Tier, gpu_names, gpus_of, problems_of, rows_of
-from console.top.widths import Widths, measure
+from gpuagent.table.gpus import GpuState
+from gpuagent.table.node import NodeTable
+from gpuagent.table.words import LONGEST_NAME, plain
 from gpuagent.top.client import Received
+from gpuagent.top.columns import Widths, measure
+
+_NO_TABLE = NodeTable()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRef:
+    """One agent of the cluster."""
+
+    name: str
+    """Name of its pod, or its address; unique among the agents."""
+    node: str
+    """Name of its node by the API server; empty if only the agent itself can name it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,22 +33,9 @@ class AgentState:
     received: Received | None = None
     failure: str = ""
     """Why the agent does not respond; empty while it does."""
-    rows: tuple[Row, ...] = ()
-    gpus: tuple[GpuState, ...] = ()
-    gpu_names: dict[str, str] = field(default_factory=dict)
-    """Names of the GPUs in the last response, and of the lost ones, by UUID."""
-    problems: tuple[str, ...] = ()
-    flagged: int = 0
-    """Pods with a flag."""
-    over: int = 0
-    """Pods without a flag, in violation within the grace."""
-    pods: int = 0
+    table: NodeTable = _NO_TABLE
+    """The last response as a table."""
     widths: Widths = field(default_factory=dict)
-    is_suspended: bool = False
-    """Whether verdicts are suspended on the whole node."""
-    is_simulated: bool = False
-    has_figures: bool = False
-    """Whether the last response has a current sample; without one it lists no GPU and no pod."""
 
     def silent_seconds(self, now: float) -> float:
         """Return the seconds since the last response, or since the agent was first listed."""
@@ -73,7 +72,7 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Cluster:
+class Fleet:
     """All agents by name."""
 
     agents: dict[str, AgentState] = field(default_factory=dict)
@@ -91,7 +90,7 @@ class Cluster:
         known = self.agents
         self.agents = {
             ref.name: known.get(ref.name)
-            or AgentState(ref=ref, node=plain(ref.node or ref.name, 253), since=now)
+            or AgentState(ref=ref, node=plain(ref.node or ref.name, LONGEST_NAME), since=now)
             for ref in sorted(refs, key=lambda ref: (ref.node, ref.name))
         }
         self.list_failure = ""
@@ -113,21 +112,10 @@ class Cluster:
         agent.received, agent.failure = received, ""
         if is_same:
             return
-        answer = received.answer
         if not agent.ref.node:
-            agent.node = plain(answer.node, 253)
-        agent.rows = rows_of(name, agent.node, answer)
-        agent.widths = measure(agent.rows)
-        flagged = {row.key[1] for row in agent.rows if row.tier is Tier.FLAGGED}
-        agent.flagged = len(flagged)
-        agent.over = len({row.key[1] for row in agent.rows if row.tier is Tier.OVER} - flagged)
-        agent.pods = len({row.key[1] for row in agent.rows})
-        agent.gpu_names = gpu_names(answer, agent.gpu_names)
-        agent.gpus = gpus_of(agent.node, answer, agent.gpu_names)
-        agent.problems = problems_of(answer, agent.gpu_names)
-        agent.is_suspended = answer.attribution_ok is False
-        agent.is_simulated = answer.simulated
-        agent.has_figures = bool(answer.gpus) or answer.attribution_ok is True
+            agent.node = plain(received.answer.node, LONGEST_NAME)
+        agent.table = NodeTable.of(name, agent.node, received.answer)
+        agent.widths = measure(agent.table.rows)
 
     def set_failure(self, name: str, reason: str) -> None:
         """Record that an agent does not respond; its last figures stay."""
@@ -139,7 +127,7 @@ class Cluster:
     def totals(self) -> Totals:
         """Add up all agents."""
         agents = self.agents.values()
-        gpus = [gpu for agent in agents for gpu in agent.gpus]
+        gpus = [gpu for agent in agents for gpu in agent.table.gpus]
         silent = (agent for agent in agents if agent.failure)
         return Totals(
             agents=len(self.agents),
@@ -149,18 +137,20 @@ class Cluster:
             total=sum(gpu.total or 0 for gpu in gpus),
             promised=sum(gpu.promised or 0 for gpu in gpus),
             is_lower_bound=any(None in (gpu.used, gpu.total, gpu.promised) for gpu in gpus)
-            or any(not agent.has_figures for agent in agents),
-            pods=sum(agent.pods for agent in agents),
-            flagged=sum(agent.flagged for agent in agents),
-            over=sum(agent.over for agent in agents),
+            or any(not agent.table.has_figures for agent in agents),
+            pods=sum(agent.table.pods for agent in agents),
+            flagged=sum(agent.table.flagged for agent in agents),
+            over=sum(agent.table.over for agent in agents),
             lost=tuple(gpu for gpu in gpus if gpu.is_lost),
             over_promised=tuple(gpu for gpu in gpus if gpu.is_over_promised),
             silent=tuple(
                 sorted(silent, key=lambda agent: agent.since if not agent.received else agent.received.at)
             ),
             waiting=sum(not agent.failure and agent.received is None for agent in agents),
-            without_figures=sum(agent.received is not None and not agent.has_figures for agent in agents),
-            suspended=tuple(agent for agent in agents if agent.is_suspended),
-            problems=sum(len(agent.problems) for agent in agents),
-            simulated=sum(agent.is_simulated for agent in agents),
+            without_figures=sum(
+                agent.received is not None and not agent.table.has_figures for agent in agents
+            ),
+            suspended=tuple(agent for agent in agents if agent.table.is_suspended),
+            problems=sum(len(agent.table.problems) for agent in agents),
+            simulated=sum(agent.table.is_simulated for agent in agents),
         )
