@@ -104,9 +104,14 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
         return self.key[2]
 
     @property
+    def has_gpu(self) -> bool:
+        """Whether the pod has or uses a GPU here; without one it has no figures, not even unknown ones."""
+        return self.holding is not None or bool(self.gpu_uuid)
+
+    @property
     def used_text(self) -> str:
         """The used memory."""
-        return size(self.used) if self.holding is not None or self.gpu_uuid else NONE
+        return size(self.used) if self.has_gpu else NONE
 
     @property
     def share_text(self) -> str:
@@ -121,15 +126,13 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def utilization_text(self) -> str:
         """The utilisation in per cent."""
-        return percent(self.utilization) if self.holding is not None else NONE
+        return percent(self.utilization) if self.has_gpu else NONE
 
     @property
     def processes_text(self) -> str:
         """The number of processes."""
-        if self.holding is None:
-            return NONE
-        number = self.holding.known_processes
-        return UNKNOWN if number is None else str(number)
+        number = self.holding.known_processes if self.holding else None
+        return NONE if not self.has_gpu else UNKNOWN if number is None else str(number)
 
     @property
     def over_for_text(self) -> str:

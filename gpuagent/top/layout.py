@@ -95,13 +95,14 @@ def agent_text(line: AgentLine, now: float) -> str:
     return f" {SIGN_OLD} {agent.node}: {suspended}{problems or table.nothing}"
 
 
-def layout(width: int, widths: Widths, *, without: Collection[str] = ()) -> Layout:
+def layout(width: int, widths: Widths, *, without: Collection[str] = (), first: str = "") -> Layout:
     """Choose the columns for a width: as many as fit in their order of rank, then widen the long ones.
 
     Args:
         width: of the terminal, in columns.
         widths: from `merge_widths`.
         without: names of columns that are left out.
+        first: name of the column that has the first rank.
     """
     wanted = [
         column
@@ -109,7 +110,7 @@ def layout(width: int, widths: Widths, *, without: Collection[str] = ()) -> Layo
         if column.name not in without and (not column.is_optional or widths.get(column.name, 0))
     ]
     chosen = [column for column in wanted if not column.rank]
-    for column in sorted(wanted, key=lambda column: column.rank):
+    for column in sorted(wanted, key=lambda column: (column.name != first, column.rank)):
         if column.rank and _needed([*chosen, column], widths) <= width:
             chosen.append(column)
     if not any(column.name == "namespace" for column in chosen):

@@ -34,8 +34,8 @@ def style_of(line: Line, *, is_old: bool) -> Style:
 class Screen:
     """The table at the height of the terminal.
 
-    On a low terminal the lines of the GPUs are left out, and each row has one line. If that is not enough,
-    the last rows are left out and counted.
+    On a low terminal the lines of the GPUs are left out; if that is not enough, each row has one line, and
+    then the last rows are left out and counted.
     """
 
     def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
@@ -52,14 +52,15 @@ class Screen:
 
     def _lines(self, columns: int, height: int) -> list[TextLine]:
         fleet, now = self._fleet, self._clock()
-        whole = [*head_lines(fleet, now, columns), *table_lines(fleet, Arrangement(), now, columns)]
-        if len(whole) <= height:
-            return whole
-        sums = head(fleet, fleet.totals(), now)
-        lines = [TextLine(shorten(part.text, columns), is_alarm=part.is_alarm) for part in sums]
-        lines += table_lines(fleet, Arrangement(), now, columns, is_compact=True)
-        if len(lines) <= height:
-            return lines
+        sums = [
+            TextLine(shorten(part.text, columns), is_alarm=part.is_alarm)
+            for part in head(fleet, fleet.totals(), now)
+        ]
+        whole = list(table_lines(fleet, Arrangement(), now, columns))
+        compact = table_lines(fleet, Arrangement(), now, columns, is_compact=True)
+        for lines in ([*head_lines(fleet, now, columns), *whole], sums + whole, [*sums, *compact]):
+            if len(lines) <= height:
+                return lines
         kept, hidden = lines[: height - 1], lines[height - 1 :]
         flagged = sum(is_flagged(line) for line in hidden)
         also = f", {flagged} flagged" if flagged else ""

@@ -82,7 +82,7 @@ def table_lines(
 ) -> Iterator[TextLine]:
     """Return the headings and the lines of the table, or why there is none.
 
-    `is_compact` leaves out everything that does not fit into one line for each line of the table.
+    `is_compact` gives each line of the table one line of text, and the state the first column with room.
     """
     lines = arrange(fleet, arrangement)
     if not lines:
@@ -90,7 +90,7 @@ def table_lines(
         return
     without = {"bar"} | ({"node"} if len(fleet.agents) == 1 else set())  # the head names the one node
     widths = merge_widths(agent.widths for agent in fleet.agents.values())
-    chosen = layout(columns, widths, without=without)
+    chosen = layout(columns, widths, without=without, first="state" if is_compact else "")
     if not is_compact:
         yield TextLine("")
     yield TextLine(chosen.heading())

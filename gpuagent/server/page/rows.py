@@ -12,7 +12,6 @@ from gpuagent.status import Status
 from gpuagent.table.node import NodeTable
 from gpuagent.table.rows import PodRow, PodState
 from gpuagent.table.words import NONE, UNKNOWN, plain
-from service.text import counted
 from service.units import size, time_over
 
 COLOURS: Final = 8
@@ -89,11 +88,11 @@ def pod_row(row: PodRow, number: int, context: Context) -> PageRow:
         more.append(f"size {row.size}")
     if row.workload:
         more.append(row.workload)
-    if holding is not None:
-        processes = holding.processes
-        more.append("processes unknown" if processes is None else counted(processes, "process", "processes"))
-        if holding.mig:
-            more.append(f"MIG device {plain(holding.gpu_uuid)}")
+    if row.has_gpu:
+        processes = row.processes_text
+        more.append("1 process" if processes == "1" else f"{processes} processes")
+    if holding is not None and holding.mig:
+        more.append(f"MIG device {plain(holding.gpu_uuid)}")
     bar = share_bar(row.used, row.share)
     return PageRow(
         cells=row,

@@ -302,7 +302,7 @@ def test_unknown_figures_are_named_and_not_zero() -> None:
     assert "memory unknown" in seen.row("a-pod").first("td", "bar").text
     assert "not judged: verdicts are suspended" in seen.row("a-pod").text
     for name in ("a-pod", "hidden"):
-        assert "processes unknown" in seen.row(name).text, "the denied process may be its own"
+        assert "unknown processes" in seen.row(name).text, "the denied process may be its own"
     assert "unattributed unknown" in seen.root.first("ul", "legend").text
     assert "owner unknown 1.1 GiB" in seen.root.first("ul", "legend").text
     assert "proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in seen.text
