@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from console.top.app import TopApp, tune_garbage_collection
-from console.top.reader import ReadFailed
 from console.top.rounds import EVERY_SECONDS, Rounds
 from console.top.table import LinesTable
 from gpuagent.api_types import read_answer
 from gpuagent.top.arrange import Arrangement
-from gpuagent.top.client import Received
+from gpuagent.top.client import ReadFailed, Received
 from gpuagent.top.fleet import AgentRef, Fleet
 
 NODES: Final = 200

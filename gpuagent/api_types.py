@@ -26,9 +26,8 @@ class ApiProblem(ApiObject, frozen=True, gc=False):
     gpu_uuid: Annotated[
         str,
         Meta(
-            description="UUID of the GPU or MIG device; `index-3` for a GPU that never answered; empty if"
-            " the problem"
-            " concerns the whole node."
+            description="UUID of the GPU or MIG device; `index-3` for a GPU that never answered; empty if the"
+            " problem concerns the whole node."
         ),
     ] = ""
     detail: Annotated[str, Meta(description="One line for a person.")] = ""
@@ -51,8 +50,8 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     used_bytes: Annotated[
         int | None,
         Meta(
-            description="Total minus free minus reserved memory, in bytes. Null if the driver does not"
-            " report it."
+            description="Total minus free minus reserved memory, in bytes. Null if the driver does not report"
+            " it."
         ),
     ] = None
     reserved_bytes: Annotated[
@@ -69,25 +68,22 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
     promised_bytes: Annotated[
         int | None,
         Meta(
-            description="Sum of the pods' shares of the GPU, in bytes. Null if the pods, or the share of"
-            " one of"
-            " them on this GPU, are unknown."
+            description="Sum of the pods' shares of the GPU, in bytes. Null if the pods, or the share of one"
+            " of them on this GPU, are unknown."
         ),
     ] = None
     host_bytes: Annotated[
         int | None,
         Meta(
             description="Memory of processes outside of the node's pods and of reservation pods, in bytes."
-            " Null if"
-            " the memory of such a process, or the owner of any process, is unknown."
+            " Null if the memory of such a process, or the owner of any process, is unknown."
         ),
     ] = None
     unattributed_bytes: Annotated[
         int | None,
         Meta(
             description="Used memory that no process accounts for, in bytes; may be negative. Null if the"
-            " memory of"
-            " the GPU or of a process, or the list of processes, is unknown."
+            " memory of the GPU or of a process, or the list of processes, is unknown."
         ),
     ] = None
 
@@ -133,15 +129,14 @@ class ApiCandidate(ApiObject, frozen=True, gc=False, omit_defaults=True):
         dict[str, BytesOnGpu],
         Meta(
             description="Memory by UUID of the GPU, in bytes. The key is empty while the GPU is unknown. A"
-            " value is"
-            " null if the share is a fraction of a GPU whose memory is unknown."
+            " value is null if the share is a fraction of a GPU whose memory is unknown."
         ),
     ]
     counts: Annotated[
         bool,
         Meta(
-            description="False if the source never decides the share. The agent omits the field where it"
-            " is true."
+            description="False if the source never decides the share. The agent omits the field where it is"
+            " true."
         ),
     ] = True
 
@@ -157,38 +152,34 @@ class ApiHolding(ApiObject, frozen=True, gc=False):
     used_bytes: Annotated[
         int | None,
         Meta(
-            description="Memory of the pod's processes, in bytes; 0 without a process. Null if the memory"
-            " or the"
-            " owner of a process that may belong to the pod is unknown."
+            description="Memory of the pod's processes, in bytes; 0 without a process. Null if the memory or"
+            " the owner of a process that may belong to the pod is unknown."
         ),
     ] = None
     utilization_ratio: Annotated[
         float | None,
         Meta(
-            description="Part of the last interval in which the pod's processes had a kernel running, from"
-            " 0 to 1."
-            " Null if the driver does not report it, or without a previous sample of at most 12 s before."
+            description="Part of the last interval in which the pod's processes had a kernel running, from 0"
+            " to 1. Null if the driver does not report it, or without a previous sample of at most 12 s"
+            " before."
         ),
     ] = None
     processes: Annotated[
         int | None,
         Meta(
             description="Number of the pod's processes. Null if the list of processes is missing or cut at"
-            " 950, or"
-            " the owner of a process that may belong to the pod is unknown."
+            " 950, or the owner of a process that may belong to the pod is unknown."
         ),
     ] = None
 
     @property
     def known_processes(self) -> int | None:
-        """The number of processes; None if unknown, which an older agent writes as 0 beside unknown"
-        " memory."""
+        """The number of processes; None if unknown: 0 from an older agent if the memory is unknown."""
         return self.processes if self.processes or self.used_bytes is not None else None
 
 
 class ApiVerdict(ApiObject, frozen=True, gc=False):
-    """The verdict on one pod for one reason on one GPU. A pod that is not judged for a reason has no"
-    " entry."""
+    """The verdict on one pod for one reason on one GPU. A pod without one is not judged for it."""
 
     reason: Annotated[str, Meta(description="As `reason` of `kaishare_pod_flagged`.")]
     gpu_uuid: Annotated[str, Meta(description="UUID of the GPU; empty if the pod's GPU is unknown.")] = ""
@@ -197,8 +188,7 @@ class ApiVerdict(ApiObject, frozen=True, gc=False):
         float | None,
         Meta(
             description="Duration of the present, uninterrupted violation, in seconds. Null if the newest"
-            " sample"
-            " shows none."
+            " sample shows none."
         ),
     ] = None
     balance_seconds: Annotated[
@@ -225,8 +215,8 @@ class ApiVerdict(ApiObject, frozen=True, gc=False):
     allowed_bytes: Annotated[
         int | None,
         Meta(
-            description="Share or limit that it was compared with, without slack, in bytes. Null if there"
-            " is none."
+            description="Share or limit that it was compared with, without slack, in bytes. Null if there is"
+            " none."
         ),
     ] = None
 
@@ -254,8 +244,7 @@ class ApiOverSharePolicy(ApiObject, frozen=True, gc=False):
         float | None,
         Meta(
             description="Grace of the namespace, in seconds. Null if the namespace sets none; the agent's"
-            " `--grace`"
-            " applies then."
+            " `--grace` applies then."
         ),
     ] = None
 
@@ -312,8 +301,7 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         bool,
         Meta(
             description="Whether the pod gets GPUs by a ResourceClaim or by a resource whose size its"
-            " manifest does not"
-            " state."
+            " manifest does not state."
         ),
     ] = False
     lacks_reservation: Annotated[
@@ -337,8 +325,7 @@ class ApiPod(ApiObject, frozen=True, gc=False):
         ApiOverSharePolicy | None,
         Meta(
             description="Settings of the pod's namespace for pods above their share. Null if the namespace"
-            " has none,"
-            " or its labels are unknown."
+            " has none, or its labels are unknown."
         ),
     ] = field(default=None, name="asked")
     share_changed: Annotated[
@@ -390,33 +377,30 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
     sample_timestamp: Annotated[
         float | None,
         Meta(
-            description="Unix time of the sample that is shown, in seconds. Null before the first sample,"
-            " and while"
-            " the last one is stale: `gpus` and `pods` are empty then, which means unknown and not none."
+            description="Unix time of the sample that is shown, in seconds. Null before the first sample, and"
+            " while the last one is stale: `gpus` and `pods` are empty then, which means unknown and not"
+            " none."
         ),
     ] = None
     last_good_sample_timestamp: Annotated[
         float | None,
         Meta(
             description="Unix time of the last sample for which the driver answered, in seconds, on the"
-            " agent's clock."
-            " Null before the first one."
+            " agent's clock. Null before the first one."
         ),
     ] = None
     attribution_ok: Annotated[
         bool | None,
         Meta(
-            description="False while a problem of the node or of every GPU suspends all verdicts. Null"
-            " before the"
-            " first sample."
+            description="False while a problem of the node or of every GPU suspends all verdicts. Null before"
+            " the first sample."
         ),
     ] = None
     flag_transitions: Annotated[
         dict[str, dict[str, int]],
         Meta(
             description="Flags since the agent started: by reason, the numbers `raised`, `cleared` and"
-            " `dropped`. Empty"
-            " from an older agent."
+            " `dropped`. Empty from an older agent."
         ),
     ] = {}
     problems: Annotated[list[ApiProblem], Meta(description="All present problems.")] = []

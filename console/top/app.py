@@ -186,7 +186,7 @@ class TopApp(App[None]):
         self._show_head()
 
     def _show_head(self) -> None:
-        lines = head(self._fleet, self._fleet.totals(), self._clock())
+        lines = head(self._fleet, self._clock())
         text = Text("\n").join(Text(line.text, ALARM if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
 

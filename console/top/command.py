@@ -12,10 +12,10 @@ from typing import Final
 
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import add_cluster_options, parse_cluster_options
-from console.top.reader import AgentReader, ReadFailed, UrlReader
+from console.top.reader import AgentReader, UrlReader
 from console.top.rounds import Rounds
 from gpuagent.top.arrange import Arrangement, GroupBy, Sort
-from gpuagent.top.client import with_question
+from gpuagent.top.client import Agent, ReadFailed, with_question
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.text import as_json, as_text
 from service.command import UsageError, columns_of, namespace_name, read_by, write_output
@@ -144,7 +144,7 @@ def _is_terminal() -> bool:
 def _url_reader(arguments: argparse.Namespace) -> UrlReader:
     token = read_token(arguments.token_file) if arguments.token_file else ""
     try:
-        return UrlReader(arguments.url, token)
+        return UrlReader(Agent(arguments.url, token=token))
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Final
 
-from console.top.reader import AgentReader, ReadFailed
+from console.top.reader import AgentReader
+from gpuagent.top.client import ReadFailed
 from gpuagent.top.fleet import AgentRef, AgentState, Fleet
 
 EVERY_SECONDS: Final = 2.0

@@ -119,6 +119,11 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
         return size(self.share) if self.share is not None or self.share_is_unknown else NONE
 
     @property
+    def limit_text(self) -> str:
+        """The limit of an enforcer."""
+        return NONE if self.limit is None else size(self.limit)
+
+    @property
     def ratio_text(self) -> str:
         """The use of the share in per cent."""
         return percent(self.ratio) if self.share or self.share_is_unknown else NONE
@@ -276,6 +281,18 @@ def _not_judged(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuStat
     if pod.shares and all(share.source == _WHOLE_GPU for share in pod.shares.values()):
         return "whole GPU"
     return "share of unknown size" if pod.has_unsized_gpus else ""
+
+
+def figures_text(verdict: ApiVerdict) -> str:
+    """Return the memory that a verdict compared; empty if the reason is not about memory."""
+    if not verdict.is_of_memory:
+        return ""
+    at_least = "at least " if verdict.used_bytes is None else ""
+    used = verdict.used_at_least_bytes if verdict.used_bytes is None else verdict.used_bytes
+    allowed = (
+        f"of {size(known_bytes(verdict.allowed_bytes))}" if verdict.allowed_bytes is not None else "in use"
+    )
+    return f"{at_least}{size(known_bytes(used))} {allowed}"
 
 
 def _rank(tier: int, figure: float | None) -> float:

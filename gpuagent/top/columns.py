@@ -6,7 +6,6 @@ from typing import Final
 
 from gpuagent.table.rows import PodRow
 from gpuagent.table.words import NONE, UNKNOWN
-from service.units import size
 
 _BAR: Final = 10
 _BLOCKS: Final = " ▏▎▍▌▋▊▉█"
@@ -47,24 +46,8 @@ COLUMNS: Final = (
     Column("share", "SHARE", lambda row: row.share_text, 10, is_right=True),
     Column("bar", "", lambda row: bar(row.ratio), _BAR, rank=3),
     Column("percent", "%", lambda row: row.ratio_text, 7, is_right=True),
-    Column(
-        "utilization",
-        "UTIL",
-        lambda row: row.utilization_text,
-        7,
-        is_right=True,
-        rank=4,
-        is_optional=True,
-    ),
-    Column(
-        "limit",
-        "LIMIT",
-        lambda row: NONE if row.limit is None else size(row.limit),
-        10,
-        is_right=True,
-        rank=6,
-        is_optional=True,
-    ),
+    Column("util", "UTIL", lambda row: row.utilization_text, 7, is_right=True, rank=4, is_optional=True),
+    Column("limit", "LIMIT", lambda row: row.limit_text, 10, is_right=True, rank=6, is_optional=True),
     Column("over", "OVER FOR", lambda row: row.over_for_text, 8, is_right=True, rank=1),
     Column("pod", "POD", lambda row: row.pod, 20),
     Column("namespace", "NAMESPACE", lambda row: row.namespace, 14, rank=2),

@@ -5,13 +5,12 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
 from gpuagent.api_types import read_document
 from gpuagent.top.arrange import Arrangement
-from gpuagent.top.client import Agent, NoAnswer, Received, with_question
+from gpuagent.top.client import Agent, ReadFailed, Received, with_question
 from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.text import as_text
 from service.command import UsageError, columns_of, output_failed, write_output, write_warning
@@ -20,41 +19,32 @@ from service.token_file import read_token
 EVERY_SECONDS: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopSettings:
-    """Settings of `top`."""
-
-    url: str
-    watch: bool | None
-    """None: watch if standard output is a terminal."""
-    output: str
-    """`text` or `json`."""
-    token_file: str = ""
-    """File with a token for the agent, `-` for standard input; empty for none."""
-
-
-def run(settings: TopSettings) -> int:
+def run(*, url: str, watch: bool | None, output: str, token_file: str) -> int:
     """Show the figures; return the exit status.
+
+    Args:
+        url: the agent's address.
+        watch: None to watch if standard output is a terminal.
+        output: `text` or `json`.
+        token_file: file with a token for the agent, `-` for standard input; empty for none.
 
     Raises:
         UsageError: the URL is invalid, or, without watching, the agent does not respond.
     """
-    token = read_token(settings.token_file) if settings.token_file else ""
+    token = read_token(token_file) if token_file else ""
     try:
-        agent = Agent(settings.url, token=token)
+        agent = Agent(url, token=token)
     except ValueError as error:
         raise UsageError(str(error)) from None
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    watches = settings.watch
-    if watches is None:
-        watches = is_terminal and settings.output == "text"
+    is_on_screen = is_terminal and output == "text"
     try:
-        if not watches:
-            write_output(_text(_fetch_once(agent), settings.output, indent=2))
-        elif is_terminal and settings.output == "text":
+        if not (is_on_screen if watch is None else watch):
+            write_output(_text(_fetch_once(agent), output, indent=2))
+        elif is_on_screen:
             _watch_on_screen(agent)
         else:
-            _watch_in_lines(agent, settings.output)
+            _watch_in_lines(agent, output)
     except KeyboardInterrupt:
         return 0
     except OSError as error:  # the terminal is gone
@@ -65,7 +55,7 @@ def run(settings: TopSettings) -> int:
 def _fetch_once(agent: Agent) -> Received:
     try:
         return agent.fetch()
-    except NoAnswer as silence:
+    except ReadFailed as silence:
         raise UsageError(f"{agent.url}: {with_question(str(silence))}") from None
 
 
@@ -91,7 +81,7 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
     while True:
         try:
             received = agent.fetch()
-        except NoAnswer as error:
+        except ReadFailed as error:
             if str(error) != silence:
                 silence = str(error)
                 write_warning(f"{agent.url}: {silence}; retrying")
@@ -125,7 +115,7 @@ def _watch_on_screen(agent: Agent) -> None:
         while True:
             try:
                 fleet.set_response(agent.url, agent.fetch())
-            except NoAnswer as error:
+            except ReadFailed as error:
                 fleet.set_failure(agent.url, str(error))
             time.sleep(EVERY_SECONDS)
 

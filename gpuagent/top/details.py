@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from gpuagent.table.gpus import known_bytes
-from gpuagent.table.rows import PodRow
+from gpuagent.table.rows import PodRow, figures_text
 from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, plain
 from gpuagent.top.arrange import AgentLine, GroupLine, Line
 from gpuagent.top.fleet import AgentState, Fleet
@@ -69,7 +69,7 @@ def _on_gpu(row: PodRow) -> Iterator[str]:
     yield f"  utilization  {row.utilization_text}"
     yield f"  share        {_with_source(row.share_text, row.share_source)}"
     limit = row.api_pod.limits.get(row.gpu_uuid)
-    yield f"  limit        {_with_source(size(row.limit), limit.source) if limit else NONE}"
+    yield f"  limit        {_with_source(row.limit_text, limit.source if limit else '')}"
     verdicts = [verdict for verdict in row.api_pod.verdicts if verdict.gpu_uuid == row.gpu_uuid]
     yield from (f"  {_verdict(verdict)}" for verdict in verdicts[:_MOST])
 
@@ -87,9 +87,8 @@ def _verdict(verdict: ApiVerdict) -> str:
         state = f"{'flagged' if verdict.flagged else 'in grace'} for {lasted}"
     balance = verdict.balance_seconds
     balance_text = f", balance {duration(min(balance, 1e10))}" if balance else ""
-    used, allowed = known_bytes(verdict.used_bytes), known_bytes(verdict.allowed_bytes)
-    figures = f", used {size(used)}, allowed {size(allowed)}" if used is not None else ""
-    return f"{reason}: {state}{balance_text}{figures}"
+    figures = figures_text(verdict)
+    return f"{reason}: {state}{balance_text}{f', {figures}' if figures else ''}"
 
 
 def _sources(pod: ApiPod) -> Iterator[str]:

@@ -1,9 +1,8 @@
-"""The state of all agents: merges responses and failures, and adds up the figures. Pure."""
+"""The state of all agents: merges responses and failures. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpuagent.table.gpus import GpuState
 from gpuagent.table.node import NodeTable
 from gpuagent.table.words import LONGEST_NAME, plain
 from gpuagent.top.client import Received
@@ -40,35 +39,6 @@ class AgentState:
     def silent_seconds(self, now: float) -> float:
         """Return the seconds since the last response, or since the agent was first listed."""
         return max(now - (self.since if self.received is None else self.received.at), 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """Sums over all agents. An unknown amount of one GPU makes a sum a lower bound."""
-
-    agents: int
-    nodes: int
-    gpus: int
-    used: int
-    total: int
-    promised: int
-    is_lower_bound: bool
-    pods: int
-    flagged: int
-    """Rows with a flag."""
-    over: int
-    """Rows in violation within the grace."""
-    lost: tuple[GpuState, ...]
-    over_promised: tuple[GpuState, ...]
-    silent: tuple[AgentState, ...]
-    """Agents whose last request failed, the longest silence first."""
-    waiting: int
-    """Agents that have not responded and not failed yet."""
-    without_figures: int
-    """Agents whose response has no current sample."""
-    suspended: tuple[AgentState, ...]
-    problems: int
-    simulated: int
 
 
 @dataclass(slots=True)
@@ -123,34 +93,3 @@ class Fleet:
         if agent is not None:
             agent.failure = plain(reason) or "no reason given"
             self.version += 1
-
-    def totals(self) -> Totals:
-        """Add up all agents."""
-        agents = self.agents.values()
-        gpus = [gpu for agent in agents for gpu in agent.table.gpus]
-        silent = (agent for agent in agents if agent.failure)
-        return Totals(
-            agents=len(self.agents),
-            nodes=len({agent.node for agent in agents}),
-            gpus=len(gpus),
-            used=sum(gpu.used or 0 for gpu in gpus),
-            total=sum(gpu.total or 0 for gpu in gpus),
-            promised=sum(gpu.promised or 0 for gpu in gpus),
-            is_lower_bound=any(None in (gpu.used, gpu.total, gpu.promised) for gpu in gpus)
-            or any(not agent.table.has_figures for agent in agents),
-            pods=sum(agent.table.pods for agent in agents),
-            flagged=sum(agent.table.flagged for agent in agents),
-            over=sum(agent.table.over for agent in agents),
-            lost=tuple(gpu for gpu in gpus if gpu.is_lost),
-            over_promised=tuple(gpu for gpu in gpus if gpu.is_over_promised),
-            silent=tuple(
-                sorted(silent, key=lambda agent: agent.since if not agent.received else agent.received.at)
-            ),
-            waiting=sum(not agent.failure and agent.received is None for agent in agents),
-            without_figures=sum(
-                agent.received is not None and not agent.table.has_figures for agent in agents
-            ),
-            suspended=tuple(agent for agent in agents if agent.table.is_suspended),
-            problems=sum(len(agent.table.problems) for agent in agents),
-            simulated=sum(agent.table.is_simulated for agent in agents),
-        )

@@ -4,12 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuagent.table.gpus import GpuState
-from gpuagent.top.fleet import Fleet, Totals
-from service.text import counted
+from gpuagent.top.fleet import AgentState, Fleet
+from service.text import counted, listed
 from service.units import duration, size
-
-_NAMED = 5
-"""Largest number of GPUs or nodes that a line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,67 +28,84 @@ class _Note:
     details: str = ""
 
 
-def head(fleet: Fleet, totals: Totals, now: float) -> tuple[HeadLine, HeadLine, HeadLine]:
+def head(fleet: Fleet, now: float) -> tuple[HeadLine, HeadLine, HeadLine]:
     """Return the head.
 
     Args:
         fleet: the agents.
-        totals: sums of the same state.
         now: monotonic seconds, on the clock of the agents' state.
     """
-    return _memory(totals), _gpus(totals), _agents(fleet, totals, now)
+    agents = list(fleet.agents.values())
+    gpus = [gpu for agent in agents for gpu in agent.table.gpus]
+    return _memory(agents, gpus), _gpus(agents, gpus), _agents(fleet, agents, now)
 
 
-def _memory(totals: Totals) -> HeadLine:
-    at_least = "≥" if totals.is_lower_bound else ""
+def _memory(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
+    """Return the sums. An unknown amount of one GPU makes them lower bounds."""
+    is_lower_bound = any(None in (gpu.used, gpu.total, gpu.promised) for gpu in gpus)
+    at_least = "≥" if is_lower_bound or not all(agent.table.has_figures for agent in agents) else ""
+    flagged = sum(agent.table.flagged for agent in agents)
+    used, promised, total = (
+        f"{at_least}{size(sum(amount or 0 for amount in amounts))}"
+        for amounts in zip(*[(gpu.used, gpu.promised, gpu.total) for gpu in gpus] or [(0, 0, 0)], strict=True)
+    )
     return HeadLine(
-        f"{totals.flagged} flagged, {totals.over} in grace, {counted(totals.pods, 'pod')};"
-        f" used {at_least}{size(totals.used)}, promised {at_least}{size(totals.promised)}"
-        f" of {at_least}{size(totals.total)}",
-        bool(totals.flagged),
+        f"{flagged} flagged, {sum(agent.table.over for agent in agents)} in grace,"
+        f" {counted(sum(agent.table.pods for agent in agents), 'pod')};"
+        f" used {used}, promised {promised} of {total}",
+        bool(flagged),
     )
 
 
-def _gpus(totals: Totals) -> HeadLine:
+def _gpus(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
     alarms = []
-    if totals.lost:
-        alarms.append(_Note(f"{len(totals.lost)} LOST", "lost", _names(totals.lost)))
-    if totals.over_promised:
-        worst = [f"{gpu.name}: {size(gpu.promised)} of {size(gpu.total)}" for gpu in totals.over_promised]
-        alarms.append(_Note(f"{len(worst)} OVERPROMISED", "overpromised", _first(worst)))
-    has_gaps = totals.silent or totals.waiting or totals.without_figures
-    is_complete = totals.agents and not has_gaps
+    if lost := [gpu.name for gpu in gpus if gpu.is_lost]:
+        alarms.append(_Note(f"{len(lost)} LOST", "lost", listed(lost)))
+    over = [f"{gpu.name}: {size(gpu.promised)} of {size(gpu.total)}" for gpu in gpus if gpu.is_over_promised]
+    if over:
+        alarms.append(_Note(f"{len(over)} OVERPROMISED", "overpromised", listed(over)))
+    is_complete = agents and all(agent.table.has_figures and not agent.failure for agent in agents)
     text = _joined(alarms) or ("none lost" if is_complete else "none known to be lost")
-    return HeadLine(f"{counted(totals.gpus, 'GPU')}: {text}", bool(alarms))
+    return HeadLine(f"{counted(len(gpus), 'GPU')}: {text}", bool(alarms))
 
 
-def _agents(fleet: Fleet, totals: Totals, now: float) -> HeadLine:
-    notes = _joined(list(_agent_notes(fleet, totals, now)))
-    if not totals.agents and not notes:
+def _agents(fleet: Fleet, agents: Sequence[AgentState], now: float) -> HeadLine:
+    silent = sorted(
+        (agent for agent in agents if agent.failure), key=lambda agent: -agent.silent_seconds(now)
+    )
+    suspended = [agent.node for agent in agents if agent.table.is_suspended]
+    notes = _joined(list(_agent_notes(fleet, agents, silent, suspended, now)))
+    if not agents and not notes:
         notes = f"no agent found{fleet.place}" if fleet.is_listed else "listing the agents"
     return HeadLine(
-        f"{counted(totals.nodes, 'node')}: {notes or 'all answer'}",
-        bool(totals.silent or totals.suspended or fleet.list_failure),
+        f"{counted(len({agent.node for agent in agents}), 'node')}: {notes or 'all answer'}",
+        bool(silent or suspended or fleet.list_failure),
     )
 
 
-def _agent_notes(fleet: Fleet, totals: Totals, now: float) -> Iterator[_Note]:
+def _agent_notes(
+    fleet: Fleet,
+    agents: Sequence[AgentState],
+    silent: Sequence[AgentState],
+    suspended: Sequence[str],
+    now: float,
+) -> Iterator[_Note]:
     if fleet.list_failure:
         yield _Note("LIST OF AGENTS FAILED", "list", fleet.list_failure)
-    if totals.silent:
-        first = totals.silent[0]
-        others = f", {len(totals.silent) - 1} more" if len(totals.silent) > 1 else ""
-        details = f"{first.node} for {duration(first.silent_seconds(now))}: {first.failure}{others}"
-        yield _Note(f"{len(totals.silent)} NOT ANSWERING", "not answering", details)
-    if totals.waiting:
-        yield _Note(f"no answer of {totals.waiting} yet")
-    if totals.suspended:
-        names = _first([agent.node for agent in totals.suspended])
-        yield _Note(f"{len(totals.suspended)} WITH VERDICTS SUSPENDED", "suspended", names)
-    if totals.problems:
-        yield _Note(counted(totals.problems, "problem"))
-    if totals.simulated:
-        yield _Note(f"{totals.simulated} simulated")
+    if silent:
+        others = f", {len(silent) - 1} more" if len(silent) > 1 else ""
+        details = (
+            f"{silent[0].node} for {duration(silent[0].silent_seconds(now))}: {silent[0].failure}{others}"
+        )
+        yield _Note(f"{len(silent)} NOT ANSWERING", "not answering", details)
+    if waiting := sum(not agent.failure and agent.received is None for agent in agents):
+        yield _Note(f"no answer of {waiting} yet")
+    if suspended:
+        yield _Note(f"{len(suspended)} WITH VERDICTS SUSPENDED", "suspended", listed(suspended))
+    if problems := sum(len(agent.table.problems) for agent in agents):
+        yield _Note(counted(problems, "problem"))
+    if simulated := sum(agent.table.is_simulated for agent in agents):
+        yield _Note(f"{simulated} simulated")
 
 
 def _joined(notes: Sequence[_Note]) -> str:
@@ -101,12 +115,3 @@ def _joined(notes: Sequence[_Note]) -> str:
         f"{note.name}: {note.details}" if len(notes) > 1 else note.details for note in detailed
     )
     return "; ".join(note.count for note in notes) + (f" ({details})" if details else "")
-
-
-def _names(gpus: Sequence[GpuState]) -> str:
-    return _first([gpu.name for gpu in gpus])
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f", {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

@@ -52,10 +52,7 @@ class Screen:
 
     def _lines(self, columns: int, height: int) -> list[TextLine]:
         fleet, now = self._fleet, self._clock()
-        sums = [
-            TextLine(shorten(part.text, columns), is_alarm=part.is_alarm)
-            for part in head(fleet, fleet.totals(), now)
-        ]
+        sums = [TextLine(shorten(part.text, columns), is_alarm=part.is_alarm) for part in head(fleet, now)]
         whole = list(table_lines(fleet, Arrangement(), now, columns))
         compact = table_lines(fleet, Arrangement(), now, columns, is_compact=True)
         for lines in ([*head_lines(fleet, now, columns), *whole], sums + whole, [*sums, *compact]):

@@ -53,7 +53,7 @@ def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int 
 
 def head_lines(fleet: Fleet, now: float, columns: int) -> Iterator[TextLine]:
     """Return the lines above the table; those of a single agent have its sample and each of its GPUs."""
-    for part in head(fleet, fleet.totals(), now):
+    for part in head(fleet, now):
         for text in fold(part.text, columns, indent="  "):
             yield TextLine(text, is_alarm=part.is_alarm)
     if len(fleet.agents) != 1:

@@ -6,9 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from console.top.reader import ReadFailed
 from gpuagent.api_types import read_answer
-from gpuagent.top.client import Received
+from gpuagent.top.client import ReadFailed, Received
 from gpuagent.top.fleet import AgentRef, Fleet
 
 GIB = 1 << 30

@@ -45,7 +45,13 @@ class Part:
     title: str
     bytes: int | None
     number: str = ""
+    """Number of the pod's row; empty for a part that is no pod's."""
     is_flagged: bool = False
+
+    @property
+    def amount(self) -> str:
+        """The memory in words."""
+        return size(self.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,7 @@ def gpu_bar(parts: Sequence[Part], *, total: int | None, used: int | None, promi
         segments.append(
             Segment(
                 kind=part.kind,
-                title=f"{part.title}: {size(part.bytes)}",
+                title=f"{part.title}: {part.amount}",
                 at=_percentage(at),
                 width=_percentage(width),
                 middle=_percentage(at + width / 2),

@@ -10,11 +10,18 @@ from typing import Final, TypeVar
 
 from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from gpuagent.server.page.bars import GpuBar, Part, gpu_bar
-from gpuagent.server.page.rows import Context, PageRow, groups_text, no_utilization, pod_row, row_anchor
-from gpuagent.server.page.words import anchor, clock_time
+from gpuagent.server.page.rows import (
+    Context,
+    PageRow,
+    anchor,
+    clock_time,
+    groups_text,
+    no_utilization,
+    pod_row,
+)
 from gpuagent.status import Status
 from gpuagent.table.gpus import GpuState, ProblemText
-from gpuagent.table.rows import BY_URGENCY, PodRow, PodState
+from gpuagent.table.rows import BY_URGENCY, PodRow, PodState, figures_text
 from gpuagent.table.words import plain
 from gpuagent.verdicts.grounds import FlagReason
 from service.text import counted
@@ -26,6 +33,8 @@ MAX_FLAGS: Final = 50
 MAX_PROBLEMS: Final = 50
 _MAX_CANDIDATES: Final = 8
 _LONGEST_TEXT: Final = 1000
+_ALWAYS: Final = frozenset({"host", "unattributed", "reserved"})
+"""Parts of the memory that the legend has even if they are empty."""
 
 RUNBOOKS: Final = {
     FlagReason.OVER_SHARE: "KaisharePodOverShare",
@@ -58,16 +67,6 @@ class FlagItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LegendItem:
-    """A part of a GPU's memory, with its key."""
-
-    kind: str
-    """CSS class of the key; empty without one."""
-    name: str
-    amount: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SectionOutline:
     """What the list of GPUs and the links to rows need of a section."""
 
@@ -94,7 +93,9 @@ class GpuSection:
     """A few words for the list of GPUs."""
     is_lost: bool = False
     bar: GpuBar | None = None
-    legend: tuple[LegendItem, ...] = ()
+    in_use: str = ""
+    legend: tuple[Part, ...] = ()
+    """The parts of the memory but the pods."""
     rows: tuple[PageRow, ...] = ()
     hidden_rows: int = 0
     nothing: str = ""
@@ -231,6 +232,7 @@ def _gpu_section(gpu: GpuState, rows: list[PodRow], context: Context) -> _Steps[
         notes=tuple(notes),
         summary=", ".join(words),
         bar=gpu_bar(parts, total=gpu.total, used=gpu.used, promised=gpu.promised),
+        in_use=f"{size(gpu.used)} of {size(gpu.total)}",
         legend=_legend(gpu, parts),
         rows=page_rows,
         hidden_rows=len(rows) - len(page_rows),
@@ -263,24 +265,15 @@ def _parts(gpu: GpuState, page_rows: Sequence[PageRow], rows: Sequence[PodRow]) 
     return parts
 
 
-def _legend(gpu: GpuState, parts: Iterable[Part]) -> tuple[LegendItem, ...]:
+def _legend(gpu: GpuState, parts: Iterable[Part]) -> tuple[Part, ...]:
     free = None
     if gpu.total is not None and gpu.used is not None:
         free = gpu.total - gpu.used - (gpu.reserved or 0)
-    items = [
-        LegendItem(kind="", name="in use", amount=f"{size(gpu.used)} of {size(gpu.total)}"),
-        LegendItem(kind="promised", name="promised", amount=size(gpu.promised)),
-        LegendItem(kind="host", name="host processes", amount=size(gpu.host)),
-        LegendItem(kind="unattributed", name="unattributed", amount=size(gpu.unattributed)),
-        LegendItem(kind="reserved", name="reserved by the driver", amount=size(gpu.reserved)),
-        *(
-            LegendItem(kind=part.kind, name=part.title, amount=size(part.bytes))
-            for part in parts
-            if part.kind in ("unknown", "others") and (part.bytes or 0) > 0
-        ),
-        LegendItem(kind="free", name="free", amount=size(free)),
-    ]
-    return tuple(items)
+    return (
+        Part(kind="promised", title="promised", bytes=gpu.promised),
+        *(part for part in parts if not part.number and (part.kind in _ALWAYS or (part.bytes or 0) > 0)),
+        Part(kind="free", title="free", bytes=free),
+    )
 
 
 def _lost_section(
@@ -333,13 +326,7 @@ def _flag(
     verdict: ApiVerdict, pod: ApiPod, labels: dict[str, str], rows: frozenset[str], context: Context
 ) -> FlagItem:
     reason = _REASONS[verdict.reason]
-    row = row_anchor(pod.uid, verdict.gpu_uuid)
-    figures = ""
-    if verdict.is_of_memory:
-        at_least = "at least " if verdict.used_bytes is None else ""
-        used = verdict.used_at_least_bytes if verdict.used_bytes is None else verdict.used_bytes
-        allowed = verdict.allowed_bytes
-        figures = f"{at_least}{size(used)} {f'of {size(allowed)}' if allowed is not None else 'in use'}"
+    row = anchor("pod", pod.uid, verdict.gpu_uuid)
     return FlagItem(
         anchor=anchor("flag", pod.uid, verdict.gpu_uuid, reason),
         target=row if row in rows else anchor("gpu", verdict.gpu_uuid),
@@ -347,7 +334,7 @@ def _flag(
         gpu=labels.get(verdict.gpu_uuid, "GPU unknown"),
         reason=reason,
         summary=reason.summary,
-        figures=figures,
+        figures=figures_text(verdict),
         since=context.violation(verdict) or "not over in the last sample",
         evidence=tuple(_evidence(verdict, pod, reason)),
     )

@@ -14,8 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from gpuagent.server.api import response_of
 from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
 from gpuagent.server.page.model import SectionOutline, flag_count, gpu_sections, page_top
-from gpuagent.server.page.rows import COLOURS, Context
-from gpuagent.server.page.words import clock_time
+from gpuagent.server.page.rows import COLOURS, Context, clock_time
 from gpuagent.server.sample_text import Key, content_key
 from gpuagent.status import Status
 from gpuagent.table.words import LONGEST_NAME, plain

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Final
 
 from gpuagent.api_types import AgentResponse, ApiVerdict
 from gpuagent.history import PodHistory
 from gpuagent.server.page.bars import Past, ShareBar, past, share_bar
-from gpuagent.server.page.words import anchor, clock_time
 from gpuagent.status import Status
 from gpuagent.table.node import NodeTable
 from gpuagent.table.rows import PodRow, PodState
@@ -18,6 +19,7 @@ COLOURS: Final = 8
 """Number of colours of pods. With more pods on a GPU, colours repeat; the numbers of the rows do not."""
 
 _MAX_GROUPS: Final = 8
+_CLOCK_ONLY_SECONDS: Final = 20 * 3600.0
 _CLASSES: Final = {PodState.FLAGGED: "flagged", PodState.OVER: "over"}
 
 
@@ -74,9 +76,17 @@ class Context:
         return f"{word} since {began} ({time_over(lasted, verdict.balance_seconds or 0.0)})"
 
 
-def row_anchor(uid: str, gpu_uuid: str) -> str:
-    """Return the element ID of a pod's row on a GPU."""
-    return anchor("pod", uid, gpu_uuid)
+def clock_time(at: float, now: float) -> str:
+    """Format a Unix time in UTC: the time of day, or the date and time if that is long ago."""
+    moment = datetime.fromtimestamp(at, UTC)
+    is_recent = abs(now - at) < _CLOCK_ONLY_SECONDS
+    return f"{moment:%H:%M:%S}" if is_recent else f"{moment:%b} {moment.day} {moment:%H:%M}"
+
+
+def anchor(kind: str, *parts: str) -> str:
+    """Return an element ID that stays the same in each rendering, and holds no text from outside."""
+    digest = blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+    return f"{kind}-{digest}"
 
 
 def pod_row(row: PodRow, number: int, context: Context) -> PageRow:
@@ -96,7 +106,7 @@ def pod_row(row: PodRow, number: int, context: Context) -> PageRow:
     bar = share_bar(row.used, row.share)
     return PageRow(
         cells=row,
-        anchor=row_anchor(row.key[1], row.gpu_uuid),
+        anchor=anchor("pod", row.key[1], row.gpu_uuid),
         number=number,
         colour=f"c{(history.slot if history else number - 1) % COLOURS}",
         state=_CLASSES.get(row.state, "calm"),
@@ -120,7 +130,7 @@ def groups_text(groups: Sequence[str]) -> str:
 
 def _source_text(row: PodRow) -> str:
     if row.share_source:
-        return f"{row.share_source}; limit {size(row.limit)}" if row.limit is not None else row.share_source
+        return f"{row.share_source}; limit {row.limit_text}" if row.limit is not None else row.share_source
     if row.holding is None:
         return ""
     return "of unknown size" if row.share_is_unknown else "none on this GPU"
@@ -147,7 +157,7 @@ def _since(row: PodRow, history: PodHistory | None, context: Context) -> str:
     began = f"since {clock_time(history.since, context.wall_time)}" if is_known and history else ""
     violation = next(filter(None, map(context.violation, row.verdicts)), "")
     if row.state is PodState.FLAGGED:
-        return f"{began}; {violation or 'not over now'}" if began else violation
+        return "; ".join(filter(None, (began, violation or "not over now")))
     return violation if row.state is PodState.OVER else began if row.state is PodState.WITHIN else ""
 
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from console.top import rounds as rounds_module
-from console.top.reader import ReadFailed
 from console.top.rounds import MOST_AT_ONCE, Rounds
+from gpuagent.top.client import ReadFailed
 from gpuagent.top.fleet import Fleet
 from tests.support.top_agents import Agents, document, pod
 

@@ -32,7 +32,7 @@ from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
 from gpuagent.status import Status
 from gpuagent.top.arrange import Arrangement
-from gpuagent.top.client import Agent, NoAnswer, Received, age_of_figures
+from gpuagent.top.client import Agent, ReadFailed, Received, age_of_figures
 from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
@@ -424,7 +424,7 @@ def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
     ],
 )  # fmt: skip
 def test_a_server_that_is_no_agent_is_one_line(answer: Answer, message: str) -> None:
-    with serving(answer) as url, pytest.raises(NoAnswer) as caught:
+    with serving(answer) as url, pytest.raises(ReadFailed) as caught:
         Agent(url, seconds=0.6 if "within" in message else 5).fetch()
     text = str(caught.value)
     assert message in text
