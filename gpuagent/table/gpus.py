@@ -9,6 +9,7 @@ from gpuagent.table.words import LONGEST_NAME, UNKNOWN, plain
 from service.units import size
 
 NO_POD: Final = "No pod has a GPU share or uses GPU memory."
+GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "PROMISED", "HOST", "UNATTRIBUTED", "")
 _LONGEST_UUID: Final = 64
 _LONGEST_DETAIL: Final = 1000
 _IMPLAUSIBLE: Final = 1 << 53
@@ -57,19 +58,27 @@ class GpuState:
         return self.excess > 0
 
     @property
+    def notes(self) -> str:
+        """What a reader must know of the GPU, in words; empty if there is nothing."""
+        notes = {
+            "LOST": self.is_lost,
+            "OVERPROMISED": self.is_over_promised,
+            "verdicts suspended": self.is_suspended,
+            "MIG: not judged": self.is_mig,
+        }
+        return ", ".join(note for note, is_so in notes.items() if is_so)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The figures of the GPU under GPU_HEADINGS."""
+        amounts = (self.used, self.total, self.promised, self.host, self.unattributed)
+        return (self.label, self.model, *map(size, amounts), self.notes)
+
+    @property
     def text(self) -> str:
         """All figures of the GPU in one line."""
-        if self.is_lost:
-            return f"{self.label} {self.model}".rstrip() + ": LOST"
-        model = f" {self.model}" if self.model else ""
-        mig = " (MIG: not judged)" if self.is_mig else ""
-        over = f" (OVERPROMISED by {size(self.excess)})" if self.is_over_promised else ""
-        suspended = "; verdicts suspended" if self.is_suspended else ""
-        return (
-            f"{self.label}{model}{mig}: used {size(self.used)} of {size(self.total)},"
-            f" promised {size(self.promised)}{over}, host processes {size(self.host)},"
-            f" unattributed {size(self.unattributed)}{suspended}"
-        )
+        named = zip(GPU_HEADINGS[1:], self.cells[1:], strict=True)
+        return f"{self.label}: " + ", ".join(f"{name.lower()} {text}".strip() for name, text in named if text)
 
 
 @dataclass(frozen=True, slots=True)

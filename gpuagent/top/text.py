@@ -1,12 +1,12 @@
 """The table as plain text, and everything as one JSON document. Pure."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuagent.api_types import read_document, transitions_text
-from gpuagent.table.gpus import NO_POD
+from gpuagent.table.gpus import GPU_HEADINGS, NO_POD, GpuState
 from gpuagent.table.rows import PodState
 from gpuagent.table.words import UNKNOWN, plain
 from gpuagent.top.arrange import AgentLine, Arrangement, GroupLine, Line, arrange, is_old
@@ -17,6 +17,8 @@ from gpuagent.top.head import head
 from gpuagent.top.layout import Layout, agent_text, group_text, layout
 from service.command import DEFAULT_COLUMNS
 from service.text import fold
+from service.text_table import column_widths
+from service.text_table import table_lines as text_lines
 from service.units import duration
 
 _INDENT: Final = "     "
@@ -62,9 +64,23 @@ def head_lines(fleet: Fleet, now: float, columns: int) -> Iterator[TextLine]:
     if agent.received is not None:
         for text in fold(_sample_text(agent.node, agent.received, now), columns, indent="  "):
             yield TextLine(text, is_old=bool(agent.failure))
-    for gpu in agent.table.gpus:
-        for text in fold(gpu.text, columns, indent="  "):
-            yield TextLine(text, is_old=bool(agent.failure), is_alarm=gpu.is_lost or gpu.is_over_promised)
+    if agent.table.gpus:
+        yield TextLine("")
+        yield from _gpu_lines(agent.table.gpus, columns, is_old=bool(agent.failure))
+
+
+def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_old: bool) -> Iterator[TextLine]:
+    """Return the table of the GPUs, or a sentence for each of them where it does not fit."""
+    rows = [GPU_HEADINGS, *(gpu.cells for gpu in gpus)]
+    widths = column_widths(rows, columns, [5 if name == "MODEL" else 0 for name in GPU_HEADINGS])
+    blocks = [fold(gpu.text, columns, indent="  ") for gpu in gpus]
+    if widths is not None:
+        heading, *lines = text_lines(rows, widths)
+        yield TextLine(heading)
+        blocks = [[line] for line in lines]
+    for gpu, block in zip(gpus, blocks, strict=True):
+        is_alarm = gpu.is_lost or gpu.is_over_promised
+        yield from (TextLine(text, is_old=is_old, is_alarm=is_alarm) for text in block)
 
 
 def _sample_text(node: str, received: Received, now: float) -> str:

@@ -227,26 +227,24 @@ def test_gpus_and_problems_are_alike(chain: Chain, texts: Any) -> None:
     tree = HtmlTree(chain.page)
     for text in texts():
         assert " GPUs: 1 LOST; 1 OVERPROMISED (lost: " in text
-        (overpromised,) = [line for line in text.splitlines() if "(OVERPROMISED by " in line]
+        (overpromised,) = [line for line in text.splitlines() if line.endswith(" OVERPROMISED")]
         assert overpromised.startswith("GPU 1 ")
+        assert re.search(r"\nGPU 3  NVIDIA L40S .* LOST\n", text)
         for gpu in chain.answer["gpus"]:
-            section = next(
-                section
-                for section in tree.root.all("section", "gpu")
-                if section.first("h2").text == f"GPU {gpu['index']}"
-            )
-            line = next(line for line in text.splitlines() if line.startswith(f"GPU {gpu['index']} "))
+            title = f"GPU {gpu['index']}"
+            sections = tree.root.all("section", "gpu")
+            section = next(each for each in sections if each.first("h2").text == title)
+            line = " ".join(next(line for line in text.splitlines() if line.startswith(f"{title}  ")).split())
+            names = ("usedBytes", "totalBytes", "promisedBytes", "hostBytes", "unattributedBytes")
+            assert f"{title} {gpu['model']} {' '.join(size(gpu[name]) for name in names)}" in line
             used, promised = (
                 f"{size(gpu['usedBytes'])} of {size(gpu['totalBytes'])}",
                 size(gpu["promisedBytes"]),
             )
-            assert f"used {used}, promised {promised}" in line
             legend = section.first("ul", "legend").text
             assert f"in use {used} promised {promised}" in legend
-            for name in ("hostBytes", "unattributedBytes"):
-                word = {"hostBytes": "host processes", "unattributedBytes": "unattributed"}[name]
-                assert f"{word} {size(gpu[name])}" in line
-                assert f"{word} {size(gpu[name])}" in legend
+            assert f"host processes {size(gpu['hostBytes'])}" in legend
+            assert f"unattributed {size(gpu['unattributedBytes'])}" in legend
             excess = (gpu["promisedBytes"] or 0) - (gpu["totalBytes"] or 0)
             assert ("OVERPROMISED" in line) == (f"{size(excess)} more than" in section.text) == (excess > 0)
         for problem in tree.root.first("section", "problems").first("ul").all("li"):

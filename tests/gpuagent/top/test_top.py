@@ -117,13 +117,15 @@ def words(text: str) -> str:
 
 def test_the_table_has_every_figure_of_each_pod() -> None:
     lines = text_of(judged(180.0)).splitlines()
-    assert lines[:6] == [
+    assert lines[:8] == [
         "3 flagged, 0 in grace, 6 pods; used 13.2 GiB, promised 11.0 GiB of 48.0 GiB",
         "2 GPUs: none lost",
         "1 node: all answer",
         "node-1: driver 570.00, sample of 4 s ago",
-        "GPU 0 NVIDIA A10: used 13.1 GiB of 24.0 GiB, promised 11.0 GiB, host processes 1.0 GiB, unattributed 100.0 MiB",
-        "GPU 1 NVIDIA A10: used 100.0 MiB of 24.0 GiB, promised 0 B, host processes 0 B, unattributed 100.0 MiB",
+        "",
+        "       MODEL       USED       TOTAL     PROMISED  HOST     UNATTRIBUTED",
+        "GPU 0  NVIDIA A10  13.1 GiB   24.0 GiB  11.0 GiB  1.0 GiB  100.0 MiB",
+        "GPU 1  NVIDIA A10  100.0 MiB  24.0 GiB  0 B       0 B      100.0 MiB",
     ]
     start = next(index for index, line in enumerate(lines) if "STATE" in line)
     assert [words(line) for line in lines[start:]] == [
@@ -179,7 +181,7 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
     text = words(text_of(status_of(snapshot_of(sample(split), both))))
     for device in ("MIG-1aaa…", "MIG-2aaa…"):
         assert f"not judged: MIG 0 {device} 0 B 1.0 GiB 0% - both team-a" in text
-    assert "NVIDIA A10 (MIG: not judged)" in text
+    assert "100.0 MiB MIG: not judged" in text
 
 
 @pytest.mark.parametrize(
