@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from console.top.app import TopApp, tune_garbage_collection
-from console.top.arrange import Arrangement
-from console.top.cluster import Cluster
-from console.top.reader import AgentRef, ReadFailed
 from console.top.rounds import EVERY_SECONDS, Rounds
 from console.top.table import LinesTable
 from gpuagent.api_types import read_answer
-from gpuagent.top.client import Received
+from gpuagent.top.arrange import Arrangement
+from gpuagent.top.client import ReadFailed, Received
+from gpuagent.top.fleet import AgentRef, Fleet
 
 NODES: Final = 200
 GPUS: Final = 8
@@ -177,8 +176,8 @@ def _state(app: TopApp) -> tuple[object, ...]:
 
 async def measure(agents: FakeAgents, *, rounds: int = 3, size: tuple[int, int] = (120, 40)) -> Measured:
     """Press every key during some rounds, then let some rounds pass without a key."""
-    cluster = Cluster()
-    app = TopApp(Rounds(agents, cluster), cluster, Arrangement())
+    fleet = Fleet()
+    app = TopApp(Rounds(agents, fleet), fleet, Arrangement())
     times: list[tuple[float, str]] = []
     cpu_times: list[float] = []
     async with app.run_test(size=size) as _pilot:

@@ -349,15 +349,13 @@ def _own_names() -> tuple[str, ...]:
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    from gpuagent.top.command import TopSettings, run  # noqa: PLC0415
+    from gpuagent.top.command import run  # noqa: PLC0415
 
     return run(
-        TopSettings(
-            url=arguments.url,
-            watch=arguments.watch,
-            output=arguments.output,
-            token_file=arguments.token_file,
-        )
+        url=arguments.url,
+        watch=arguments.watch,
+        output=arguments.output,
+        token_file=arguments.token_file,
     )
 
 

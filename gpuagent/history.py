@@ -9,13 +9,13 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import count
 from typing import Final
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
 from gpuagent.sampling.schedule import LONGEST_GAP
+from gpuagent.table.rows import PodState
 from gpuagent.verdicts.grounds import OF_RECORDS
 from gpuagent.verdicts.judge import Verdicts
 
@@ -33,16 +33,6 @@ _MAX_MIB: Final = (1 << 31) - 1
 
 SeriesKey = tuple[str, str]
 """Pod UID and GPU UUID; the latter is empty if the pod's GPU is unknown."""
-
-
-class PodState(StrEnum):
-    """The state of a pod on one GPU, from its verdicts."""
-
-    FLAGGED = "flagged"
-    OVER = "over"
-    """In violation, within the grace."""
-    WITHIN = "within"
-    NOT_JUDGED = "not judged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

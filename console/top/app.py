@@ -17,13 +17,14 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
-from console.top.arrange import Arrangement, Group, Line, Sort, arrange, is_old
-from console.top.cluster import Cluster
-from console.top.details import details_of, title_of
-from console.top.head import head
 from console.top.rounds import Rounds
 from console.top.table import LinesTable
-from console.top.widths import merge_widths
+from gpuagent.top.arrange import Arrangement, GroupBy, Line, Sort, arrange, is_old
+from gpuagent.top.columns import merge_widths
+from gpuagent.top.details import details_of, title_of
+from gpuagent.top.fleet import Fleet
+from gpuagent.top.head import head
+from gpuagent.top.screen import ALARM
 
 _REFRESH_SECONDS: Final = 0.5
 """How often new responses reach the table."""
@@ -49,11 +50,11 @@ Signs in front of a line
   ?   the agent does not answer, or reports problems
 
 Cells
-  ?   unknown, which is never 0
-  -   does not exist
-  ≥   a part of the sum is unknown
+  unknown   never counted as 0
+  -         does not exist
+  ≥         a part of the sum is unknown
 
-Gi is 1024 Mi, as in Kubernetes. % is used memory divided by the share.
+1 GiB is 1024 MiB. % is used memory divided by the share.
 """
 
 
@@ -119,7 +120,7 @@ class TopApp(App[None]):
     def __init__(
         self,
         rounds: Rounds,
-        cluster: Cluster,
+        fleet: Fleet,
         arrangement: Arrangement,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -128,14 +129,14 @@ class TopApp(App[None]):
 
         Args:
             rounds: reads the agents.
-            cluster: the state that `rounds` keeps current.
+            fleet: the state that `rounds` keeps current.
             arrangement: the first order and filter.
-            clock: monotonic seconds, the clock of `cluster`.
+            clock: monotonic seconds, the clock of `fleet`.
         """
         super().__init__(ansi_color=True)
         self.arrangement = arrangement
         self._rounds = rounds
-        self._cluster = cluster
+        self._fleet = fleet
         self._clock = clock
         self._shown_version = -1
 
@@ -148,7 +149,7 @@ class TopApp(App[None]):
         """Make the parts from top to bottom."""
         yield Static(id="head", markup=False)
         yield Static(id="columns", markup=False)
-        yield LinesTable(self._clock, lambda line: is_old(self._cluster, line))
+        yield LinesTable(self._clock, lambda line: is_old(self._fleet, line))
         yield Static(id="status", markup=False)
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
         yield Footer(compact=True, show_command_palette=False)
@@ -167,7 +168,7 @@ class TopApp(App[None]):
         """Show new responses; nothing moves while paused."""
         if not self._is_complete():
             return
-        if not self._rounds.is_paused and self._shown_version != self._cluster.version:
+        if not self._rounds.is_paused and self._shown_version != self._fleet.version:
             self.rearrange()
         else:
             self._show_head()
@@ -179,14 +180,14 @@ class TopApp(App[None]):
 
     def rearrange(self) -> None:
         """Choose and sort the lines again."""
-        self._shown_version = self._cluster.version
-        widths = merge_widths(agent.widths for agent in self._cluster.agents.values())
-        self.query_one(LinesTable).set_lines(arrange(self._cluster, self.arrangement), widths)
+        self._shown_version = self._fleet.version
+        widths = merge_widths(agent.widths for agent in self._fleet.agents.values())
+        self.query_one(LinesTable).set_lines(arrange(self._fleet, self.arrangement), widths)
         self._show_head()
 
     def _show_head(self) -> None:
-        lines = head(self._cluster, self._cluster.totals(), self._clock())
-        text = Text("\n").join(Text(line.text, "bold red" if line.is_alarm else "") for line in lines)
+        lines = head(self._fleet, self._clock())
+        text = Text("\n").join(Text(line.text, ALARM if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
 
     def on_lines_table_moved(self) -> None:
@@ -203,7 +204,7 @@ class TopApp(App[None]):
         parts = [
             f"{table.cursor + 1 if count else 0}/{count}",
             f"sort: {choice.sort}",
-            *([f"group: {choice.group}"] if choice.group is not Group.NONE else []),
+            *([f"group: {choice.group}"] if choice.group is not GroupBy.NONE else []),
             *(["flagged only"] if choice.flagged_only else []),
             *([f"namespace: {choice.namespace}"] if choice.namespace else []),
             *([f"filter: {' '.join(choice.words)}"] if choice.words else []),
@@ -216,7 +217,7 @@ class TopApp(App[None]):
         """Show the details of a line."""
         line: Line = message.line
         self.push_screen(
-            TextScreen(title_of(line), lambda: "\n".join(details_of(line, self._cluster, self._clock())))
+            TextScreen(title_of(line), lambda: "\n".join(details_of(line, self._fleet, self._clock())))
         )
 
     def action_sort(self) -> None:
@@ -225,7 +226,7 @@ class TopApp(App[None]):
 
     def action_group(self) -> None:
         """Take the next grouping."""
-        self._choose(group=_next(Group, self.arrangement.group))
+        self._choose(group=_next(GroupBy, self.arrangement.group))
 
     def action_flagged(self) -> None:
         """Show flagged rows only, or all."""
@@ -289,10 +290,10 @@ def tune_garbage_collection() -> None:
     gc.set_threshold(10_000, 100, 100)
 
 
-async def show(rounds: Rounds, cluster: Cluster, arrangement: Arrangement) -> None:
+async def show(rounds: Rounds, fleet: Fleet, arrangement: Arrangement) -> None:
     """Show the view until a person quits or a signal ends it; restore the terminal."""
     tune_garbage_collection()
-    app = TopApp(rounds, cluster, arrangement)
+    app = TopApp(rounds, fleet, arrangement)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, app.exit)

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from console.agent_options import AgentOptions
 from console.agents import AgentPod, Agents
 from console.cluster import ClusterOptions
-from console.top.reader import AgentRef, ReadFailed
-from gpuagent.top.client import Received
+from gpuagent.top.client import ReadFailed, Received
+from gpuagent.top.fleet import AgentRef
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable

@@ -12,12 +12,12 @@ from typing import Final
 
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import add_cluster_options, parse_cluster_options
-from console.top.arrange import Arrangement, Group, Sort
-from console.top.cluster import Cluster
-from console.top.reader import AgentReader, ReadFailed, UrlReader
+from console.top.reader import AgentReader, UrlReader
 from console.top.rounds import Rounds
-from console.top.text import as_json, as_text
-from gpuagent.top.client import with_question
+from gpuagent.top.arrange import Arrangement, GroupBy, Sort
+from gpuagent.top.client import Agent, ReadFailed, with_question
+from gpuagent.top.fleet import Fleet
+from gpuagent.top.text import as_json, as_text
 from service.command import UsageError, columns_of, namespace_name, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
@@ -65,8 +65,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--group",
-        choices=tuple(group.value for group in Group),
-        default=Group.NONE.value,
+        choices=tuple(group.value for group in GroupBy),
+        default=GroupBy.NONE.value,
         help="headings with sums (default %(default)s)",
     )
     command.add_argument("--once", action="store_true", help="print once as plain text and exit")
@@ -94,39 +94,39 @@ def run(arguments: argparse.Namespace) -> int:
 async def _run(arguments: argparse.Namespace) -> int:
     arrangement = Arrangement(
         sort=_SORTS[arguments.sort],
-        group=Group(arguments.group),
+        group=GroupBy(arguments.group),
         flagged_only=arguments.flagged,
         namespace=arguments.namespace or "",
     )
     is_interactive = not arguments.once and arguments.output == "text" and _is_terminal()
-    cluster = Cluster(place=_place(arguments))
+    fleet = Fleet(place=_place(arguments))
     async with _reader(arguments) as reader:
-        rounds = Rounds(reader, cluster, node="" if arguments.url else arguments.node)
+        rounds = Rounds(reader, fleet, node="" if arguments.url else arguments.node)
         if is_interactive:
             # Imported here, since only the interactive view draws.
             from console.top.app import show  # noqa: PLC0415
 
-            await show(rounds, cluster, arrangement)
+            await show(rounds, fleet, arrangement)
             return 0
-        return await _print_once(arguments, rounds, cluster, arrangement)
+        return await _print_once(arguments, rounds, fleet, arrangement)
 
 
 async def _print_once(
-    arguments: argparse.Namespace, rounds: Rounds, cluster: Cluster, arrangement: Arrangement
+    arguments: argparse.Namespace, rounds: Rounds, fleet: Fleet, arrangement: Arrangement
 ) -> int:
     try:
         await rounds.once()
     except ReadFailed as error:
         raise UsageError(str(error)) from None
-    failures = [agent.failure for agent in cluster.agents.values() if agent.failure]
+    failures = [agent.failure for agent in fleet.agents.values() if agent.failure]
     if arguments.url and failures:
         raise UsageError(f"{arguments.url}: {with_question(failures[0])}")
     now = time.monotonic()
     if arguments.output == "json":
-        write_output(as_json(cluster, arrangement, now))
+        write_output(as_json(fleet, arrangement, now))
     else:
-        write_output(as_text(cluster, arrangement, now, columns=columns_of(sys.stdout)))
-    return _NEGATIVE if failures or not cluster.agents else 0
+        write_output(as_text(fleet, arrangement, now, columns=columns_of(sys.stdout)))
+    return _NEGATIVE if failures or not fleet.agents else 0
 
 
 def _place(arguments: argparse.Namespace) -> str:
@@ -144,7 +144,7 @@ def _is_terminal() -> bool:
 def _url_reader(arguments: argparse.Namespace) -> UrlReader:
     token = read_token(arguments.token_file) if arguments.token_file else ""
     try:
-        return UrlReader(arguments.url, token)
+        return UrlReader(Agent(arguments.url, token=token))
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -2,27 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-from gpuagent.top.client import Agent, NoAnswer, Received
-
-_TOKEN_START: Final = 8
-"""Characters by which a token is recognised in an error; shorter tokens are no secrets."""
-
-
-class ReadFailed(Exception):
-    """An agent, or the list of agents, could not be read; the message is one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentRef:
-    """One agent of the cluster."""
-
-    name: str
-    """Name of its pod, or its address; unique among the agents."""
-    node: str
-    """Name of its node by the API server; empty if only the agent itself can name it."""
+from gpuagent.top.client import Agent, Received
+from gpuagent.top.fleet import AgentRef
 
 
 class AgentReader(Protocol):
@@ -32,7 +15,7 @@ class AgentReader(Protocol):
         """List the agents.
 
         Raises:
-            ReadFailed: the list is not available.
+            gpuagent.top.client.ReadFailed: the list is not available.
         """
         ...
 
@@ -40,7 +23,7 @@ class AgentReader(Protocol):
         """Return the agent's response to `/api/v1/shares`.
 
         Raises:
-            ReadFailed: the agent does not respond in time, or responds with an error.
+            gpuagent.top.client.ReadFailed: the agent does not respond in time, or responds with an error.
         """
         ...
 
@@ -48,18 +31,8 @@ class AgentReader(Protocol):
 class UrlReader:
     """Reads one agent by its address."""
 
-    def __init__(self, url: str, token: str = "") -> None:
-        """Set the address.
-
-        Args:
-            url: the agent's address.
-            token: token for the agent's audience; empty for an agent that asks for none.
-
-        Raises:
-            ValueError: the URL is not an agent's address.
-        """
-        self._agent = Agent(url, token=token)
-        self._token = token
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
 
     async def agents(self) -> Sequence[AgentRef]:
         """Return the one agent."""
@@ -69,17 +42,6 @@ class UrlReader:
         """Return the agent's response.
 
         Raises:
-            ReadFailed: the agent does not respond in time, or responds with an error.
+            gpuagent.top.client.ReadFailed: the agent does not respond in time, or responds with an error.
         """
-        try:
-            received = await asyncio.to_thread(self._agent.fetch)
-        except NoAnswer as error:
-            failure, body = str(error), b""
-        else:
-            failure, body = "", received.body
-        token = self._token  # an error's text is shortened, and may have the beginning of the token only
-        if token and (token[:_TOKEN_START] in failure or token.encode() in body):
-            failure = "the response is not from an agent: it repeats the token of the request"
-        if failure:
-            raise ReadFailed(failure)
-        return received
+        return await asyncio.to_thread(self._agent.fetch)

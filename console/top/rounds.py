@@ -6,8 +6,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Final
 
-from console.top.cluster import AgentState, Cluster
-from console.top.reader import AgentReader, AgentRef, ReadFailed
+from console.top.reader import AgentReader
+from gpuagent.top.client import ReadFailed
+from gpuagent.top.fleet import AgentRef, AgentState, Fleet
 
 EVERY_SECONDS: Final = 2.0
 LIST_EVERY_SECONDS: Final = 10.0
@@ -22,12 +23,12 @@ _SPREAD: Final = 0.8
 
 
 class Rounds:
-    """Keeps the state of the cluster current."""
+    """Keeps the state of the agents current."""
 
     def __init__(
         self,
         reader: AgentReader,
-        cluster: Cluster,
+        fleet: Fleet,
         *,
         node: str = "",
         clock: Callable[[], float] = time.monotonic,
@@ -36,13 +37,13 @@ class Rounds:
 
         Args:
             reader: lists and reads the agents.
-            cluster: receives the responses.
+            fleet: receives the responses.
             node: only agents of this node; empty for all.
             clock: monotonic seconds, the clock of `Received.at`.
         """
         self.is_paused = False
         self._reader = reader
-        self._cluster = cluster
+        self._fleet = fleet
         self._node = node
         self._clock = clock
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
@@ -78,13 +79,13 @@ class Rounds:
         try:
             await self._list()
         except ReadFailed as error:
-            self._cluster.set_list_failure(str(error))
+            self._fleet.set_list_failure(str(error))
         else:
             self._listed_at = now
 
     async def _list(self) -> None:
         refs = await self._reader.agents()
-        self._cluster.set_agents(
+        self._fleet.set_agents(
             (ref for ref in refs if not self._node or self._node == ref.node), self._clock()
         )
 
@@ -97,7 +98,7 @@ class Rounds:
 
     def _due(self) -> list[AgentState]:
         """Return the agents without a request in flight; those that answered last time come first."""
-        agents = self._cluster.agents
+        agents = self._fleet.agents
         due = [agent for name, agent in agents.items() if name not in self._in_flight]
         return sorted(due, key=lambda agent: bool(agent.failure))
 
@@ -111,8 +112,8 @@ class Rounds:
             try:
                 received = await self._reader.read(ref)
             except ReadFailed as error:
-                self._cluster.set_failure(ref.name, str(error))
+                self._fleet.set_failure(ref.name, str(error))
             else:
-                self._cluster.set_response(ref.name, received)
+                self._fleet.set_response(ref.name, received)
             finally:
                 self._in_flight.pop(ref.name, None)

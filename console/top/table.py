@@ -1,7 +1,7 @@
 """A Textual widget with the table's lines. It formats only the lines that are visible."""
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -12,16 +12,11 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from console.top.arrange import AgentLine, GroupLine, Line
-from console.top.columns import Layout, layout
-from console.top.rows import Key, Tier
-from console.top.widths import Widths
-
-_FLAGGED: Final = Style(color="red", bold=True)
-_OVER: Final = Style(color="yellow")
-_OLD: Final = Style(dim=True)
-_GROUP: Final = Style(bold=True)
-_PLAIN: Final = Style()
+from gpuagent.table.rows import Key
+from gpuagent.top.arrange import Line
+from gpuagent.top.columns import Widths
+from gpuagent.top.layout import Layout, layout
+from gpuagent.top.screen import style_of
 
 
 class LinesTable(ScrollView, can_focus=True):
@@ -94,7 +89,7 @@ class LinesTable(ScrollView, can_focus=True):
             return Strip.blank(width, self.rich_style)
         line = self.lines[index]
         is_old = self._is_old(line)
-        style = self.rich_style + _style(line, is_old=is_old)
+        style = self.rich_style + style_of(line, is_old=is_old)
         if index == self.cursor:
             style += Style(reverse=True)
         return Strip([Segment(self._layout.line(line, self._clock(), is_old=is_old), style)], width)
@@ -161,12 +156,3 @@ class LinesTable(ScrollView, can_focus=True):
 
     def _arrange_columns(self) -> None:
         self._layout = layout(self.size.width or 80, self._widths)
-
-
-def _style(line: Line, *, is_old: bool) -> Style:
-    if isinstance(line, GroupLine):
-        return _GROUP
-    if isinstance(line, AgentLine):
-        return _OVER
-    style = {Tier.FLAGGED: _FLAGGED, Tier.OVER: _OVER, Tier.REST: _PLAIN}[line.tier]
-    return style + _OLD if is_old else style

@@ -185,7 +185,7 @@ class ClusterGpus:
                 index=index,
                 uuid=gpu.uuid,
                 model=gpu.model,
-                total_bytes=gpu.memory,
+                total_bytes=int(gpu.memory),
                 used_bytes=None,
                 reserved_bytes=None,
                 processes=None,
@@ -227,7 +227,7 @@ class ClusterGpus:
             devices.append(
                 DeviceMoment(
                     uuid=gpu.uuid,
-                    total=gpu.memory,
+                    total=int(gpu.memory),
                     reserved=0,
                     used=sum(used_bytes.values()),
                     lists={ProcessList.COMPUTE: compute, ProcessList.GRAPHICS: [], ProcessList.MPS: []},

@@ -101,7 +101,7 @@ def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFaul
     for number, mig in enumerate(gpu.mig, 1):
         lists, used_bytes = _lists(scenario, mig.uuid, time, unknown, number)
         instances.append(
-            DeviceMoment(uuid=mig.uuid, total=mig.memory, reserved=0, used=used_bytes, lists=lists)
+            DeviceMoment(uuid=mig.uuid, total=int(mig.memory), reserved=0, used=used_bytes, lists=lists)
         )
         used += used_bytes
         for which in ProcessList:
@@ -115,8 +115,8 @@ def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFaul
         compute[:1] = [ListedProcess(compute[0].pid if compute else 3, gpu.memory + 1)]
     return DeviceMoment(
         uuid=gpu.uuid,
-        total=gpu.memory,
-        reserved=gpu.reserved,
+        total=int(gpu.memory),
+        reserved=int(gpu.reserved),
         used=used + gpu.unaccounted,
         lists={which: entries[:MOST_LISTED] for which, entries in own.items()},
         instances=tuple(instances),

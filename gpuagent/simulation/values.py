@@ -9,7 +9,7 @@ from service.text import quoted
 
 
 class Bytes(int):
-    """An amount of memory."""
+    """An amount of memory in a scenario. The simulated driver answers in plain integers, as the real one."""
 
 
 class Steps(tuple[tuple[float, int], ...]):

@@ -10,23 +10,21 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuagent.api_types import AgentResponse, NotAnAnswer, read_answer
+from gpuagent.api_types import PATH, AgentResponse, NotAnAnswer, read_answer
 from service.http.authentication import OWN_HEADER
 from service.text import one_line
 
-PATH: Final = "/api/v1/shares"
 _OF_AN_AGENT: Final = "the agent "
 """Beginning of the messages about responses that an agent has sent."""
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _CHUNK: Final = 1 << 16
 _SECONDS: Final = 5.0
+_TOKEN_START: Final = 8
+"""Characters by which a token is recognised in an error; shorter tokens are no secrets."""
 
 
-class NoAnswer(Exception):
-    """The agent did not respond, or the response is not from an agent.
-
-    The message is one line without the address.
-    """
+class ReadFailed(Exception):
+    """An agent, or the list of agents, could not be read; the message is one line without the address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,51 +70,61 @@ class Agent:
         """
         self.url = url
         self._is_secure, self._host, self._port, self._path = _parsed(url)
-        self._headers = {"Accept": "application/json"} | ({OWN_HEADER: token} if token else {})
+        self._token = token
         self._clock = clock
         self._wall_clock = wall_clock
         self._seconds = seconds
 
     def fetch(self) -> Received:
-        """Request the figures once.
+        """Request the figures once. What is returned or raised never repeats the token.
 
         Raises:
-            NoAnswer: no response in time, or a response that is not from an agent.
+            ReadFailed: no response in time, or a response that is not from an agent.
         """
+        received, failure = None, ""
+        try:
+            received = self._fetch()
+        except ReadFailed as error:
+            failure = str(error)
+        token = self._token  # an error's text is shortened, and may have the beginning of the token only
+        if token and (token[:_TOKEN_START] in failure or (received and token.encode() in received.body)):
+            raise ReadFailed("the response is not from an agent: it repeats the token of the request")
+        if received is None:
+            raise ReadFailed(failure)
+        return received
+
+    def _fetch(self) -> Received:
+        headers = {"Accept": "application/json"} | ({OWN_HEADER: self._token} if self._token else {})
         connection = self._connection()
         try:
-            connection.request("GET", self._path, headers=self._headers)
+            connection.request("GET", self._path, headers=headers)
             with connection.getresponse() as response:
                 body = self._read(response)
                 date = response.headers.get("Date", "")
         except TimeoutError:
-            raise NoAnswer(f"no answer within {self._seconds:.0f} s") from None
+            raise ReadFailed(f"no answer within {self._seconds:.0f} s") from None
         except OSError as error:
-            raise NoAnswer(one_line(error.strerror or str(error)) or type(error).__name__) from None
+            raise ReadFailed(one_line(error.strerror or str(error)) or type(error).__name__) from None
         except (http.client.HTTPException, UnicodeError) as error:
-            raise NoAnswer(f"the response is not HTTP: {one_line(repr(error))}") from None
+            raise ReadFailed(f"the response is not HTTP: {one_line(repr(error))}") from None
         finally:
             connection.close()
         if response.status != http.client.OK:
             reason = one_line(body[:1000].decode("utf-8", "replace"))
             if response.status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-                problem = (
-                    "refuses the token of --token-file"
-                    if OWN_HEADER in self._headers
-                    else "needs --token-file"
-                )
-                raise NoAnswer(f"{_OF_AN_AGENT}{problem}: {reason}")
-            if response.status == http.client.SERVICE_UNAVAILABLE and OWN_HEADER in self._headers:
-                raise NoAnswer(f"{_OF_AN_AGENT}cannot check the token: {response.status}, {reason}")
+                problem = "refuses the token of --token-file" if self._token else "needs --token-file"
+                raise ReadFailed(f"{_OF_AN_AGENT}{problem}: {reason}")
+            if response.status == http.client.SERVICE_UNAVAILABLE and self._token:
+                raise ReadFailed(f"{_OF_AN_AGENT}cannot check the token: {response.status}, {reason}")
             if response.status == http.client.MISDIRECTED_REQUEST:
-                raise NoAnswer(f"{_OF_AN_AGENT}rejects this host name: {reason}")
-            raise NoAnswer(
+                raise ReadFailed(f"{_OF_AN_AGENT}rejects this host name: {reason}")
+            raise ReadFailed(
                 f"the response is not from an agent: {response.status}{f', {reason}' if reason else ''}"
             )
         try:
             answer = read_answer(body)
         except NotAnAnswer as error:
-            raise NoAnswer(f"the response is not from an agent: {one_line(str(error))}") from None
+            raise ReadFailed(f"the response is not from an agent: {one_line(str(error))}") from None
         age = age_of_figures(answer, date, self._wall_clock)
         return Received(answer=answer, body=body, at=self._clock(), age=age)
 
@@ -137,14 +145,14 @@ class Agent:
         while chunk := response.read1(_CHUNK):
             body += chunk
             if len(body) > _MOST_BYTES:
-                raise NoAnswer(f"the response is not from an agent: more than {_MOST_BYTES} bytes")
+                raise ReadFailed(f"the response is not from an agent: more than {_MOST_BYTES} bytes")
             if time.monotonic() > until:
                 raise TimeoutError
         return bytes(body)
 
 
 def with_question(message: str) -> str:
-    """Return a message of NoAnswer, with a question unless an agent has sent the response."""
+    """Return a message of ReadFailed, with a question unless an agent has sent the response."""
     if message.startswith(_OF_AN_AGENT):
         return message
     return f"{message}; is an agent running at this address?"

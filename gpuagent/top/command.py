@@ -5,14 +5,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
 from gpuagent.api_types import read_document
-from gpuagent.top.board import Board, board_of, waiting_board
-from gpuagent.top.client import Agent, NoAnswer, Received, with_question
+from gpuagent.top.arrange import Arrangement
+from gpuagent.top.client import Agent, ReadFailed, Received, with_question
+from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.text import as_text
 from service.command import UsageError, columns_of, output_failed, write_output, write_warning
 from service.token_file import read_token
@@ -20,41 +19,32 @@ from service.token_file import read_token
 EVERY_SECONDS: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopSettings:
-    """Settings of `top`."""
-
-    url: str
-    watch: bool | None
-    """None: watch if standard output is a terminal."""
-    output: str
-    """`text` or `json`."""
-    token_file: str = ""
-    """File with a token for the agent, `-` for standard input; empty for none."""
-
-
-def run(settings: TopSettings) -> int:
+def run(*, url: str, watch: bool | None, output: str, token_file: str) -> int:
     """Show the figures; return the exit status.
+
+    Args:
+        url: the agent's address.
+        watch: None to watch if standard output is a terminal.
+        output: `text` or `json`.
+        token_file: file with a token for the agent, `-` for standard input; empty for none.
 
     Raises:
         UsageError: the URL is invalid, or, without watching, the agent does not respond.
     """
-    token = read_token(settings.token_file) if settings.token_file else ""
+    token = read_token(token_file) if token_file else ""
     try:
-        agent = Agent(settings.url, token=token)
+        agent = Agent(url, token=token)
     except ValueError as error:
         raise UsageError(str(error)) from None
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    watches = settings.watch
-    if watches is None:
-        watches = is_terminal and settings.output == "text"
+    is_on_screen = is_terminal and output == "text"
     try:
-        if not watches:
-            _write(_fetch_once(agent), settings.output)
-        elif is_terminal and settings.output == "text":
+        if not (is_on_screen if watch is None else watch):
+            write_output(_text(_fetch_once(agent), output, indent=2))
+        elif is_on_screen:
             _watch_on_screen(agent)
         else:
-            _watch_in_lines(agent, settings.output)
+            _watch_in_lines(agent, output)
     except KeyboardInterrupt:
         return 0
     except OSError as error:  # the terminal is gone
@@ -65,17 +55,24 @@ def run(settings: TopSettings) -> int:
 def _fetch_once(agent: Agent) -> Received:
     try:
         return agent.fetch()
-    except NoAnswer as silence:
+    except ReadFailed as silence:
         raise UsageError(f"{agent.url}: {with_question(str(silence))}") from None
 
 
-def _write(received: Received, output: str) -> None:
-    """Print everything once. JSON is ASCII, so that no name can control a terminal."""
+def _text(received: Received, output: str, *, indent: int | None = None) -> str:
+    """Return a response in the wanted format. JSON is ASCII, so that no name can control a terminal."""
     if output == "json":
-        text = json.dumps(read_document(received.body), indent=2) + "\n"
-    else:
-        text = as_text(board_of(received, now=received.at), columns=columns_of(sys.stdout))
-    write_output(text)
+        return json.dumps(read_document(received.body), indent=indent) + "\n"
+    fleet = _fleet_of("agent", received.at)
+    fleet.set_response("agent", received)
+    return as_text(fleet, Arrangement(), received.at, columns=columns_of(sys.stdout))
+
+
+def _fleet_of(url: str, now: float) -> Fleet:
+    """Return the state of one agent, which has not responded yet."""
+    fleet = Fleet()
+    fleet.set_agents([AgentRef(url, "")], now)
+    return fleet
 
 
 def _watch_in_lines(agent: Agent, output: str) -> None:
@@ -84,44 +81,16 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
     while True:
         try:
             received = agent.fetch()
-        except NoAnswer as error:
+        except ReadFailed as error:
             if str(error) != silence:
                 silence = str(error)
                 write_warning(f"{agent.url}: {silence}; retrying")
         else:
             silence = ""
-            if output == "json":
-                text = json.dumps(read_document(received.body))
-            else:
-                text = as_text(board_of(received, now=received.at), columns=columns_of(sys.stdout))
-            if not write_output(f"{text}\n"):
+            end = "" if output == "json" else "\n"
+            if not write_output(_text(received, output) + end):
                 return
         time.sleep(EVERY_SECONDS)
-
-
-class Watching:
-    """State of the refreshed display. The drawing thread reads it, so every field is replaced as a whole."""
-
-    def __init__(self, agent: Agent, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._agent = agent
-        self._clock = clock
-        self._began = clock()
-        self._last: Received | None = None
-        self._silence = ""
-
-    def fetch(self) -> None:
-        """Request the figures once, and store the response or the error."""
-        try:
-            self._last, self._silence = self._agent.fetch(), ""
-        except NoAnswer as error:
-            self._silence = str(error)
-
-    def board(self) -> Board:
-        """Return the board to show now."""
-        now, last = self._clock(), self._last
-        if last is None:
-            return waiting_board(self._agent.url, silence=self._silence, seconds=now - self._began)
-        return board_of(last, now=now, silence=self._silence)
 
 
 def _watch_on_screen(agent: Agent) -> None:
@@ -132,18 +101,22 @@ def _watch_on_screen(agent: Agent) -> None:
     from gpuagent.top.screen import Screen  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, _interrupt)  # the terminal must be restored
-    watching = Watching(agent)
+    fleet = _fleet_of(agent.url, time.monotonic())
+    screen = Screen(fleet, time.monotonic)
     console = Console(markup=False, highlight=False, emoji=False)
     with Live(
         console=console,
         screen=True,
-        get_renderable=lambda: Screen(watching.board()),
+        get_renderable=lambda: screen,
         refresh_per_second=1,
         redirect_stdout=False,
         redirect_stderr=False,
     ):
         while True:
-            watching.fetch()
+            try:
+                fleet.set_response(agent.url, agent.fetch())
+            except ReadFailed as error:
+                fleet.set_failure(agent.url, str(error))
             time.sleep(EVERY_SECONDS)
 
 

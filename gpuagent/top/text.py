@@ -1,154 +1,173 @@
-"""The board as plain text, without colour. Pure."""
+"""The table as plain text, and everything as one JSON document. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from gpuagent.top.board import NOTHING, Board, GpuLine, PodLine
+from gpuagent.api_types import read_document, transitions_text
+from gpuagent.table.gpus import GPU_HEADINGS, NO_POD, GpuState
+from gpuagent.table.rows import PodState
+from gpuagent.table.words import UNKNOWN, plain
+from gpuagent.top.arrange import AgentLine, Arrangement, GroupLine, Line, arrange, is_old
+from gpuagent.top.client import Received
+from gpuagent.top.columns import merge_widths
+from gpuagent.top.fleet import AgentState, Fleet
+from gpuagent.top.head import head
+from gpuagent.top.layout import Layout, agent_text, group_text, layout
 from service.command import DEFAULT_COLUMNS
 from service.text import fold
-from service.text_table import column_widths, table_lines
+from service.text_table import column_widths
+from service.text_table import table_lines as text_lines
+from service.units import duration
 
 _INDENT: Final = "     "
-"""Indentation of the further values of a pod that has several lines."""
+"""Indentation of a further line: that of a row's cells, and two columns more."""
 
 
-def as_text(board: Board, *, columns: int = DEFAULT_COLUMNS) -> str:
-    """Return the board as lines, each with a line break.
+@dataclass(frozen=True, slots=True)
+class TextLine:
+    """One line of text, and what it is about."""
+
+    text: str
+    line: Line | None = None
+    is_old: bool = False
+    """Whether the figures are of the past."""
+    is_alarm: bool = False
+    """Whether the line reports something wrong; a line of the table has a state instead."""
+
+
+def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int = DEFAULT_COLUMNS) -> str:
+    """Return the head and all lines of the table, each with a line break.
+
+    The table has the columns that fit. A state without room in its column is below
+    its row, but for `within share`.
 
     Args:
-        board: the board.
-        columns: largest width of a line. Pods have several lines if their table does not fit.
+        fleet: the agents.
+        arrangement: which rows, and in what order.
+        now: monotonic seconds, on the clock of the agents' state.
+        columns: largest width of a line.
     """
-    return "".join(f"{line}\n" for line in _lines(board, columns))
+    lines = (*head_lines(fleet, now, columns), *table_lines(fleet, arrangement, now, columns))
+    return "".join(f"{line.text.rstrip()}\n" for line in lines)
 
 
-def _lines(board: Board, columns: int) -> Iterator[str]:
-    for line in (board.title, board.simulated, board.age):
-        if line:
-            yield from fold(line, columns, indent="  ")
-    for problem in board.problems:
-        yield from fold(f"problem: {problem}", columns, indent="  ")
-    if board.gpus:
-        yield ""
-        yield from _gpu_lines(board.gpus, columns)
-    if board.pods:
-        yield ""
-        yield from _pod_lines(board.pods, columns)
-    if board.nothing:
-        yield ""
-        yield from fold(board.nothing, columns)
-
-
-def _gpu_lines(gpus: Sequence[GpuLine], columns: int) -> Iterator[str]:
-    rows = [GPU_HEADINGS, *map(gpu_cells, gpus)]
-    widths = column_widths(rows, columns, [5 if heading == "MODEL" else 0 for heading in GPU_HEADINGS])
-    if widths is not None:
-        yield from table_lines(rows, widths)
+def head_lines(fleet: Fleet, now: float, columns: int) -> Iterator[TextLine]:
+    """Return the lines above the table; those of a single agent have its sample and each of its GPUs."""
+    for part in head(fleet, now):
+        for text in fold(part.text, columns, indent="  "):
+            yield TextLine(text, is_alarm=part.is_alarm)
+    if len(fleet.agents) != 1:
         return
-    for gpu in gpus:
-        yield from fold(gpu_text(gpu), columns, indent="  ")
+    (agent,) = fleet.agents.values()
+    if agent.received is not None:
+        for text in fold(_sample_text(agent.node, agent.received, now), columns, indent="  "):
+            yield TextLine(text, is_old=bool(agent.failure))
+    if agent.table.gpus:
+        yield TextLine("")
+        yield from _gpu_lines(agent.table.gpus, columns, is_old=bool(agent.failure))
 
 
-def gpu_text(line: GpuLine) -> str:
-    """Return the figures of one GPU as a sentence, for narrow terminals."""
+def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_old: bool) -> Iterator[TextLine]:
+    """Return the table of the GPUs, or a sentence for each of them where it does not fit."""
+    rows = [GPU_HEADINGS, *(gpu.cells for gpu in gpus)]
+    widths = column_widths(rows, columns, [5 if name == "MODEL" else 0 for name in GPU_HEADINGS])
+    blocks = [fold(gpu.text, columns, indent="  ") for gpu in gpus]
+    if widths is not None:
+        heading, *lines = text_lines(rows, widths)
+        yield TextLine(heading)
+        blocks = [[line] for line in lines]
+    for gpu, block in zip(gpus, blocks, strict=True):
+        is_alarm = gpu.is_lost or gpu.is_over_promised
+        yield from (TextLine(text, is_old=is_old, is_alarm=is_alarm) for text in block)
+
+
+def _sample_text(node: str, received: Received, now: float) -> str:
+    age, answer = received.age_at(now), received.answer
+    transitions = transitions_text(answer)
     return (
-        f"GPU {line.gpu}: {line.used} of {line.total}, promised {line.promised}, host {line.host},"
-        f" unattributed {line.unattributed}"
+        f"{node}: driver {plain(answer.driver_version or UNKNOWN, 64)},"
+        f" {'no sample yet' if age is None else f'sample of {duration(age)} ago'}"
+        f"{f'; flags since the agent started: {transitions}' if transitions else ''}"
     )
 
 
-def _pod_lines(pods: Sequence[PodLine], columns: int) -> Iterator[str]:
-    rows = without_empty([POD_HEADINGS, *map(_pod_cells, pods)])
-    widths = column_widths(rows, columns, [0] * len(rows[0]))
-    if widths is not None:
-        yield from table_lines(rows, widths)
+def table_lines(
+    fleet: Fleet, arrangement: Arrangement, now: float, columns: int, *, is_compact: bool = False
+) -> Iterator[TextLine]:
+    """Return the headings and the lines of the table, or why there is none.
+
+    `is_compact` gives each line of the table one line of text, and the state the first column with room.
+    """
+    lines = arrange(fleet, arrangement)
+    if not lines:
+        yield from map(TextLine, fold(_no_lines(fleet, arrangement), columns))
         return
-    figures = [_FIGURES, *(_figures(line) for line in pods)]
-    widths = column_widths(figures, columns, [12 if heading == "POD" else 0 for heading in _FIGURES])
-    if widths is not None:
-        heading, *lines = table_lines(figures, widths)
-        yield heading
-        blocks: Iterable[list[str]] = ([line] for line in lines)
-    else:
-        blocks = (fold(_sentence(line), columns, indent=_INDENT) for line in pods)
-    for line, block in zip(pods, blocks, strict=True):
-        yield from block
-        if values := _further_values(line):
-            yield from fold(values, columns, head=_INDENT, indent=_INDENT)
-        if line.flags or line.pending:
-            yield from fold(state(line), columns, head=_INDENT, indent=_INDENT)
+    without = {"bar"} | ({"node"} if len(fleet.agents) == 1 else set())  # the head names the one node
+    widths = merge_widths(agent.widths for agent in fleet.agents.values())
+    chosen = layout(columns, widths, without=without, first="state" if is_compact else "")
+    if not is_compact:
+        yield TextLine("")
+    yield TextLine(chosen.heading())
+    for line in lines:
+        is_past = is_old(fleet, line)
+        texts = [chosen.line(line, now, is_old=is_past)]
+        if not is_compact:
+            texts = _whole_texts(line, texts[0], chosen, now)
+        yield from (TextLine(text, line, is_past) for text in texts)
 
 
-_FIGURES = ("", "GPU", "USED", "SHARE", "OVER", "POD")
-
-
-def _figures(line: PodLine) -> tuple[str, ...]:
-    return ("!" if line.flags else "", line.gpu, line.used, line.share, line.over, line.pod)
-
-
-def _sentence(line: PodLine) -> str:
-    over = f" ({line.over})" if line.over != NOTHING else ""
-    sign = "! " if line.flags else ""
-    return f"{sign}{line.pod}: GPU {line.gpu}: {line.used} of {line.share}{over}"
-
-
-def _further_values(line: PodLine) -> str:
-    """Return the values that have no column in a narrow table."""
-    values = {
-        "source": line.source,
-        "limit": line.limit,
-        "utilisation": line.utilization,
-        "processes": line.processes,
-        "queue": line.queue,
-        "size": line.size,
-        "workload": line.workload,
-        "in vCluster": line.tenant,
-    }
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value not in ("", NOTHING))
-
-
-GPU_HEADINGS = ("GPU", "MODEL", "USED", "TOTAL", "PROMISED", "HOST", "UNATTRIBUTED")
-POD_HEADINGS = (
-    *("", "GPU", "POD", "USED", "SHARE", "SOURCE", "OVER", "LIMIT", "UTIL"),
-    *("PROCESSES", "QUEUE", "SIZE", "WORKLOAD", "IN VCLUSTER", "STATE"),
-)
-
-
-def gpu_cells(line: GpuLine) -> tuple[str, ...]:
-    """Return the cells of one GPU."""
-    return (line.gpu, line.model, line.used, line.total, line.promised, line.host, line.unattributed)
-
-
-def _pod_cells(line: PodLine) -> tuple[str, ...]:
-    return (
-        *("!" if line.flags else "", line.gpu, line.pod, line.used, line.share, line.source, line.over),
-        *(
-            line.limit,
-            line.utilization,
-            line.processes,
-            line.queue or NOTHING,
-            line.size or NOTHING,
-            line.workload or NOTHING,
-            line.tenant or NOTHING,
-            state(line),
-        ),
-    )
-
-
-def state(line: PodLine) -> str:
-    """Return the flags of a pod, and the violations within their grace."""
-    flagged = [f"FLAGGED {flag}" for flag in line.flags]
-    return "; ".join([*flagged, *line.pending]) or NOTHING
-
-
-def without_empty(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Remove the columns without a value in any row; the first row has the headings."""
-    columns = [
-        index
-        for index in range(len(rows[0]))
-        if any(row[index] not in ("", NOTHING) for row in rows[1:]) or rows[0][index] in _ALWAYS
+def _whole_texts(line: Line, first: str, chosen: Layout, now: float) -> list[str]:
+    """Return all text of a line of the table; a row has its notes, and its state where that has no column."""
+    if isinstance(line, GroupLine):
+        return fold(group_text(line), chosen.width, indent="   ")
+    if isinstance(line, AgentLine):
+        return fold(agent_text(line, now), chosen.width, indent=_INDENT)
+    below = [f"note: {plain(note)}" for note in line.api_pod.notes]
+    if line.state_text != PodState.WITHIN and not chosen.shows_state(line):
+        below.insert(0, line.state_text)
+    return [
+        first,
+        *(part for text in below for part in fold(text, chosen.width, head=_INDENT, indent=_INDENT)),
     ]
-    return [tuple(row[index] for index in columns) for row in rows]
 
 
-_ALWAYS = frozenset({"", "GPU", "POD", "USED", "SHARE", "OVER", "STATE"})
+def _no_lines(fleet: Fleet, arrangement: Arrangement) -> str:
+    if not fleet.agents:
+        return f"No agents{fleet.place}."
+    if arrangement.namespace or arrangement.flagged_only or arrangement.words:
+        return "No pod matches the options."
+    reasons = {agent.table.nothing for agent in fleet.agents.values()}
+    return reasons.pop() if len(reasons) == 1 else NO_POD
+
+
+def as_json(fleet: Fleet, arrangement: Arrangement, now: float) -> str:
+    """Return one document in ASCII, so that no name can act on a terminal.
+
+    Every agent has its node, whether it answered, the age of its answer, the reason of a failure, and its own
+    document; the arrangement's namespace and `flagged_only` narrow the pods in it.
+    """
+    agents = [_agent_json(agent, arrangement, now) for agent in fleet.agents.values()]
+    return json.dumps({"agents": agents}, indent=2) + "\n"
+
+
+def _agent_json(agent: AgentState, arrangement: Arrangement, now: float) -> dict[str, Any]:
+    received = agent.received
+    document = read_document(received.body) if received else None
+    if document is not None:
+        document["pods"] = [pod for pod in document.get("pods", ()) if _is_chosen(pod, arrangement)]
+    return {
+        "agent": agent.ref.name,
+        "node": agent.ref.node or (document or {}).get("node"),
+        "answered": received is not None and not agent.failure,
+        "ageSeconds": round(max(now - received.at, 0.0), 3) if received else None,
+        "error": agent.failure or None,
+        "shares": document,
+    }
+
+
+def _is_chosen(pod: dict[str, Any], arrangement: Arrangement) -> bool:
+    if arrangement.namespace and pod.get("namespace") != arrangement.namespace:
+        return False
+    return not arrangement.flagged_only or any(verdict.get("flagged") for verdict in pod.get("verdicts", ()))

@@ -63,8 +63,8 @@ def test_an_agent_that_starts_after_the_loss_knows_the_index_and_says_what_is_un
     clock.now += 205
     chain.sample()
     pages = sections(chain)
-    assert list(pages) == ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "Pods whose GPU is unknown"]
+    assert list(pages) == ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "Pods without a known GPU"]
     assert "GPU 3 does not respond" in pages["GPU 3"].text
     assert "Its UUID is unknown" in pages["GPU 3"].text
-    assert "diarize" in pages["Pods whose GPU is unknown"].text
-    assert "has not responded since the agent started" in pages["Pods whose GPU is unknown"].text
+    assert "diarize" in pages["Pods without a known GPU"].text
+    assert "has not responded since the agent started" in pages["Pods without a known GPU"].text

@@ -46,6 +46,7 @@ class Chain:
     proc_root: Path
     inventory: Inventory | None
     clock: Callable[[], float]
+    grace: float = 10
     readings: list[GpuReading] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class Chain:
         self.books = SamplePipeline(
             pods=ListedPods(self.inventory),
             share_resolver=ShareResolver(),
-            judge=Judge(grace=10, interval=10, longest_gap=60),
+            judge=Judge(grace=self.grace, interval=10, longest_gap=60),
             is_simulated=False,
             interval=5,
             clock=self.clock,

@@ -6,10 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from console.top.cluster import Cluster
-from console.top.reader import AgentRef, ReadFailed
 from gpuagent.api_types import read_answer
-from gpuagent.top.client import Received
+from gpuagent.top.client import ReadFailed, Received
+from gpuagent.top.fleet import AgentRef, Fleet
 
 GIB = 1 << 30
 
@@ -35,7 +34,10 @@ def pod(
 ) -> dict[str, Any]:
     """Return a pod on one GPU in an agent's JSON; `lasted` are seconds above its share."""
     uuid = f"GPU-{node}-{index}"
-    verdict = {"reason": "over-share", "gpuUuid": uuid, "flagged": is_flagged, "lastedSeconds": lasted}
+    verdict = {
+        "reason": "over-share", "gpuUuid": uuid, "flagged": is_flagged, "lastedSeconds": lasted,
+        "usedBytes": used, "allowedBytes": share,
+    }  # fmt: skip
     return {
         "namespace": "team-a", "name": name, "uid": f"uid-{node}-{name}", "phase": "Running", "gpuUuids": [uuid],
         "shares": {uuid: {"bytes": share, "source": "bind-request"}},
@@ -66,16 +68,16 @@ def received(body: bytes, at: float = 0.0) -> Received:
     return Received(answer=read_answer(body), body=body, at=at, age=1.0)
 
 
-def cluster_of(bodies: Mapping[str, bytes | str], at: float = 0.0) -> Cluster:
+def fleet_of(bodies: Mapping[str, bytes | str], at: float = 0.0) -> Fleet:
     """Return a cluster whose nodes have answered with a document, or failed for a reason."""
-    cluster = Cluster()
-    cluster.set_agents([AgentRef(f"agent-of-{node}", node) for node in bodies], at)
+    fleet = Fleet()
+    fleet.set_agents([AgentRef(f"agent-of-{node}", node) for node in bodies], at)
     for node, body in bodies.items():
         if isinstance(body, str):
-            cluster.set_failure(f"agent-of-{node}", body)
+            fleet.set_failure(f"agent-of-{node}", body)
         else:
-            cluster.set_response(f"agent-of-{node}", received(body, at))
-    return cluster
+            fleet.set_response(f"agent-of-{node}", received(body, at))
+    return fleet
 
 
 class Agents:

@@ -10,7 +10,6 @@ from itertools import groupby
 from typing import Final
 
 from gpuagent.history import PodHistory
-from gpuagent.server.page.words import amount
 from service.units import duration, size
 
 SHARE_AT: Final = 200 / 3
@@ -46,7 +45,13 @@ class Part:
     title: str
     bytes: int | None
     number: str = ""
+    """Number of the pod's row; empty for a part that is no pod's."""
     is_flagged: bool = False
+
+    @property
+    def amount(self) -> str:
+        """The memory in words."""
+        return size(self.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,7 @@ class Past:
 def gpu_bar(parts: Sequence[Part], *, total: int | None, used: int | None, promised: int | None) -> GpuBar:
     """Place the parts of a GPU's memory side by side, in their order."""
     scale = max(total or 0, promised or 0)
-    label = f"{amount(used)} of {amount(total)} in use, {amount(promised)} promised"
+    label = f"{size(used)} of {size(total)} in use, {size(promised)} promised"
     if not total or not scale:
         return GpuBar(label=label, segments=(), end=_percentage(100), promised="", excess_width="")
     segments, at, end = [], 0.0, total / scale * 100
@@ -102,7 +107,7 @@ def gpu_bar(parts: Sequence[Part], *, total: int | None, used: int | None, promi
         segments.append(
             Segment(
                 kind=part.kind,
-                title=f"{part.title}: {amount(part.bytes)}",
+                title=f"{part.title}: {part.amount}",
                 at=_percentage(at),
                 width=_percentage(width),
                 middle=_percentage(at + width / 2),

@@ -4,31 +4,26 @@ The number of rows, flags and problems has a limit, since tenants can cause any 
 how many are left out; `/api/v1/shares` has all of them.
 """
 
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from gpuagent.gpus.reading import LostGpu
-from gpuagent.ledger.snapshot import GpuAccount, Holding
-from gpuagent.problems import SUSPENDS_NOTHING, Problem
+from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from gpuagent.server.page.bars import GpuBar, Part, gpu_bar
 from gpuagent.server.page.rows import (
-    SOURCES,
     Context,
-    Entry,
-    PodRow,
+    PageRow,
+    anchor,
+    clock_time,
     groups_text,
-    in_order,
     no_utilization,
     pod_row,
-    verdict_seconds,
 )
-from gpuagent.server.page.words import LONGEST_TEXT, amount, anchor, clock_time, safe
-from gpuagent.shares.pod_shares import PodShare
 from gpuagent.status import Status
+from gpuagent.table.gpus import GpuState, ProblemText
+from gpuagent.table.rows import BY_URGENCY, PodRow, PodState, figures_text
+from gpuagent.table.words import plain
 from gpuagent.verdicts.grounds import FlagReason
-from gpuagent.verdicts.judge import Change, Verdict
 from service.text import counted
 from service.units import duration, size
 
@@ -37,6 +32,9 @@ MAX_ROWS: Final = 64
 MAX_FLAGS: Final = 50
 MAX_PROBLEMS: Final = 50
 _MAX_CANDIDATES: Final = 8
+_LONGEST_TEXT: Final = 1000
+_ALWAYS: Final = frozenset({"host", "unattributed", "reserved"})
+"""Parts of the memory that the legend has even if they are empty."""
 
 RUNBOOKS: Final = {
     FlagReason.OVER_SHARE: "KaisharePodOverShare",
@@ -47,6 +45,8 @@ RUNBOOKS: Final = {
     FlagReason.NO_RESERVATION: "KaisharePodWithoutReservation",
 }
 """The section of docs/runbooks.md for each reason."""
+
+_REASONS: Final = {reason.value: reason for reason in FlagReason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,25 +64,6 @@ class FlagItem:
     since: str
     evidence: tuple[tuple[str, str], ...]
     """Names and texts of the details."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemItem:
-    """A problem with its scope."""
-
-    cause: str
-    scope: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LegendItem:
-    """A part of a GPU's memory, with its key."""
-
-    kind: str
-    """CSS class of the key; empty without one."""
-    name: str
-    amount: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +93,10 @@ class GpuSection:
     """A few words for the list of GPUs."""
     is_lost: bool = False
     bar: GpuBar | None = None
-    legend: tuple[LegendItem, ...] = ()
-    rows: tuple[PodRow, ...] = ()
+    in_use: str = ""
+    legend: tuple[Part, ...] = ()
+    """The parts of the memory but the pods."""
+    rows: tuple[PageRow, ...] = ()
     hidden_rows: int = 0
     nothing: str = ""
     """Why the table is empty; empty if it is not."""
@@ -131,8 +114,7 @@ class PageTop:
 
     flags: tuple[FlagItem, ...]
     hidden_flags: int
-    problems: tuple[ProblemItem, ...]
-    reservation_problems: tuple[ProblemItem, ...]
+    problems: tuple[ProblemText, ...]
     hidden_problems: int
     is_suspended: bool
     notes: tuple[str, ...]
@@ -149,81 +131,48 @@ _Steps = Generator[None, None, _T]
 
 
 def gpu_sections(context: Context) -> Iterator[GpuSection | None]:
-    """Yield the section of each GPU by index, and one for pods of unknown GPUs; None after each row."""
-    snapshot = context.snapshot
-    placed: dict[str, list[Entry]] = {}
-    for holding in snapshot.holdings if snapshot else ():
-        placed.setdefault(holding.gpu_uuid, []).append(_entry(holding))
-    accounts = snapshot.gpus if snapshot else ()
-    known = {account.gpu.uuid for account in accounts} | {
-        instance.uuid for account in accounts for instance in account.gpu.instances
-    }
-    lost_uuids = {gpu.uuid for gpu in context.status.lost_gpus if gpu.uuid}
-    on_lost, without_gpu = _without_holding(snapshot.pod_shares if snapshot else (), known, lost_uuids)
-    sections: list[tuple[int, GpuAccount | LostGpu]] = [
-        *((account.gpu.index, account) for account in accounts),
-        *((gpu.index, gpu) for gpu in context.status.lost_gpus),
-    ]
-    indices = {account.gpu.index for account in accounts}
-    for index, gpu in sorted(sections, key=lambda section: section[0]):
-        if isinstance(gpu, LostGpu):
-            yield (
-                yield from _lost_section(gpu, on_lost.get(gpu.uuid, []), context, is_reused=index in indices)
-            )
+    """Yield the section of each GPU by index, and one for pods without a known GPU; None after each row."""
+    table = context.table
+    uuids = {gpu.uuid for gpu in table.gpus if gpu.is_lost}
+    present = {gpu.index for gpu in table.gpus if not gpu.is_lost}
+    placed: dict[str | int | None, list[PodRow]] = {}
+    for row in sorted(table.rows, key=BY_URGENCY):
+        placed.setdefault(row.gpu_uuid if row.gpu_uuid in uuids else row.gpu_index, []).append(row)
+    for gpu in table.gpus:
+        if gpu.is_lost:
+            rows = placed.get(gpu.uuid, []) if gpu.uuid else []
+            yield (yield from _lost_section(gpu, rows, context, is_reused=gpu.index in present))
         else:
-            uuids = (gpu.gpu.uuid, *(instance.uuid for instance in gpu.gpu.instances))
-            entries = [entry for uuid in uuids for entry in placed.get(uuid, ())]
-            yield (yield from _gpu_section(gpu, entries, context))
-    if without_gpu:
-        yield (yield from _unknown_section(without_gpu, context))
+            yield (yield from _gpu_section(gpu, placed.get(gpu.index, []), context))
+    if None in placed:
+        yield (yield from _unknown_section(placed[None], context))
 
 
 def page_top(context: Context, gpus: Sequence[SectionOutline]) -> PageTop:
     """Return the top of the page, given the outlines of its sections."""
-    status = context.status
-    names = {account.gpu.uuid: f"GPU {account.gpu.index}" for account in _accounts(status)}
-    names |= {gpu.scope: f"GPU {gpu.index}" for gpu in status.lost_gpus}
+    table, response = context.table, context.response
+    labels = {gpu.scope: gpu.label for gpu in table.gpus}
     flags = sorted(
-        (verdict for verdict in status.verdicts.by_key.values() if verdict.is_flagged),
-        key=lambda verdict: (-verdict_seconds(verdict, context.taken_at), verdict.pod_share.pod.key),
+        ((verdict, pod) for pod in response.pods for verdict in pod.verdicts if verdict.flagged),
+        key=lambda flag: -flag[0].over_seconds,
     )
     rows = frozenset[str]().union(*(section.rows for section in gpus))
-    harmless = [problem for problem in status.problems if problem.cause in SUSPENDS_NOTHING]
-    others = [problem for problem in status.problems if problem.cause not in SUSPENDS_NOTHING]
     return PageTop(
-        flags=tuple(_flag(verdict, names, rows, context) for verdict in flags[:MAX_FLAGS]),
+        flags=tuple(_flag(verdict, pod, labels, rows, context) for verdict, pod in flags[:MAX_FLAGS]),
         hidden_flags=max(len(flags) - MAX_FLAGS, 0),
-        problems=tuple(_problem(problem, names) for problem in others[:MAX_PROBLEMS]),
-        reservation_problems=tuple(_problem(problem, names) for problem in harmless[:MAX_PROBLEMS]),
-        hidden_problems=max(len(others) - MAX_PROBLEMS, 0) + max(len(harmless) - MAX_PROBLEMS, 0),
-        is_suspended=status.attribution_ok is False,
-        notes=tuple(_node_notes(status)),
+        problems=table.problems[:MAX_PROBLEMS],
+        hidden_problems=max(len(table.problems) - MAX_PROBLEMS, 0),
+        is_suspended=table.is_suspended,
+        notes=tuple(_node_notes(context.status)),
         gpus=tuple(gpus),
-        transitions=_transitions(status),
-        nothing=_why_nothing(status),
+        transitions=transitions_text(response) or "none",
+        nothing="" if response.gpus else table.nothing,
     )
-
-
-def _transitions(status: Status) -> str:
-    sums = Counter[str]()
-    for (_, change), count in status.transitions.items():
-        sums[change.label] += count
-    return ", ".join(f"{sums[change.label]} {change.label}" for change in Change)
 
 
 def flag_count(status: Status) -> int:
     """Return the number of flags."""
     return sum(verdict.is_flagged for verdict in status.verdicts.by_key.values())
-
-
-def _accounts(status: Status) -> tuple[GpuAccount, ...]:
-    return status.snapshot.gpus if status.snapshot else ()
-
-
-def _why_nothing(status: Status) -> str:
-    if status.snapshot is None:
-        return "No figures: there is no sample yet, or the last one is too old."
-    return "" if status.snapshot.gpus else "No GPU on this node responds."
 
 
 def _node_notes(status: Status) -> Iterator[str]:
@@ -240,217 +189,171 @@ def _node_notes(status: Status) -> Iterator[str]:
         )
 
 
-def _entry(holding: Holding) -> Entry:
-    return Entry(holding.pod_share, holding.gpu_uuid, holding)
-
-
-def _without_holding(
-    pod_shares: Iterable[PodShare], known: set[str], lost: set[str]
-) -> tuple[dict[str, list[Entry]], list[Entry]]:
-    """Return the pods of each lost GPU, and the pods with a share whose GPU is unknown."""
-    on_lost: dict[str, list[Entry]] = {}
-    without_gpu: list[Entry] = []
-    for pod_share in pod_shares:
-        if pod_share.pod.is_finished or not pod_share.has_share:
-            continue
-        for uuid in pod_share.gpu_uuids:
-            if uuid in lost:
-                on_lost.setdefault(uuid, []).append(Entry(pod_share, uuid, note="no figures"))
-            elif uuid not in known:
-                note = f"its reservation names {safe(uuid)}, which has not responded since the agent started"
-                without_gpu.append(Entry(pod_share, uuid, note=note))
-        if not pod_share.gpu_uuids:
-            groups = groups_text(pod_share)
-            note = f"GPU group {groups} has no known GPU" if groups else "no GPU group"
-            without_gpu.append(Entry(pod_share, "", note=note))
-    return on_lost, without_gpu
-
-
-def _rows(entries: Iterable[Entry], context: Context) -> _Steps[tuple[tuple[PodRow, ...], list[Entry]]]:
-    """Return the rows that are shown, and the entries of all rows in their order."""
-    ordered = in_order(entries, context)
-    rows = []
-    for number, entry in enumerate(ordered[:MAX_ROWS], start=1):
-        rows.append(pod_row(entry, number, context))
+def _rows(rows: Sequence[PodRow], context: Context) -> _Steps[tuple[PageRow, ...]]:
+    """Return the rows of the page."""
+    page_rows = []
+    for number, row in enumerate(rows[:MAX_ROWS], start=1):
+        page_rows.append(pod_row(row, number, context))
         yield
-    return tuple(rows), ordered
+    return tuple(page_rows)
 
 
-def _gpu_section(account: GpuAccount, entries: list[Entry], context: Context) -> _Steps[GpuSection]:
-    gpu = account.gpu
-    rows, ordered = yield from _rows(entries, context)
-    total, promised = gpu.total_bytes, account.promised_bytes
-    flagged = sum(bool(context.flags(entry.key)) for entry in ordered)
-    alerts, notes, words = [], [], []
-    if flagged:
-        words.append(f"{flagged} flagged")
-    if total is not None and promised is not None and promised > total:
+def _flagged(rows: Iterable[PodRow]) -> list[str]:
+    """Return the number of flagged rows in words; empty without one."""
+    flagged = sum(row.state is PodState.FLAGGED for row in rows)
+    return [f"{flagged} flagged"] if flagged else []
+
+
+def _gpu_section(gpu: GpuState, rows: list[PodRow], context: Context) -> _Steps[GpuSection]:
+    page_rows = yield from _rows(rows, context)
+    alerts, notes, words = [], [], _flagged(rows)
+    if gpu.is_over_promised:
         alerts.append(
-            f"Promised {size(promised)}, {size(promised - total)} more than the GPU's {size(total)}."
+            f"Promised {size(gpu.promised)}, {size(gpu.excess)} more than the GPU's {size(gpu.total)}."
         )
         words.append("overpromised")
-    if context.suspension.covers(gpu.uuid):
+    if gpu.is_suspended:
         alerts.append("Verdicts on this GPU are suspended; the problems above have the reason.")
         words.append("suspended")
-    if gpu.mig:
+    if gpu.is_mig:
         notes.append("This GPU is in MIG mode (Multi-Instance GPU): its pods are reported, not judged.")
     if gpu.memory_unknown:
-        notes.append(f"Its memory is unknown: {safe(gpu.memory_unknown, LONGEST_TEXT)}.")
-    parts = _parts(account, rows, ordered)
-    no_figures = no_utilization(rows, is_mig=gpu.mig)
+        notes.append(f"Its memory is unknown: {gpu.memory_unknown}.")
+    no_figures = no_utilization(rows, is_mig=gpu.is_mig)
     if no_figures:
         notes.append(f"Utilisation is absent: {no_figures}.")
+    parts = _parts(gpu, page_rows, rows)
     return GpuSection(
         anchor=anchor("gpu", gpu.uuid),
-        title=f"GPU {gpu.index}",
-        model=safe(gpu.model),
-        uuid=safe(gpu.uuid),
+        title=gpu.label,
+        model=gpu.model,
+        uuid=plain(gpu.uuid),
         alerts=tuple(alerts),
         notes=tuple(notes),
         summary=", ".join(words),
-        bar=gpu_bar(parts, total=total, used=gpu.used_bytes, promised=promised),
-        legend=_legend(account, parts),
-        rows=rows,
-        hidden_rows=len(ordered) - len(rows),
+        bar=gpu_bar(parts, total=gpu.total, used=gpu.used, promised=gpu.promised),
+        in_use=f"{size(gpu.used)} of {size(gpu.total)}",
+        legend=_legend(gpu, parts),
+        rows=page_rows,
+        hidden_rows=len(rows) - len(page_rows),
         nothing="" if rows else "No pod uses this GPU, and none has a share of it.",
     )
 
 
-def _parts(account: GpuAccount, rows: Sequence[PodRow], ordered: Sequence[Entry]) -> list[Part]:
+def _parts(gpu: GpuState, page_rows: Sequence[PageRow], rows: Sequence[PodRow]) -> list[Part]:
     """Return the parts of a GPU's bar: the pods in the order of the table, and everything else."""
-    gpu = account.gpu
-    used = [entry.holding.used_bytes if entry.holding else None for entry in ordered]
     parts = [
         Part(
-            kind=row.colour,
-            title=f"{row.namespace}/{row.name}",
-            bytes=used_bytes,
-            number=str(row.number),
-            is_flagged=row.state == "flagged",
+            kind=pod.colour,
+            title=f"{pod.cells.namespace}/{pod.cells.pod}",
+            bytes=pod.cells.used,
+            number=str(pod.number),
+            is_flagged=pod.cells.state is PodState.FLAGGED,
         )
-        for row, used_bytes in zip(rows, used, strict=False)
+        for pod in page_rows
     ]
-    hidden = ordered[len(rows) :]
+    hidden = rows[len(page_rows) :]
     if hidden:
-        others = sum(used_bytes or 0 for used_bytes in used[len(rows) :])
+        others = sum(row.used or 0 for row in hidden)
         parts.append(Part(kind="others", title=f"{counted(len(hidden), 'more pod')}", bytes=others))
-    parts.append(Part(kind="host", title="host processes", bytes=account.host_bytes))
-    parts.append(Part(kind="unattributed", title="unattributed", bytes=account.unattributed_bytes))
-    if gpu.used_bytes is not None:
+    parts.append(Part(kind="host", title="host processes", bytes=gpu.host))
+    parts.append(Part(kind="unattributed", title="unattributed", bytes=gpu.unattributed))
+    if gpu.used is not None:
         attributed = sum(max(part.bytes or 0, 0) for part in parts)
-        parts.append(Part(kind="unknown", title="owner unknown", bytes=gpu.used_bytes - attributed))
-    parts.append(Part(kind="reserved", title="reserved by the driver", bytes=gpu.reserved_bytes))
+        parts.append(Part(kind="unknown", title="owner unknown", bytes=gpu.used - attributed))
+    parts.append(Part(kind="reserved", title="reserved by the driver", bytes=gpu.reserved))
     return parts
 
 
-def _legend(account: GpuAccount, parts: Iterable[Part]) -> tuple[LegendItem, ...]:
-    gpu = account.gpu
-    figures = (gpu.total_bytes, gpu.used_bytes, gpu.reserved_bytes)
+def _legend(gpu: GpuState, parts: Iterable[Part]) -> tuple[Part, ...]:
     free = None
-    if gpu.total_bytes is not None and gpu.used_bytes is not None:
-        free = gpu.total_bytes - gpu.used_bytes - (gpu.reserved_bytes or 0)
-    items = [
-        LegendItem(kind="", name="in use", amount=f"{size(figures[1])} of {size(figures[0])}"),
-        LegendItem(kind="promised", name="promised", amount=size(account.promised_bytes)),
-        LegendItem(kind="host", name="host processes", amount=size(account.host_bytes)),
-        LegendItem(kind="unattributed", name="unattributed", amount=size(account.unattributed_bytes)),
-        LegendItem(kind="reserved", name="reserved by the driver", amount=size(figures[2])),
-        *(
-            LegendItem(kind=part.kind, name=part.title, amount=size(part.bytes))
-            for part in parts
-            if part.kind in ("unknown", "others") and (part.bytes or 0) > 0
-        ),
-        LegendItem(kind="free", name="free", amount=size(free)),
-    ]
-    return tuple(items)
+    if gpu.total is not None and gpu.used is not None:
+        free = gpu.total - gpu.used - (gpu.reserved or 0)
+    return (
+        Part(kind="promised", title="promised", bytes=gpu.promised),
+        *(part for part in parts if not part.number and (part.kind in _ALWAYS or (part.bytes or 0) > 0)),
+        Part(kind="free", title="free", bytes=free),
+    )
 
 
 def _lost_section(
-    gpu: LostGpu, entries: list[Entry], context: Context, *, is_reused: bool
+    gpu: GpuState, rows: list[PodRow], context: Context, *, is_reused: bool
 ) -> _Steps[GpuSection]:
     since, now = context.lost_since(gpu.scope), context.wall_time
     at = f"at {clock_time(since, now)} UTC" if since is not None else "at an unknown time"
     notes = []
     if gpu.uuid:
         lasted = f" ({duration(max(now - since, 0))} ago)" if since is not None else ""
-        alert = f"GPU {gpu.index} was lost {at}{lasted}. It has no figures."
+        alert = f"{gpu.label} was lost {at}{lasted}. It has no figures."
     else:
-        alert = f"GPU {gpu.index} does not respond; this was first seen {at}."
-        notes.append("Its UUID is unknown, so its pods are among those whose GPU is unknown.")
+        alert = f"{gpu.label} does not respond; this was first seen {at}."
+        notes.append("Its UUID is unknown, so its pods are among those without a known GPU.")
     if is_reused:
         notes.append(f"Another GPU has the index {gpu.index} now.")
-    rows, ordered = yield from _rows(entries, context)
-    nothing = "No pod has a share of it." if context.snapshot else "Its pods are unknown without a sample."
+    page_rows = yield from _rows(rows, context)
+    nothing = (
+        "No pod has a share of it." if context.status.snapshot else "Its pods are unknown without a sample."
+    )
     return GpuSection(
         anchor=anchor("gpu", gpu.scope),
-        title=f"GPU {gpu.index}",
-        model=safe(gpu.model),
-        uuid=safe(gpu.uuid),
+        title=gpu.label,
+        model=gpu.model,
+        uuid=plain(gpu.uuid),
         alerts=(alert,),
         notes=tuple(notes),
         summary="lost",
         is_lost=True,
-        rows=rows,
-        hidden_rows=len(ordered) - len(rows),
+        rows=page_rows,
+        hidden_rows=len(rows) - len(page_rows),
         nothing="" if rows or not gpu.uuid else nothing,
     )
 
 
-def _unknown_section(entries: list[Entry], context: Context) -> _Steps[GpuSection]:
-    rows, ordered = yield from _rows(entries, context)
-    flagged = sum(bool(context.flags(entry.key)) for entry in ordered)
+def _unknown_section(rows: list[PodRow], context: Context) -> _Steps[GpuSection]:
+    page_rows = yield from _rows(rows, context)
     return GpuSection(
         anchor=anchor("gpu", ""),
-        title="Pods whose GPU is unknown",
+        title="Pods without a known GPU",
         model="",
         uuid="",
-        summary=f"{flagged} flagged" if flagged else "",
-        rows=rows,
-        hidden_rows=len(ordered) - len(rows),
+        summary="".join(_flagged(rows)),
+        rows=page_rows,
+        hidden_rows=len(rows) - len(page_rows),
     )
 
 
-def _problem(problem: Problem, names: dict[str, str]) -> ProblemItem:
-    scope = names.get(problem.gpu_uuid) or safe(problem.gpu_uuid) or "the node"
-    return ProblemItem(cause=problem.cause, scope=scope, detail=safe(problem.detail, LONGEST_TEXT))
-
-
-def _flag(verdict: Verdict, names: dict[str, str], rows: frozenset[str], context: Context) -> FlagItem:
-    key, pod_share = verdict.key, verdict.pod_share
-    row = anchor("pod", key.uid, key.gpu_uuid)
-    figures = ""
-    if verdict.used_bytes is not None:
-        figures = verdict.used_text
-        figures += f" of {size(verdict.allowed_bytes)}" if verdict.allowed_bytes is not None else " in use"
-    violation = context.violation(verdict)
+def _flag(
+    verdict: ApiVerdict, pod: ApiPod, labels: dict[str, str], rows: frozenset[str], context: Context
+) -> FlagItem:
+    reason = _REASONS[verdict.reason]
+    row = anchor("pod", pod.uid, verdict.gpu_uuid)
     return FlagItem(
-        anchor=anchor("flag", key.uid, key.gpu_uuid, key.reason),
-        target=row if row in rows else anchor("gpu", key.gpu_uuid),
-        pod=f"{safe(pod_share.pod.namespace)}/{safe(pod_share.pod.name)}",
-        gpu=names.get(key.gpu_uuid, "GPU unknown"),
-        reason=key.reason,
-        summary=key.reason.summary,
-        figures=figures,
-        since=violation or "not over in the last sample",
-        evidence=tuple(_evidence(verdict)),
+        anchor=anchor("flag", pod.uid, verdict.gpu_uuid, reason),
+        target=row if row in rows else anchor("gpu", verdict.gpu_uuid),
+        pod=f"{plain(pod.namespace)}/{plain(pod.name)}",
+        gpu=labels.get(verdict.gpu_uuid, "GPU unknown"),
+        reason=reason,
+        summary=reason.summary,
+        figures=figures_text(verdict),
+        since=context.violation(verdict) or "not over in the last sample",
+        evidence=tuple(_evidence(verdict, pod, reason)),
     )
 
 
-def _evidence(verdict: Verdict) -> Iterator[tuple[str, str]]:
+def _evidence(verdict: ApiVerdict, pod: ApiPod, reason: FlagReason) -> Iterator[tuple[str, str]]:
     """Yield the details of a flag: where its figures come from, and when it ends."""
-    pod_share, reason = verdict.pod_share, verdict.key.reason
-    yield "pod UID", safe(pod_share.pod.uid)
-    if pod_share.queue:
-        yield "queue", safe(pod_share.queue)
-    if pod_share.groups:
-        yield "GPU group", groups_text(pod_share)
-    for candidate in pod_share.candidates[:_MAX_CANDIDATES]:
-        text = f"{safe(candidate.text)}, {amount(candidate.bytes_per_gpu.get(verdict.key.gpu_uuid))}"
-        text += "" if candidate.counts else " (does not count)"
-        yield f"share by {SOURCES[candidate.source]}", text
-    if pod_share.changed:
-        yield "difference", safe(pod_share.changed, LONGEST_TEXT)
+    yield "pod UID", plain(pod.uid)
+    if pod.queue:
+        yield "queue", plain(pod.queue)
+    if pod.gpu_groups:
+        yield "GPU group", groups_text(pod.gpu_groups)
+    for candidate in pod.candidates[:_MAX_CANDIDATES]:
+        amount = size(candidate.bytes_per_gpu.get(verdict.gpu_uuid))
+        text = f"{plain(candidate.says)}, {amount}{'' if candidate.counts else ' (does not count)'}"
+        yield f"share by {candidate.source}", text
+    if pod.share_changed:
+        yield "difference", plain(pod.share_changed, _LONGEST_TEXT)
     if reason is not FlagReason.SHARE_CHANGED:
-        yield "counts towards the grace", duration(verdict.balance)
+        yield "counts towards the grace", duration(verdict.balance_seconds or 0.0)
     yield "ends with", reason.cleared_by
     yield "runbook", f"docs/runbooks.md, {RUNBOOKS[reason]}"

@@ -11,12 +11,13 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from gpuagent.server.api import response_of
 from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
 from gpuagent.server.page.model import SectionOutline, flag_count, gpu_sections, page_top
-from gpuagent.server.page.rows import COLOURS, Context
-from gpuagent.server.page.words import clock_time, safe
+from gpuagent.server.page.rows import COLOURS, Context, clock_time
 from gpuagent.server.sample_text import Key, content_key
 from gpuagent.status import Status
+from gpuagent.table.words import LONGEST_NAME, plain
 from service.http.page_server import Page
 from service.http.shared_text import SharedText
 from service.tasks import LoopYield
@@ -55,7 +56,7 @@ class PageRenderer:
         self._top_template = environment.get_template("top.html")
         self._gpu_template = environment.get_template("gpu.html")
         self._key = environment.get_template("key.html").render().encode()
-        self._node = safe(node)
+        self._node = plain(node, LONGEST_NAME)
         self._is_simulated = is_simulated
         self._interval = max(interval, 1.0)
         self._content: tuple[Key, SharedText] | None = None
@@ -89,7 +90,10 @@ class PageRenderer:
         if self._content is not None and self._content[0] == key:
             return
         self._content = self._page = None
-        context = Context(status)
+        response = response_of(status, node=self._node, is_simulated=self._is_simulated)
+        yield
+        context = Context(status, response)
+        yield
         outlines: list[SectionOutline] = []
         sections: list[bytes] = []
         for section in gpu_sections(context):
@@ -123,7 +127,7 @@ class PageRenderer:
             title=_title(status, self._node),
             flags=None if status.snapshot is None else counted(flag_count(status), "flag"),
             has_flags=bool(flag_count(status)),
-            driver=safe(status.driver_version),
+            driver=plain(status.driver_version),
             version=version(),
             content=_PLACE,
         )

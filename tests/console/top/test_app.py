@@ -10,11 +10,11 @@ from textual.widgets import Input
 
 from benchmarks.top import FakeAgents, measure
 from console.top.app import TextScreen, TopApp
-from console.top.arrange import Arrangement
-from console.top.cluster import Cluster
 from console.top.rounds import Rounds
-from console.top.rows import Row
 from console.top.table import LinesTable
+from gpuagent.table.rows import PodRow
+from gpuagent.top.arrange import Arrangement
+from gpuagent.top.fleet import Fleet
 from service.text import width
 from tests.support.markers import nightly
 from tests.support.top_agents import GIB, Agents, document, gpu, pod
@@ -35,7 +35,11 @@ def agents() -> Agents:
         {
             "node-a": document("node-a", *many),
             "node-b": document(
-                "node-b", hostile, problems=[lost], gpus=[gpu("node-b", promisedBytes=30 * GIB)]
+                "node-b",
+                hostile,
+                problems=[lost],
+                gpus=[gpu("node-b", promisedBytes=30 * GIB)],
+                lostGpus=[{"uuid": "GPU-gone", "index": 1}],
             ),
             "node-c": "Connection refused",
         }
@@ -45,10 +49,10 @@ def agents() -> Agents:
 @asynccontextmanager
 async def view(size: tuple[int, int] = (80, 24), reader: Any = None) -> AsyncIterator[Pilot[None]]:
     """Run the view after its first round."""
-    cluster = Cluster()
-    rounds = Rounds(reader or agents(), cluster)
+    fleet = Fleet()
+    rounds = Rounds(reader or agents(), fleet)
     await rounds.once()
-    app = TopApp(rounds, cluster, Arrangement())
+    app = TopApp(rounds, fleet, Arrangement())
     async with app.run_test(size=size) as pilot:
         app.rearrange()
         await pilot.pause()
@@ -67,7 +71,7 @@ def screen(pilot: Pilot[None]) -> list[str]:
 def at_cursor(pilot: Pilot[None]) -> str:
     line = table(pilot).line_at_cursor()
     assert line is not None
-    return line.pod if isinstance(line, Row) else line.key[1]
+    return line.pod if isinstance(line, PodRow) else line.key[1]
 
 
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 50)])
@@ -130,7 +134,7 @@ async def test_the_cursor_stays_on_its_pod_when_the_order_changes() -> None:
 async def test_the_filter_narrows_while_typing_and_esc_removes_it() -> None:
     async with view() as pilot:
         await pilot.press("slash", *"vision")
-        assert [line.pod for line in table(pilot).lines if isinstance(line, Row)] == ["flagged-2"]
+        assert [line.pod for line in table(pilot).lines if isinstance(line, PodRow)] == ["flagged-2"]
         await pilot.press("enter", "s", "s")
         assert "filter: vision" in screen(pilot)[-2]
         await pilot.press("escape")
@@ -169,7 +173,7 @@ async def test_details_and_help_open_and_close() -> None:
         assert isinstance(pilot.app.screen, TextScreen)
         text = "\n".join(screen(pilot))
         assert "team-a/flagged-1" in text
-        assert "bind-request: portion 0.25 = 2.0Gi" in text
+        assert "bind-request: portion 0.25 = 2.0 GiB" in text
         await pilot.press("escape", "question_mark")
         assert "page" in "\n".join(screen(pilot))
         await pilot.press("q")

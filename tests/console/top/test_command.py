@@ -69,16 +69,17 @@ def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]
     with serving() as url:
         assert main(["top", "--url", url]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("1 flagged, 0 in grace, 2 pods; used 10.0Gi, promised 20.0Gi of 24.0Gi")
+    assert lines[0].startswith("1 flagged, 0 in grace, 2 pods; used 10.0 GiB, promised 20.0 GiB of 24.0 GiB")
     assert lines[2] == "1 node: all answer"
-    assert lines[4].split() == [
-        "NODE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE", "PROCESSES",
+    assert lines[3] == "node-a: driver unknown, no sample yet"
+    assert lines[6].split()[:9] == ["GPU", "0", "NVIDIA", "A10", "10.0", "GiB", "24.0", "GiB", "20.0"]
+    assert lines[8].split() == [
+        "STATE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE",
     ]  # fmt: skip
-    assert lines[5].split()[:5] == ["!", "node-a", "0", "3.0Gi", "2.0Gi"]
-    assert "flagged-\ufffd[31m" in lines[5]
-    assert lines[6] == "     over-share", "the reason has no column"
-    assert "fine" in lines[7]
-    assert len(lines) == 8
+    assert lines[9].split()[:8] == ["!", "flagged:", "over-share", "0", "3.0", "GiB", "2.0", "GiB"]
+    assert "flagged-\ufffd[31m" in lines[9]
+    assert "fine" in lines[10]
+    assert len(lines) == 11
     assert max(map(len, lines)) <= 80
 
 

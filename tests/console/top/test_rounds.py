@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from console.top import rounds as rounds_module
-from console.top.cluster import Cluster
-from console.top.reader import ReadFailed
 from console.top.rounds import MOST_AT_ONCE, Rounds
+from gpuagent.top.client import ReadFailed
+from gpuagent.top.fleet import Fleet
 from tests.support.top_agents import Agents, document, pod
 
 
@@ -36,32 +36,32 @@ async def running(rounds: Rounds) -> AsyncIterator[None]:
 
 
 async def test_once_reads_every_agent_and_names_failures() -> None:
-    cluster = Cluster()
-    await Rounds(Agents({"a": document("a", pod("p", "a")), "b": "Connection refused"}), cluster).once()
-    assert [row.pod for row in cluster.agents["agent-of-a"].rows] == ["p"]
-    assert cluster.agents["agent-of-b"].failure == "Connection refused"
+    fleet = Fleet()
+    await Rounds(Agents({"a": document("a", pod("p", "a")), "b": "Connection refused"}), fleet).once()
+    assert [row.pod for row in fleet.agents["agent-of-a"].table.rows] == ["p"]
+    assert fleet.agents["agent-of-b"].failure == "Connection refused"
 
 
 async def test_at_most_sixteen_are_asked_at_once() -> None:
     agents = Agents({f"n{number}": document(f"n{number}") for number in range(60)})
-    await Rounds(agents, Cluster()).once()
+    await Rounds(agents, Fleet()).once()
     assert agents.reads == 60
     assert agents.most_in_flight == MOST_AT_ONCE
 
 
 async def test_hanging_agents_do_not_delay_the_others() -> None:
     hanging = {f"h{number}": None for number in range(MOST_AT_ONCE - 1)}
-    agents, cluster = Agents({**hanging, "good": document("good")}), Cluster()
-    async with running(Rounds(agents, cluster)):
+    agents, fleet = Agents({**hanging, "good": document("good")}), Fleet()
+    async with running(Rounds(agents, fleet)):
         await until(lambda: agents.reads >= len(hanging) + 5)
         assert agents.in_flight <= MOST_AT_ONCE
-    assert cluster.agents["agent-of-good"].received is not None
+    assert fleet.agents["agent-of-good"].received is not None
 
 
 async def test_failing_agents_get_few_of_the_slots() -> None:
     agents = Agents({**{f"f{number}": "refused" for number in range(40)}, "good": document("good")})
-    cluster = Cluster()
-    rounds = Rounds(agents, cluster)
+    fleet = Fleet()
+    rounds = Rounds(agents, fleet)
     await rounds.once()
     agents.answers = dict.fromkeys(agents.answers, None) | {"good": document("good")}
     agents.most_in_flight = 0
@@ -69,12 +69,12 @@ async def test_failing_agents_get_few_of_the_slots() -> None:
         reads = agents.reads
         await until(lambda: agents.reads >= reads + 8)
     assert agents.most_in_flight <= 5
-    assert cluster.agents["agent-of-good"].failure == ""
+    assert fleet.agents["agent-of-good"].failure == ""
 
 
 async def test_a_paused_view_asks_nothing_and_resumes() -> None:
     agents = Agents({"a": document("a")})
-    rounds = Rounds(agents, Cluster())
+    rounds = Rounds(agents, Fleet())
     rounds.is_paused = True
     async with running(rounds):
         await asyncio.sleep(0.3)
@@ -84,18 +84,18 @@ async def test_a_paused_view_asks_nothing_and_resumes() -> None:
 
 
 async def test_a_list_that_fails_is_named_and_tried_again() -> None:
-    agents, cluster = Agents({"a": document("a")}), Cluster()
+    agents, fleet = Agents({"a": document("a")}), Fleet()
     agents.list_failure = "403 Forbidden"
     with pytest.raises(ReadFailed):
-        await Rounds(agents, cluster).once()
-    async with running(Rounds(agents, cluster)):
-        await until(lambda: cluster.list_failure == "403 Forbidden")
+        await Rounds(agents, fleet).once()
+    async with running(Rounds(agents, fleet)):
+        await until(lambda: fleet.list_failure == "403 Forbidden")
         agents.list_failure = ""
-        await until(lambda: cluster.list_failure == "" and agents.reads > 0)
+        await until(lambda: fleet.list_failure == "" and agents.reads > 0)
 
 
 async def test_only_the_chosen_node_is_asked() -> None:
-    agents, cluster = Agents({"a": document("a"), "b": document("b")}), Cluster()
-    await Rounds(agents, cluster, node="b").once()
-    assert list(cluster.agents) == ["agent-of-b"]
+    agents, fleet = Agents({"a": document("a"), "b": document("b")}), Fleet()
+    await Rounds(agents, fleet, node="b").once()
+    assert list(fleet.agents) == ["agent-of-b"]
     assert agents.reads == 1

@@ -126,10 +126,10 @@ def test_a_row_has_every_figure() -> None:
         "pod": "a-big team-a · queue vision · 1 process vCluster team: ml/train-0",
         "bar": "",
         "used": "9.0 GiB",
-        "share": "6.0 GiB BindRequest",
-        "percent": "150 %",
-        "utilization": "–",
-        "verdict": "over-share flagged 08:03:00; over since 08:00:00 (3 min)",
+        "share": "6.0 GiB bind-request",
+        "percent": "150%",
+        "utilization": "unknown",
+        "verdict": "flagged: over-share since 08:03:00; over since 08:00:00 (3 min)",
         "peak": "9.0 GiB",
         "past": "",
     }
@@ -156,7 +156,7 @@ def test_flagged_pods_come_first_then_those_over_then_by_use_of_the_share() -> N
     seen = parsed_page(judged(*before, now, interval=30))
     assert [row.first("th", "pod").text.split()[0] for row in seen.rows()] == ["d", "e", "c", "a", "b"]
     assert [row.attributes["class"] for row in seen.rows()] == ["flagged", "over", "calm", "calm", "calm"]
-    assert "over-share, within the grace" in seen.row("e").text
+    assert "in grace: over-share" in seen.row("e").text
 
 
 def test_a_pod_has_one_colour_and_number_in_the_bar_and_in_its_row() -> None:
@@ -213,7 +213,10 @@ def lost_node(*, at: float, is_lost: bool, **fields: object) -> Snapshot:
     """Return two GPUs with a pod each; the second GPU may be lost."""
     busy = [gpu((1, GIB)), gpu((2, 3 * GIB), uuid=B, index=1)]
     taken = sample(*(busy[:1] if is_lost else busy), origins={1: in_pod("a"), 2: in_pod("b")}, at=at)
-    snapshot = snapshot_of(taken, pod_share("a", 2 * GIB), pod_share("b", 4 * GIB, gpus=(B,)))
+    recorded = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {B: None if is_lost else 4 * GIB})
+    snapshot = snapshot_of(
+        taken, pod_share("a", 2 * GIB), pod_share("b", 4 * GIB, gpus=(B,), candidates=(recorded,))
+    )
     return replace(snapshot, **{"lost_gpus": (LostGpu(1, B, "NVIDIA A10"),) if is_lost else (), **fields})  # type: ignore[arg-type]
 
 
@@ -229,10 +232,10 @@ def test_a_lost_gpu_keeps_its_section_and_its_pods_with_their_last_shares() -> N
     row = seen.row("b")
     assert row in lost.all("tr")
     cells = {cell.classes[0]: cell.text for cell in row.all() if cell.tag == "td"}
-    assert (cells["used"], cells["share"], cells["percent"]) == ("–", "4.0 GiB last known", "–")
-    assert (cells["peak"], cells["verdict"]) == ("3.0 GiB", "not judged its GPU does not respond")
+    assert (cells["used"], cells["share"], cells["percent"]) == ("unknown", "4.0 GiB last known", "unknown")
+    assert (cells["peak"], cells["verdict"]) == ("3.0 GiB", "not judged: its GPU does not respond")
     assert "nvml (GPU 1): GpuIsLost" in " ".join(seen.text.split())
-    assert "Pods whose GPU is unknown" not in seen.text
+    assert "Pods without a known GPU" not in seen.text
 
 
 def test_after_a_restart_a_lost_gpu_is_unknown_and_the_page_says_so() -> None:
@@ -241,8 +244,8 @@ def test_after_a_restart_a_lost_gpu_is_unknown_and_the_page_says_so() -> None:
     seen = parsed_page(status)
     lost, unknown = seen.gpus()[1:]
     assert "GPU 1 does not respond; this was first seen at 08:00:00 UTC." in lost.text
-    assert "Its UUID is unknown, so its pods are among those whose GPU is unknown." in lost.text
-    assert unknown.first("h2").text == "Pods whose GPU is unknown"
+    assert "Its UUID is unknown, so its pods are among those without a known GPU." in lost.text
+    assert unknown.first("h2").text == "Pods without a known GPU"
     assert f"its reservation names {B}, which has not responded since the agent started" in unknown.text
     assert "nvml (GPU 1): GpuIsLost" in seen.text
     assert "nvidia.com/gpu.count says 3, and the agent knows 2 GPUs" in seen.text
@@ -279,13 +282,13 @@ def test_utilisation_is_shown_or_its_absence_explained() -> None:
     plain = node_of(("a", 4 * GIB, GIB), ("b", 4 * GIB, GIB))
     seen = parsed_page(judged(plain))
     assert "Utilisation is absent: the driver does not report it." in seen.gpus()[0].text
-    assert seen.row("a").first("td", "utilization").text == "–"
+    assert seen.row("a").first("td", "utilization").text == "unknown"
     first, *others = plain.holdings
     measured = replace(plain, holdings=(structs.replace(first, utilization_ratio=0.83), *others))
     seen = parsed_page(judged(measured))
     assert "Utilisation is absent" not in seen.text
-    assert seen.row("a").first("td", "utilization").text == "83 %"
-    assert seen.row("b").first("td", "utilization").text == "–"
+    assert seen.row("a").first("td", "utilization").text == "83%"
+    assert seen.row("b").first("td", "utilization").text == "unknown"
 
 
 def test_unknown_figures_are_named_and_not_zero() -> None:
@@ -295,11 +298,11 @@ def test_unknown_figures_are_named_and_not_zero() -> None:
     snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB), problems=(problem,))
     seen = parsed_page(status_of(snapshot, None, problem))
     assert seen.row("a-pod").first("td", "used").text == "unknown"
-    assert seen.row("a-pod").first("td", "peak").text == "–"
+    assert seen.row("a-pod").first("td", "peak").text == "-"
     assert "memory unknown" in seen.row("a-pod").first("td", "bar").text
-    assert "not judged verdicts are suspended" in seen.row("a-pod").text
+    assert "not judged: verdicts are suspended" in seen.row("a-pod").text
     for name in ("a-pod", "hidden"):
-        assert "processes unknown" in seen.row(name).text, "the denied process may be its own"
+        assert "unknown processes" in seen.row(name).text, "the denied process may be its own"
     assert "unattributed unknown" in seen.root.first("ul", "legend").text
     assert "owner unknown 1.1 GiB" in seen.root.first("ul", "legend").text
     assert "proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in seen.text
@@ -324,7 +327,7 @@ def test_no_sample_no_gpu_and_a_pod_of_unknown_gpu() -> None:
     assert "No GPU on this node responds." in parsed_page(status_of(empty)).text
     lost = pod_share("a-lost", has_share=True, is_unresolved=True, groups=("nowhere",))
     seen = parsed_page(status_of(snapshot_of(sample(gpu()), lost)))
-    assert seen.gpus()[-1].first("h2").text == "Pods whose GPU is unknown"
+    assert seen.gpus()[-1].first("h2").text == "Pods without a known GPU"
     assert "GPU group nowhere has no known GPU" in seen.row("a-lost").text
 
 
@@ -336,7 +339,7 @@ def test_mig_and_simulated_are_named() -> None:
     seen = parsed_page(status_of(snapshot), renderer=simulated)
     assert "Multi-Instance GPU" in seen.text
     assert "MIG device MIG-1" in seen.row("a").text
-    assert "not judged MIG" in seen.row("a").text
+    assert "not judged: MIG" in seen.row("a").text
     assert "the driver does not report it for MIG devices" in seen.text
     assert "simulated: these figures are synthetic" in seen.text
 

@@ -1,4 +1,4 @@
-"""`kaishare-agent top`: text and screen from an agent's real JSON, at every width, and errors of the connection."""
+"""`kaishare-agent top`: text and screen from an agent's real JSON, and errors of the connection."""
 
 import io
 import json
@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from msgspec import structs
 from rich.console import Console
 
 from gpuagent.api_types import AgentResponse, read_answer
@@ -34,8 +31,9 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
 from gpuagent.status import Status
-from gpuagent.top.board import Board, board_of, waiting_board
-from gpuagent.top.client import Agent, NoAnswer, Received, age_of_figures
+from gpuagent.top.arrange import Arrangement
+from gpuagent.top.client import Agent, ReadFailed, Received, age_of_figures
+from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
 from gpuagent.verdicts.grounds import FlagReason
@@ -87,23 +85,29 @@ def judged(seconds: float) -> Status:
     return status_of(after, judge.judge(after)[0])
 
 
-def received(status: Status, *, age: float | None = 4.0, simulated: bool = False) -> Received:
-    body = shares_json(status, node="node-1", is_simulated=simulated)
-    return Received(answer=read_answer(body), body=body, at=100.0, age=age)
+def fleet_of(status: Status, *, is_simulated: bool = False) -> Fleet:
+    """The state after an agent's response, sampled 4 s before."""
+    body = shares_json(status, node="node-1", is_simulated=is_simulated)
+    fleet = Fleet()
+    fleet.set_agents([AgentRef("http://127.0.0.1:9445", "")], 0.0)
+    fleet.set_response(
+        "http://127.0.0.1:9445", Received(answer=read_answer(body), body=body, at=100.0, age=4.0)
+    )
+    return fleet
 
 
-def board(status: Status, **options: Any) -> Board:
-    return board_of(received(status, **options), now=100.0)
+def text_of(status: Status, columns: int = 200) -> str:
+    return as_text(fleet_of(status), Arrangement(), 100.0, columns=columns)
 
 
-def drawn(contents: Board, columns: int, height: int = 200, *, color: bool = False) -> str:
+def drawn(fleet: Fleet, columns: int, height: int = 200, *, color: bool = False) -> str:
     """Return the text of a terminal of that size."""
     console = Console(
         file=io.StringIO(), width=columns, height=height, force_terminal=color, no_color=not color,
         markup=False, highlight=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
     with console.capture() as capture:
-        console.print(Screen(contents))
+        console.print(Screen(fleet, lambda: 100.0))
     return capture.get()
 
 
@@ -111,65 +115,45 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_pod_furthest_over_comes_first_and_flags_have_reason_and_start() -> None:
-    lines = as_text(board(judged(180.0)), columns=200).splitlines()
-    assert lines[:2] == ["node node-1, driver 570.00", "as of 4 s ago, 3 flags"]
-    start = next(index for index, line in enumerate(lines) if line.endswith("STATE"))
+def test_the_table_has_every_figure_of_each_pod() -> None:
+    lines = text_of(judged(180.0)).splitlines()
+    assert lines[:8] == [
+        "3 flagged, 0 in grace, 6 pods; used 13.2 GiB, promised 11.0 GiB of 48.0 GiB",
+        "2 GPUs: none lost",
+        "1 node: all answer",
+        "node-1: driver 570.00, sample of 4 s ago",
+        "",
+        "       MODEL       USED       TOTAL     PROMISED  HOST     UNATTRIBUTED",
+        "GPU 0  NVIDIA A10  13.1 GiB   24.0 GiB  11.0 GiB  1.0 GiB  100.0 MiB",
+        "GPU 1  NVIDIA A10  100.0 MiB  24.0 GiB  0 B       0 B      100.0 MiB",
+    ]
+    start = next(index for index, line in enumerate(lines) if "STATE" in line)
     assert [words(line) for line in lines[start:]] == [
-        "GPU POD USED SHARE SOURCE OVER LIMIT PROCESSES QUEUE IN VCLUSTER STATE",
-        "! 0 team-a/far-over 6.0 GiB 2.0 GiB bind-request +4.0 GiB 3.0 GiB 1 - red: ml/train-0 FLAGGED limit-bypassed for 3 min",
-        "! 0 team-a/over 2.0 GiB 1.0 GiB bind-request +1.0 GiB - 1 - - FLAGGED over-share for 3 min",
-        "! ? team-a/nowhere - 5.0 GiB bind-request - - - - - FLAGGED no-reservation for 3 min",
-        "0 team-a/none 1.0 MiB - - - - 1 - - -",
-        "0 team-a/within 4.0 GiB 8.0 GiB annotation - - 1 vision - -",
-        "gone team-a/lost unknown 1.0 GiB bind-request - - - - - -",
+        "STATE GPU USED SHARE % LIMIT OVER FOR POD NAMESPACE QUEUE PROCESSES SOURCE IN VCLUSTER",
+        "! flagged: limit-bypassed 0 6.0 GiB 2.0 GiB 300% 3.0 GiB 3 min far-over team-a - 1 bind-request red: ml/train-0",
+        "! flagged: over-share 0 2.0 GiB 1.0 GiB 200% - 3 min over team-a - 1 bind-request -",
+        "! flagged: no-reservation unknown - 5.0 GiB unknown - 3 min nowhere team-a - - bind-request -",
+        "within share 0 4.0 GiB 8.0 GiB 50% - - within team-a vision 1 annotation -",
+        "in order 0 1.0 MiB - - - - none team-a - 1 - -",
+        "not judged: its GPU does not respond unknown unknown 1.0 GiB unknown - - lost team-a - unknown bind-request -",
     ]
 
 
-def test_the_sums_of_each_gpu_stand_above() -> None:
-    lines = [words(line) for line in as_text(board(judged(0.0))).splitlines()]
-    start = lines.index("GPU MODEL USED TOTAL PROMISED HOST UNATTRIBUTED")
-    assert lines[start + 1] == "0 NVIDIA A10 13.1 GiB 24.0 GiB 11.0 GiB 1.0 GiB 100.0 MiB"
-    assert lines[start + 2] == "1 NVIDIA A10 100.0 MiB 24.0 GiB 0 B 0 B 100.0 MiB"
-
-
-def test_columns_are_aligned() -> None:
-    lines = as_text(board(judged(180.0)), columns=200).splitlines()
-    start = next(index for index, line in enumerate(lines) if line.endswith("STATE"))
-    for heading in ("GPU", "POD", "USED", "SHARE", "STATE"):
-        column = lines[start].index(heading)
-        for line in lines[start + 1 :]:
-            assert line[column - 1] == " "
-            assert line[column] != " "
-
-
 def test_a_violation_within_the_grace_is_no_flag_yet() -> None:
-    text = words(as_text(board(judged(30.0))))
-    assert "no flags" in text
-    assert "over-share for 30 s, in grace" in text
-    assert "FLAGGED" not in text
+    text = text_of(judged(30.0))
+    assert text.startswith("0 flagged, 3 in grace, ")
+    assert "~  in grace: over-share" in text
+    assert "flagged:" not in text
 
 
-def test_a_flag_that_no_longer_holds_is_clearing() -> None:
+def test_a_flag_that_no_longer_holds_stays_until_it_is_cleared() -> None:
     judge = Judge(grace=60, interval=60, longest_gap=1000)
     judge.judge(node())
     judge.judge(node(100.0))
     good = snapshot_of(
         sample(gpu((3, GIB)), origins={3: in_pod("over")}, at=110.0), pod_share("over", GIB, gpus=(A,))
     )
-    assert "FLAGGED over-share, clearing" in as_text(board(status_of(good, judge.judge(good)[0])))
-
-
-def test_time_over_with_breaks_is_shown_as_a_total() -> None:
-    judge, text = Judge(grace=60, interval=60, longest_gap=1000), ""
-    for number in range(40):
-        used_bytes = (2 if number % 2 else 1) * GIB
-        snapshot = snapshot_of(
-            sample(gpu((3, used_bytes)), origins={3: in_pod("over")}, at=10.0 * number),
-            pod_share("over", GIB, gpus=(A,)),
-        )
-        text = as_text(board(status_of(snapshot, judge.judge(snapshot)[0])))
-    assert "FLAGGED over-share for 60 s in all" in text
+    assert "flagged: over-share" in text_of(status_of(good, judge.judge(good)[0]))
 
 
 def test_unknown_figures_are_named_and_not_zero() -> None:
@@ -177,17 +161,16 @@ def test_unknown_figures_are_named_and_not_zero() -> None:
     taken = sample(gpu((1, None), (2, GIB)), origins=origins)
     snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB))
     problem = Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied")
-    text = words(as_text(board(status_of(snapshot, None, problem))))
-    assert "0 team-a/a-pod unknown 1.0 GiB bind-request -" in text
-    assert "0 team-a/hidden unknown 1.0 GiB bind-request - unknown -" in text
-    assert "problem: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
-    assert "problem: Verdicts are suspended until these problems are resolved." in text
+    text = words(text_of(status_of(snapshot, None, problem)))
+    for name in ("a-pod", "hidden"):
+        assert f"not judged: verdicts are suspended 0 unknown 1.0 GiB unknown - {name} team-a unknown" in text
+    assert "? node-1: verdicts suspended: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
 
 
 def test_values_that_cannot_be_read_are_named() -> None:
     note = 'Pod team-a/a-pod: gpu-fraction: "half" is not allowed'
     snapshot = snapshot_of(sample(gpu()), pod_share("a-pod", notes=(note,)))
-    assert f"problem: {note}" in as_text(board(status_of(snapshot)))
+    assert f"     note: {note}\n" in text_of(status_of(snapshot))
 
 
 def test_each_mig_device_of_a_pod_is_a_line() -> None:
@@ -195,72 +178,55 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
         MigInstance(uuid=f"MIG-{n}aaaaaaa-0000", total_bytes=GIB, processes=()) for n in (1, 2)
     ))  # fmt: skip
     both = pod_share("both", GIB, gpus=("MIG-1aaaaaaa-0000", "MIG-2aaaaaaa-0000"))
-    text = words(as_text(board(status_of(snapshot_of(sample(split), both))), columns=200))
-    assert "0 MIG-1aaaaaaa team-a/both" in text
-    assert "0 MIG-2aaaaaaa team-a/both" in text
-    assert "NVIDIA A10 (MIG: not evaluated)" in text
+    text = words(text_of(status_of(snapshot_of(sample(split), both))))
+    for device in ("MIG-1aaa…", "MIG-2aaa…"):
+        assert f"not judged: MIG 0 {device} 0 B 1.0 GiB 0% - both team-a" in text
+    assert "100.0 MiB MIG: not judged" in text
 
 
 @pytest.mark.parametrize(
     ("status", "message"),
     [
-        (Status(snapshot=None, attribution_ok=None), "the agent has no sample yet"),
+        (Status(snapshot=None, attribution_ok=None), "there is no sample yet, or the last one is too old"),
         (Status(snapshot=None, attribution_ok=False, good_wall_time=1.0,
                 problems=(Problem(Cause.SAMPLE_STALE, "", "the last successful sample is 95.0 s old"),)),
-         "the last successful sample is too old"),
+         "the last successful sample is 95.0 s old"),
         (status_of(snapshot_of(sample(gpu()))), "No pod has a GPU share"),
-        (status_of(snapshot_of(sample())), "no GPU responds"),
+        (status_of(snapshot_of(sample())), "No GPU on this node responds."),
     ],
 )  # fmt: skip
 def test_missing_figures_have_a_reason(status: Status, message: str) -> None:
-    age = None if status.good_wall_time is None else 95.0
-    contents = board(status, age=age)
-    assert message in as_text(contents)
     for columns in (40, 80, 200):
-        assert message in words(drawn(contents, columns))
+        assert message in words(text_of(status, columns))
+        assert message in words(drawn(fleet_of(status), columns))
 
 
-def test_simulated_old_and_silent_agents_are_marked() -> None:
-    got = received(judged(0.0), simulated=True)
-    fresh = board_of(got, now=got.at)
-    assert "simulated: these figures are synthetic" in as_text(fresh)
-    assert not fresh.is_old
-    assert board_of(got, now=got.at + 100).is_old
-    silent = board_of(got, now=got.at + 30, silence="Connection refused")
-    assert silent.is_old
-    assert "NO RESPONSE FROM THE AGENT FOR 30 s (Connection refused), as of 34 s ago" in as_text(silent)
-    waiting = waiting_board("http://127.0.0.1:1", silence="Connection refused", seconds=3)
-    assert "NO RESPONSE FROM THE AGENT FOR 3 s (Connection refused)" in as_text(waiting)
+def test_simulated_and_silent_agents_are_marked() -> None:
+    fleet = fleet_of(judged(0.0), is_simulated=True)
+    assert "1 node: 1 simulated\n" in drawn(fleet, 80)
+    fleet.set_failure("http://127.0.0.1:9445", "Connection refused")
+    text = as_text(fleet, Arrangement(), 130.0)
+    assert "1 node: 1 NOT ANSWERING; 1 simulated (not answering: node-1 for 30 s:" in text
+    assert "sample of 34 s ago" in text
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
-def test_a_terminal_of_any_width_has_every_pod_every_flag_and_both_names(columns: int) -> None:
-    long = "train-0-x-ml-x-a-virtual-cluster-with-a-long-name"
-    tenant = Tenant(vcluster="a-virtual-cluster", namespace="ml", pod="train-0")
-    over = pod_share(
-        "over", GIB, pod=node_pod("over", name=long, namespace="vcluster-a-virtual-cluster"), tenant=tenant
-    )
-    judge = Judge(grace=60, interval=60, longest_gap=1000)
-    for at in (0.0, 100.0):
-        snapshot = snapshot_of(sample(gpu((3, 5 * GIB)), origins={3: in_pod("over")}, at=at), over)
-        verdicts = judge.judge(snapshot)[0]
-    text = drawn(board(status_of(snapshot, verdicts)), columns)
-    assert max(map(width, text.splitlines())) <= columns
-    folded = re.sub(r"\s", "", text)
-    for part in (f"vcluster-a-virtual-cluster/{long}", "a-virtual-cluster: ml/train-0", "5.0 GiB", "+4.0 GiB",
-                  "FLAGGED over-share for 100 s", "!"):  # fmt: skip
-        assert re.sub(r"\s", "", part) in folded
+def test_a_terminal_of_any_width_has_every_pod_and_every_flag(columns: int) -> None:
+    fleet = fleet_of(judged(180.0))
+    for text in (drawn(fleet, columns), as_text(fleet, Arrangement(), 100.0, columns=columns)):
+        assert max(map(width, text.splitlines())) <= columns
+        for part in ("flagged: limit-bypassed", "flagged: over-share", "flagged: no-reservation", "6.0 GiB"):
+            assert part in words(text)
+        assert [line[:1] for line in text.splitlines()].count("!") == 3
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_a_low_terminal_shows_one_line_for_each_pod_and_counts_those_left_out(columns: int) -> None:
-    text = drawn(board(judged(180.0)), columns, height=8)
-    lines = text.rstrip("\n").splitlines()
+    lines = drawn(fleet_of(judged(180.0)), columns, height=8).rstrip("\n").splitlines()
     assert len(lines) == 8
-    assert lines[2].startswith("2 GPUs: used 13.2 GiB, promised 11.0 GiB of 48.0 GiB")
-    assert lines[-1] == "… 6 lines in total; run `top --once` to see all"
-    assert "team-a/far-over" in text
-    assert "team-a/lost" not in text
+    assert lines[0].startswith("3 flagged, 0 in grace, 6 pods; used 13.2 GiB, promised 11.0")
+    assert [line[:1] for line in lines[4:7]] == ["!", "!", "!"]
+    assert lines[-1] == "… 3 more lines; run `kaishare-agent top --once` to see all"
 
 
 def busy_node(pods: int, *, flagged: int, gpus: int = 8) -> Status:
@@ -289,34 +255,22 @@ def busy_node(pods: int, *, flagged: int, gpus: int = 8) -> Status:
 
 
 def test_every_flagged_pod_of_eight_gpus_is_visible_at_80_by_24() -> None:
-    text = drawn(board(busy_node(29, flagged=3)), 80, height=24)
-    lines = text.splitlines()
+    lines = drawn(fleet_of(busy_node(29, flagged=3)), 80, height=24).splitlines()
     assert len(lines) == 24
     assert max(map(width, lines)) <= 80
-    assert [line[0] for line in lines].count("!") == 3
-    start = next(index for index, line in enumerate(lines) if "STATE" in line)
-    assert all(line.startswith("!") for line in lines[start + 1 : start + 4])
+    start = next(index for index, line in enumerate(lines) if "USED" in line)
+    assert [line[0] for line in lines[start + 1 :]][:4] == ["!", "!", "!", "~"]
     for number in (26, 27, 28):
-        assert re.search(rf"! \d .*over-share for 100 s +team-a/{number}-a-.*….*-5d4f8c7b96", text)
+        row = rf"\n!  flagged: over-share +\d +4\.0 GiB .*{number}-a.*…-5d4f8c7b96"
+        assert re.search(row, "\n".join(lines))
 
 
 def test_flags_that_do_not_fit_are_counted() -> None:
-    text = drawn(board(busy_node(40, flagged=30)), 80, height=24)
-    lines = text.splitlines()
+    lines = drawn(fleet_of(busy_node(40, flagged=30)), 80, height=24).splitlines()
     visible = [line[0] for line in lines].count("!")
     assert len(lines) == 24
     assert visible > 15
-    assert lines[-1].startswith(f"… 40 lines in total, {30 - visible} flagged not shown; ")
-
-
-def with_utilization(status: Status, *ratios: float | None) -> Status:
-    """The status with these ratios of its holdings; the last one counts for all others."""
-    assert status.snapshot is not None
-    holdings = tuple(
-        structs.replace(holding, utilization_ratio=ratios[min(index, len(ratios) - 1)])
-        for index, holding in enumerate(status.snapshot.holdings)
-    )
-    return replace(status, snapshot=replace(status.snapshot, holdings=holdings))
+    assert lines[-1].startswith(f"… {40 - visible} more lines, {30 - visible} flagged; ")
 
 
 def test_size_workload_and_flags_since_the_start() -> None:
@@ -324,105 +278,17 @@ def test_size_workload_and_flags_since_the_start() -> None:
         sample(gpu((1, GIB)), origins={1: in_pod("a")}),
         replace(pod_share("a", GIB), size="train", workload=Workload("CronJob", "nightly")),
     )
-    text = as_text(board(status_of(snapshot)))
+    text = text_of(status_of(snapshot))
     assert "CronJob nightly" in text
     assert re.search(r"\btrain\b", text)
     assert "since the agent started" not in text
     raised = replace(status_of(snapshot), transitions={(FlagReason.OVER_SHARE, Change.FLAGGED): 2})
-    assert "no flags, since the agent started 2 raised, 0 cleared, 0 dropped" in as_text(board(raised))
-
-
-def test_the_utilisation_is_a_column_if_the_driver_reports_it() -> None:
-    contents = board(with_utilization(judged(180.0), 0.0, 0.127, 1.0, None))
-    lines = [words(line) for line in as_text(contents, columns=200).splitlines()]
-    assert (
-        "! 0 team-a/over 2.0 GiB 1.0 GiB bind-request +1.0 GiB - 100% 1 - - FLAGGED over-share for 3 min"
-        in lines
-    )
-    assert "0 team-a/none 1.0 MiB - - - - unknown 1 - - -" in lines
-    assert {line.pod.partition("/")[2]: line.utilization for line in contents.pods} == {
-        "within": "0%", "far-over": "13%", "over": "100%", "none": "unknown", "nowhere": "-", "lost": "-",
-    }  # fmt: skip
-    for columns in (80, 200):
-        heading = next(line for line in drawn(contents, columns).splitlines() if "SHARE" in line)
-        assert heading.split()[heading.split().index("OVER") :].count("UTIL") == 1
-    assert "GPU 0: 2.0 GiB of 1.0 GiB (+1.0 GiB), utilization 100%" in drawn(contents, 60)
-    for text in (
-        as_text(board(judged(180.0))),
-        *(drawn(board(judged(180.0)), size) for size in (60, 80, 200)),
-    ):
-        assert "util" not in text.lower()
-
-
-@pytest.mark.parametrize("ratio", [1.0, None])
-@pytest.mark.parametrize("columns", [40, 80, 110])
-def test_the_utilisation_hides_no_flag_on_a_low_terminal(ratio: float | None, columns: int) -> None:
-    status = with_utilization(busy_node(29, flagged=3), 0.5, ratio)
-    text, before = (drawn(board(each), columns, height=24) for each in (status, busy_node(29, flagged=3)))
-    assert max(map(width, text.splitlines())) <= columns
-    for part in ("!", "over-share for 100 s", "team-a/"):
-        assert text.count(part) == before.count(part)
-    assert ("UTIL" in text) >= (columns == 110)
-    assert "UTIL" in text or text == before
-
-
-def test_a_flag_precedes_memory_above_the_share_within_the_slack() -> None:
-    candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
-    nowhere = pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
-                        candidates=(candidate,))  # fmt: skip
-    judge = Judge(grace=60, interval=60, longest_gap=1000)
-    for at in (0.0, 100.0):
-        busy = sample(gpu((1, 2 * GIB + MIB)), origins={1: in_pod("slack")}, at=at)
-        snapshot = snapshot_of(busy, pod_share("slack", 2 * GIB), nowhere)
-        verdicts = judge.judge(snapshot)[0]
-    pods = board(status_of(snapshot, verdicts)).pods
-    assert [(line.pod, bool(line.flags)) for line in pods] == [
-        ("team-a/nowhere", True),
-        ("team-a/slack", False),
-    ]
-
-
-def test_an_overpromised_gpu_is_named_in_the_summary() -> None:
-    snapshot = snapshot_of(sample(gpu()), pod_share("big", 30 * GIB))
-    summary = board(status_of(snapshot)).gpu_summary
-    assert summary == "1 GPU (GPU 0 overpromised): used 100.0 MiB, promised 30.0 GiB of 24.0 GiB"
-
-
-HOSTILE = st.one_of(
-    st.text(max_size=40),
-    st.sampled_from(["[bold]x[/]", "[/]", "[link=http://x]y[/link]", "\x1b[31mred", "\x1b]0;title\x07", "\x9b31m",
-                     "a\nb", "a\rb", "\u202eevil", "\u2028", ":boom:", "漢字" * 30, "e\u0301" * 20, "x" * 5000, "\x00"]),
-)  # fmt: skip
-CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]")
-
-
-@settings(deadline=None)
-@given(HOSTILE, HOSTILE, HOSTILE, HOSTILE, st.sampled_from([40, 80, 200]))
-def test_no_name_acts_on_the_terminal(
-    pod_name: str, namespace: str, queue: str, model: str, columns: int
-) -> None:
-    made = node_pod("a-pod", name=pod_name, namespace=namespace)
-    tenant = Tenant(vcluster=queue, namespace=model, pod=pod_name)
-    share = pod_share("a-pod", GIB, pod=made, queue=queue, tenant=tenant, notes=(model,))
-    snapshot = snapshot_of(sample(gpu((1, GIB), model=model), origins={1: in_pod("a-pod")}), share)
-    status = status_of(snapshot, None, Problem(Cause.NVML, queue, namespace))
-    body = shares_json(status, node=namespace, is_simulated=False)
-    got = Received(answer=read_answer(body), body=body, at=0.0, age=1.0)
-    text = as_text(board_of(got, now=0.0))
-    assert not CONTROLS.search(text)
-    assert len(text.splitlines()) == text.count("\n")
-    screen = drawn(board_of(got, now=0.0), columns)
-    assert not CONTROLS.search(screen)
-    assert not CONTROLS.search(drawn(board_of(got, now=0.0), columns, height=6))
-    for name in ("[bold]x[/]", "[/]"):
-        if pod_name == name:
-            assert f"/{name}" in text
-            assert name in re.sub(r"\s", "", screen)
+    assert "; flags since the agent started: 2 raised, 0 cleared, 0 dropped" in text_of(raised)
 
 
 def test_colour_is_never_alone() -> None:
-    contents = board(judged(180.0))
-    colored, plain = drawn(contents, 80, color=True), drawn(contents, 80)
+    fleet = fleet_of(judged(180.0))
+    colored, plain = drawn(fleet, 80, color=True), drawn(fleet, 80)
     assert "\x1b[1;31m" in colored
     assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
     assert "\x1b" not in plain
@@ -493,14 +359,14 @@ def test_an_address_is_taken_as_people_type_it(suffix: str, capsys: pytest.Captu
     with serving(GOOD) as url:
         assert main(["top", "--once", "--url", url + suffix]) == 0
         assert main(["top", "--once", "--url", url.removeprefix("http://") + suffix]) == 0
-    assert capsys.readouterr().out.count("team-a/far-over") == 2
+    assert capsys.readouterr().out.count("far-over") == 2
 
 
 def test_piped_it_shows_everything_once_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(GOOD) as url:
         assert main(["top", "--url", url]) == 0
     out, err = capsys.readouterr()
-    assert "FLAGGED limit-bypassed for 3 min" in out
+    assert "flagged: limit-bypassed" in out
     assert "\x1b" not in out
     assert err == ""
 
@@ -560,7 +426,7 @@ def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
     ],
 )  # fmt: skip
 def test_a_server_that_is_no_agent_is_one_line(answer: Answer, message: str) -> None:
-    with serving(answer) as url, pytest.raises(NoAnswer) as caught:
+    with serving(answer) as url, pytest.raises(ReadFailed) as caught:
         Agent(url, seconds=0.6 if "within" in message else 5).fetch()
     text = str(caught.value)
     assert message in text
@@ -711,10 +577,10 @@ def test_on_a_terminal_top_watches_names_an_unreachable_agent_and_restores_the_s
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         with running("--url", f"http://127.0.0.1:{port}", **streams) as top:
             terminal = Terminal(ours)
-            terminal.until("NO RESPONSE FROM THE AGENT FOR")
+            terminal.until("1 NOT ANSWERING")
             with serving(GOOD, port):
-                terminal.until("team-a/far-over")
-            terminal.until("NO RESPONSE FROM THE AGENT FOR")
+                terminal.until("far-over")
+            terminal.until("1 NOT ANSWERING")
             top.send_signal(number)
             assert top.wait(10) == 0
             seen = terminal.rest()

@@ -1,95 +1,20 @@
-"""The columns of the table at a given width, and the cells of a row. Pure."""
+"""The columns that a terminal has room for, and the lines of the table in them. Pure."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from console.top.arrange import AgentLine, GroupLine, Line
-from console.top.cells import NONE, UNKNOWN, amount, bar, fit, percent
-from console.top.rows import Row, Tier
-from console.top.widths import Widths, reasons_of
-from service.text import counted, shorten
-from service.units import duration
+from gpuagent.table.rows import PodRow, PodState
+from gpuagent.top.arrange import AgentLine, GroupLine, Line
+from gpuagent.top.columns import COLUMNS, Column, Widths
+from service.text import counted, shorten, shorten_middle
+from service.units import duration, size
 
 SIGN_FLAGGED: Final = "!"
 SIGN_OVER: Final = "~"
 SIGN_OLD: Final = "?"
-_SIGNS: Final = {Tier.FLAGGED: SIGN_FLAGGED, Tier.OVER: SIGN_OVER, Tier.REST: " "}
-_BAR: Final = 10
+_SIGNS: Final = {PodState.FLAGGED: SIGN_FLAGGED, PodState.OVER: SIGN_OVER}
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of the table."""
-
-    name: str
-    heading: str
-    cell: Callable[[Row], str]
-    narrowest: int
-    """Smallest width, unless all cells are narrower."""
-    is_right: bool = False
-    rank: int = 0
-    """Columns with a higher rank appear on wider terminals; 0 is always there."""
-    is_optional: bool = False
-    """Whether the column is left out while no row has a value."""
-
-
-def _used(row: Row) -> str:
-    has_no_place = row.processes is None and not row.processes_are_unknown and not row.gpu_uuid
-    return NONE if has_no_place else amount(row.used)
-
-
-def _processes(row: Row) -> str:
-    if row.processes is None:
-        return UNKNOWN if row.processes_are_unknown else NONE
-    return str(row.processes)
-
-
-def _share(row: Row) -> str:
-    return amount(row.share) if row.share is not None or row.share_is_unknown else NONE
-
-
-def _percent(row: Row) -> str:
-    if row.ratio is not None:
-        return percent(row.ratio)
-    return NONE if row.share is None and not row.share_is_unknown else UNKNOWN
-
-
-def _over_for(row: Row) -> str:
-    return NONE if row.over_seconds is None else duration(min(row.over_seconds, 1e10))
-
-
-COLUMNS: Final = (
-    Column("reason", "FLAG", reasons_of, 12, rank=5),
-    Column("node", "NODE", lambda row: row.node, 10),
-    Column("gpu", "GPU", lambda row: row.gpu, 11),
-    Column("used", "USED", _used, 8, is_right=True),
-    Column("share", "SHARE", _share, 8, is_right=True),
-    Column("bar", "", lambda row: bar(row.ratio, _BAR), _BAR, rank=3),
-    Column("percent", "%", _percent, 5, is_right=True),
-    Column(
-        "utilization",
-        "UTIL",
-        lambda row: percent(row.utilization) if row.utilization is not None else UNKNOWN,
-        5,
-        is_right=True,
-        rank=4,
-        is_optional=True,
-    ),
-    Column("over", "OVER FOR", _over_for, 8, is_right=True, rank=1),
-    Column("pod", "POD", lambda row: row.pod, 20),
-    Column("namespace", "NAMESPACE", lambda row: row.namespace, 14, rank=2),
-    Column("size", "SIZE", lambda row: row.size or NONE, 8, rank=6, is_optional=True),
-    Column("queue", "QUEUE", lambda row: row.queue or NONE, 10, rank=7, is_optional=True),
-    Column(
-        "processes",
-        "PROCESSES",
-        _processes,
-        9,
-        is_right=True,
-        rank=8,
-    ),
-)
 POD_WITH_NAMESPACE: Final = Column(
     "pod", "NAMESPACE/POD", lambda row: f"{row.namespace}/{row.pod}", 24
 )  # on terminals too narrow for a column with the namespace
@@ -102,10 +27,9 @@ class Layout:
     columns: tuple[tuple[Column, int], ...]
     width: int
 
-    @property
-    def has_reasons(self) -> bool:
-        """Whether the reasons of flags have a column."""
-        return any(column.name == "reason" for column, _ in self.columns)
+    def shows_state(self, row: PodRow) -> bool:
+        """Whether the whole state of a row has room in its column."""
+        return any(column.name == "state" and width >= len(row.state_text) for column, width in self.columns)
 
     def heading(self) -> str:
         """Return the line with the headings."""
@@ -131,9 +55,16 @@ class Layout:
         return fit_end(" ".join((mark, *cells)), self.width)
 
 
-def sign(row: Row, *, is_old: bool) -> str:
+def sign(row: PodRow, *, is_old: bool) -> str:
     """Return the two characters that mark a row: `!` flagged, `~` in its grace, `?` figures of the past."""
-    return _SIGNS[row.tier] + (SIGN_OLD if is_old else " ")
+    return _SIGNS.get(row.state, " ") + (SIGN_OLD if is_old else " ")
+
+
+def fit(text: str, width: int, *, is_right: bool = False) -> str:
+    """Return a text in exactly the given number of columns; the text comes from `plain`."""
+    if len(text) > width:
+        text = shorten_middle(text, width)
+    return text.rjust(width) if is_right else text.ljust(width)
 
 
 def fit_end(text: str, width: int) -> str:
@@ -146,7 +77,7 @@ def group_text(line: GroupLine) -> str:
     at_least = "≥" if line.is_lower_bound else ""
     return (
         f"── {line.name}: {counted(line.rows, 'row')}, {line.flagged} flagged, {line.over} in grace,"
-        f" used {at_least}{amount(line.used)} of shares {at_least}{amount(line.share)}"
+        f" used {at_least}{size(line.used)} of shares {at_least}{size(line.share)}"
     )
 
 
@@ -158,25 +89,28 @@ def agent_text(line: AgentLine, now: float) -> str:
         return f" {SIGN_OLD} {agent.node}: no answer for {age}: {agent.failure}"
     if agent.received is None:
         return f" {SIGN_OLD} {agent.node}: asked {age} ago, no answer yet"
-    suspended = "verdicts suspended: " if agent.is_suspended else ""
-    return f" {SIGN_OLD} {agent.node}: {suspended}{'; '.join(agent.problems) or 'no figures'}"
+    table = agent.table
+    suspended = "verdicts suspended: " if table.is_suspended else ""
+    problems = "; ".join(problem.text for problem in table.problems)
+    return f" {SIGN_OLD} {agent.node}: {suspended}{problems or table.nothing}"
 
 
-def layout(width: int, widths: Widths, *, has_bar: bool = True) -> Layout:
+def layout(width: int, widths: Widths, *, without: Collection[str] = (), first: str = "") -> Layout:
     """Choose the columns for a width: as many as fit in their order of rank, then widen the long ones.
 
     Args:
         width: of the terminal, in columns.
         widths: from `merge_widths`.
-        has_bar: whether the use of the share is drawn, too.
+        without: names of columns that are left out.
+        first: name of the column that has the first rank.
     """
     wanted = [
         column
         for column in COLUMNS
-        if (not column.is_optional or widths.get(column.name, 0)) and (has_bar or column.name != "bar")
+        if column.name not in without and (not column.is_optional or widths.get(column.name, 0))
     ]
     chosen = [column for column in wanted if not column.rank]
-    for column in sorted(wanted, key=lambda column: column.rank):
+    for column in sorted(wanted, key=lambda column: (column.name != first, column.rank)):
         if column.rank and _needed([*chosen, column], widths) <= width:
             chosen.append(column)
     if not any(column.name == "namespace" for column in chosen):
@@ -187,7 +121,7 @@ def layout(width: int, widths: Widths, *, has_bar: bool = True) -> Layout:
 
 
 _ORDER: Final = {column.name: index for index, column in enumerate(COLUMNS)}
-_WIDENED: Final = ("reason", "gpu", "pod", "namespace", "node", "size", "queue")
+_WIDENED: Final = ("state", "gpu", "pod", "namespace", "node", "size", "queue", "workload", "tenant")
 """Columns that share the space left, in order of preference."""
 
 
@@ -210,7 +144,7 @@ def _widened(columns: list[Column], widths: Widths, width: int) -> tuple[tuple[C
             left -= more
     if left < 0:  # narrower than the narrowest table: the names give way
         for name in ("pod", "node", "gpu"):
-            less = min(-left, max(sizes[name] - 4, 0))
-            sizes[name] -= less
+            less = min(-left, max(sizes.get(name, 0) - 4, 0))
+            sizes[name] = sizes.get(name, 0) - less
             left += less
     return tuple((column, sizes[column.name]) for column in columns)

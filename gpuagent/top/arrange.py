@@ -6,8 +6,8 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
-from console.top.cluster import AgentState, Cluster
-from console.top.rows import Key, Row, Tier
+from gpuagent.table.rows import BY_URGENCY, Key, PodRow, PodState
+from gpuagent.top.fleet import AgentState, Fleet
 
 
 class Sort(StrEnum):
@@ -22,7 +22,7 @@ class Sort(StrEnum):
     NODE = "node"
 
 
-class Group(StrEnum):
+class GroupBy(StrEnum):
     """What the rows are grouped by."""
 
     NONE = "none"
@@ -36,7 +36,7 @@ class Arrangement:
     """The choices of a person at the table."""
 
     sort: Sort = Sort.FLAGS
-    group: Group = Group.NONE
+    group: GroupBy = GroupBy.NONE
     flagged_only: bool = False
     words: tuple[str, ...] = ()
     """Lower-case words; a row has to contain all of them."""
@@ -75,43 +75,43 @@ class AgentLine:
         return ("agent", self.agent.ref.name, "")
 
 
-Line = Row | GroupLine | AgentLine
+Line = PodRow | GroupLine | AgentLine
 NO_QUEUE: Final = "(no queue)"
 
 
-def is_old(cluster: Cluster, line: Line) -> bool:
+def is_old(fleet: Fleet, line: Line) -> bool:
     """Return whether a line has figures of the past, since its agent no longer responds."""
-    if not isinstance(line, Row):
+    if not isinstance(line, PodRow):
         return False
-    agent = cluster.agents.get(line.key[0])
+    agent = fleet.agents.get(line.key[0])
     return agent is None or bool(agent.failure)
 
 
-def arrange(cluster: Cluster, arrangement: Arrangement) -> list[Line]:
+def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
     """Return the lines of the table.
 
     Agents that do not respond or report problems have a line each, after the rows that are flagged or in
     violation. In any other order than `Sort.FLAGS`, and in groups, they come first.
     """
-    rows = list(_chosen(cluster, arrangement))
+    rows = list(_chosen(fleet, arrangement))
     if arrangement.sort is not Sort.NODE:
         rows.sort(key=_KEYS[arrangement.sort])
-    agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(cluster, arrangement)]
-    if arrangement.group is not Group.NONE:
+    agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(fleet, arrangement)]
+    if arrangement.group is not GroupBy.NONE:
         return agents + _grouped(rows, arrangement.group)
     if arrangement.sort is not Sort.FLAGS or not agents:
         return [*agents, *rows]
-    place = next((index for index, row in enumerate(rows) if row.tier is Tier.REST), len(rows))
+    place = next((index for index, row in enumerate(rows) if not row.is_violation), len(rows))
     return [*rows[:place], *agents, *rows[place:]]
 
 
-def _shown_agents(cluster: Cluster, arrangement: Arrangement) -> list[AgentState]:
+def _shown_agents(fleet: Fleet, arrangement: Arrangement) -> list[AgentState]:
     if arrangement.flagged_only:
         return []
     agents = (
         agent
-        for agent in cluster.agents.values()
-        if agent.failure or agent.received is None or agent.problems or agent.is_suspended
+        for agent in fleet.agents.values()
+        if agent.failure or not agent.table.has_figures or agent.table.problems or agent.table.is_suspended
     )
     if arrangement.words:
         agents = (
@@ -122,10 +122,10 @@ def _shown_agents(cluster: Cluster, arrangement: Arrangement) -> list[AgentState
     return sorted(agents, key=lambda agent: agent.node)
 
 
-def _chosen(cluster: Cluster, arrangement: Arrangement) -> Iterable[Row]:
-    rows: Iterable[Row] = (row for agent in cluster.agents.values() for row in agent.rows)
+def _chosen(fleet: Fleet, arrangement: Arrangement) -> Iterable[PodRow]:
+    rows: Iterable[PodRow] = (row for agent in fleet.agents.values() for row in agent.table.rows)
     if arrangement.flagged_only:
-        rows = (row for row in rows if row.tier is Tier.FLAGGED)
+        rows = (row for row in rows if row.state is PodState.FLAGGED)
     if arrangement.namespace:
         rows = (row for row in rows if row.namespace == arrangement.namespace)
     for word in arrangement.words:
@@ -133,7 +133,7 @@ def _chosen(cluster: Cluster, arrangement: Arrangement) -> Iterable[Row]:
     return rows
 
 
-def _containing(rows: Iterable[Row], word: str) -> Iterable[Row]:
+def _containing(rows: Iterable[PodRow], word: str) -> Iterable[PodRow]:
     return (row for row in rows if word in row.haystack)
 
 
@@ -142,8 +142,8 @@ def _last(value: float | None) -> float:
     return 1.0 if value is None else -value
 
 
-_KEYS: Final[dict[Sort, Callable[[Row], Any]]] = {
-    Sort.FLAGS: attrgetter("rank"),
+_KEYS: Final[dict[Sort, Callable[[PodRow], Any]]] = {
+    Sort.FLAGS: BY_URGENCY,
     Sort.USED: lambda row: _last(row.used),
     Sort.SHARE: lambda row: _last(row.ratio),
     Sort.OVER: lambda row: _last(row.over_seconds),
@@ -151,17 +151,17 @@ _KEYS: Final[dict[Sort, Callable[[Row], Any]]] = {
 }
 """Sorting is stable, and the rows come by node, GPU and pod."""
 
-_GROUPS: Final[dict[Group, Callable[[Row], str]]] = {
-    Group.NODE: lambda row: row.node,
-    Group.NAMESPACE: lambda row: row.namespace,
-    Group.QUEUE: lambda row: row.queue or NO_QUEUE,
+_GROUPS: Final[dict[GroupBy, Callable[[PodRow], str]]] = {
+    GroupBy.NODE: lambda row: row.node,
+    GroupBy.NAMESPACE: lambda row: row.namespace,
+    GroupBy.QUEUE: lambda row: row.queue or NO_QUEUE,
 }
 
 
-def _grouped(rows: Sequence[Row], group: Group) -> list[Line]:
+def _grouped(rows: Sequence[PodRow], group: GroupBy) -> list[Line]:
     """Return the rows under headings; groups with flags come first, then by name."""
     name_of = _GROUPS[group]
-    members: dict[str, list[Row]] = {}
+    members: dict[str, list[PodRow]] = {}
     for row in rows:
         members.setdefault(name_of(row), []).append(row)
     headings = [_heading(name, group_rows) for name, group_rows in members.items()]
@@ -172,12 +172,12 @@ def _grouped(rows: Sequence[Row], group: Group) -> list[Line]:
     return lines
 
 
-def _heading(name: str, rows: Sequence[Row]) -> GroupLine:
+def _heading(name: str, rows: Sequence[PodRow]) -> GroupLine:
     flagged = over = used = share = 0
     is_lower_bound = False
     for row in rows:  # one pass; this runs for every row of a cluster when a key is pressed
-        flagged += row.tier is Tier.FLAGGED
-        over += row.tier is Tier.OVER
+        flagged += row.state is PodState.FLAGGED
+        over += row.state is PodState.OVER
         used += row.used or 0
         share += row.share or 0
         is_lower_bound = is_lower_bound or row.used is None or row.share_is_unknown

@@ -1,15 +1,15 @@
 """All figures of one pod, or of one agent, as lines of text. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from console.top.arrange import AgentLine, GroupLine, Line
-from console.top.cells import NONE, UNKNOWN, amount, percent, plain
-from console.top.cluster import AgentState, Cluster
-from console.top.columns import agent_text, group_text
-from console.top.rows import Row, known_bytes, known_ratio
-from gpuagent.api_types import ApiAmount, ApiPod, ApiVerdict, transitions_text
-from service.text import counted
-from service.units import duration
+from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
+from gpuagent.table.gpus import known_bytes
+from gpuagent.table.rows import PodRow, figures_text
+from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, plain
+from gpuagent.top.arrange import AgentLine, GroupLine, Line
+from gpuagent.top.fleet import AgentState, Fleet
+from gpuagent.top.layout import agent_text, group_text
+from service.units import duration, size
 
 _MOST = 64
 """Largest number of entries of one kind."""
@@ -24,80 +24,71 @@ def title_of(line: Line) -> str:
     return f"{line.namespace}/{line.pod}"
 
 
-def details_of(line: Line, cluster: Cluster, now: float) -> list[str]:
+def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
     """Return everything known about a line.
 
     Args:
         line: row, heading of a group, or agent.
-        cluster: the agents.
+        fleet: the agents.
         now: monotonic seconds, on the clock of the agents' state.
     """
     if isinstance(line, GroupLine):
         return [group_text(line)]
     if isinstance(line, AgentLine):
         return list(_agent(line.agent, now))
-    agent = cluster.agents.get(line.key[0])
-    return [*_row(line), *(("", *_agent(agent, now)) if agent else ())]
+    agent = fleet.agents.get(line.key[0])
+    if agent is None:
+        return list(_pod(line, [line]))
+    rows = [row for row in agent.table.rows if row.key[1] == line.key[1]]
+    return [*_pod(line, rows), "", *_agent(agent, now)]
 
 
-def _row(row: Row) -> Iterator[str]:
-    pod = row.source
+def _pod(row: PodRow, rows: Sequence[PodRow]) -> Iterator[str]:
+    pod = row.api_pod
     yield f"pod         {row.namespace}/{row.pod}"
-    if pod.vcluster:
-        tenant = pod.vcluster
-        yield f"in vCluster {plain(tenant.name)}: {plain(tenant.namespace)}/{plain(tenant.pod)}"
+    if row.tenant:
+        yield f"in vCluster {row.tenant}"
     yield f"uid         {plain(pod.uid, 64)}"
     yield f"phase       {plain(pod.phase, 64) or NONE}"
     yield f"queue       {row.queue or NONE}"
     yield f"size        {row.size or NONE}"
-    workload = pod.workload
-    yield f"workload    {plain(f'{workload.kind} {workload.name}') if workload else NONE}"
+    yield f"workload    {row.workload or NONE}"
     yield f"GPU groups  {', '.join(plain(group, 64) for group in pod.gpu_groups[:_MOST]) or NONE}"
     yield ""
-    for uuid in _uuids(pod):
-        yield from _on_gpu(pod, uuid)
+    for each in rows[:_MOST]:
+        yield from _on_gpu(each)
     yield from _sources(pod)
     yield from _notes(pod)
 
 
-def _uuids(pod: ApiPod) -> list[str]:
-    holdings = [holding.gpu_uuid for holding in pod.gpus]
-    verdicts = [verdict.gpu_uuid for verdict in pod.verdicts]
-    return list(dict.fromkeys([*holdings, *pod.gpu_uuids, *pod.shares, *verdicts]))[:_MOST]
+def _on_gpu(row: PodRow) -> Iterator[str]:
+    yield f"on GPU {row.gpu} {plain(row.gpu_uuid, 64)}".rstrip()
+    yield f"  state        {row.state_text}"
+    yield f"  used         {row.used_text}"
+    yield f"  processes    {row.processes_text}"
+    yield f"  utilization  {row.utilization_text}"
+    yield f"  share        {_with_source(row.share_text, row.share_source)}"
+    limit = row.api_pod.limits.get(row.gpu_uuid)
+    yield f"  limit        {_with_source(row.limit_text, limit.source if limit else '')}"
+    verdicts = [verdict for verdict in row.api_pod.verdicts if verdict.gpu_uuid == row.gpu_uuid]
+    yield from (f"  {_verdict(verdict)}" for verdict in verdicts[:_MOST])
 
 
-def _on_gpu(pod: ApiPod, uuid: str) -> Iterator[str]:
-    yield f"on GPU {plain(uuid, 64) or '(unknown)'}"
-    holding = next((holding for holding in pod.gpus if holding.gpu_uuid == uuid), None)
-    if holding is not None:
-        number = holding.known_processes
-        processes = "" if number is None else f", {counted(number, 'process', 'processes')}"
-        yield f"  used         {amount(known_bytes(holding.used_bytes))}{processes}"
-        utilization = known_ratio(holding.utilization_ratio)
-        if utilization is not None:
-            yield f"  utilization  {percent(utilization)}"
-    yield f"  share        {_amount(pod.share_on(uuid))}"
-    yield f"  limit        {_amount(pod.limits.get(uuid))}"
-    for verdict in [verdict for verdict in pod.verdicts if verdict.gpu_uuid == uuid][:_MOST]:
-        yield f"  {_verdict(verdict)}"
-
-
-def _amount(share: ApiAmount | None) -> str:
-    return NONE if share is None else f"{amount(known_bytes(share.bytes))} ({plain(share.source, 64)})"
+def _with_source(amount: str, source: str) -> str:
+    return f"{amount} ({plain(source, 64)})" if source else amount
 
 
 def _verdict(verdict: ApiVerdict) -> str:
     reason = plain(verdict.reason, 48)
     if verdict.lasted_seconds is None:
-        state = "FLAGGED, clearing" if verdict.flagged else "in order"
+        state = "flagged, not over now" if verdict.flagged else "in order"
     else:
         lasted = duration(min(verdict.lasted_seconds, 1e10))
-        state = f"{'FLAGGED' if verdict.flagged else 'in grace'} for {lasted}"
+        state = f"{'flagged' if verdict.flagged else 'in grace'} for {lasted}"
     balance = verdict.balance_seconds
     balance_text = f", balance {duration(min(balance, 1e10))}" if balance else ""
-    used, allowed = known_bytes(verdict.used_bytes), known_bytes(verdict.allowed_bytes)
-    figures = f", used {amount(used)}, allowed {amount(allowed)}" if used is not None else ""
-    return f"{reason}: {state}{balance_text}{figures}"
+    figures = figures_text(verdict)
+    return f"{reason}: {state}{balance_text}{f', {figures}' if figures else ''}"
 
 
 def _sources(pod: ApiPod) -> Iterator[str]:
@@ -107,7 +98,7 @@ def _sources(pod: ApiPod) -> Iterator[str]:
     for candidate in pod.candidates[:_MOST]:
         counts = "" if candidate.counts else " (does not count)"
         amounts = ", ".join(
-            f"{amount(known_bytes(size_bytes))}{f' on {plain(uuid, 20)}' if uuid else ''}"
+            f"{size(known_bytes(size_bytes))}{f' on {plain(uuid, 20)}' if uuid else ''}"
             for uuid, size_bytes in list(candidate.bytes_per_gpu.items())[:_MOST]
         )
         yield f"  {plain(candidate.source, 64)}{counts}: {plain(candidate.says)} = {amounts or NONE}"
@@ -131,7 +122,7 @@ def _notes(pod: ApiPod) -> Iterator[str]:
 
 
 def _agent(agent: AgentState, now: float) -> Iterator[str]:
-    yield f"agent       {plain(agent.ref.name, 253)} on {agent.node}"
+    yield f"agent       {plain(agent.ref.name, LONGEST_NAME)} on {agent.node}"
     yield (
         f"answer      {duration(agent.silent_seconds(now))} ago" if agent.received else "answer      none yet"
     )
@@ -143,15 +134,10 @@ def _agent(agent: AgentState, now: float) -> Iterator[str]:
         yield f"driver      {plain(answer.driver_version or NONE, 64)}"
         flags = (transitions_text(answer) or "none raised") if answer.flag_transitions else UNKNOWN
         yield f"flags       {flags} since the agent started"
-    if agent.is_simulated:
+    table = agent.table
+    if table.is_simulated:
         yield "simulated   these figures are synthetic"
-    if agent.is_suspended:
+    if table.is_suspended:
         yield "Verdicts are suspended until these problems are resolved."
-    yield from (f"problem: {problem}" for problem in agent.problems[:_MOST])
-    for gpu in agent.gpus[:_MOST]:
-        lost = ", LOST" if gpu.is_lost else ""
-        over = ", OVERPROMISED" if gpu.is_over_promised else ""
-        yield (
-            f"{gpu.name}: used {amount(gpu.used)}, promised {amount(gpu.promised)}"
-            f" of {amount(gpu.total)}{lost}{over}"
-        )
+    yield from (f"problem: {problem.text}" for problem in table.problems[:_MOST])
+    yield from (gpu.text for gpu in table.gpus[:_MOST])

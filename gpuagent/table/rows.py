@@ -1,0 +1,308 @@
+"""One row for each pod on each GPU, made from an agent's response. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from operator import attrgetter
+from typing import Final
+
+from msgspec import Struct
+
+from gpuagent.api_types import AgentResponse, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.table.gpus import GpuState, index_text, known_bytes
+from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, percent, plain
+from service.text import LONGEST_LINE, shorten
+from service.units import duration, size
+
+MAX_PODS: Final = 4096
+"""Largest number of pods of one agent. A kubelet runs at most some hundred pods."""
+
+MAX_ROWS: Final = 8192
+"""Largest number of rows of one agent."""
+
+_MAX_GPUS: Final = 256
+"""Largest number of GPUs and MIG devices of one pod."""
+
+_MAX_SECONDS: Final = 1e10
+_MIG: Final = "MIG-"
+_WHOLE_GPU: Final = "whole-gpu"
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+
+class PodState(StrEnum):
+    """The state of a pod on one GPU, from its verdicts. The value is the word for it."""
+
+    FLAGGED = "flagged"
+    OVER = "in grace"
+    """In violation, within the grace."""
+    WITHIN = "within share"
+    NOT_JUDGED = "not judged"
+
+
+_TIERS: Final = {PodState.FLAGGED: 0, PodState.OVER: 1}
+_REST: Final = 2
+
+Key = tuple[str, str, str]
+
+
+class PodRow(Struct, frozen=True, kw_only=True, gc=False):
+    """One pod on one GPU. Text fields are safe for a terminal.
+
+    A row is part of no reference cycle, so garbage collection need not visit it.
+    """
+
+    key: Key
+    """Agent, pod UID and GPU UUID."""
+    state: PodState
+    state_text: str
+    """The state, with the reasons of flags and violations, or why the pod is not judged."""
+    node: str
+    gpu: str
+    gpu_index: int | None
+    """Index of the GPU, that of a MIG device included; None if unknown."""
+    used: int | None
+    """Bytes; None is unknown."""
+    share: int | None
+    """Bytes; None if there is none, or if it is unknown."""
+    share_source: str
+    share_is_unknown: bool
+    limit: int | None
+    """Bytes that an enforcer allows; None without a limit."""
+    ratio: float | None
+    """Used memory divided by the share."""
+    utilization: float | None
+    over_seconds: float | None
+    """Duration of the longest current violation; None if there is none."""
+    pod: str
+    namespace: str
+    size: str
+    queue: str
+    workload: str
+    tenant: str
+    """The pod's names in its vCluster; empty outside of one."""
+    verdicts: tuple[ApiVerdict, ...]
+    """The flags, else the violations within their grace."""
+    haystack: str
+    """Lower-case text that the filter searches."""
+    rank: float
+    """Sort key of the default order: the tier, then the time over or the use of the share."""
+    by_pod: str
+    """Sort key: namespace and pod, as one string; tuples of strings sort ten times slower."""
+    holding: ApiHolding | None
+    """What the pod uses on the GPU, as the agent reported it; None without figures."""
+    api_pod: ApiPod
+    """The pod as the agent reported it."""
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether the pod is flagged or in its grace."""
+        return self.state in _TIERS
+
+    @property
+    def gpu_uuid(self) -> str:
+        """UUID of the GPU or MIG device as the agent reported it; empty if unknown."""
+        return self.key[2]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the pod has or uses a GPU here; without one it has no figures, not even unknown ones."""
+        return self.holding is not None or bool(self.gpu_uuid)
+
+    @property
+    def used_text(self) -> str:
+        """The used memory."""
+        return size(self.used) if self.has_gpu else NONE
+
+    @property
+    def share_text(self) -> str:
+        """The share."""
+        return size(self.share) if self.share is not None or self.share_is_unknown else NONE
+
+    @property
+    def limit_text(self) -> str:
+        """The limit of an enforcer."""
+        return NONE if self.limit is None else size(self.limit)
+
+    @property
+    def ratio_text(self) -> str:
+        """The use of the share in per cent."""
+        return percent(self.ratio) if self.share or self.share_is_unknown else NONE
+
+    @property
+    def utilization_text(self) -> str:
+        """The utilisation in per cent."""
+        return percent(self.utilization) if self.has_gpu else NONE
+
+    @property
+    def processes_text(self) -> str:
+        """The number of processes."""
+        number = self.holding.known_processes if self.holding else None
+        return NONE if not self.has_gpu else UNKNOWN if number is None else str(number)
+
+    @property
+    def over_for_text(self) -> str:
+        """How long the longest violation lasts."""
+        return NONE if self.over_seconds is None else duration(self.over_seconds)
+
+
+BY_URGENCY: Final = attrgetter("rank")
+"""Sort key of the default order: flagged rows, then violations, then by use of the share."""
+
+
+def rows_of(agent: str, node: str, response: AgentResponse, gpus: tuple[GpuState, ...]) -> tuple[PodRow, ...]:
+    """Return a row for each pod and GPU of a response, with at most MAX_ROWS, by GPU and pod."""
+    rows: list[PodRow] = []
+    by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
+    for pod in response.pods[:MAX_PODS]:
+        rows.extend(_pod_rows(agent, node, pod, by_uuid))
+        if len(rows) >= MAX_ROWS:
+            break
+    rows.sort(key=lambda row: (len(row.gpu), row.gpu, row.by_pod))
+    return tuple(rows[:MAX_ROWS])
+
+
+def _pod_rows(agent: str, node: str, pod: ApiPod, gpus: dict[str, GpuState]) -> Iterator[PodRow]:
+    holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
+    verdicts: dict[str, list[ApiVerdict]] = {}
+    for verdict in pod.verdicts:
+        verdicts.setdefault(verdict.gpu_uuid, []).append(verdict)
+    flagged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged}
+    uuids = list(dict.fromkeys([*sorted(flagged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]
+    names = _Names.of(pod, node)
+    for uuid in uuids:
+        yield _row(agent, names, uuid, holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, []))
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The safe names of a pod, made once for all of its GPUs."""
+
+    pod: ApiPod
+    node: str
+    name: str
+    namespace: str
+    size: str
+    queue: str
+    workload: str
+    tenant: str
+    haystack: str
+
+    @classmethod
+    def of(cls, pod: ApiPod, node: str) -> "_Names":
+        name, namespace = plain(pod.name, LONGEST_NAME), plain(pod.namespace, LONGEST_NAME)
+        size, queue = plain(pod.size or "", LONGEST_NAME), plain(pod.queue or "", LONGEST_NAME)
+        workload = plain(f"{pod.workload.kind} {pod.workload.name}") if pod.workload else ""
+        inner = pod.vcluster
+        tenant = plain(f"{inner.name}: {inner.namespace}/{inner.pod}", 3 * LONGEST_NAME) if inner else ""
+        text = " ".join((node, f"{namespace}/{name}", size, queue, tenant))
+        return cls(pod, node, name, namespace, size, queue, workload, tenant, text.lower())
+
+
+def _row(
+    agent: str,
+    names: _Names,
+    uuid: str,
+    holding: ApiHolding | None,
+    gpu: GpuState | None,
+    verdicts: list[ApiVerdict],
+) -> PodRow:
+    pod = names.pod
+    amount = pod.shares.get(uuid) if holding else pod.share_on(uuid)
+    limit = pod.limits.get(uuid)
+    share = known_bytes(amount.bytes) if amount else None
+    used = known_bytes(holding.used_bytes) if holding else None
+    utilization = holding.utilization_ratio if holding else None
+    state = _state(verdicts)
+    visible = tuple(
+        verdict for verdict in verdicts if (verdict.flagged if state is PodState.FLAGGED else verdict.is_over)
+    )
+    over_seconds = max((min(verdict.over_seconds, _MAX_SECONDS) for verdict in visible), default=None)
+    ratio = used / share if used is not None and share else None
+    if visible:
+        reasons = dict.fromkeys(plain(verdict.reason, 48) for verdict in visible)
+        state_text = shorten(f"{state}: {', '.join(reasons)}", LONGEST_LINE)
+    elif state is PodState.WITHIN:
+        is_above = ratio is not None and ratio > 1
+        state_text = "within slack" if is_above else "in order" if amount is None else state
+    else:
+        reason = _not_judged(pod, uuid, holding, gpu)
+        state_text = f"{state}: {reason}" if reason else state
+    return PodRow(
+        key=(agent, pod.uid, uuid),
+        state=state,
+        state_text=state_text,
+        node=names.node,
+        gpu=_place(pod, uuid, holding, gpu),
+        gpu_index=holding.gpu if holding else gpu.index if gpu else None,
+        used=used,
+        share=share,
+        share_source=plain(amount.source, 48) if amount else "",
+        share_is_unknown=share is None
+        and (amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share)),
+        limit=known_bytes(limit.bytes) if limit else None,
+        ratio=ratio,
+        utilization=utilization if utilization is not None and 0 <= utilization <= 1 else None,
+        over_seconds=over_seconds,
+        pod=names.name,
+        namespace=names.namespace,
+        size=names.size,
+        queue=names.queue,
+        workload=names.workload,
+        tenant=names.tenant,
+        verdicts=visible,
+        haystack=f"{names.haystack} {state_text.lower()}",
+        rank=_rank(_TIERS.get(state, _REST), over_seconds if visible else ratio),
+        by_pod=f"{names.namespace}\0{names.name}",
+        holding=holding,
+        api_pod=pod,
+    )
+
+
+def _state(verdicts: list[ApiVerdict]) -> PodState:
+    if any(verdict.flagged for verdict in verdicts):
+        return PodState.FLAGGED
+    if any(verdict.is_over for verdict in verdicts):
+        return PodState.OVER
+    return PodState.WITHIN if any(verdict.is_of_memory for verdict in verdicts) else PodState.NOT_JUDGED
+
+
+def _not_judged(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
+    """Return why a pod is not judged on a GPU; empty if no reason is known."""
+    if holding is None:
+        return "its GPU does not respond" if uuid else "its GPU is unknown" if pod.has_share else "no share"
+    if pod.phase in _FINISHED:
+        return "the pod has ended"
+    if holding.mig:
+        return "MIG"
+    if gpu is not None and gpu.is_suspended:
+        return "verdicts are suspended"
+    if holding.used_bytes is None:
+        return "memory unknown"
+    if pod.shares and all(share.source == _WHOLE_GPU for share in pod.shares.values()):
+        return "whole GPU"
+    return "share of unknown size" if pod.has_unsized_gpus else ""
+
+
+def figures_text(verdict: ApiVerdict) -> str:
+    """Return the memory that a verdict compared; empty if the reason is not about memory."""
+    if not verdict.is_of_memory:
+        return ""
+    at_least = "at least " if verdict.used_bytes is None else ""
+    used = verdict.used_at_least_bytes if verdict.used_bytes is None else verdict.used_bytes
+    allowed = (
+        f"of {size(known_bytes(verdict.allowed_bytes))}" if verdict.allowed_bytes is not None else "in use"
+    )
+    return f"{at_least}{size(known_bytes(used))} {allowed}"
+
+
+def _rank(tier: int, figure: float | None) -> float:
+    """Return a number that sorts by tier, then by a figure in descending order, unknown ones last."""
+    return tier + (1.0 if figure is None else 1 / (2 + min(figure, 1e12))) - 0.5
+
+
+def _place(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
+    index = holding.gpu if holding else gpu.index if gpu else None
+    if index is None:
+        is_mig = uuid.startswith(_MIG)
+        return plain(uuid, 9) if is_mig else UNKNOWN if uuid or pod.has_share else NONE
+    return f"{index_text(index)} {plain(uuid, 9)}" if holding and holding.mig else index_text(index)
