@@ -8,7 +8,7 @@ from gpuagent.gpus.driver import (
     CallFailed,
     Driver,
     DriverGone,
-    GpuLost,
+    FigureFailed,
     Handle,
     ListedProcess,
     NotOffered,
@@ -98,12 +98,10 @@ class Device:
         handle = self._driver.open(self._index)
         uuid = self._driver.uuid(handle)
         if not uuid:
-            raise CallFailed("nvmlDeviceGetUUID", "Empty")
+            raise FigureFailed("nvmlDeviceGetUUID", "Empty")
         try:
             self._model = self._driver.name(handle)
-        except (GpuLost, DriverGone):
-            raise
-        except CallFailed:  # the name is optional
+        except FigureFailed:  # the name is optional
             self._model = ""
         self._readers = _Readers(self._driver)
         self._instances.clear()
@@ -183,9 +181,7 @@ class Device:
         """Whether the GPU is in MIG mode; None, with a problem, if unknown."""
         try:
             return self._driver.is_mig(self._handle)
-        except (GpuLost, DriverGone):
-            raise
-        except CallFailed as failed:
+        except FigureFailed as failed:
             detail = f"{explained(failed)}: whether the GPU is in MIG mode is unknown"
             problems.append(Problem(Cause.NVML, self.uuid, detail))
             return None
@@ -194,9 +190,7 @@ class Device:
         """Read all readable MIG devices, and add a problem for each other one."""
         try:
             places = self._driver.mig_places(self._handle)
-        except (GpuLost, DriverGone):
-            raise
-        except CallFailed as failed:
+        except FigureFailed as failed:
             parts.is_complete = False
             if not isinstance(failed, NotOffered):
                 problems.append(self._missing(failed))
@@ -204,9 +198,7 @@ class Device:
         for place in range(min(places, _MOST_MIG_PLACES)):
             try:
                 self._read_instance(parts, place, now, problems)
-            except (GpuLost, DriverGone):
-                raise
-            except CallFailed as failed:  # removed since it was listed, or not accessible for the agent
+            except FigureFailed as failed:  # removed since it was listed, or not accessible for the agent
                 parts.is_complete = False
                 problems.append(self._missing(failed))
         present = {instance.uuid for instance in parts.instances}
@@ -218,7 +210,7 @@ class Device:
             return
         uuid = self._driver.uuid(handle)
         if not uuid or any(uuid == instance.uuid for instance in parts.instances):
-            raise CallFailed("nvmlDeviceGetUUID", "Duplicate" if uuid else "Empty")
+            raise FigureFailed("nvmlDeviceGetUUID", "Duplicate" if uuid else "Empty")
         readers = self._instances.setdefault(uuid, _Readers(self._driver))
         memory = readers.memory.read(handle, now)
         used, total = (memory.used, memory.total) if memory else (None, None)

@@ -22,6 +22,10 @@ class CallFailed(Exception):
         return f"{self.call}: {self.error}"
 
 
+class FigureFailed(CallFailed):
+    """A call failed for one figure; the other figures of the device may still be read."""
+
+
 class GpuLost(CallFailed):
     """The device is lost or needs a reset; other devices work (GpuIsLost, ResetRequired, GpuNotFound)."""
 
@@ -33,11 +37,11 @@ class DriverGone(CallFailed):
     """
 
 
-class NotOffered(CallFailed):
+class NotOffered(FigureFailed):
     """The driver or device does not support the call (NotSupported, FunctionNotFound)."""
 
 
-class NotPermitted(CallFailed):
+class NotPermitted(FigureFailed):
     """The agent's container has no permission (NoPermission). A new process would not get it, either."""
 
 

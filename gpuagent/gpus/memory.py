@@ -8,8 +8,7 @@ from gpuagent.gpus.driver import (
     REFUSALS,
     CallFailed,
     Driver,
-    DriverGone,
-    GpuLost,
+    FigureFailed,
     Handle,
 )
 from service.backoff import Backoff
@@ -58,9 +57,7 @@ class MemoryReader:
             return None
         try:
             figures = self._ask(device)
-        except (GpuLost, DriverGone):
-            raise
-        except CallFailed as failed:
+        except FigureFailed as failed:
             self.failure = failed.with_traceback(None)
             if self.is_refused:
                 self._retry.back_off(now)
@@ -74,5 +71,5 @@ class MemoryReader:
         used = memory.total - memory.free - (memory.reserved or 0)
         if not 0 < memory.total <= MOST_DEVICE_BYTES or used < 0:
             self._driver.errors.add(MEMORY_INFO, "Garbage")
-            raise CallFailed(MEMORY_INFO, "Garbage")
+            raise FigureFailed(MEMORY_INFO, "Garbage")
         return MemoryFigures(memory.total, used, memory.reserved)

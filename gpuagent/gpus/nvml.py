@@ -15,6 +15,7 @@ from gpuagent.gpus.driver import (
     DeviceMemory,
     DriverGone,
     ErrorCounts,
+    FigureFailed,
     GpuLost,
     ListedProcess,
     NotOffered,
@@ -180,7 +181,7 @@ class NvmlDriver:
             raise
         if len(rows) > _MOST_SAMPLES:
             self.errors.add(name, "Garbage")
-            raise CallFailed(name, "Garbage")
+            raise FigureFailed(name, "Garbage")
         if not rows:
             return []
         # ctypes' own descriptors: the binding's attribute access takes four times as long.
@@ -258,7 +259,7 @@ class NvmlDriver:
                 f"{name}: the NVIDIA driver and its library libnvidia-ml.so.1 are of different versions"
                 " (the driver was replaced): the agent must restart to load the new library"
             )
-        raise _KIND.get(value, CallFailed)(name, label)
+        raise _KIND.get(value, FigureFailed)(name, label)
 
 
 def _label(error: pynvml.NVMLError) -> str:

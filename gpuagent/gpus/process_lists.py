@@ -10,8 +10,7 @@ from gpuagent.gpus.driver import (
     REFUSALS,
     CallFailed,
     Driver,
-    DriverGone,
-    GpuLost,
+    FigureFailed,
     Handle,
     ListedProcess,
     NotOffered,
@@ -91,8 +90,6 @@ class ProcessLists:
             return self._refusal
         try:
             lists = self._ask(device, used=used, now=now)
-        except (GpuLost, DriverGone):
-            raise
         except REFUSALS as refused:
             self._retry.back_off(now)
             why = (
@@ -102,7 +99,7 @@ class ProcessLists:
             )
             self._refusal = Merged(None, Cause.NVML, f"{refused}: {why}", refused.with_traceback(None))
             return self._refusal
-        except CallFailed as failed:
+        except FigureFailed as failed:
             detail = f"{failed}: the process list could not be read"
             return Merged(None, Cause.NVML, detail, failed.with_traceback(None))
         self._retry.reset()

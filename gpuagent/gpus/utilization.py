@@ -8,15 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpuagent.gpus.driver import (
-    REFUSALS,
-    CallFailed,
-    Driver,
-    DriverGone,
-    GpuLost,
-    Handle,
-    UtilizationSample,
-)
+from gpuagent.gpus.driver import REFUSALS, CallFailed, Driver, FigureFailed, Handle, UtilizationSample
 from service.backoff import Backoff
 
 _KEPT_SECONDS: Final = 12.0
@@ -84,9 +76,7 @@ class UtilizationReader:
             return self._percents
         try:
             self._percents = self._ask(device, now)
-        except (GpuLost, DriverGone):
-            raise
-        except CallFailed as failed:
+        except FigureFailed as failed:
             self.failure = failed.with_traceback(None)
             if isinstance(failed, REFUSALS):
                 self._retry.back_off(now)

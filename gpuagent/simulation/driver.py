@@ -12,6 +12,7 @@ from gpuagent.gpus.driver import (
     DeviceMemory,
     DriverGone,
     ErrorCounts,
+    FigureFailed,
     GpuLost,
     ListedProcess,
     NotOffered,
@@ -28,15 +29,15 @@ _ERRORS: Final[dict[int, tuple[type[CallFailed], str]]] = {
     1: (DriverGone, "Uninitialized"),
     3: (NotOffered, "NotSupported"),
     4: (NotPermitted, "NoPermission"),
-    7: (CallFailed, "InsufficientSize"),
+    7: (FigureFailed, "InsufficientSize"),
     9: (DriverGone, "DriverNotLoaded"),
     12: (DriverGone, "LibraryNotFound"),
     13: (NotOffered, "FunctionNotFound"),
     15: (GpuLost, "GpuIsLost"),
     16: (GpuLost, "ResetRequired"),
-    17: (CallFailed, "OperatingSystem"),
+    17: (FigureFailed, "OperatingSystem"),
     27: (DriverGone, "NotReady"),
-    999: (CallFailed, "Unknown"),
+    999: (FigureFailed, "Unknown"),
 }
 _REPLACED: Final = 18
 

@@ -14,6 +14,7 @@ from gpuagent.gpus.driver import (
     DeviceMemory,
     DriverGone,
     ErrorCounts,
+    FigureFailed,
     GpuLost,
     ListedProcess,
     NotOffered,
@@ -130,7 +131,7 @@ class HostileDriver:
 
     def open(self, index: int) -> int:
         if index >= len(self.moment):
-            raise CallFailed("open", "InvalidArgument")
+            raise FigureFailed("open", "InvalidArgument")
         self._or_fail(self.moment[index].opening)
         return index
 
@@ -170,7 +171,7 @@ class HostileDriver:
         if place is None:
             return gpu
         if place >= len(gpu.parts) or gpu.parts[place] is None:
-            raise CallFailed("any", "InvalidArgument")
+            raise FigureFailed("any", "InvalidArgument")
         return gpu.parts[place]
 
     def _answer(self, what: Any, call: str = "call") -> Any:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.gpus.driver import CallFailed, UtilizationSample
+from gpuagent.gpus.driver import FigureFailed, UtilizationSample
 from gpuagent.gpus.reading import Gpu
 from gpuagent.gpus.utilization import UtilizationReader
 from tests.support.scenarios import causes, node, process
@@ -287,7 +287,7 @@ class SampleBuffer:
 
     def utilization(self, device: object, since: int) -> list[UtilizationSample]:
         if self.fails:
-            raise CallFailed(OLDER, "Unknown")
+            raise FigureFailed(OLDER, "Unknown")
         return [sample for sample in self.kept.values() if sample.time > since]
 
 
