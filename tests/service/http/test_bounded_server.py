@@ -121,7 +121,7 @@ async def test_a_client_that_reads_single_bytes_is_closed() -> None:
             await asyncio.wait([received])
 
 
-async def test_the_time_for_reading_begins_anew_when_the_client_has_read() -> None:
+async def test_the_time_for_reading_starts_again_when_the_client_has_read() -> None:
     loop = asyncio.get_running_loop()
     async with serving(limits(answer_seconds=1)) as running:
         began = loop.time()

@@ -95,7 +95,7 @@ def test_part_of_the_next_head_counts_beside_an_answer() -> None:
     assert made.overdue(11.5) == ["a"]
 
 
-def test_the_time_for_reading_begins_anew_when_the_client_has_read() -> None:
+def test_the_time_for_reading_starts_again_when_the_client_has_read() -> None:
     made = table(busy="ab", of=replace(LIMITS, max_connections=400))
     made.stalled("a", 0)
     made.stalled("b", 0)
