@@ -15,7 +15,7 @@ from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
 from tests.support.kube_objects import namespace_object
-from tests.support.markers import nightly
+from tests.support.markers import scaled
 
 NAMESPACE = "n" * 53 + "-with-tail"
 QUEUE = "q" * 53 + "-with-tail"
@@ -148,13 +148,12 @@ def without_diffs(lines: Iterable[str]) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("callers", [1, nightly(2)], ids=["with rights", "with and without rights"])
 async def test_every_line_of_every_command_fits_80_columns(
-    plane: ControlPlane, crowded: str, manifest: Path, callers: int
+    plane: ControlPlane, crowded: str, manifest: Path
 ) -> None:
     seen = []
     for command in COMMANDS:
-        for token in (crowded, "a-token-without-rights")[:callers]:
+        for token in (crowded, "a-token-without-rights")[: scaled(1)]:  # both in a nightly run
             done = run(plane, token, *(str(manifest) if word == MANIFEST else word for word in command))
             assert "Traceback" not in done.stderr, done.stderr
             lines = done.stdout.splitlines()

@@ -180,9 +180,9 @@ FAULTS: Final = (
     ),
     Fault(
         "over-share: the mode off ends evictions",
-        "return labels.get(OVER_SHARE) == OverShare.EVICT and labels.get(MODE) != MODE_OFF",
-        "return labels.get(OVER_SHARE) == OverShare.EVICT",
-        "gpuagent",
+        "evict = over_share is OverShare.EVICT and mode != MODE_OFF",
+        "evict = over_share is OverShare.EVICT",
+        "gpuagent/verdicts",
     ),
     Fault(
         "over-share: the shorter of two graces counts",
