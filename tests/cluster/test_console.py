@@ -495,7 +495,7 @@ async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     assert ended.status == 1, "one agent did not answer"
     assert ended.err == ""
     lines = ended.out.splitlines()
-    assert lines[1] == f"{AGENTS} GPUs: none known to be lost"
+    assert f"{AGENTS} GPUs: none known to be lost" in lines[1:3], "the sums may take two lines"
     text = " ".join(ended.out.split())
     summary = (
         f" {AGENTS + 1} nodes: 1 NOT ANSWERING; {AGENTS} simulated (not answering: {node_name(HANGING)} for "
