@@ -1,6 +1,7 @@
 """The table as plain text, and everything as one JSON document. Pure."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,9 @@ from service.units import duration
 
 _INDENT: Final = "     "
 """Indentation of a further line: that of a row's cells, and two columns more."""
+
+_BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:[GMK]i)?B\b)")
+_NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int 
 def head_lines(fleet: Fleet, now: float, columns: int) -> Iterator[TextLine]:
     """Return the lines above the table; those of a single agent have its sample and each of its GPUs."""
     for part in head(fleet, now):
-        for text in fold(part.text, columns, indent="  "):
+        for text in _folded(part.text, columns):
             yield TextLine(text, is_alarm=part.is_alarm)
     if len(fleet.agents) != 1:
         return
@@ -73,7 +77,7 @@ def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_old: bool) -> Itera
     """Return the table of the GPUs, or a sentence for each of them where it does not fit."""
     rows = [GPU_HEADINGS, *(gpu.cells for gpu in gpus)]
     widths = column_widths(rows, columns, [5 if name == "MODEL" else 0 for name in GPU_HEADINGS])
-    blocks = [fold(gpu.text, columns, indent="  ") for gpu in gpus]
+    blocks = [_folded(gpu.text, columns) for gpu in gpus]
     if widths is not None:
         heading, *lines = text_lines(rows, widths)
         yield TextLine(heading)
@@ -91,6 +95,12 @@ def _sample_text(node: str, received: Received, now: float) -> str:
         f" {'no sample yet' if age is None else f'sample of {duration(age)} ago'}"
         f"{f'; flags since the agent started: {transitions}' if transitions else ''}"
     )
+
+
+def _folded(text: str, columns: int) -> list[str]:
+    """Break a text into lines, but never between an amount and its unit."""
+    whole = _BEFORE_UNIT.sub(_NO_BREAK, text)
+    return [line.replace(_NO_BREAK, " ") for line in fold(whole, columns, indent="  ")]
 
 
 def table_lines(

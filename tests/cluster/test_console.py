@@ -490,7 +490,7 @@ async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     assert ended.status == 1, "one agent did not answer"
     assert ended.err == ""
     lines = ended.out.splitlines()
-    assert lines[1] == f"{AGENTS} GPUs: none known to be lost"
+    assert f"{AGENTS} GPUs: none known to be lost" in lines[1:3], "the sums may take two lines"
     text = " ".join(ended.out.split())
     summary = (
         f" {AGENTS + 1} nodes: 1 NOT ANSWERING; {AGENTS} simulated (not answering: {node_name(HANGING)} for "
@@ -498,8 +498,8 @@ async def test_top_shows_every_agent_and_the_hanging_one_with_its_reason(
     assert summary in text
     hanging = rf" \? {node_name(HANGING)}: no answer for [0-9]+ s: no answer within 5 s; {re.escape(ADVICE)} "
     assert re.search(hanging, text), "the reason is whole"
-    nodes = {line.split()[1] for line in lines if " train " in line}
-    assert nodes == {node_name(number) for number in range(AGENTS)}
+    names = {node_name(number) for number in range(AGENTS)}
+    assert {word for line in lines if " train " in line for word in line.split()} & names == names
 
 
 async def test_top_as_json_is_one_document_of_all_agents(plane: ControlPlane, fleet: AgentFleet) -> None:

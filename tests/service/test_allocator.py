@@ -13,10 +13,9 @@ def resident():
 
 before = resident()
 for _ in range(2):  # the first freed block raises glibc's own limit
-    blocks = [bytes(range(256)) * 4096 for _ in range(8)]
-    kept = bytes(100_000)
-    del blocks
-    small = [bytes(60_000) for _ in range(3)]
+    pairs = [(bytes(range(256)) * 4096, bytes(100_000)) for _ in range(32)]
+    kept = [small for _, small in pairs]
+    del pairs
 print(resident() - before)
 """
 SETTING = "from service.allocator import return_freed_memory; return_freed_memory()"
@@ -29,7 +28,7 @@ def growth(setting: str) -> int:
 
 
 def test_freed_blocks_go_back_to_the_kernel() -> None:
-    assert growth(SETTING) < 2_000_000
+    assert growth(SETTING) < 8_000_000  # of 32 MiB; the small objects take 3 MB
 
 
 def test_a_library_without_mallopt_keeps_its_settings() -> None:

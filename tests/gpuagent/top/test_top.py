@@ -220,6 +220,12 @@ def test_a_terminal_of_any_width_has_every_pod_and_every_flag(columns: int) -> N
         assert [line[:1] for line in text.splitlines()].count("!") == 3
 
 
+@pytest.mark.parametrize("columns", range(30, 90))
+def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
+    for line in text_of(judged(180.0), columns).splitlines():
+        assert not re.match(r" *([GMK]i)?B\b", line)
+
+
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_a_low_terminal_shows_one_line_for_each_pod_and_counts_those_left_out(columns: int) -> None:
     lines = drawn(fleet_of(judged(180.0)), columns, height=8).rstrip("\n").splitlines()
