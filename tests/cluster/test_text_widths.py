@@ -148,6 +148,7 @@ def without_diffs(lines: Iterable[str]) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_every_line_of_every_command_fits_80_columns(
     plane: ControlPlane, crowded: str, manifest: Path
 ) -> None:

@@ -137,7 +137,7 @@ HEAD = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},'
         (HEAD + b'"items":[{}', "truncated"),
         (HEAD + b'"items":[]}}', "malformed"),
         (HEAD + b'"items":[' + b'{"a":' * 2000, "unknown field"),
-        (HEAD + b'"more":' + b"[" * 2000, "recursion"),
+        (HEAD + b'"more":' + b"[" * 2000, "recursion|truncated"),
         (HEAD + b'"more":"' + b"x" * 100_000, "truncated"),
     ],
 )

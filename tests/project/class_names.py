@@ -12,17 +12,13 @@ from tests.project.sources import ROOT, modules
 _SAME_OBJECT: Final = "the same Kubernetes object; the agent's copy has only the fields that the agent reads"
 
 SHARED: Final = {
-    "Cluster": "the objects that doctor reads, and the agents that `kaishare top` shows",
     "Container": _SAME_OBJECT,
     "DoctorSettings": "each service has its own `doctor`",
-    "GpuNode": "a node with GPUs; each doctor reads other parts of it",
-    "Group": "an API group, and what the rows of `kaishare top` are grouped by",
     "Metadata": _SAME_OBJECT,
     "Metrics": "each service has its own metrics",
     "Namespace": _SAME_OBJECT,
     "Owner": _SAME_OBJECT,
     "Resources": _SAME_OBJECT,
-    "Row": "a line of the table of evidence of ranks, and of the table of `kaishare top`",
     "Settings": "each service has its own settings",
 }
 """Names that more than one module may define, each with the reason."""

@@ -21,7 +21,7 @@ def needed(program: str) -> str:
 def promtool(*arguments: str | Path) -> str:
     """Run promtool; return its output."""
     done = subprocess.run(
-        [needed("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+        [needed("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=110
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
