@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from kube.errors import Unreachable, status_error
 from kube.shallow import shallow_object
-from service.json_depth import decode_deep, without_deep_values
+from service.json_depth import decode_deep
 from service.text import MALFORMED, one_line
 
 _TYPES: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
@@ -79,7 +79,7 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
         UnreadableObject: the line is an event about an object that cannot be decoded.
     """
     try:
-        event = _decode_event(line)
+        event = decode_deep(_event.decode, line)
     except MALFORMED as error:
         raise Unreachable(f"{request_line}: not an event: {one_line(str(error))}") from None
     if event.type == "ERROR":
@@ -115,22 +115,6 @@ def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) 
     if not metadata.resourceVersion or not (metadata.name or is_bookmark):
         raise UnreadableObject(f"{request_line}: not an object: name or resourceVersion is missing")
     return metadata
-
-
-def _decode_event(line: bytes) -> _Event:
-    """Decode the event around an object of any depth.
-
-    Python 3.12.1 refuses more than about 1,500 levels whatever `sys.setrecursionlimit` says, because it
-    counts the levels of C code separately. Without this second try, a user who may write `managedFields`
-    could end the watch again and again.
-
-    Raises:
-        service.text.MALFORMED: the line is not an event.
-    """
-    try:
-        return decode_deep(_event.decode, line)
-    except RecursionError:
-        return _event.decode(without_deep_values(line))
 
 
 def _ends_initial_events(bookmark: bytes) -> bool:

@@ -13,8 +13,10 @@ from kube.list_splitter import ListSplitter
 from kube.shallow import is_deep, shallow_object
 from kube.watch_events import read_event
 from tests.support.large_objects import object_with_deep_fields
+from tests.support.markers import keeps_deep_values
 
 
+@keeps_deep_values
 @pytest.mark.parametrize(("piece", "levels"), [(b"[" * 8 + b"1" + b"]" * 8, 395), (b"[1]", 495), (b'"a"', 1)])
 def test_a_deep_object_costs_at_most_50_ms_for_each_mib(piece: bytes, levels: int) -> None:
     item = object_with_deep_fields(piece, levels)

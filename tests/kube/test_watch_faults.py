@@ -230,6 +230,7 @@ async def test_a_deep_object_reaches_its_reader_where_the_recursion_limit_cannot
 ) -> None:
     """Python 3.12.1 counts the levels of C code on its own, whatever `sys.setrecursionlimit` says."""
     monkeypatch.setattr("service.json_depth.sys.setrecursionlimit", lambda _limit: None)
+    monkeypatch.setattr("service.json_depth.HAS_FIXED_LIMIT", True)
     deep = b'{"f:a":' * levels + b"{}" + b"}" * levels
     line = event("MODIFIED", pod("a", 9, spec={"nodeName": "n"})).replace(
         b'"name": "a"', b'"name": "a", "managedFields": [' + deep + b"]"

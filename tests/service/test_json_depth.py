@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from service import json_depth
 from service.json_depth import DEEPEST, decode_deep, without_deep_values
+from tests.support.markers import keeps_deep_values
 
 _TEXT = st.text(max_size=6) | st.sampled_from(['"', "\\", '\\"', "]}", "{[", "[]"])
 _VALUES = st.recursive(
@@ -57,6 +58,7 @@ def test_a_decoder_gets_the_rest_of_a_deep_text(levels: int) -> None:
     assert decoded["b"] == ["]}", {}]
 
 
+@keeps_deep_values
 @pytest.mark.parametrize("levels", [10, 990, 2000, 9990])
 def test_a_decoder_keeps_values_as_deep_as_an_api_server_stores_them(levels: int) -> None:
     usual = sys.getrecursionlimit()
@@ -66,6 +68,7 @@ def test_a_decoder_keeps_values_as_deep_as_an_api_server_stores_them(levels: int
     assert sys.getrecursionlimit() == usual
 
 
+@keeps_deep_values
 def test_an_incomplete_deep_text_is_an_error_of_the_decoder() -> None:
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(without_deep_values(b"[" * 100_000))

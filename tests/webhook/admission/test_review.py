@@ -13,6 +13,7 @@ from kai.pod import decode_pod
 from kube.shallow import is_deep
 from tests.support.hostile_reviews import review
 from tests.support.large_objects import deep_fields
+from tests.support.markers import keeps_deep_values
 from webhook.admission.review import BadReview, decode
 
 FIELDS = '"FIELDS"'
@@ -38,6 +39,7 @@ def document(**metadata: Any) -> dict[str, Any]:
     }
 
 
+@keeps_deep_values
 @pytest.mark.parametrize("is_update", [False, True])
 @pytest.mark.parametrize("levels", [990, 1000, 1500, 2000, 9990])
 def test_a_deep_object_loses_its_managed_fields_only(levels: int, is_update: bool) -> None:
@@ -62,13 +64,24 @@ def test_an_object_of_any_depth_is_read_by_functions_that_run_deeper_in_the_stac
         assert read_below(100, decode(body(document(), levels)).object) == "case"
 
 
-def test_an_object_deeper_than_an_api_server_stores_is_refused() -> None:
+@pytest.mark.parametrize("levels", [990, 2000, 9990])
+def test_a_deep_object_is_read_where_the_recursion_limit_cannot_be_raised(
+    levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.json_depth.sys.setrecursionlimit", lambda _limit: None)
+    monkeypatch.setattr("service.json_depth.HAS_FIXED_LIMIT", True)
+    assert decode_pod(decode(body(document(), levels)).object).name == "case"
+
+
+def test_an_object_deeper_than_an_api_server_stores_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.json_depth.HAS_FIXED_LIMIT", False)
     usual = sys.getrecursionlimit()
     with pytest.raises(BadReview, match="nested too deep"):
         decode(body(document(), 400_000))  # Python 3.14 decodes as many levels as the stack holds
     assert sys.getrecursionlimit() == usual
 
 
+@keeps_deep_values
 @pytest.mark.parametrize(
     "text", ["[FIELDS]", '{"metadata":FIELDS}', '{"metadata":null,"x":FIELDS}', '{"x":FIELDS}']
 )
