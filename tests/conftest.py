@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -30,7 +31,7 @@ pytest_plugins = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by place, leave nightly ones out, and begin with the files that have slow tests.
+    """Mark tests by place, leave nightly ones out, and begin with the files that have slow or many tests.
 
     The other files fill the time of the workers evenly at the end.
     """
@@ -43,7 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not is_deselected(item, config.option.markexpr)]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow, -counts[item.path]))
 
 
 def pytest_collection_finish() -> None:

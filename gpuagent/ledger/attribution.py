@@ -1,4 +1,7 @@
-"""Attribution of processes to pods: a process belongs to the pod that its cgroup path names. Pure."""
+"""Attribution of processes to pods: a process belongs to the pod that its cgroup path names. Pure.
+
+`ledger.balance` adds up their memory, and what nobody owns.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
