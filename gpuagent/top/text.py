@@ -91,7 +91,8 @@ def _sample_text(node: str, received: Received, now: float) -> str:
     age, answer = received.age_at(now), received.answer
     transitions = transitions_text(answer)
     return (
-        f"{node}: driver {plain(answer.driver_version or UNKNOWN, 64)},"
+        f"{node}: {'simulated: these figures are synthetic; ' if answer.simulated else ''}"
+        f"driver {plain(answer.driver_version or UNKNOWN, 64)},"
         f" {'no sample yet' if age is None else f'sample of {duration(age)} ago'}"
         f"{f'; flags since the agent started: {transitions}' if transitions else ''}"
     )

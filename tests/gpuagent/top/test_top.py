@@ -205,8 +205,9 @@ def test_simulated_and_silent_agents_are_marked() -> None:
     fleet = fleet_of(judged(0.0), is_simulated=True)
     assert "1 node: 1 simulated\n" in drawn(fleet, 80)
     fleet.set_failure("http://127.0.0.1:9445", "Connection refused")
-    text = as_text(fleet, Arrangement(), 130.0)
+    text = words(as_text(fleet, Arrangement(), 130.0))
     assert "1 node: 1 NOT ANSWERING; 1 simulated (not answering: node-1 for 30 s:" in text
+    assert "node-1: simulated: these figures are synthetic; driver" in text
     assert "sample of 34 s ago" in text
 
 
