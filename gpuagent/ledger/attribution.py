@@ -1,6 +1,6 @@
 """Attribution of processes to pods: a process belongs to the pod that its cgroup path names. Pure.
 
-`ledger.balance` adds up their memory, and what nobody owns.
+`ledger.balance` adds up their memory, and the memory without an owner.
 """
 
 import re
