@@ -296,7 +296,8 @@ def _read_file(path: Path) -> _File:
         document = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise AccessError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # PyYAML raises most of them for a tag with an impossible value, such as `!!int ""`.
         raise AccessError(f"{path}: not YAML{_place(error)}") from None
     if document is None:
         return _File()

@@ -13,6 +13,10 @@ from service.text import MALFORMED, one_line
 LONGEST_OBJECT: Final = 16 * 1024 * 1024
 """Maximum size of one object with the list around it, in bytes. API servers store at most 3 MiB."""
 
+_MOST_VALUES: Final = 16
+"""Maximum number of objects and arrays at the top level; a list has `metadata` and `items`. The key of each
+is found by decoding the text before it."""
+
 # Possessive quantifiers never backtrack, so that matching takes linear time: about 40 ms per MiB.
 _string_rest = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL)
@@ -61,6 +65,8 @@ class ListSplitter:
         self._depth = 0
         """Number of open brackets."""
         self._is_in_items = False
+        self._values = 0
+        """Number of objects and arrays at the top level."""
         self._object_start = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -73,6 +79,9 @@ class ListSplitter:
         while bracket := self._next_bracket():
             if bracket in b"{[":
                 if self._depth == 1:
+                    self._values += 1
+                    if self._values > _MOST_VALUES:
+                        raise MalformedList(f"more than {_MOST_VALUES} values around the items")
                     self._is_in_items = bracket == ord("[") and self._last_key() == "items"
                 elif self._depth == 2 and self._is_in_items:
                     if bracket == ord("["):

@@ -3,11 +3,15 @@
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from service.http.limits import ConnectionLimits
 
 ConnectionT = TypeVar("ConnectionT", bound=Hashable)
+
+_MOST_READINGS: Final = 6
+"""Number of times for reading that one answer may take in all. A client that reads a little within each time
+could otherwise keep its place, and the answer in memory, for as long as it likes."""
 
 
 class ConnectionTable(Generic[ConnectionT]):
@@ -30,6 +34,8 @@ class ConnectionTable(Generic[ConnectionT]):
         """Connections with an incomplete head, and the time of its first byte."""
         self._stalled: dict[ConnectionT, float] = {}
         """Connections whose client does not read an answer, and the time since when."""
+        self._reading: dict[ConnectionT, float] = {}
+        """Connections whose answer once filled the write buffer, and the time of the first such moment."""
 
     def __len__(self) -> int:
         return len(self._half_open) + len(self._idle) + len(self._busy)
@@ -51,7 +57,14 @@ class ConnectionTable(Generic[ConnectionT]):
 
     def closed(self, connection: ConnectionT) -> None:
         """Remove a connection; ignore an unknown one."""
-        for connections in (self._half_open, self._idle, self._busy, self._heads, self._stalled):
+        for connections in (
+            self._half_open,
+            self._idle,
+            self._busy,
+            self._heads,
+            self._stalled,
+            self._reading,
+        ):
             connections.pop(connection, None)
 
     def head_started(self, connection: ConnectionT, now: float) -> None:
@@ -68,6 +81,7 @@ class ConnectionTable(Generic[ConnectionT]):
 
     def answered(self, connection: ConnectionT, now: float) -> None:
         """Record the end of an answer."""
+        self._reading.pop(connection, None)
         if connection in self._busy:
             del self._busy[connection]
             self._idle[connection] = now
@@ -76,6 +90,7 @@ class ConnectionTable(Generic[ConnectionT]):
         """Record that an answer fills the write buffer."""
         if connection in self:
             self._stalled[connection] = now
+            self._reading.setdefault(connection, now)
 
     def resumed(self, connection: ConnectionT) -> None:
         """Record that the write buffer has room again."""
@@ -98,9 +113,14 @@ class ConnectionTable(Generic[ConnectionT]):
     def overdue(self, now: float) -> list[ConnectionT]:
         """Return the connections that exceed a time limit."""
         limits = self.limits
+        reading = limits.seconds_for_reading(len(self._stalled))
         return [
             *_until(self._heads, now - limits.head_seconds),
-            *_until(self._stalled, now - limits.seconds_for_reading(len(self._stalled))),
+            *(
+                connection
+                for connection, since in self._stalled.items()
+                if since <= now - reading or self._reading[connection] <= now - _MOST_READINGS * reading
+            ),
             *_until(self._half_open, now - limits.idle_seconds),
             *_until(self._idle, now - limits.idle_seconds),
         ]

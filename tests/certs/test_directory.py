@@ -1,5 +1,6 @@
 """A directory of certificates: filled once, and otherwise unchanged."""
 
+import errno
 import os
 import socket
 import ssl
@@ -54,13 +55,12 @@ def test_a_fresh_directory_is_filled(directory: Path, state: str) -> None:
 
 
 def test_keys_are_private_from_their_first_byte(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = os.open, {}
+    real, seen = os.open, []
 
-    def spy(path: Path, flags: int, mode: int) -> int:
-        descriptor = real(path, flags, mode)
-        status = os.fstat(descriptor)
-        assert status.st_size == 0
-        seen[path.name] = stat.S_IMODE(status.st_mode)
+    def spy(path: str, flags: int, mode: int = 0o777, **options: int) -> int:
+        descriptor = real(path, flags, mode, **options)
+        if flags & os.O_CREAT:
+            seen.append((os.fstat(descriptor).st_size, stat.S_IMODE(os.fstat(descriptor).st_mode)))
         return descriptor
 
     monkeypatch.setattr(os, "open", spy)
@@ -69,30 +69,59 @@ def test_keys_are_private_from_their_first_byte(directory: Path, monkeypatch: py
         create_if_missing(directory, NAMES, now=NOW)
     finally:
         os.umask(mask)
+    assert seen == [(0, 0o600)] * 4
     expected = {"ca.crt": 0o644, "ca.key": 0o600, "tls.crt": 0o644, "tls.key": 0o600}
-    assert seen == expected
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == expected
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize(
-    "files",
-    [{"tls_crt": b"own"}, {"tls_key": b"own"}, {"tls_crt": b"", "tls_key": b"", "ca_crt": b"own"}],
-    ids=["a certificate", "a key", "both, with a CA"],
-)
-def test_a_directory_with_a_certificate_or_a_key_stays_as_it_is(
-    directory: Path, files: dict[str, bytes]
+@pytest.mark.parametrize("written", range(4))
+def test_a_process_that_ends_on_the_way_leaves_whole_files(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    before = content(put(directory, **files))
+    real = os.link
+
+    def link(source: str, target: Path) -> None:
+        if len(content(directory)) > written:  # the files so far, and the one in progress
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(OSError, match="No space"):
+        create_if_missing(directory, NAMES, now=NOW)
+    monkeypatch.undo()
+    files = content(directory)
+    assert {*files} == {"ca.key", "ca.crt", "tls.key"} - {*("ca.key", "ca.crt", "tls.key")[written:]}
+    if written in (0, 2):
+        create_if_missing(directory, NAMES, now=NOW)
+        assert {*content(directory)} == {"ca.crt", "ca.key", "tls.crt", "tls.key"}
+    else:
+        with pytest.raises(
+            ValueError, match=r"\.key is there without .*\.crt: add .*\.crt, or delete .*\.key"
+        ):
+            create_if_missing(directory, NAMES, now=NOW)
+
+
+def test_a_directory_with_a_certificate_and_a_key_stays_as_it_is(directory: Path) -> None:
+    before = content(put(directory, tls_crt=b"own", tls_key=b"", ca_crt=b"own"))
     create_if_missing(directory, NAMES, now=NOW)
+    assert content(directory) == before
+
+
+@pytest.mark.parametrize("name", ["tls_crt", "tls_key"])
+def test_a_certificate_or_a_key_alone_is_an_error_and_stays(directory: Path, name: str) -> None:
+    before = content(put(directory, **{name: b"own"}))
+    with pytest.raises(ValueError, match="is there without"):
+        create_if_missing(directory, NAMES, now=NOW)
     assert content(directory) == before
 
 
 def test_links_of_a_mounted_secret_count_as_files(directory: Path) -> None:
     put(directory, real=b"own")
-    (directory / "tls.crt").symlink_to("real")
+    for name in ("tls.crt", "tls.key"):
+        (directory / name).symlink_to("real")
     create_if_missing(directory, NAMES, now=NOW)
-    assert set(content(directory)) == {"real", "tls.crt"}
+    assert set(content(directory)) == {"real", "tls.crt", "tls.key"}
 
 
 def test_a_ca_that_is_there_signs_the_new_certificate(directory: Path) -> None:
@@ -115,7 +144,7 @@ def test_a_ca_that_is_there_signs_the_new_certificate(directory: Path) -> None:
 )
 def test_a_ca_that_cannot_sign_is_an_error_and_stays(directory: Path, files: dict[str, bytes]) -> None:
     before = content(put(directory, **files))
-    with pytest.raises((ValueError, FileNotFoundError)):
+    with pytest.raises(ValueError, match="."):
         create_if_missing(directory, NAMES, now=NOW)
     assert content(directory) == before
 

@@ -185,6 +185,9 @@ async def test_a_cluster_without_certificate_verification(server: ApiServer, tmp
         ("current-context: x", 'kubeconfig: no context "x"$'),
         ("\0", "kubeconfig: not YAML$"),
         ("[" * 5000, "kubeconfig: not YAML"),
+        ('a: !!int ""', "kubeconfig: not YAML$"),
+        ("a: !!timestamp x", "kubeconfig: not YAML$"),
+        ("a: !!bool x", "kubeconfig: not YAML$"),
     ],
 )
 async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, text: str, line: str) -> None:

@@ -139,6 +139,7 @@ HEAD = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},'
         (HEAD + b'"items":[' + b'{"a":' * 2000, "unknown field"),
         (HEAD + b'"more":' + b"[" * 2000, "recursion|truncated"),
         (HEAD + b'"more":"' + b"x" * 100_000, "truncated"),
+        (HEAD + b'"a":[],' * 17, "more than 16 values around the items"),
     ],
 )
 def test_an_invalid_list_is_refused_with_the_reason(document: bytes, why: str) -> None:

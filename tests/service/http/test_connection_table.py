@@ -108,6 +108,21 @@ def test_the_time_for_reading_starts_again_when_the_client_has_read() -> None:
     assert made.overdue(100) == ["b"]
 
 
+def test_an_answer_that_is_read_a_little_at_a_time_ends_after_six_times_for_reading() -> None:
+    made = table(busy="a", of=replace(LIMITS, max_connections=400))
+    for second in range(0, 60, 5):
+        made.stalled("a", second)
+        assert made.overdue(second + 4) == []
+        made.resumed("a")
+    assert made.overdue(61) == []
+    made.stalled("a", 61)
+    assert made.overdue(61) == ["a"]
+    made.answered("a", 62)
+    made.head_arrived("a")
+    made.stalled("a", 63)
+    assert made.overdue(64) == []
+
+
 def test_a_connection_without_a_request_ends() -> None:
     made = table(half_open="a", idle="b", busy="c")
     assert made.overdue(999) == []
