@@ -166,8 +166,8 @@ def _pod_rows(agent: str, node: str, pod: ApiPod, gpus: dict[str, GpuState]) -> 
     verdicts: dict[str, list[ApiVerdict]] = {}
     for verdict in pod.verdicts:
         verdicts.setdefault(verdict.gpu_uuid, []).append(verdict)
-    flagged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged}
-    uuids = list(dict.fromkeys([*sorted(flagged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]
+    judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged or verdict.is_over}
+    uuids = list(dict.fromkeys([*sorted(judged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]
     names = _Names.of(pod, node)
     for uuid in uuids:
         yield _row(agent, names, uuid, holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, []))
@@ -297,7 +297,7 @@ def figures_text(verdict: ApiVerdict) -> str:
 
 def _rank(tier: int, figure: float | None) -> float:
     """Return a number that sorts by tier, then by a figure in descending order, unknown ones last."""
-    return tier + (1.0 if figure is None else 1 / (2 + min(figure, 1e12))) - 0.5
+    return tier + (1.0 if figure is None else 1 / (2 + min(max(figure, 0.0), 1e12))) - 0.5
 
 
 def _place(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:

@@ -53,6 +53,22 @@ def names(lines: list[Line]) -> list[str]:
     return [line.pod if isinstance(line, PodRow) else line.key[1] for line in lines]
 
 
+def test_a_violation_without_a_known_gpu_is_shown_while_it_is_in_its_grace() -> None:
+    verdict = {"reason": "no-reservation", "gpuUuid": "", "flagged": False, "lastedSeconds": 60}
+    away = {**pod("away", "n", GIB), "gpuUuids": [], "verdicts": [{**verdict, "balanceSeconds": 60}]}
+    fleet = fleet_of({"n": document("n", away)})
+    assert "in grace: no-reservation" in [row.state_text for row in arrange(fleet, Arrangement())]
+    assert head(fleet, 0.0)[0].text.startswith("0 flagged, 1 in grace")
+
+
+@pytest.mark.parametrize("seconds", [-2, -1e300, 1e300])
+def test_impossible_seconds_break_no_table(seconds: float) -> None:
+    verdict = {"reason": "over-share", "gpuUuid": "GPU-0", "flagged": True, "lastedSeconds": seconds}
+    wrong = {**pod("wrong", "n", GIB), "verdicts": [{**verdict, "balanceSeconds": seconds}]}
+    fleet = fleet_of({"n": document("n", wrong)})
+    assert "wrong" in as_text(fleet, Arrangement(), 0.0)
+
+
 def test_flagged_rows_come_first_then_violations_then_agents_in_trouble_then_use_of_the_share() -> None:
     assert names(arrange(busy(), Arrangement())) == [
         "flagged-long", "flagged-short", "in-grace", "agent-of-node-c", "much", "little", "unknown",
