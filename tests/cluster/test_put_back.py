@@ -1,5 +1,6 @@
 """A LimitRange's default for nvidia.com/gpu, which the API server adds after the first round of webhooks."""
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,17 @@ async def test_a_gpu_from_a_limit_range_is_removed_again(
         limits = {"limits": [{"type": "Container", "default": {GPU: amount}}]}
         metadata = {"name": f"gives-{amount}", "namespace": "limited"}
         await admin.create({"kind": "LimitRange", "metadata": metadata, "spec": limits})
-        wanted = bare_pod(f"put-back-{amount}", namespace="limited")
-        pod = await admin.create(wanted)
+        numbers = count()
 
-        async def both_rounds_are_logged() -> bool:
-            return reasons(webhook, wanted) == ["whole-gpu-converted", "gpu-removed-again"]
+        async def decided_twice() -> dict[str, Any] | None:
+            """Create a pod; the API server applies the LimitRange only after a moment."""
+            wanted = bare_pod(f"put-back-{amount}-{next(numbers)}", namespace="limited")
+            pod = await admin.create(wanted)
+            await until(lambda: reasons(webhook, wanted), "the pod is decided about")
+            twice = reasons(webhook, wanted) == ["whole-gpu-converted", "gpu-removed-again"]
+            return pod if twice else None
 
-        await until(both_rounds_are_logged, "the pod is decided about twice")
+        pod = await until(decided_twice, "a pod is decided about twice")
         assert pod["metadata"]["annotations"]["gpu-fraction"] == "0.5"
         for container in pod["spec"]["containers"]:
             for kind in ("limits", "requests"):
