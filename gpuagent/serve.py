@@ -205,6 +205,7 @@ async def _serve_pods(
             _actions(settings, is_simulated=node.source.is_simulated),
             node=node.name,
             sample_now=sampler.sample_now,
+            stale_after=longest_gap(settings.interval),
             log=log,
         )
     stop = asyncio.Event()

@@ -5,14 +5,14 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuagent.actions.events import COMPONENT, FlagEvents
 from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
-from gpuagent.actions.evictor import Evictor
+from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kube.client import KubeClient
@@ -49,6 +49,7 @@ class VerdictActions:
         *,
         node: str,
         sample_now: Callable[[], None],
+        stale_after: float,
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,6 +60,7 @@ class VerdictActions:
             settings: which consequences are allowed.
             node: name of this node.
             sample_now: requests a sample that begins after the call.
+            stale_after: age in seconds from which a sample is stale, and evicts no pod.
             log: receives failures.
             clock: monotonic seconds, the same clock as that of the samples.
         """
@@ -83,6 +85,7 @@ class VerdictActions:
             calls = ClusterCalls(
                 client, node=node, rules=settings.rules, clock=clock, announce=self._announce
             )
+            timing = EvictionTiming()
             self._evictor = Evictor(
                 rules=settings.rules,
                 budget=settings.budget,
@@ -90,6 +93,7 @@ class VerdictActions:
                 sample_now=sample_now,
                 log=log,
                 clock=clock,
+                timing=replace(timing, oldest=min(timing.oldest, stale_after)),
             )
 
     @property

@@ -51,6 +51,8 @@ class EvictionTiming:
 
     fresh: float = 30.0
     """Maximum wait for a fresh sample."""
+    oldest: float = 30.0
+    """Maximum age of the newest sample when an eviction is requested."""
     first_retry: float = 30.0
     longest_retry: float = 600.0
     """Maximum back-off of one pod after a failed eviction."""
@@ -256,7 +258,7 @@ class Evictor:
         if now is None:
             self._put_off(verdict, "recovered", "")
             return
-        if self._clock() - newest.snapshot.taken_at > self._timing.fresh:
+        if self._clock() - newest.snapshot.taken_at > self._timing.oldest:
             self._put_off(now, "no-fresh-sample", "the newest sample is too old")
             return
         if (refusal := self._rules.refusal(now, newest)) is not None:

@@ -343,13 +343,14 @@ async def test_a_pod_that_recovers_while_its_eviction_is_announced_is_not_evicte
         assert "evict train" not in run.done
 
 
-async def test_figures_that_grew_old_while_an_eviction_is_announced_evict_no_pod() -> None:
+@pytest.mark.parametrize("oldest", [30.0, 6.5])
+async def test_figures_that_grew_old_while_an_eviction_is_announced_evict_no_pod(oldest: float) -> None:
     async with desk() as run:
 
         def wait() -> None:
-            run.now += 31
+            run.now += oldest + 1
 
-        run.on_announce, run.evictor._timing = wait, replace(run.evictor._timing, fresh=30.0)
+        run.on_announce, run.evictor._timing = wait, replace(run.evictor._timing, oldest=oldest)
         await run.step()
         assert run.results == {"no-fresh-sample": 1}
         assert "evict train" not in run.done
