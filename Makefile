@@ -12,16 +12,16 @@ NEWEST_TESTS := tests/certs tests/gpuagent/ledger tests/gpuagent/shares tests/gp
 .PHONY: help test test-newest nightly demo lint docs manifests plugin lock clean
 
 help:
-	@echo "make demo       run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
-	@echo "make test       run the tests in four processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
+	@echo "make demo         run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
+	@echo "make test         run the tests in four processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
 	@echo "make test-newest  run the fast tests on the newest supported Python"
-	@echo "make nightly    run the tests with their full tables and ten times as many generated cases"
-	@echo "make lint       run ruff, mypy, import-linter and the checks in tests/project"
-	@echo "make docs       generate the tables of the documentation from the code"
-	@echo "make manifests  generate dashboards, rules of the mixin, plain manifests and tables of rights (needs helm)"
-	@echo "make plugin     build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
-	@echo "make lock       update requirements/*.txt (needs uv)"
-	@echo "make clean      remove .venv, .newest-python and caches"
+	@echo "make nightly      run the tests with their full tables and ten times as many generated cases"
+	@echo "make lint         run ruff, mypy, import-linter and the checks in tests/project"
+	@echo "make docs         generate the tables of the documentation from the code"
+	@echo "make manifests    generate dashboards, rules of the mixin, plain manifests and tables of rights (needs helm)"
+	@echo "make plugin       build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
+	@echo "make lock         update requirements/*.txt (needs uv)"
+	@echo "make clean        remove .venv, .newest-python and caches"
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
