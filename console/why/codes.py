@@ -1,0 +1,91 @@
+"""The stable codes of `kaishare why`. Each has a section in docs/troubleshooting.md."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class Code(StrEnum):
+    """The cause of a pod's state. Scripts rely on the values."""
+
+    # There is no pod.
+    RESOURCE_QUOTA_EXCEEDED = "resource-quota-exceeded"
+    GPU_SHARING_OFF = "gpu-sharing-off"
+    REFUSED_BY_KAI = "refused-by-kai"
+    REFUSED_BY_GUARD = "refused-by-guard"
+    REFUSED_AT_CREATION = "refused-at-creation"
+    WEBHOOK_UNREACHABLE = "webhook-unreachable"
+    RUNTIME_CLASS_MISSING = "runtime-class-missing"
+    PRIORITY_CLASS_MISSING = "priority-class-missing"
+    NO_POD = "no-pod"
+    EVICTED = "evicted"
+    GANG_STALE = "gang-stale"
+    POD_DELETED = "pod-deleted"
+    # KAI does not schedule the pod.
+    OTHER_SCHEDULER = "other-scheduler"
+    SCHEDULER_UNKNOWN = "scheduler-unknown"
+    OUTSIDE_KAI = "outside-kai"
+    # KAI has not looked at the pod.
+    SCHEDULING_GATE = "scheduling-gate"
+    POD_GROUP_MISSING = "pod-group-missing"
+    NODE_POOL_WITHOUT_SHARD = "node-pool-without-shard"
+    SCHEDULER_SILENT = "scheduler-silent"
+    # The queue.
+    QUEUE_MISSING = "queue-missing"
+    QUEUE_NOT_LEAF = "queue-not-leaf"
+    QUEUE_WITHOUT_PARENT = "queue-without-parent"
+    QUEUE_OVER_LIMIT = "queue-over-limit"
+    QUEUE_OVER_QUOTA = "queue-over-quota"
+    # KAI finds no node.
+    TOPOLOGY_MISSING = "topology-missing"
+    TOPOLOGY_DOES_NOT_FIT = "topology-does-not-fit"
+    CLAIM_NOT_BOUND = "claim-not-bound"
+    NO_GPU_NODES = "no-gpu-nodes"
+    NODE_TOO_SMALL = "node-too-small"
+    GANG_DOES_NOT_FIT = "gang-does-not-fit"
+    GANG_INCOMPLETE = "gang-incomplete"
+    GPU_MEMORY_TOO_BIG = "gpu-memory-too-big"
+    GPU_MEMORY_LABEL_MISSING = "gpu-memory-label-missing"
+    NODE_SELECTOR_MATCHES_NONE = "node-selector-matches-none"
+    TAINT_NOT_TOLERATED = "taint-not-tolerated"
+    NODES_CORDONED = "nodes-cordoned"
+    NO_GPU_FITS = "no-gpu-fits"
+    UNDECIDED = "undecided"
+    # KAI chose a node, and the pod is not bound.
+    KAI_ADMISSION_MISSED = "kai-admission-missed"
+    RESERVATION_NOT_READY = "reservation-not-ready"
+    BINDER_SILENT = "binder-silent"
+    BINDING_FAILED = "binding-failed"
+    # The pod is bound.
+    CONTAINER_WAITING = "container-waiting"
+    NO_RESERVATION = "no-reservation"
+    RANKS_SHARE_GPU = "ranks-share-gpu"
+    FLAGGED = "flagged"
+    FAILED = "failed"
+    TERMINATING = "terminating"
+    QUEUE_OF_OWNER = "queue-of-owner"
+    PRIORITY_CLASS_IGNORED = "priority-class-ignored"
+    ACCOUNTING_MISSING = "accounting-missing"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether the pod runs or has ended as it should; a note about it is not a problem."""
+        return self in _FINE
+
+    @property
+    def page(self) -> str:
+        """Place in the documentation that explains the code."""
+        return f"docs/troubleshooting.md#{self.value}"
+
+
+_FINE: Final = frozenset(
+    {
+        Code.OUTSIDE_KAI,
+        Code.QUEUE_OF_OWNER,
+        Code.PRIORITY_CLASS_IGNORED,
+        Code.ACCOUNTING_MISSING,
+        Code.RUNNING,
+        Code.SUCCEEDED,
+    }
+)

@@ -1,0 +1,422 @@
+"""The parts of Kubernetes' and KAI's objects that tell why a pod does not run. Pure.
+
+KAI's objects have the same fields in v0.9.8, v0.13.4 and v0.17.0: PodGroup `scheduling.run.ai/v2alpha2`,
+BindRequest `scheduling.run.ai/v1alpha2`, Queue `scheduling.run.ai/v2`.
+"""
+
+from datetime import datetime
+from functools import cached_property
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field
+
+from kai import keys
+from kai.pod import PodView, Quantity, decode_pod
+from kai.quantity import parse_quantity
+from kube.objects import FullMeta
+
+NO_RESERVED_GPU: Final = "-1"
+"""Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
+
+
+class Meta(FullMeta, frozen=True):
+    """`metadata` with the time of creation."""
+
+    creation_timestamp: datetime | None = None
+    generation: int = 0
+
+
+class _Gate(Struct, frozen=True):
+    name: str = ""
+
+
+class _ClaimVolume(Struct, frozen=True, rename="camel"):
+    claim_name: str = ""
+
+
+class _Volume(Struct, frozen=True, rename="camel"):
+    persistent_volume_claim: _ClaimVolume | None = None
+
+
+class _PodSpec(Struct, frozen=True, rename="camel"):
+    scheduler_name: str = ""
+    node_name: str = ""
+    scheduling_gates: list[_Gate] | None = None
+    volumes: list[_Volume] | None = None
+
+
+class Condition(Struct, frozen=True, rename="camel"):
+    """One of `status.conditions` of a pod."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class _Waiting(Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _Ended(Struct, frozen=True, rename="camel"):
+    reason: str = ""
+    exit_code: int | None = None
+
+
+class _ContainerState(Struct, frozen=True):
+    waiting: _Waiting | None = None
+    terminated: _Ended | None = None
+
+
+class ContainerStatus(Struct, frozen=True, rename="camel"):
+    """The state of a container."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: _ContainerState = _ContainerState()
+    last_state: _ContainerState = _ContainerState()
+
+
+class _PodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    start_time: datetime | None = None
+    conditions: list[Condition] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class Pod(Struct, frozen=True, dict=True):
+    """A pod as the API server has it. `document` is its JSON, for what KAI reads of it."""
+
+    metadata: Meta
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+    document: bytes = field(default=b"", name="-")
+
+    @property
+    def name(self) -> str:
+        """Name of the pod."""
+        return self.metadata.name
+
+    @cached_property
+    def view(self) -> PodView | None:
+        """What KAI reads; None if it cannot be decoded."""
+        try:
+            return decode_pod(self.document)
+        except ValueError:
+            return None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the pod has a node. KAI's Events and conditions about binding prove nothing (v0.17.0)."""
+        return bool(self.spec.node_name)
+
+    @property
+    def pod_group_name(self) -> str:
+        """Name of the PodGroup, which KAI's pod-grouper writes; empty before that."""
+        return self.metadata.annotations.get(keys.POD_GROUP_NAME, "")
+
+    @property
+    def queue_label(self) -> str:
+        """The queue that the pod names; empty if it names none."""
+        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
+
+    @property
+    def gpu_groups(self) -> frozenset[str]:
+        """The GPU groups of a pod with a share, one for each of its GPUs."""
+        labels = self.metadata.labels
+        groups = {value for key, value in labels.items() if key.startswith(keys.GPU_GROUP_PREFIX)}
+        return frozenset(groups | {labels.get(keys.GPU_GROUP, "")}) - {""}
+
+    @property
+    def claim_names(self) -> tuple[str, ...]:
+        """Names of the PersistentVolumeClaims that the pod mounts."""
+        volumes = (volume.persistent_volume_claim for volume in self.spec.volumes or ())
+        return tuple(volume.claim_name for volume in volumes if volume is not None)
+
+    @property
+    def containers(self) -> tuple[ContainerStatus, ...]:
+        """The init containers, then the containers."""
+        return (*(self.status.init_container_statuses or ()), *(self.status.container_statuses or ()))
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return a condition by its type."""
+        return next((each for each in self.status.conditions or () if each.type == kind), None)
+
+
+class _QueueDetails(Struct, frozen=True, rename="camel"):
+    name: str = ""
+
+
+class _ReasonDetails(Struct, frozen=True, rename="camel"):
+    queue_details: _QueueDetails | None = None
+
+
+class UnschedulableReason(Struct, frozen=True):
+    """One of `reasons` of a PodGroup's scheduling condition."""
+
+    reason: str = ""
+    message: str = ""
+    details: _ReasonDetails | None = None
+
+
+class SchedulingCondition(Struct, frozen=True, rename="camel"):
+    """One of `status.schedulingConditions` of a PodGroup: KAI's last words about it."""
+
+    message: str = ""
+    last_transition_time: datetime | None = None
+    reasons: list[UnschedulableReason] | None = None
+
+
+class _Allocation(Struct, frozen=True):
+    allocated: dict[str, Quantity] | None = None
+
+
+class _PodGroupSpec(Struct, frozen=True, rename="camel"):
+    queue: str = ""
+    min_member: int | None = None
+    priority_class_name: str = ""
+
+
+class _PodGroupStatus(Struct, frozen=True, rename="camel"):
+    scheduling_conditions: list[SchedulingCondition] | None = None
+    resources_status: _Allocation | None = None
+
+
+class PodGroup(Struct, frozen=True):
+    """KAI's PodGroup: the pods that it schedules together, in one queue."""
+
+    metadata: Meta
+    spec: _PodGroupSpec = _PodGroupSpec()
+    status: _PodGroupStatus | None = None
+
+    @property
+    def condition(self) -> SchedulingCondition | None:
+        """The newest scheduling condition; None if KAI has said nothing."""
+        conditions = (self.status.scheduling_conditions if self.status else None) or ()
+        return conditions[-1] if conditions else None
+
+    @property
+    def has_allocation(self) -> bool:
+        """Whether KAI's podgroup-controller has entered what the group holds."""
+        resources = self.status.resources_status if self.status else None
+        return bool(resources and resources.allocated)
+
+
+class _BindSpec(Struct, frozen=True, rename="camel"):
+    selected_node: str = ""
+    selected_gpu_groups: list[str] | None = field(default=None, name="selectedGPUGroups")
+
+
+class _BindStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    reason: str = ""
+
+
+class BindRequest(Struct, frozen=True):
+    """KAI's BindRequest: the scheduler's order to the binder to bind one pod."""
+
+    metadata: Meta
+    spec: _BindSpec = _BindSpec()
+    status: _BindStatus | None = None
+
+
+class _QueueResource(Struct, frozen=True):
+    quota: float | None = None
+    limit: float | None = None
+
+
+class _QueueResources(Struct, frozen=True):
+    gpu: _QueueResource | None = None
+
+
+class _QueueSpec(Struct, frozen=True, rename="camel"):
+    parent_queue: str = ""
+    resources: _QueueResources | None = None
+
+
+class _QueueStatus(Struct, frozen=True, rename="camel"):
+    child_queues: list[str] | None = None
+    allocated: dict[str, Quantity] | None = None
+
+
+class Queue(Struct, frozen=True):
+    """A queue of KAI."""
+
+    metadata: Meta
+    spec: _QueueSpec = _QueueSpec()
+    status: _QueueStatus | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self.metadata.name
+
+    @property
+    def children(self) -> tuple[str, ...]:
+        """Names of its child queues, as KAI's queue controller counts them."""
+        return tuple((self.status.child_queues if self.status else None) or ())
+
+    @property
+    def gpu_quota(self) -> float | None:
+        """GPUs that the queue may always use; None if unlimited or unknown."""
+        return self._bound("quota")
+
+    @property
+    def gpu_limit(self) -> float | None:
+        """GPUs that the queue may use at most; None if unlimited or unknown."""
+        return self._bound("limit")
+
+    @property
+    def allocated_gpus(self) -> float | None:
+        """GPUs that its pods hold; None if the queue controller has not entered a readable figure."""
+        try:
+            return float(parse_quantity(((self.status and self.status.allocated) or {})[keys.GPU_RESOURCE]))
+        except (KeyError, ValueError):
+            return None
+
+    def _bound(self, name: str) -> float | None:
+        gpu = self.spec.resources.gpu if self.spec.resources else None
+        value: float | None = getattr(gpu, name) if gpu else None
+        return None if value is None or value < 0 else value
+
+
+class _InvolvedObject(Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class _EventSource(Struct, frozen=True):
+    component: str = ""
+
+
+class _Series(Struct, frozen=True, rename="camel"):
+    count: int = 0
+    last_observed_time: datetime | None = None
+
+
+class Event(Struct, frozen=True, rename="camel"):
+    """An Event (core/v1)."""
+
+    metadata: Meta
+    involved_object: _InvolvedObject = _InvolvedObject()
+    reason: str = ""
+    message: str = ""
+    source: _EventSource = _EventSource()
+    reporting_component: str = ""
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+    count: int | None = None
+    series: _Series | None = None
+
+    @property
+    def component(self) -> str:
+        """The program that wrote the Event, by its own word."""
+        return self.reporting_component or self.source.component
+
+    @property
+    def times(self) -> int:
+        """How often it was told."""
+        return max(self.count or (self.series.count if self.series else 0), 1)
+
+    @property
+    def first(self) -> datetime | None:
+        """When it was told first."""
+        return self.first_timestamp or self.event_time or self.metadata.creation_timestamp
+
+    @property
+    def last(self) -> datetime | None:
+        """When it was told last."""
+        return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
+
+
+class _Taint(Struct, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class _NodeSpec(Struct, frozen=True):
+    taints: list[_Taint] | None = None
+    unschedulable: bool = False
+
+
+class _NodeStatus(Struct, frozen=True):
+    allocatable: dict[str, Quantity] | None = None
+
+
+class Node(Struct, frozen=True):
+    """A node."""
+
+    metadata: Meta
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs that the node's device plugin offers; 0 without one."""
+        try:
+            return int(parse_quantity((self.status.allocatable or {}).get(keys.GPU_RESOURCE, 0)))
+        except ValueError:
+            return 0
+
+
+class _ClaimStatus(Struct, frozen=True):
+    phase: str = ""
+
+
+class Claim(Struct, frozen=True):
+    """A PersistentVolumeClaim."""
+
+    metadata: Meta
+    status: _ClaimStatus = _ClaimStatus()
+
+
+class _ShardSpec(Struct, frozen=True, rename="camel"):
+    partition_label_value: str = ""
+
+
+class Shard(Struct, frozen=True):
+    """KAI's SchedulingShard: the scheduler of one node pool."""
+
+    metadata: Meta
+    spec: _ShardSpec = _ShardSpec()
+
+
+class _WorkloadSpec(Struct, frozen=True):
+    replicas: int | None = None
+    suspend: bool | None = None
+    parallelism: int | None = None
+
+
+class Workload(Struct, frozen=True):
+    """An owner of pods, of any kind."""
+
+    metadata: Meta
+    kind: str = ""
+    spec: _WorkloadSpec = _WorkloadSpec()
+
+
+_pod = msgspec.json.Decoder(Pod).decode
+
+
+def decode_one_pod(document: bytes) -> Pod:
+    """Decode a pod and keep its JSON; raises msgspec's errors (`service.text.MALFORMED`)."""
+    return msgspec.structs.replace(_pod(document), document=document)
+
+
+decode_pod_group: Final = msgspec.json.Decoder(PodGroup).decode
+decode_bind_request: Final = msgspec.json.Decoder(BindRequest).decode
+decode_queue: Final = msgspec.json.Decoder(Queue).decode
+decode_event: Final = msgspec.json.Decoder(Event).decode
+decode_node: Final = msgspec.json.Decoder(Node).decode
+decode_claim: Final = msgspec.json.Decoder(Claim).decode
+decode_shard: Final = msgspec.json.Decoder(Shard).decode
+decode_workload: Final = msgspec.json.Decoder(Workload).decode
