@@ -89,6 +89,8 @@ class Evidence:
     claims: Mapping[str, Claim | Absence] = field(default_factory=dict)
     """The PersistentVolumeClaims that the pod mounts, by name."""
     shards: Sequence[Shard] | Absence = Absence.NOT_READ
+    scheduler: str = keys.SCHEDULER_NAME
+    """The scheduler that the namespace's policy names."""
     decision: PolicyDecision | None = None
     """None if the pod's namespace is not managed, or cannot be read."""
     figures: AgentFigures | None = None
