@@ -11,6 +11,7 @@ from console.why.causes.binding import binding, chosen
 from console.why.causes.bound import bound, failed, running, terminating
 from console.why.causes.creation import evicted_before, why_no_pod
 from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
+from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
 from console.why.causes.silence import silent
 from console.why.causes.unschedulable import unschedulable
@@ -30,6 +31,10 @@ def explain(evidence: Evidence) -> Answer:
     redactor = Redactor.of(evidence)
     pod = evidence.pod
     findings = list(_findings(evidence, redactor))
+    notes = list(evidence.notes)
+    if not evidence.is_kai_served and not isinstance(pod, Absence):
+        findings = list(map(without_host_commands, findings))
+        notes.append(ask_host(evidence))
     return Answer(
         namespace=evidence.namespace,
         kind=evidence.kind if isinstance(pod, Absence) else "Pod",
@@ -38,7 +43,7 @@ def explain(evidence: Evidence) -> Answer:
         findings=findings,
         story=tell_story(evidence, redactor),
         not_visible=evidence.not_visible,
-        notes=evidence.notes,
+        notes=notes,
     )
 
 
@@ -77,14 +82,17 @@ def _findings(evidence: Evidence, redactor: Redactor) -> Iterator[Finding]:
 def _pending(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
     """Return why KAI has not bound a pod."""
     verdict = verdict_of(evidence)
+    is_served = evidence.is_kai_served
     return (
         gated(pod, redactor)
-        or ungrouped(evidence, pod, redactor)
+        or refused_by_host(evidence, pod, redactor)
+        or (ungrouped(evidence, pod, redactor) if is_served else None)
         or binding(evidence, pod, redactor)
         or unusable_queue(evidence, verdict, redactor)
         or (_of_verdict(evidence, pod, verdict, redactor) if verdict else None)
         or (None if verdict else silent(evidence, pod, redactor))
         or chosen(evidence)
+        or (None if verdict or is_served else not_served(evidence))
         or _undecided(evidence, verdict, redactor)
     )
 

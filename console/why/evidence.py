@@ -110,6 +110,11 @@ class Evidence:
         return max(self.now - self.pod.metadata.creation_timestamp, timedelta())
 
     @property
+    def is_kai_served(self) -> bool:
+        """Whether the API server serves KAI's kinds: not in a vCluster whose host has KAI."""
+        return Absence.UNSERVED not in (self.pod_group, self.bind_request)
+
+    @property
     def queue_name(self) -> str:
         """The queue that counts: the PodGroup's, else the topmost owner's label, else the pod's own label.
 

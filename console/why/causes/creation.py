@@ -27,7 +27,7 @@ def why_no_pod(evidence: Evidence, redactor: Redactor) -> Finding:
         evidence.creation_events, key=lambda event: (event.last is not None, event.last), default=None
     )
     if newest is not None:
-        return _refusal(newest.message[:_LONGEST], evidence, redactor)
+        return refusal(newest.message, evidence, redactor)
     return (
         _removal(evidence, redactor)
         or _deleted(evidence)
@@ -40,8 +40,9 @@ def why_no_pod(evidence: Evidence, redactor: Redactor) -> Finding:
     )
 
 
-def _refusal(text: str, evidence: Evidence, redactor: Redactor) -> Finding:
-    """Return the finding for the newest refusal of a pod."""
+def refusal(message: str, evidence: Evidence, redactor: Redactor) -> Finding:
+    """Return the finding for the message of an API server that refused a pod."""
+    text = message[:_LONGEST]
     words = redactor.clean(text.removeprefix("(combined from similar events): "))
     for find in (_quota, _unreachable, _denied, _class_missing):
         finding = find(text, evidence, redactor)
