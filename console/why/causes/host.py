@@ -41,7 +41,7 @@ def refused_by_host(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding
 
 
 def not_served(evidence: Evidence) -> Finding:
-    """Return the finding for a pod of KAI on an API server without KAI's kinds, about which nothing is said."""
+    """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
     age = evidence.age
     waited = "" if age is None else f" for {duration(age.total_seconds())}"
     return Finding(
