@@ -1,7 +1,6 @@
 """Reads the newest Events of a namespace in bounded memory. Any tenant can write Events in its namespace."""
 
 import heapq
-import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain, count
@@ -10,6 +9,7 @@ from typing import Final
 import msgspec
 
 from console.why.objects import Event, Meta, Pod, decode_event
+from console.why.pod_groups import may_concern
 from console.why.requests import Requests
 from console.why.target import POD
 from kube.objects import resource_path
@@ -27,9 +27,6 @@ _LONGEST_WORD: Final = 128
 
 _NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about pods that a controller could not create: Kubernetes', and training-operator's."""
-_UID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_GROUP: Final = re.compile(rf"pg-(.+)-{_UID}")
-"""Name of a PodGroup: that of the topmost owner or of the pod, and its uid (`default_grouper.go`)."""
 
 
 class EventReader:
@@ -64,24 +61,17 @@ class EventReader:
     async def about_groups(self, target: str, pod: Pod | None) -> Sequence[Event]:
         """Return the Events about PodGroups of a pod or workload, also of earlier pods of it, oldest first.
 
-        A PodGroup's name has the name of its pod or owner. Without a pod, the beginning of the pod's name may
-        be the owner's.
-
         Args:
             target: name of the pod or workload.
             pod: the pod; None without one.
         """
-        names = {target} if pod is None else {target, pod.name}
-        names |= {owner.name for owner in pod.metadata.owner_references} if pod is not None else set()
-        prefixes = tuple(f"pg-{name}-" for name in names)
-        own = pod.pod_group_name if pod is not None else ""
+        owners = pod.metadata.owner_references if pod is not None else ()
+        names = {target, *(owner.name for owner in owners), *([pod.name] if pod is not None else ())}
 
         def keep(event: Event) -> bool:
-            name = event.involved_object.name
-            if name == own or name.startswith(prefixes):
-                return True
-            match = _GROUP.fullmatch(name) if pod is None else None
-            return match is not None and target.startswith(f"{match[1]}-")
+            group = event.involved_object.name
+            is_own = pod is not None and group == pod.pod_group_name
+            return is_own or any(may_concern(group, name) for name in names)
 
         return await self._read("involvedObject.kind=PodGroup", keep)
 

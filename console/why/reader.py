@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from console.agent_options import AgentOptions
-from console.why import messages
 from console.why.agent import read_figures
+from console.why.causes.words_of_kai import Verdict, verdict_of
 from console.why.decision import read_decision
 from console.why.events import EventReader
 from console.why.evidence import Absence, AgentFigures, Evidence, PolicyDecision, known
@@ -33,14 +33,20 @@ from console.why.surroundings import (
     read_shared_gpu_pods,
 )
 from console.why.target import Target
-from console.why.workload import Found, find_pod
+from console.why.workload import Subject, find_pod
+from kai import keys
 from kube.client import KubeClient
 from service.command import UsageError
 from webhook.namespaces.decode import PATH, decode_metadata
 from webhook.namespaces.refusals import does_not_exist
-from webhook.policy.labels import PolicyMetadata
+from webhook.policy.labels import NamespacePolicy, PolicyMetadata
 
 _Work = list[Coroutine[Any, Any, None]]
+
+_OF_QUEUES: Final = ("QueueDoesNotExist", "OverLimit", "NonPreemptibleOverQuota")
+"""Reasons of verdicts that are about queues only."""
+_OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
+_OF_TOPOLOGY: Final = "opology"
 
 
 async def read_evidence(
@@ -62,8 +68,8 @@ async def read_evidence(
             does not exist; the message is one line.
     """
     requests = Requests(client)
-    found = await find_pod(requests, target)
-    reading = _Reading(requests, target, found, EventReader(requests, target.namespace))
+    subject = await find_pod(requests, target)
+    reading = _Reading(requests, target, subject, EventReader(requests, target.namespace))
     await _run(reading.basics())
     if reading.namespace is Absence.MISSING:
         raise UsageError(does_not_exist(target.namespace))
@@ -84,12 +90,13 @@ class _Reading:
 
     requests: Requests
     target: Target
-    found: Found
+    subject: Subject
     events: EventReader
     pod_events: Sequence[Event] = ()
     group_events: Sequence[Event] = ()
     creation_events: Sequence[Event] = ()
     namespace: PolicyMetadata | Absence = Absence.NOT_READ
+    """The policy's part of the pod's namespace."""
     pod_group: PodGroup | Absence = Absence.NOT_READ
     bind_request: BindRequest | Absence = Absence.NOT_READ
     queues: dict[str, Queue | Absence] = field(default_factory=dict)
@@ -103,15 +110,22 @@ class _Reading:
     figures: AgentFigures | None = None
     sees_all: bool = False
 
+    @property
+    def policy(self) -> NamespacePolicy | None:
+        """The policy of the pod's namespace; None if it is not managed, or cannot be read."""
+        metadata = known(self.namespace)
+        return None if metadata is None else metadata.policy(self.target.namespace)
+
     def evidence(self) -> Evidence:
         """Return what has been read."""
+        policy = self.policy
         return Evidence(
             now=self.requests.client.server_time() or datetime.now(UTC),
             namespace=self.target.namespace,
-            kind=self.found.kind,
+            kind=self.subject.kind,
             name=self.target.name,
-            pod=self.found.pod,
-            workload=self.found.workload,
+            pod=self.subject.pod,
+            workload=self.subject.workload,
             owners=self.owners,
             pod_events=self.pod_events,
             group_events=self.group_events,
@@ -125,6 +139,7 @@ class _Reading:
             group_members=self.group_members,
             claims=self.claims,
             shards=self.shards,
+            scheduler=policy.scheduler if policy is not None else keys.SCHEDULER_NAME,
             decision=self.decision,
             figures=self.figures,
             sees_all=self.sees_all,
@@ -134,7 +149,7 @@ class _Reading:
 
     def basics(self) -> _Work:
         """Return the requests of every answer."""
-        pod = known(self.found.pod)
+        pod = known(self.subject.pod)
         work: _Work = [self._read_namespace(), self._read_group_events(pod)]
         if pod is not None:
             work += [self._read_pod_events(pod.name, pod.metadata.creation_timestamp)]
@@ -147,7 +162,7 @@ class _Reading:
 
     def details(self, agents: AgentOptions, settings_namespace: str) -> _Work:
         """Return the requests that the state of the pod needs."""
-        pod, policy = known(self.found.pod), known(self.namespace)
+        pod, metadata = known(self.subject.pod), known(self.namespace)
         if pod is None:
             return []
         work: _Work = []
@@ -158,18 +173,18 @@ class _Reading:
                 work += [self._read_figures(pod, agents)]
         elif not pod.spec.scheduling_gates:
             work += self._of_waiting(pod)
-        if policy is not None and policy.policy(self.target.namespace) is not None:
-            work += [self._read_decision(pod, policy, settings_namespace)]
+        if metadata is not None and self.policy is not None:
+            work += [self._read_decision(pod, metadata, settings_namespace)]
         return work
 
     def _of_waiting(self, pod: Pod) -> _Work:
         work: _Work = [self._read_queues(pod)]
-        texts = list(messages.last_messages(pod, self.pod_events, known(self.pod_group)))
-        if messages.are_about_nodes(texts):
+        verdict = verdict_of(self.evidence())
+        if verdict is not None and _is_about_nodes(verdict):
             work += [self._read_nodes(), self._read_shared_gpu_pods(pod)]
         elif known(self.bind_request) is not None:
             work += [self._read_shared_gpu_pods(pod)]
-        if messages.are_about_volumes(texts) and pod.claim_names:
+        if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
             work += [self._read_claims(pod)]
         if has_node_pool(pod, known(self.pod_group)):
             work += [self._read_shards()]
@@ -177,7 +192,7 @@ class _Reading:
 
     def rest(self) -> _Work:
         """Return the requests that complete the story, as far as requests remain."""
-        pod = known(self.found.pod)
+        pod = known(self.subject.pod)
         work: _Work = []
         if self.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
             work += [self._read_rights()]
@@ -210,7 +225,7 @@ class _Reading:
         self.queues = await read_queues(self.requests, self.evidence().queue_name)
 
     async def _read_owners(self, pod: Pod) -> None:
-        self.owners = await read_owners(self.requests, pod, known(self.found.workload))
+        self.owners = await read_owners(self.requests, pod, known(self.subject.workload))
 
     async def _read_nodes(self) -> None:
         self.nodes = await read_nodes(self.requests)
@@ -234,6 +249,16 @@ class _Reading:
 
     async def _read_rights(self) -> None:
         self.sees_all = await may_list_all_pods(self.requests)
+
+
+def _is_about_volumes(verdict: Verdict) -> bool:
+    return any(word in verdict.all_text for word in _OF_VOLUMES)
+
+
+def _is_about_nodes(verdict: Verdict) -> bool:
+    """Whether a verdict may be about nodes and their GPUs; one without a reason may be about anything."""
+    is_about_topology = _OF_TOPOLOGY in verdict.all_text
+    return verdict.reason not in _OF_QUEUES and not is_about_topology and not _is_about_volumes(verdict)
 
 
 def _decode_policy(document: bytes) -> PolicyMetadata:

@@ -1,4 +1,4 @@
-"""What `kaishare why` is asked about: a pod, or a workload by its kind and name. Pure."""
+"""The object that `kaishare why` explains: a pod, or a workload by its kind and name. Pure."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Final
 from kube.discovery import ServedKind
 from kube.objects import ObjectOwner
 from service.names import is_dns_label, is_dns_subdomain
-from service.text import quoted
 
 POD: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
@@ -83,20 +82,6 @@ class Target:
     def known_kind(self) -> ServedKind | None:
         """The kind; None if only the API server can tell."""
         return find_kind(self.kind, (kind.served for kind in _KINDS))
-
-
-def parse_target(text: str, namespace: str) -> Target:
-    """Read `POD` or `KIND/NAME`.
-
-    Raises:
-        ValueError: no object can have the name; the message is one line.
-    """
-    kind, slash, name = text.rpartition("/")
-    if slash and not is_dns_subdomain(kind.lower()):
-        raise ValueError(f"{quoted(kind)} is not the name of a kind; examples: deploy, job, pytorchjob")
-    if not is_dns_subdomain(name):
-        raise ValueError(f"{quoted(name)} is not the name of an object; give POD or KIND/NAME")
-    return Target(namespace=namespace, kind=kind or POD.kind, name=name)
 
 
 def find_kind(word: str, kinds: Iterable[ServedKind]) -> ServedKind | None:

@@ -1,6 +1,5 @@
 """Finds the pod that an answer is about: by its name, or as the newest one of a workload."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Subject:
     """The pod of an answer, and the workload that was named."""
 
     kind: str
@@ -34,7 +33,7 @@ class Found:
     workload: Workload | Absence = Absence.NOT_READ
 
 
-class _Expression(Struct):
+class _Expression(Struct, frozen=True):
     key: str
     operator: str
     values: Sequence[str] | None = None
@@ -48,7 +47,7 @@ class _Expression(Struct):
         return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
 
 
-class _Selector(Struct, rename="camel"):
+class _Selector(Struct, frozen=True, rename="camel"):
     match_labels: dict[str, str] | None = None
     match_expressions: list[_Expression] | None = None
 
@@ -57,18 +56,18 @@ class _Selector(Struct, rename="camel"):
         return ",".join([*labels, *map(str, self.match_expressions or ())])
 
 
-class _Spec(Struct):
+class _Spec(Struct, frozen=True):
     selector: _Selector | None = None
 
 
-class _Selecting(Struct):
+class _Selecting(Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
 _selecting = msgspec.json.Decoder(_Selecting).decode
 
 
-async def find_pod(requests: Requests, target: Target) -> Found:
+async def find_pod(requests: Requests, target: Target) -> Subject:
     """Find the pod of an answer.
 
     Raises:
@@ -80,16 +79,16 @@ async def find_pod(requests: Requests, target: Target) -> Found:
         pod = await requests.get(path, decode_one_pod, f"Pod {target.name}")
         if isinstance(pod, Absence) and pod is not Absence.MISSING:
             raise UsageError(_unreadable(requests, pod, f"get pods in namespace {target.namespace}"))
-        return Found(kind=POD.kind, pod=pod)
+        return Subject(kind=POD.kind, pod=pod)
     kind = target.known_kind or await _discover(requests, target)
-    found, selector = await _get(requests, kind, target)
-    if found is Absence.UNSERVED:  # the operator of this cluster serves another version
+    workload, selector = await _get(requests, kind, target)
+    if workload is Absence.UNSERVED:  # the operator of this cluster serves another version
         kind = await _discover(requests, target)
-        found, selector = await _get(requests, kind, target)
-    if found is Absence.MISSING:
-        return Found(kind=kind.kind, pod=Absence.MISSING, workload=found)
+        workload, selector = await _get(requests, kind, target)
+    if workload is Absence.MISSING:
+        return Subject(kind=kind.kind, pod=Absence.MISSING, workload=workload)
     pod = await _newest_pod(requests, kind, target, selector)
-    return Found(kind=kind.kind, pod=pod, workload=found)
+    return Subject(kind=kind.kind, pod=pod, workload=workload)
 
 
 async def _discover(requests: Requests, target: Target) -> ServedKind:
@@ -106,10 +105,8 @@ async def _discover(requests: Requests, target: Target) -> ServedKind:
 async def _get(requests: Requests, kind: ServedKind, target: Target) -> tuple[Workload | Absence, str]:
     """Return a workload and the label selector of its pods; the selector is empty if there is none."""
     path = f"{kind.path_in(target.namespace)}/{target.name}"
-    found = await requests.get(path, _decode_selecting, f"{kind.kind} {target.name}")
-    if isinstance(found, Absence):
-        return found, ""
-    return found
+    answer = await requests.get(path, _decode_selecting, f"{kind.kind} {target.name}")
+    return (answer, "") if isinstance(answer, Absence) else answer
 
 
 def _decode_selecting(document: bytes) -> tuple[Workload, str]:
@@ -150,17 +147,20 @@ def _rank(pod: Pod) -> tuple[bool, datetime, str]:
 
 
 def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
-    """Whether a pod belongs to a workload, or to an object in between.
-
-    A CronJob's Jobs have its name and a number. Other objects in between have names that begin with the
-    workload's, too.
-    """
-    between = rf"{re.escape(name)}-\d+" if kind.kind == "CronJob" else rf"{re.escape(name)}-.+"
+    """Whether a pod belongs to a workload, or to an object in between."""
     return any(
-        (owner.kind == kind.kind and owner.name == name)
-        or (owner.kind != kind.kind and re.fullmatch(between, owner.name))
+        owner.name == name if owner.kind == kind.kind else _is_between(owner.name, kind, name)
         for owner in owners
     )
+
+
+def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
+    """Whether an owner of pods has the name of one that belongs to a workload: the workload's, and more.
+
+    A CronJob's Jobs have a number after it.
+    """
+    suffix = owner.removeprefix(f"{name}-")
+    return suffix != owner and (kind.kind != "CronJob" or suffix.isdigit())
 
 
 def _unreadable(requests: Requests, absence: Absence, right: str) -> str:
