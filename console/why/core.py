@@ -47,6 +47,11 @@ def explain(evidence: Evidence) -> Answer:
     )
 
 
+def find_cause(evidence: Evidence) -> Finding:
+    """Return the cause alone, without the story."""
+    return next(_findings(evidence, Redactor.of(evidence)))
+
+
 def _state(pod: Pod | Absence) -> str:
     if isinstance(pod, Absence):
         return "No pod"
