@@ -3,8 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from console.why.codes import Code
+
+_AT_REST: Final = ("Running", "Succeeded")
+"""The states in which nothing is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +71,4 @@ class Answer:
     @property
     def is_fine(self) -> bool:
         """Whether nothing is wrong."""
-        return all(finding.code.is_fine for finding in self.findings)
+        return self.state in _AT_REST and all(finding.code.is_fine for finding in self.findings)

@@ -24,6 +24,7 @@ class Code(StrEnum):
     OTHER_SCHEDULER = "other-scheduler"
     SCHEDULER_UNKNOWN = "scheduler-unknown"
     OUTSIDE_KAI = "outside-kai"
+    KAI_NOT_SERVED = "kai-not-served"
     # KAI has not looked at the pod.
     SCHEDULING_GATE = "scheduling-gate"
     POD_GROUP_MISSING = "pod-group-missing"

@@ -89,6 +89,8 @@ class Evidence:
     claims: Mapping[str, Claim | Absence] = field(default_factory=dict)
     """The PersistentVolumeClaims that the pod mounts, by name."""
     shards: Sequence[Shard] | Absence = Absence.NOT_READ
+    scheduler: str = keys.SCHEDULER_NAME
+    """The scheduler that the namespace's policy names."""
     decision: PolicyDecision | None = None
     """None if the pod's namespace is not managed, or cannot be read."""
     figures: AgentFigures | None = None
@@ -106,6 +108,11 @@ class Evidence:
         if isinstance(self.pod, Absence) or self.pod.metadata.creation_timestamp is None:
             return None
         return max(self.now - self.pod.metadata.creation_timestamp, timedelta())
+
+    @property
+    def is_kai_served(self) -> bool:
+        """Whether the API server serves KAI's kinds: not in a vCluster whose host has KAI."""
+        return Absence.UNSERVED not in (self.pod_group, self.bind_request)
 
     @property
     def queue_name(self) -> str:

@@ -1,0 +1,163 @@
+"""Why a pod for which KAI chose a node is not bound. Pure.
+
+The condition PodBound and the Events Scheduled and Bound prove nothing: KAI v0.9.8, v0.13.4 and v0.17.0 wrote
+them for pods that were never bound. BindRequests are created again for every attempt.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from console.why.answer import Finding, Remedy
+from console.why.causes.outside import SETTLED
+from console.why.codes import Code
+from console.why.evidence import Evidence, known
+from console.why.objects import NO_RESERVED_GPU, Event, Pod
+from console.why.words import Redactor
+from kai import keys
+from service.units import duration
+
+_NO_CONFIG_MAP: Final = "no desired configmap name found"
+_NO_RESERVATION: Final = "failed waiting for GPU reservation pod"
+_RESERVATION_PODS: Final = f"kubectl get pods --namespace {keys.RESERVATION_APP}"
+_KAI_PODS: Final = "kubectl get pods --namespace kai-scheduler"
+
+
+def binding(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
+    """Return why the binder has not bound the pod; None if KAI has not chosen a node."""
+    request = known(evidence.bind_request)
+    error = _last_error(evidence, pod)
+    if request is None and (error is None or not _is_newest(evidence, error)):
+        return None
+    text = error.message if error else (request.status.reason if request and request.status else "")
+    text = text or _condition_text(pod)
+    if _NO_CONFIG_MAP in text or any(_NO_CONFIG_MAP in event.message for event in evidence.pod_events):
+        return _admission_missed(pod)
+    if _NO_RESERVATION in text:
+        return _reservation_not_ready(
+            "KAI reserves the pod's GPU with a reservation pod, which has not reported its GPU in time"
+        )
+    if text:
+        return Finding(
+            Code.BINDING_FAILED,
+            f"KAI's binder cannot bind the pod: {redactor.clean(text)}",
+            [
+                Remedy("KAI tries again, perhaps on another node: wait a minute."),
+                Remedy("If it repeats, an administrator looks at the log of KAI's binder.", _KAI_PODS),
+            ],
+        )
+    return _in_progress(evidence)
+
+
+def chosen(evidence: Evidence) -> Finding | None:
+    """Return the finding for a pod for which KAI chose a node, where the BindRequest cannot be read."""
+    scheduled = [event for event in evidence.pod_events if event.reason == "Scheduled"]
+    if not scheduled:
+        return None
+    return Finding(
+        Code.UNDECIDED,
+        "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for"
+        " the reservation of"
+        " the GPU",
+        [
+            Remedy("Wait a minute; KAI tries again."),
+            Remedy(
+                f"Then ask an administrator: kaishare why -n {evidence.namespace}"
+                f" {evidence.name} shows more with"
+                " the right to read bindrequests.scheduling.run.ai and the pods of kai-resource-reservation."
+            ),
+        ],
+    )
+
+
+def _last_error(evidence: Evidence, pod: Pod) -> Event | None:
+    errors = [event for event in evidence.pod_events if event.reason == "BindingError"]
+    return errors[-1] if errors and not pod.is_bound else None
+
+
+def _is_newest(evidence: Evidence, error: Event) -> bool:
+    """Whether KAI has said nothing about the pod since an error of the binder."""
+    verdicts = [event for event in evidence.pod_events if event.reason == "Unschedulable" and event.last]
+    return not verdicts or error.last is None or max(e.last for e in verdicts if e.last) <= error.last
+
+
+def _condition_text(pod: Pod) -> str:
+    condition = pod.condition("PodBound")
+    return condition.message if condition and condition.status == "False" else ""
+
+
+def _admission_missed(pod: Pod) -> Finding:
+    return Finding(
+        Code.KAI_ADMISSION_MISSED,
+        "the pod was created without KAI's webhook, which would have prepared it for a"
+        " share: KAI can never bind"
+        " it",
+        [
+            Remedy(
+                "Delete the pod and create it again.",
+                f"kubectl delete pod {pod.name} --namespace {pod.metadata.namespace}",
+            ),
+            Remedy(
+                "Administrator: kaishare's webhook must be called before KAI's, so its name must sort first.",
+                "kubectl get mutatingwebhookconfigurations",
+            ),
+        ],
+    )
+
+
+def _reservation_not_ready(sentence: str) -> Finding:
+    return Finding(
+        Code.RESERVATION_NOT_READY,
+        sentence,
+        [
+            Remedy("Wait a minute; KAI tries again every 40 s."),
+            Remedy(
+                "If it lasts, an administrator looks at the reservation pods: image,"
+                " RuntimeClass, device plugin.",
+                _RESERVATION_PODS,
+            ),
+        ],
+    )
+
+
+def _in_progress(evidence: Evidence) -> Finding:
+    """Return the finding for a BindRequest without a result and without an error."""
+    request = known(evidence.bind_request)
+    groups = (request.spec.selected_gpu_groups if request else None) or ()
+    reservations = _reservations(known(evidence.shared_gpu_pods) or (), groups)
+    created = request.metadata.creation_timestamp if request else None
+    age = None if created is None else max((evidence.now - created).total_seconds(), 0.0)
+    waited = "" if age is None else f" for {duration(age)}"
+    if any(_reserved_gpu(each) == NO_RESERVED_GPU for each in reservations):
+        return _reservation_not_ready("KAI reserves the pod's GPU with a reservation pod, which found no GPU")
+    if any(not _reserved_gpu(each) for each in reservations):
+        return _reservation_not_ready(
+            "KAI chose a node, and waits for the reservation pod of the GPU, which has not"
+            " reported its GPU yet"
+        )
+    if age is not None and age < SETTLED.total_seconds():
+        return Finding(
+            Code.BINDER_SILENT,
+            f"KAI chose a node {duration(age)} ago, and its binder has not answered yet",
+            [Remedy("Wait some seconds.")],
+        )
+    return Finding(
+        Code.BINDER_SILENT,
+        f"KAI chose a node, and its binder has not answered{waited}",
+        [Remedy("Administrator: start KAI's binder again.", _KAI_PODS)],
+    )
+
+
+def _reservations(pods: Sequence[Pod], groups: Sequence[str]) -> list[Pod]:
+    return [pod for pod in pods if is_reservation(pod) and pod.gpu_groups & set(groups)]
+
+
+def is_reservation(pod: Pod) -> bool:
+    """Whether the pod is one of KAI's reservation pods, which only KAI may create in their namespace."""
+    return (
+        pod.metadata.namespace == keys.RESERVATION_APP
+        and pod.metadata.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
+    )
+
+
+def _reserved_gpu(pod: Pod) -> str:
+    return pod.metadata.annotations.get(keys.RESERVED_GPU, "")

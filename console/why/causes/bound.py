@@ -1,0 +1,282 @@
+"""What is the matter with a pod that has a node: its containers, its GPU, its flags; and notes. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from console.why.answer import Finding, Remedy
+from console.why.causes.amounts import request_of
+from console.why.causes.binding import is_reservation
+from console.why.causes.outside import SETTLED
+from console.why.codes import Code
+from console.why.evidence import Evidence, known
+from console.why.objects import NO_RESERVED_GPU, ContainerStatus, Pod
+from console.why.words import Redactor
+from gpuagent.api_types import ApiVerdict
+from gpuagent.verdicts.grounds import FlagReason
+from kai import keys
+from service.text import first_few, quoted
+from service.units import duration, size
+
+_STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
+"""Controllers whose pods work for themselves; pods of others may be ranks of one job."""
+_FLAG_REASONS: Final = {reason.event_reason: reason for reason in FlagReason}
+_WITHIN_SHARE: Final = "GPUMemoryWithinShare"
+
+
+def failed(pod: Pod, redactor: Redactor) -> Finding:
+    """Return the finding for a pod whose phase is Failed."""
+    status = pod.status
+    ended = [
+        f"container {redactor.clean(each.name)} ended with {_exit(each)}"
+        for each in pod.containers
+        if each.state.terminated is not None and each.state.terminated.exit_code
+    ]
+    words = redactor.clean(f"{status.reason}: {status.message}" if status.message else status.reason)
+    what = "; ".join(part for part in (words, first_few(ended, 3)) if part) or "the kubelet gives no reason"
+    remedies = [Remedy("Look at its log.", _logs(pod))]
+    if status.reason == "UnexpectedAdmissionError":
+        remedies = [
+            Remedy(
+                "Administrator: two schedulers share a node, so that KAI gave away a GPU"
+                " that was taken. Give each"
+                " scheduler its own nodes."
+            )
+        ]
+    return Finding(Code.FAILED, f"the pod has failed: {what}", remedies)
+
+
+def terminating(evidence: Evidence, pod: Pod) -> Finding:
+    """Return the finding for a pod that is being deleted."""
+    return Finding(
+        Code.TERMINATING,
+        "the pod is being deleted",
+        [
+            Remedy(
+                "Wait for its containers to end; a finalizer can hold it as well.",
+                f"kubectl get pod {pod.name} --namespace {evidence.namespace} -o"
+                f" jsonpath={{.metadata.finalizers}}",
+            )
+        ],
+    )
+
+
+def bound(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
+    """Yield the findings for a pod that has a node, problems first, then notes; none if all is well."""
+    yield from _flags(evidence, redactor)
+    yield from _waiting(evidence, pod, redactor)
+    yield from _reservation(evidence, pod)
+    yield from _ranks(evidence, pod)
+    yield from _notes(evidence, pod, redactor)
+
+
+def running(evidence: Evidence, pod: Pod) -> Finding:
+    """Return the finding for a pod with which nothing is wrong."""
+    return Finding(Code.RUNNING, f"nothing is wrong{_use(evidence, pod)}")
+
+
+def _waiting(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
+    for each in pod.containers:
+        waiting = each.state.waiting
+        if waiting is not None and waiting.reason not in _STARTING:
+            words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+            last = each.last_state.terminated
+            ended = f"; it ended with {_exit(each)}" if last is not None else ""
+            yield Finding(
+                Code.CONTAINER_WAITING,
+                f"container {redactor.clean(each.name)} does not run: {redactor.clean(words)}{ended}",
+                [
+                    Remedy("Look at the log of its last run.", f"{_logs(pod)} --previous")
+                    if last is not None
+                    else Remedy("The pod's Events have the kubelet's words.", _describe(pod))
+                ],
+            )
+            return
+    if pod.status.phase == "Pending":
+        age = evidence.age
+        waited = f" for {duration(age.total_seconds())}" if age else ""
+        yield Finding(
+            Code.CONTAINER_WAITING,
+            f"the pod is bound, and the kubelet has not started its containers{waited}",
+            [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
+        )
+
+
+def _exit(status: ContainerStatus) -> str:
+    ended = status.state.terminated or status.last_state.terminated
+    if ended is None or ended.exit_code is None:
+        return "an unknown exit code"
+    reason = f" ({ended.reason})" if ended.reason in ("OOMKilled", "ContainerCannotRun", "StartError") else ""
+    return f"exit code {ended.exit_code}{reason}"
+
+
+def _reservation(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
+    """Yield a finding for a GPU group without a reservation pod: KAI may give the GPU to others."""
+    pods = known(evidence.shared_gpu_pods)
+    if pods is None or not pod.gpu_groups or pod.status.phase != "Running":
+        return
+    reserved = {
+        group
+        for each in pods
+        if is_reservation(each)
+        and each.spec.node_name == pod.spec.node_name
+        and each.metadata.annotations.get(keys.RESERVED_GPU, NO_RESERVED_GPU) != NO_RESERVED_GPU
+        for group in each.gpu_groups
+    }
+    if pod.gpu_groups - reserved:
+        yield Finding(
+            Code.NO_RESERVATION,
+            "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other"
+            " pods, or delete this"
+            " pod",
+            [
+                Remedy(
+                    "Delete the pod, so that it is placed again.",
+                    f"kubectl delete pod {pod.name} --namespace {pod.metadata.namespace}",
+                )
+            ],
+        )
+
+
+def _ranks(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
+    """Yield a finding for pods of one gang on one GPU: NCCL refuses two ranks on a device."""
+    group = known(evidence.pod_group)
+    controller = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
+    is_gang = (
+        (group.spec.min_member or 1) > 1
+        if group is not None
+        else controller is not None and controller.kind not in _CONTROLLERS
+    )
+    if not is_gang or not pod.gpu_groups:
+        return
+    others = [
+        other
+        for other in evidence.group_members
+        if other.name != pod.name
+        and other.pod_group_name == pod.pod_group_name
+        and other.gpu_groups & pod.gpu_groups
+    ]
+    if others:
+        yield Finding(
+            Code.RANKS_SHARE_GPU,
+            f"the pod runs on the same GPU as {len(others)} other pod{'s' * (len(others) > 1)} of its job",
+            [
+                Remedy(
+                    "If each rank needs a GPU of its own, request whole GPUs:"
+                    ' the annotation kaishare.dev/whole-gpu: "true" in the template, and no share.'
+                ),
+                Remedy("Or use one pod with several GPUs (gpu-fraction-num-devices)."),
+            ],
+        )
+
+
+def _flags(evidence: Evidence, redactor: Redactor) -> Iterator[Finding]:
+    """Yield a finding for each flag, by the node's agent, else by the newest of its Events."""
+    told = _told_flags(evidence)
+    figures = evidence.figures
+    if figures is not None and figures.pod is not None and not figures.failure:
+        flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
+        for reason in FlagReason:
+            if reason.value in flagged:
+                yield _flag(reason, told.get(reason, ""), redactor, flagged[reason.value])
+        return
+    for reason, message in told.items():
+        yield _flag(reason, message, redactor, None)
+
+
+def _told_flags(evidence: Evidence) -> dict[FlagReason, str]:
+    """Return the messages of the agent's Events about flags that no later Event ends."""
+    told: dict[FlagReason, str] = {}
+    for event in sorted(evidence.pod_events, key=lambda event: event.last.timestamp() if event.last else 0.0):
+        if event.reason in _FLAG_REASONS:
+            told[_FLAG_REASONS[event.reason]] = event.message
+        elif event.reason == _WITHIN_SHARE:
+            told.pop(FlagReason.OVER_SHARE, None)
+    return told
+
+
+def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerdict | None) -> Finding:
+    sentence = f"the pod is flagged ({reason.value}): it {reason.summary}"
+    details: dict[str, float | str] = {"reason": reason.value}
+    if verdict is not None and verdict.is_of_memory:
+        used = verdict.used_bytes if verdict.used_bytes is not None else verdict.used_at_least_bytes
+        sentence += f", {size(used)}"
+        details["usedBytes"] = float(used or 0)
+        if verdict.allowed_bytes is not None:
+            sentence += f" of {size(verdict.allowed_bytes)}"
+            details["allowedBytes"] = float(verdict.allowed_bytes)
+        sentence += f", for {duration(verdict.over_seconds)}"
+    advice = redactor.clean(message) if message else f"It clears with {reason.cleared_by}."
+    return Finding(Code.FLAGGED, sentence, [Remedy(advice)], details)
+
+
+def _notes(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
+    """Yield what differs from the words of the pod, and does no harm by itself."""
+    group = known(evidence.pod_group)
+    queue, label = evidence.queue_name, pod.queue_label
+    if label and queue and queue != label:
+        yield Finding(
+            Code.QUEUE_OF_OWNER,
+            f"the pod counts in the queue {redactor.clean(queue)}, and not in"
+            f" {redactor.clean(label)}, which its own"
+            " label names: the label of its topmost owner wins",
+            [Remedy(f"Write the same label {keys.QUEUE_LABEL} on the workload and on its pods.")],
+        )
+    if group is None:
+        return
+    named = pod.metadata.labels.get(keys.PRIORITY_LABEL, "")
+    counted = group.spec.priority_class_name
+    if named and counted and named != counted:
+        yield Finding(
+            Code.PRIORITY_CLASS_IGNORED,
+            f"the pod counts with the priority {redactor.clean(counted)}, and not with the PriorityClass"
+            f" {quoted(named)}, which its label names",
+            [
+                Remedy(
+                    "If that PriorityClass does not exist, use train, build-preemptible,"
+                    " build or inference; else"
+                    f" the label {keys.PRIORITY_LABEL} of the topmost owner wins.",
+                    "kubectl get priorityclass",
+                )
+            ],
+        )
+    age = evidence.age
+    if (
+        request_of(pod).is_any
+        and not group.has_allocation
+        and pod.status.phase == "Running"
+        and age is not None
+        and age > SETTLED
+    ):
+        yield Finding(
+            Code.ACCOUNTING_MISSING,
+            "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures"
+            " of its queue are too low",
+            [
+                Remedy(
+                    "Administrator: start KAI's podgroup-controller again.",
+                    "kubectl get pods --namespace kai-scheduler",
+                )
+            ],
+        )
+
+
+def _use(evidence: Evidence, pod: Pod) -> str:
+    """Return how much of its share a running pod uses, as far as the agent tells."""
+    request = request_of(pod)
+    text = f"; the pod has {request.text}" if request.is_any else ""
+    measured = evidence.figures.pod if evidence.figures is not None else None
+    uses = []
+    for holding in measured.gpus if measured is not None else ():
+        share = measured.share_on(holding.gpu_uuid) if measured is not None else None
+        of_share = f" of {size(share.bytes)}" if share else ""
+        uses.append(f"{size(holding.used_bytes)}{of_share} on GPU {holding.gpu}")
+    return f"{text or '; the pod has no GPU'}, and uses {first_few(uses, 4)}" if uses else text
+
+
+def _logs(pod: Pod) -> str:
+    return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --all-containers"
+
+
+def _describe(pod: Pod) -> str:
+    return f"kubectl describe pod {pod.name} --namespace {pod.metadata.namespace}"

@@ -1,0 +1,80 @@
+"""The tenant of a vCluster: KAI's objects are on the host, and some of its words come back. Pure.
+
+vCluster v0.36.1 copies the host pod's conditions, the annotation `pod-group-name` and KAI's Events about the
+pod to the virtual pod. It copies neither PodGroups, BindRequests and queues nor the Events about them. A pod
+that the host refuses has the Event SyncError with the host's message.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from console.why.answer import Finding, Remedy
+from console.why.causes.creation import refusal
+from console.why.codes import Code
+from console.why.evidence import Evidence
+from console.why.objects import Pod
+from console.why.words import Redactor
+from service.units import duration
+
+_HARMLESS: Final = "the object has been modified"
+"""vCluster tries again by itself after this error."""
+_OF_HOST: Final = (
+    "scheduling.run.ai",
+    "--namespace kai-",
+    "get nodes",
+    "describe nodes",
+    "webhookconfigurations",
+)
+"""Parts of commands about objects that are on the host."""
+
+
+def refused_by_host(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
+    """Return the finding for a pod of a vCluster that the host's API server refuses."""
+    if pod.pod_group_name:
+        return None  # the host has accepted the pod
+    told = [
+        event.message
+        for event in evidence.pod_events
+        if event.reason == "SyncError" and _HARMLESS not in event.message
+    ]
+    return refusal(told[-1], evidence, redactor) if told else None
+
+
+def not_served(evidence: Evidence) -> Finding:
+    """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
+    age = evidence.age
+    waited = "" if age is None else f" for {duration(age.total_seconds())}"
+    return Finding(
+        Code.KAI_NOT_SERVED,
+        f"KAI has said nothing about the pod{waited}, and KAI's objects are not on this API server",
+        [
+            Remedy("In a vCluster: ask the host's administrators, who see the pod's objects."),
+            Remedy(
+                "If no pod of the vCluster starts, its Service kube-system/kube-dns may lack"
+                " an address: vCluster"
+                " copies no pod to the host before that.",
+                "kubectl get service kube-dns --namespace kube-system",
+            ),
+            Remedy("Else KAI is not installed here: name another scheduler, or install KAI."),
+        ],
+    )
+
+
+def ask_host(evidence: Evidence) -> str:
+    """Return the note that says what the host's administrators can ask."""
+    return (
+        "KAI's objects are not on this API server. In a vCluster they are on the host, where"
+        " an administrator types"
+        f" kaishare why -n HOST_NAMESPACE {evidence.name}-x-{evidence.namespace}-x-VCLUSTER"
+    )
+
+
+def without_host_commands(finding: Finding) -> Finding:
+    """Return a finding without the commands that only work on the host."""
+    return replace(
+        finding,
+        remedies=[
+            replace(remedy, command="") if any(part in remedy.command for part in _OF_HOST) else remedy
+            for remedy in finding.remedies
+        ],
+    )

@@ -1,0 +1,428 @@
+"""The causes that no recording has, and what must hold for every pod."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.why.answer import Answer
+from console.why.codes import Code
+from console.why.core import explain
+from console.why.evidence import Absence, AgentFigures, Evidence
+from console.why.objects import decode_claim, decode_shard, decode_workload
+from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from kai import keys
+from tests.support.why_evidence import (
+    GROUP,
+    NAME,
+    make_bind_request,
+    make_event,
+    make_evidence,
+    make_node,
+    make_pod,
+    make_pod_group,
+    make_queue,
+    make_reservation,
+)
+
+_NOT_MET = "Scheduling conditions were not met for pod team/train-0:\n"
+
+
+def _of_words(words: str) -> Evidence:
+    return make_evidence(make_pod(unschedulable=words))
+
+
+def _cause(evidence: Evidence) -> tuple[Code, str]:
+    cause = explain(evidence).cause
+    return cause.code, cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (
+            (
+                f"{_NOT_MET}MaxNodePoolResources: The pod team/train-0 requires GPU: 0.5, CPU: 0 (cores), memory: 512"
+                " (GB), pods: 1. Max memory resources available in a single node in the default node-pool is topped at"
+                " 64 GB.\n"
+            ),
+            Code.NODE_TOO_SMALL,
+        ),
+        ("topology racks, requirement rack: no domains found for the job", Code.TOPOLOGY_DOES_NOT_FIT),
+        ("node-group rack-1 can allocate only 2 of 4 required pods", Code.TOPOLOGY_DOES_NOT_FIT),
+        (
+            (
+                "no nodes with enough resources were found: 3 node(s) had untolerated taint(s). \n"
+                "2 node(s) didn't have enough resources: GPUs."
+            ),
+            Code.NO_GPU_FITS,
+        ),
+        (
+            (
+                "no nodes with enough resources were found: 3 node(s) had untolerated taint {a: b}. \n"
+                "2 node(s) didn't match Pod's node affinity/selector."
+            ),
+            Code.UNDECIDED,
+        ),
+        ("no nodes with enough resources were found: 1 node(s) had a cold.", Code.UNDECIDED),
+    ],
+)
+def test_the_words_of_kai_decide(words: str, code: Code) -> None:
+    assert _cause(_of_words(words))[0] is code
+
+
+def test_words_that_no_rule_knows_are_told_with_the_time_since_they_were_said() -> None:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "message": "the moon is in the wrong house",
+        "lastTransitionTime": "2026-05-01T11:58:30Z",
+    }
+    code, sentence = _cause(make_evidence(make_pod(conditions=[condition])))
+    assert (code, sentence.startswith("KAI has not placed the pod for 90 s; its last words: ")) == (
+        Code.UNDECIDED,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({}, Code.SCHEDULER_SILENT, "has said nothing about the pod for 80 s"),
+        (
+            {"pod_group": make_pod_group(age=3)},
+            Code.SCHEDULER_SILENT,
+            "has not looked at the pod yet, 3 s after",
+        ),
+        ({"pod_group": Absence.FORBIDDEN, "bind_request": Absence.FORBIDDEN}, Code.UNDECIDED, "says nothing"),
+        (
+            {"bind_request": make_bind_request(), "shared_gpu_pods": [make_reservation(gpu="-1")]},
+            Code.RESERVATION_NOT_READY,
+            "found no GPU",
+        ),
+        (
+            {"bind_request": make_bind_request(), "shared_gpu_pods": [make_reservation(gpu=None)]},
+            Code.RESERVATION_NOT_READY,
+            "has not reported its GPU yet",
+        ),
+        ({"bind_request": make_bind_request(age=2)}, Code.BINDER_SILENT, "has not answered yet"),
+        ({"bind_request": make_bind_request()}, Code.BINDER_SILENT, "has not answered for 60 s"),
+        ({"bind_request": make_bind_request(reason="no luck")}, Code.BINDING_FAILED, "cannot bind the pod"),
+        (
+            {"queues": {"vision": make_queue(parent="gone"), "gone": Absence.MISSING}},
+            Code.QUEUE_MISSING,
+            "which does not exist",
+        ),
+        ({"queues": {"vision": make_queue(children=["a", "b"])}}, Code.QUEUE_NOT_LEAF, "has child queues"),
+        (
+            {
+                "group_events": [
+                    make_event(
+                        "NotReady",
+                        "Job is not ready for scheduling. Waiting for 4 pods, currently 2 exist, 1 are gated",
+                        kind="PodGroup",
+                        name=GROUP,
+                    )
+                ]
+            },
+            Code.GANG_INCOMPLETE,
+            "needs 4 pods at the same time, and 2 exist, 1 of them with a scheduling gate",
+        ),
+    ],
+)
+def test_what_kai_does_not_tell_follows_from_its_objects(
+    fields: dict[str, Any], code: Code, words: str
+) -> None:
+    found, sentence = _cause(make_evidence(**fields))
+    assert found is code
+    assert words in sentence
+
+
+def test_a_young_pod_without_a_pod_group_is_not_the_pod_groupers_fault_yet() -> None:
+    evidence = make_evidence(make_pod(grouped=False, age=4), pod_group=Absence.MISSING)
+    assert _cause(evidence) == (
+        Code.POD_GROUP_MISSING,
+        "KAI's pod-grouper has not grouped the pod yet, 4 s after its creation",
+    )
+
+
+@pytest.mark.parametrize(
+    ("shards", "code"),
+    [
+        ([b'{"metadata":{"name":"a"},"spec":{"partitionLabelValue":"h100"}}'], Code.SCHEDULER_SILENT),
+        ([b'{"metadata":{"name":"a"},"spec":{"partitionLabelValue":"a100"}}'], Code.NODE_POOL_WITHOUT_SHARD),
+        (Absence.FORBIDDEN, Code.SCHEDULER_SILENT),
+    ],
+)
+def test_a_node_pool_needs_a_shard(shards: Any, code: Code) -> None:
+    known = shards if isinstance(shards, Absence) else [decode_shard(shard) for shard in shards]
+    assert _cause(make_evidence(make_pod(labels={keys.NODE_POOL_LABEL: "h100"}), shards=known))[0] is code
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (Absence.MISSING, "data, which does not exist"),
+        (
+            decode_claim(b'{"metadata":{"name":"data"},"status":{"phase":"Pending"}}'),
+            "data, which has no volume",
+        ),
+        (
+            decode_claim(b'{"metadata":{"name":"data"},"status":{"phase":"Bound"}}'),
+            "is not usable: node(s) had volume node affinity conflict",
+        ),
+        (Absence.FORBIDDEN, "data, which is not usable"),
+    ],
+)
+def test_a_claim_without_a_volume_is_named(claim: Any, words: str) -> None:
+    text = f"{_NOT_MET}VolumeBinding: node(s) had volume node affinity conflict\n"
+    pod = make_pod(unschedulable=text, spec={"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]})
+    code, sentence = _cause(make_evidence(pod, claims={"data": claim}))
+    assert code is Code.CLAIM_NOT_BOUND
+    assert words in sentence
+
+
+def test_a_queue_below_its_quota_is_owed_gpus() -> None:
+    words = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
+    evidence = make_evidence(make_pod(unschedulable=words), queues={"vision": make_queue(quota=2)})
+    cause = explain(evidence).cause
+    assert cause.code is Code.NO_GPU_FITS
+    assert "has a quota of 2 GPUs. If it uses less, KAI takes GPUs back" in cause.remedies[0].text
+
+
+def test_free_parts_are_told_only_where_they_are_too_small() -> None:
+    words = "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs."
+    holder = make_pod(name="other", fraction="0.3", labels={keys.GPU_GROUP: "group-1"}, node="node-1")
+    fields: dict[str, Any] = {"nodes": [make_node()], "shared_gpu_pods": [holder, make_reservation()]}
+    fits = explain(make_evidence(make_pod(unschedulable=words), **fields)).cause
+    assert not fits.details  # 0.7 is free by these labels, and KAI knows better
+    too_large = explain(make_evidence(make_pod(unschedulable=words, fraction="0.8"), **fields)).cause
+    assert too_large.details == {"largestFreeGpu": 0.7, "freeGpus": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("pod", "code", "words"),
+    [
+        (
+            make_pod(metadata={"deletionTimestamp": "2026-05-01T11:59:00Z"}),
+            Code.TERMINATING,
+            "is being deleted",
+        ),
+        (make_pod(node="node-1", phase="Succeeded"), Code.SUCCEEDED, "have ended without an error"),
+        (
+            make_pod(
+                node="node-1",
+                phase="Failed",
+                containers=[
+                    {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+                ],
+            ),
+            Code.FAILED,
+            "container main ended with exit code 137 (OOMKilled)",
+        ),
+        (
+            make_pod(
+                node="node-1",
+                phase="Failed",
+                status={"reason": "UnexpectedAdmissionError", "message": "no healthy devices"},
+            ),
+            Code.FAILED,
+            "UnexpectedAdmissionError",
+        ),
+        (
+            make_pod(
+                node="node-1",
+                phase="Running",
+                containers=[
+                    {
+                        "name": "main",
+                        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
+                        "lastState": {"terminated": {"exitCode": 1}},
+                    }
+                ],
+            ),
+            Code.CONTAINER_WAITING,
+            "it ended with exit code 1",
+        ),
+        (make_pod(node="node-1"), Code.CONTAINER_WAITING, "the kubelet has not started its containers"),
+        (
+            make_pod(node="node-1", phase="Running"),
+            Code.RUNNING,
+            "nothing is wrong; the pod has 0.5 of a GPU",
+        ),
+        (
+            make_pod(
+                scheduler="default-scheduler", fraction=None, grouped=False, phase="Running", node="node-1"
+            ),
+            Code.OTHER_SCHEDULER,
+            "its queue does not count",
+        ),
+    ],
+)
+def test_the_state_of_a_pod_is_told(pod: Any, code: Code, words: str) -> None:
+    answer = explain(make_evidence(pod))
+    assert answer.cause.code is code
+    assert words in answer.cause.sentence
+    assert answer.is_fine is (code in (Code.RUNNING, Code.SUCCEEDED))
+
+
+def test_a_pod_that_has_nothing_to_do_with_kai_is_fine() -> None:
+    pod = make_pod(
+        scheduler="default-scheduler",
+        fraction=None,
+        grouped=False,
+        phase="Running",
+        node="node-1",
+        metadata={"labels": {}},
+    )
+    answer = explain(make_evidence(pod))
+    assert (answer.cause.code, answer.is_fine) == (Code.OUTSIDE_KAI, True)
+
+
+def _figures(**verdict: Any) -> AgentFigures:
+    pod = ApiPod(
+        namespace="team",
+        name=NAME,
+        uid="u",
+        shares={"GPU-1": ApiAmount(bytes=8 << 30, source="bind-request")},
+        gpus=[ApiHolding(gpu_uuid="GPU-1", gpu=0, used_bytes=10 << 30)],
+        verdicts=[ApiVerdict(reason="over-share", gpu_uuid="GPU-1", **verdict)],
+    )
+    return AgentFigures(pod=pod, gpus=(), neighbours=1)
+
+
+def test_a_flag_is_told_with_figures_and_the_hint_of_the_event() -> None:
+    running = make_pod(node="node-1", phase="Running")
+    event = make_event("GPUMemoryOverShare", "vLLM: set the option", component="kaishare-agent")
+    figures = _figures(flagged=True, lasted_seconds=60.0, used_bytes=10 << 30, allowed_bytes=8 << 30)
+    cause = explain(make_evidence(running, figures=figures, pod_events=[event])).cause
+    assert cause.code is Code.FLAGGED
+    assert "uses more memory than its share, 10.0 GiB of 8.0 GiB, for 60 s" in cause.sentence
+    assert cause.remedies[0].text
+    assert cause.details["reason"] == "over-share"
+
+
+def test_without_the_agent_the_newest_event_tells_of_a_flag() -> None:
+    running = make_pod(node="node-1", phase="Running")
+    over = make_event("GPUMemoryOverShare", "uses too much", age=60)
+    within = make_event("GPUMemoryWithinShare", "within its share again", age=30)
+    assert _cause(make_evidence(running, pod_events=[over]))[0] is Code.FLAGGED
+    assert _cause(make_evidence(running, pod_events=[over, within]))[0] is Code.RUNNING
+
+
+def test_the_agent_is_believed_before_an_older_event() -> None:
+    running = make_pod(node="node-1", phase="Running")
+    figures = _figures(flagged=False)
+    evidence = make_evidence(
+        running, figures=figures, pod_events=[make_event("GPUMemoryOverShare", "too much")]
+    )
+    code, sentence = _cause(evidence)
+    assert code is Code.RUNNING
+    assert "uses 10.0 GiB of 8.0 GiB on GPU 0" in sentence
+
+
+class TestInAVCluster:
+    """The tenant's API server has pods, Events and conditions, and none of KAI's kinds."""
+
+    @staticmethod
+    def _evidence(pod: Any = None, **fields: Any) -> Evidence:
+        unserved: dict[str, Any] = {
+            "pod_group": Absence.UNSERVED,
+            "bind_request": Absence.UNSERVED,
+            "queues": {"vision": Absence.UNSERVED},
+        }
+        return make_evidence(pod, **(unserved | fields))
+
+    def test_words_that_come_back_from_the_host_decide(self) -> None:
+        words = "OverLimit: vision quota has reached the allowable limit of GPUs. Limit is 1 GPUs, currently 1 GPUs"
+        words += " allocated and workload requested 0.5 GPUs."
+        answer = explain(self._evidence(make_pod(unschedulable=words)))
+        assert answer.cause.code is Code.QUEUE_OVER_LIMIT
+        assert not any(remedy.command for remedy in answer.cause.remedies)
+        assert "kaishare why -n HOST_NAMESPACE train-0-x-team-x-VCLUSTER" in answer.notes[-1]
+
+    def test_a_pod_of_which_nothing_comes_back_blames_nobody(self) -> None:
+        assert _cause(self._evidence(make_pod(grouped=False)))[0] is Code.KAI_NOT_SERVED
+
+    def test_a_refusal_of_the_host_is_told(self) -> None:
+        message = (
+            'Error syncing to host cluster: admission webhook "admission.kai-scheduler.svc" denied the request:'
+            " attempting to create a pod team/x with gpu sharing request, while GPU sharing is disabled"
+        )
+        event = make_event("SyncError", message, component="pod-syncer")
+        assert _cause(self._evidence(make_pod(grouped=False), pod_events=[event]))[0] is Code.GPU_SHARING_OFF
+
+    def test_a_conflict_of_the_syncer_is_no_refusal(self) -> None:
+        event = make_event("SyncError", "Error syncing: the object has been modified", component="pod-syncer")
+        evidence = self._evidence(make_pod(grouped=False), pod_events=[event])
+        assert _cause(evidence)[0] is Code.KAI_NOT_SERVED
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (
+            'admission webhook "pods.validate.kaishare.dev" denied the request: above the cap',
+            Code.REFUSED_BY_GUARD,
+        ),
+        ('admission webhook "validate.nginx.io" denied the request: no', Code.REFUSED_AT_CREATION),
+        ('admission webhook "pod.kai-scheduler.svc" denied the request: bad value', Code.REFUSED_BY_KAI),
+        ('failed calling webhook "pods.mutate.kaishare.dev": timeout', Code.WEBHOOK_UNREACHABLE),
+        ('pods "a" is forbidden: no PriorityClass with name urgent was found', Code.PRIORITY_CLASS_MISSING),
+        ("spec.containers: Required value", Code.REFUSED_AT_CREATION),
+    ],
+)
+def test_a_refused_creation_is_told(message: str, code: Code) -> None:
+    event = make_event("FailedCreate", f"Error creating: {message}", kind="ReplicaSet", name="server-1")
+    evidence = make_evidence(Absence.MISSING, kind="Deployment", name="server", creation_events=[event])
+    assert _cause(evidence)[0] is code
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [('{"replicas":0}', "has 0 replicas"), ('{"suspend":true}', "is suspended"), ("{}", "no Event")],
+)
+def test_a_workload_without_pods_is_told(spec: str, words: str) -> None:
+    workload = decode_workload(f'{{"kind":"Job","metadata":{{"name":"a"}},"spec":{spec}}}'.encode())
+    code, sentence = _cause(make_evidence(Absence.MISSING, kind="Job", name="a", workload=workload))
+    assert (code, words in sentence) == (Code.NO_POD, True)
+
+
+_texts = st.text(max_size=200) | st.sampled_from(
+    [
+        "OverLimit: ",
+        "VolumeBinding",
+        "2 node(s) ",
+        "Waiting for ",
+        'denied the request "',
+        "Requested topology ",
+    ]
+)
+_messages = st.lists(_texts, max_size=6).map("".join)
+
+
+def _check(answer: Answer) -> None:
+    assert answer.findings
+    for finding in answer.findings:
+        for text in (finding.sentence, *(remedy.text for remedy in finding.remedies)):
+            assert "\n" not in text
+
+
+@given(
+    message=_messages, reason=st.sampled_from(["BindingError", "NotReady", "Evict", "StaleJob", "SyncError"])
+)
+def test_any_text_leads_to_an_answer_in_lines(message: str, reason: str) -> None:
+    events = [make_event(reason, message)]
+    groups = [make_event(reason, message, kind="PodGroup", name=GROUP)]
+    for pod in (make_pod(unschedulable=message), make_pod(grouped=False), Absence.MISSING):
+        _check(explain(make_evidence(pod, pod_events=events, group_events=groups, creation_events=events)))
+
+
+@pytest.mark.parametrize(
+    "unit", ["Limit is 1 GPUs, currently ", "a quota has reached the allowable limit of ", '"', "1 node "]
+)
+def test_a_long_text_costs_linear_time(unit: str) -> None:
+    text = unit * 100_000
+    for pod in (make_pod(unschedulable=text), make_pod(unschedulable=f"OverLimit: {text}"), Absence.MISSING):
+        _check(explain(make_evidence(pod, creation_events=[make_event("FailedCreate", text)])))

@@ -1,0 +1,191 @@
+"""Builds evidence for `kaishare why` from a few fields."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from console.why.evidence import Absence, Evidence
+from console.why.objects import (
+    BindRequest,
+    Event,
+    Node,
+    Pod,
+    PodGroup,
+    Queue,
+    decode_bind_request,
+    decode_event,
+    decode_node,
+    decode_one_pod,
+    decode_pod_group,
+    decode_queue,
+)
+from kai import keys
+
+NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+NAMESPACE, NAME = "team", "train-0"
+GROUP = f"pg-{NAME}-11111111-2222-4333-8444-555555555555"
+
+
+def at(seconds_ago: float) -> str:
+    """Return a time before `NOW`, as the API server writes it."""
+    return (NOW - timedelta(seconds=seconds_ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def make_pod(
+    *,
+    name: str = NAME,
+    namespace: str = NAMESPACE,
+    fraction: str | None = "0.5",
+    whole: int = 0,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    scheduler: str = "kai-scheduler",
+    node: str = "",
+    phase: str = "Pending",
+    age: float = 90,
+    unschedulable: str = "",
+    conditions: Sequence[Mapping[str, Any]] = (),
+    containers: Sequence[Mapping[str, Any]] = (),
+    spec: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
+    grouped: bool = True,
+) -> Pod:
+    """Return a pod; by default one that waits for KAI with half a GPU."""
+    given = dict(annotations or {})
+    if fraction is not None and not whole:
+        given.setdefault(keys.GPU_FRACTION, fraction)
+    if grouped:
+        given.setdefault(keys.POD_GROUP_NAME, GROUP)
+    told = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}]
+    resources = {"limits": {keys.GPU_RESOURCE: str(whole)}} if whole else {}
+    document = {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "creationTimestamp": at(age),
+            "labels": {keys.QUEUE_LABEL: "vision", **(labels or {})},
+            "annotations": given,
+            **(metadata or {}),
+        },
+        "spec": {
+            "schedulerName": scheduler,
+            "nodeName": node,
+            "containers": [{"name": "main", "resources": resources}],
+            **(spec or {}),
+        },
+        "status": {
+            "phase": phase,
+            "conditions": [*(told if unschedulable else []), *conditions],
+            "containerStatuses": list(containers),
+            **(status or {}),
+        },
+    }
+    return decode_one_pod(json.dumps(document).encode())
+
+
+def make_event(
+    reason: str,
+    message: str,
+    *,
+    kind: str = "Pod",
+    name: str = NAME,
+    age: float = 10,
+    count: int = 1,
+    component: str = "kai-scheduler",
+) -> Event:
+    """Return an Event; by default one about the pod."""
+    document = {
+        "metadata": {"name": "e", "creationTimestamp": at(age)},
+        "involvedObject": {"kind": kind, "name": name},
+        "reason": reason,
+        "message": message,
+        "count": count,
+        "firstTimestamp": at(age),
+        "lastTimestamp": at(age),
+        "source": {"component": component},
+    }
+    return decode_event(json.dumps(document).encode())
+
+
+def make_pod_group(
+    *, queue: str = "vision", age: float = 80, message: str = "", reason: str = "", **spec: Any
+) -> PodGroup:
+    """Return the pod's PodGroup; without a message KAI has said nothing about it."""
+    conditions = [{"message": message, "reasons": [{"reason": reason}] if reason else []}] if message else []
+    document = {
+        "metadata": {"name": GROUP, "namespace": NAMESPACE, "creationTimestamp": at(age)},
+        "spec": {"queue": queue, "minMember": 1, "priorityClassName": "train", **spec},
+        "status": {
+            "schedulingConditions": conditions,
+            "resourcesStatus": {"allocated": {keys.GPU_RESOURCE: "500m"}},
+        },
+    }
+    return decode_pod_group(json.dumps(document).encode())
+
+
+def make_bind_request(
+    *, groups: Sequence[str] = ("group-1",), age: float = 60, reason: str = ""
+) -> BindRequest:
+    """Return the pod's BindRequest; without a reason the binder has not answered."""
+    document: dict[str, Any] = {
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "creationTimestamp": at(age)},
+        "spec": {"selectedNode": "node-1", "selectedGPUGroups": list(groups)},
+    }
+    if reason:
+        document["status"] = {"phase": "Failed", "reason": reason}
+    return decode_bind_request(json.dumps(document).encode())
+
+
+def make_queue(
+    name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), quota: float = -1
+) -> Queue:
+    """Return a queue."""
+    document = {
+        "metadata": {"name": name},
+        "spec": {"parentQueue": parent, "resources": {"gpu": {"quota": quota, "limit": -1}}},
+        "status": {"childQueues": list(children)},
+    }
+    return decode_queue(json.dumps(document).encode())
+
+
+def make_node(name: str = "node-1", *, gpus: int = 2) -> Node:
+    """Return a node with GPUs of an A10."""
+    document = {
+        "metadata": {"name": name, "labels": {keys.NODE_GPU_MEMORY: "23028"}},
+        "status": {"allocatable": {keys.GPU_RESOURCE: str(gpus)}},
+    }
+    return decode_node(json.dumps(document).encode())
+
+
+def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node: str = "node-1") -> Pod:
+    """Return a reservation pod of KAI; without a GPU it has not reported one yet."""
+    return make_pod(
+        name=f"gpu-reservation-{group}",
+        namespace=keys.RESERVATION_APP,
+        fraction=None,
+        grouped=False,
+        labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: group},
+        annotations={} if gpu is None else {keys.RESERVED_GPU: gpu},
+        node=node,
+        phase="Running",
+    )
+
+
+def make_evidence(pod: Pod | Absence | None = None, **fields: Any) -> Evidence:
+    """Return the evidence of an administrator about a pod that KAI has grouped, and no more."""
+    defaults: dict[str, Any] = {
+        "now": NOW,
+        "namespace": NAMESPACE,
+        "name": NAME,
+        "pod": make_pod() if pod is None else pod,
+        "pod_group": make_pod_group(),
+        "bind_request": Absence.MISSING,
+        "queues": {
+            "vision": make_queue(),
+            "research": make_queue("research", parent="", children=["vision"]),
+        },
+        "sees_all": True,
+    }
+    return Evidence(**(defaults | fields))
