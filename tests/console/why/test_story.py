@@ -141,7 +141,7 @@ def test_events_about_binding_prove_nothing() -> None:
 
 
 def test_a_running_pod_with_figures_and_a_flag() -> None:
-    told = "uses 12.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 95 s"
+    message = "uses 12.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 95 s"
     holding = ApiHolding(gpu_uuid="GPU-1", gpu=0, used_bytes=12 << 30)
     shares = {"GPU-1": ApiAmount(bytes=8 << 30, source="bindrequest")}
     agent = ApiPod(namespace=NAMESPACE, name=NAME, uid="u", shares=shares, gpus=[holding])
@@ -158,14 +158,14 @@ def test_a_running_pod_with_figures_and_a_flag() -> None:
         pod,
         figures=AgentFigures(pod=agent, gpus=[], neighbours=2),
         pod_events=[
-            make_event("GPUMemoryOverShare", told, age=30, count=2, component="kaishare-agent"),
+            make_event("GPUMemoryOverShare", message, age=30, count=2, component="kaishare-agent"),
             make_event("GPUShareEvicted", "is evicted by its namespace's over-share policy", age=5),
         ],
     )
     assert [(what, text) for what, text, _ in lines(evidence)][2:] == [
         ("bound", "to node node-1"),
         ("running", "12.0 GiB of 8.0 GiB on GPU 0; 2 other pods on the same GPU; 2 restarts"),
-        ("flagged", told),
+        ("flagged", message),
         ("evicted", "is evicted by its namespace's over-share policy"),
     ]
     failed = AgentFigures(pod=None, gpus=[], neighbours=0, failure="no answer within 5 s")
