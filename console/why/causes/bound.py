@@ -8,7 +8,7 @@ from console.why.causes.amounts import request_of
 from console.why.causes.binding import is_reservation
 from console.why.causes.outside import SETTLED
 from console.why.codes import Code
-from console.why.evidence import Evidence, known
+from console.why.evidence import AgentFigures, Evidence, known
 from console.why.objects import NO_RESERVED_GPU, ContainerStatus, Pod
 from console.why.words import Redactor
 from gpuagent.api_types import ApiVerdict
@@ -265,13 +265,19 @@ def _use(evidence: Evidence, pod: Pod) -> str:
     """Return how much of its share a running pod uses, as far as the agent tells."""
     request = request_of(pod)
     text = f"; the pod has {request.text}" if request.is_any else ""
-    measured = evidence.figures.pod if evidence.figures is not None else None
+    uses = uses_of(evidence.figures) if evidence.figures is not None else []
+    return f"{text or '; the pod has no GPU'}, and uses {first_few(uses, 4)}" if uses else text
+
+
+def uses_of(figures: AgentFigures) -> list[str]:
+    """Return the memory in use and the share on each GPU of the pod; empty if the agent does not list it."""
+    pod = figures.pod
     uses = []
-    for holding in measured.gpus if measured is not None else ():
-        share = measured.share_on(holding.gpu_uuid) if measured is not None else None
+    for holding in pod.gpus if pod is not None else ():
+        share = pod.share_on(holding.gpu_uuid) if pod is not None else None
         of_share = f" of {size(share.bytes)}" if share else ""
         uses.append(f"{size(holding.used_bytes)}{of_share} on GPU {holding.gpu}")
-    return f"{text or '; the pod has no GPU'}, and uses {first_few(uses, 4)}" if uses else text
+    return uses
 
 
 def _logs(pod: Pod) -> str:
