@@ -17,6 +17,7 @@ _PRELOADED = [
     "console.doctor.command",
     "console.policies.command",
     "console.top.cluster_reader",
+    "console.why.command",
     "kube.client",
     "webhook.explain.cluster",
     "webhook.explain.live.workloads",
