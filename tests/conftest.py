@@ -16,8 +16,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Hypothesis's deadline counts wall time, which depends on what else the machine runs.
-settings.register_profile("kaishare", deadline=None)
-settings.register_profile(NIGHTLY, deadline=None)
+settings.register_profile("kaishare", deadline=None, max_examples=50)
+settings.register_profile(NIGHTLY, deadline=None, max_examples=500)
 settings.load_profile("kaishare")
 
 pytest_plugins = (
