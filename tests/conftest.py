@@ -20,6 +20,8 @@ settings.register_profile("kaishare", deadline=None, max_examples=50)
 settings.register_profile(NIGHTLY, deadline=None, max_examples=500)
 settings.load_profile("kaishare")
 
+pytest.register_assert_rewrite("tests.support.pod_invariants")
+
 pytest_plugins = (
     "tests.support.api_server_fixtures",
     "tests.support.control_plane_fixtures",

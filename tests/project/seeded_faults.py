@@ -102,7 +102,7 @@ FAULTS: Final = (
         "admission: /mutate fails open after an internal error",
         "return _without_patch(review, Action.ERROR, finding)",
         "return None",
-        "webhook/policy/test_properties.py",
+        "webhook/policy/test_any_body.py",
     ),
     Fault(
         "admission: a review leaves nothing in memory",

@@ -27,19 +27,11 @@ from service.log import JsonLog
 from tests.support.certificates import directory_context
 from tests.support.kai_oracle import refusal
 from tests.support.markers import sampled
+from tests.support.pod_documents import SHARES, as_kais, counted, entries, exact, groups, named_gpus
+from tests.support.pod_invariants import assert_only_ours_changed
 from tests.support.pod_strategies import VERSIONS
 from tests.support.pods import GPU, folder_from
 from tests.support.webhook_server import review_of
-from tests.webhook.policy.test_properties import (
-    SHARES,
-    as_kais,
-    assert_only_ours_changed,
-    counted,
-    entries,
-    exact,
-    groups,
-    named_gpus,
-)
 from webhook.explain.manifests.pods import FoundPod, find_pods
 from webhook.explain.manifests.values import as_json
 from webhook.metrics import Metrics
