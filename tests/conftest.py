@@ -15,6 +15,9 @@ from tests.support.markers import NIGHTLY, is_deselected, marker_of
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Python reads this file for each TLS context, and aiohttp creates two at its import. No test connects to a public server.
+os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+
 # Hypothesis's deadline counts wall time, which depends on what else the machine runs.
 settings.register_profile("kaishare", deadline=None, max_examples=50)
 settings.register_profile(NIGHTLY, deadline=None, max_examples=500)

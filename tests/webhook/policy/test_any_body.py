@@ -25,6 +25,8 @@ from tests.support.pod_strategies import (
     put,
     reviews,
 )
+from tests.support.pods import gpu_container, pod
+from tests.support.webhook_server import review_of
 from webhook.admission.handler import ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview, Review, decode
@@ -178,6 +180,7 @@ def test_every_review_is_answered_and_allowed() -> None:
     with asyncio.Runner() as runner:
 
         @FEWER
+        @example(review_of(pod(gpu_container()), "failing"))
         @given(reviews())
         def answered(review: dict[str, Any]) -> None:
             answer = json.loads(runner.run(webhook.answer(json.dumps(review).encode(), "r")))
