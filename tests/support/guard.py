@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +39,21 @@ _ACTS_WITHIN_SECONDS = 20.0
 
 
 def rendered(folder: Path = GUARD / "deny") -> list[dict[str, Any]]:
-    """Return the objects that `kubectl apply -k` would send."""
+    """Return the objects that `kubectl apply -k` would send; a folder must not change afterwards."""
+    objects: list[dict[str, Any]] = json.loads(_kustomized(folder))
+    return objects
+
+
+@cache
+def _kustomized(folder: Path) -> str:
+    """Return the list of objects as JSON."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("NOT VERIFIED: the guard's manifests need kubectl (kustomize is part of it)")
     made = subprocess.run(
         [kubectl, "kustomize", str(folder)], check=True, capture_output=True, text=True, timeout=60
     )
-    return list(yaml.safe_load_all(made.stdout))
+    return json.dumps(list(yaml.safe_load_all(made.stdout)))
 
 
 def synced_pod(
