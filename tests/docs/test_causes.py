@@ -9,7 +9,9 @@ from tests.support.doc_blocks import ROOT
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
 SECTIONS = dict(
-    re.findall(r"^### ([a-z-]+)\n\n(.+?)(?=\n##|\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    re.findall(
+        r"^### ([a-z-]+)\n\n(.+?)(?=\n##|\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
 )
 READERS = ("Developer", "Policy owner", "Administrator")
 
