@@ -197,7 +197,7 @@ class _Reading:
         if self.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
             work += [self._read_rights()]
         if pod is not None and not self.owners and self.requests.remaining > len(work):
-            work += [self._read_owners(pod)]
+            work += [self._read_owners(pod, is_optional=True)]
         return work
 
     async def _read_namespace(self) -> None:
@@ -220,12 +220,13 @@ class _Reading:
         self.bind_request = await read_bind_request(self.requests, pod)
 
     async def _read_queues(self, pod: Pod) -> None:
-        if isinstance(self.pod_group, Absence):
-            await self._read_owners(pod)  # the label of the topmost owner may name the queue
+        if isinstance(self.pod_group, Absence):  # then the label of the topmost owner may name the queue
+            await self._read_owners(pod, is_optional=False)
         self.queues = await read_queues(self.requests, self.evidence().queue_name)
 
-    async def _read_owners(self, pod: Pod) -> None:
-        self.owners = await read_owners(self.requests, pod, known(self.subject.workload))
+    async def _read_owners(self, pod: Pod, *, is_optional: bool) -> None:
+        workload = known(self.subject.workload)
+        self.owners = await read_owners(self.requests, pod, workload, is_optional=is_optional)
 
     async def _read_nodes(self) -> None:
         self.nodes = await read_nodes(self.requests)
