@@ -18,7 +18,7 @@ from console.why.causes.bound import uses_of
 from console.why.causes.creation import evictions
 from console.why.causes.outside import HARMLESS
 from console.why.evidence import Evidence, known
-from console.why.objects import Event, Pod
+from console.why.objects import BindRequest, Event, Pod
 from console.why.pod_groups import workload_of
 from console.why.words import Redactor, without_suffixes
 from gpuagent.actions.event_messages import EVICTED, WITHIN_SHARE
@@ -29,7 +29,7 @@ from webhook.policy.reasons import Reason
 
 _OF_GROUP: Final = frozenset({"Unschedulable", "NotReady", "StaleJob"})
 _OF_POD: Final = frozenset(
-    {"Unschedulable", "BindingError", "PodGrouperWarning", "FailedScheduling", "SyncError"}
+    {"Unschedulable", "Pipelined", "BindingError", "PodGrouperWarning", "FailedScheduling", "SyncError"}
 )
 """Reasons of the Events of KAI, of Kubernetes' scheduler and of vCluster about a pod that waits."""
 _OF_KUBELET: Final = frozenset(
@@ -147,9 +147,8 @@ def _grouped(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Step]
     group = known(evidence.pod_group)
     if group is None:
         if pod.pod_group_name:
-            queue = (
-                f"; its label names the queue {redactor.clean(pod.queue_label)}" if pod.queue_label else ""
-            )
+            name = evidence.queue_name
+            queue = f", by its labels in the queue {redactor.clean(name)}" if name else ""
             yield Step(at=None, what="grouped", text=f"by KAI{queue}")
         return
     text = f"by KAI in the queue {redactor.clean(group.spec.queue)}"
@@ -217,15 +216,14 @@ def _of(events: Iterable[Event], reasons: frozenset[str]) -> Iterator[Event]:
 def _waiting(evidence: Evidence, pod: Pod | None, redactor: Redactor) -> list[Step]:
     """Return what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
     words: list[_Message] = []
-    group, order = known(evidence.pod_group), known(evidence.bind_request)
+    group = known(evidence.pod_group)
     if pod is not None:
         condition = pod.condition("PodScheduled")
         if condition is not None and condition.status == "False":
             at = condition.last_transition_time
             words.append(_Message(_bare(condition.message), "condition", at, at))
-        if order is not None and not pod.is_bound:
-            at, node = order.metadata.creation_timestamp, order.spec.selected_node
-            words.append(_Message(f"KAI chose the node {node}", "BindRequest", at, at))
+        if not pod.is_bound:
+            words += _choices(evidence, known(evidence.bind_request))
     if group is not None and group.condition is not None:
         at = group.condition.last_transition_time
         words.append(_Message(_bare(group.condition.message), "condition of the group", at, at))
@@ -234,6 +232,17 @@ def _waiting(evidence: Evidence, pod: Pod | None, redactor: Redactor) -> list[St
     of_kai = [*_of(evidence.pod_events, _OF_POD | _OF_KUBELET), *_of(events, _OF_GROUP)]
     words += [_message(event, _bare(event.message)) for event in of_kai if not _is_harmless(event, pod)]
     return _steps(words, "waiting", redactor)
+
+
+def _choices(evidence: Evidence, order: BindRequest | None) -> Iterator[_Message]:
+    """Yield that KAI chose a node: its order to the binder, else the Events about it, which prove no more."""
+    if order is not None:
+        at = order.metadata.creation_timestamp
+        yield _Message(f"KAI chose the node {order.spec.selected_node}", "BindRequest", at, at)
+        return
+    for event in evidence.pod_events:
+        if event.reason == "Scheduled":
+            yield _message(event, "KAI chose a node")
 
 
 def _is_harmless(event: Event, pod: Pod | None) -> bool:

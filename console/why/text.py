@@ -93,7 +93,7 @@ def _story(steps: Sequence[Step], columns: int) -> Iterator[str]:
         if room >= _LEAST:
             lines = fold(text, columns, head=head, indent=" " * len(head))
         else:
-            lines = [head, *fold(text, columns, head=_INDENT * 2, indent=_INDENT * 2)]
+            lines = [_INDENT + head.strip(), *fold(text, columns, head=_INDENT * 2, indent=_INDENT * 2)]
         yield from (line.rstrip(" ") for line in lines)
 
 

@@ -13,8 +13,10 @@ from typing import Final
 
 from console.why.evidence import Evidence, known
 from console.why.objects import Event, Pod
+from console.why.pod_groups import workload_of
 from console.why.vocabulary import FIXED, WORDS
 from kai import keys
+from kube.objects import FullMeta
 from service.text import ELLIPSIS, LONGEST_LINE, LONGEST_VALUE, one_line, shorten
 
 _LONGEST_INPUT: Final = 4096
@@ -22,6 +24,9 @@ _LONGEST_INPUT: Final = 4096
 
 _LONGEST_WORD: Final = 600
 """Longest word that is compared, in characters: a namespace, a slash and a name have at most 507."""
+
+_OF_KAI: Final = "kai.scheduler/"
+"""Prefix of the labels and annotations by which a workload names a queue, a node pool or a topology."""
 
 _JOINERS: Final = "-./:=@+~?&%#"
 """Punctuation that joins parts to one word."""
@@ -47,7 +52,6 @@ _RESOURCES: Final = FIXED | {"pods", "cpu", "memory", "services"}
 _NOT_IN_NAME = re.compile(r"([^a-z0-9.-])")
 _SUFFIX = re.compile(r"-(?:[bcdfghjklmnpqrstvwxz2456789]{5})?")
 """The end of a generated name (apimachinery, `pkg/util/rand`)."""
-_POD_GROUP = re.compile(r"pg-(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +199,8 @@ def _names(evidence: Evidence) -> Iterator[str]:
         yield from _names_of_pod(pod)
     for workload in (*evidence.owners, known(evidence.workload)):
         if workload is not None:
-            yield from (workload.metadata.name, workload.metadata.labels.get(keys.QUEUE_LABEL, ""))
+            yield workload.metadata.name
+            yield from _values(workload.metadata)
             yield from (owner.name for owner in workload.metadata.owner_references)
     group = known(evidence.pod_group)
     if group is not None:
@@ -231,14 +236,18 @@ def _names_of_pod(pod: Pod) -> Iterator[str]:
             yield from (container.name or "", container.image or "")
 
 
+def _values(metadata: FullMeta) -> Iterator[str]:
+    """Yield the queue, priority, node pool, sub-group and topology that an object names for KAI."""
+    for key, value in (*metadata.labels.items(), *metadata.annotations.items()):
+        if key == keys.PRIORITY_LABEL or key.startswith(_OF_KAI):
+            yield value
+
+
 def _names_in_events(events: Iterable[Event]) -> Iterator[str]:
     """Yield the names of the objects of the namespace that Events are about."""
     for event in events:
         name = event.involved_object.name
-        yield name
-        match = _POD_GROUP.fullmatch(name)
-        if match:
-            yield match[1]
+        yield from (name, workload_of(name))
 
 
 def without_suffixes(text: str, base: str) -> str:

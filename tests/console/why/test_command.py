@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 from tests.console.why.test_reader import FAULTS
-from tests.support.console_processes import EndedConsole, run_console
+from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.object_server import ObjectServer
 from tests.support.why_cluster import NAME, TEAM, cluster, make, make_event, make_pod
 
 
-async def why(server: ObjectServer, *arguments: str) -> EndedConsole:
+def run_why(*arguments: str, **settings: str) -> EndedProgram:
+    return run_forked("-m", "console", "why", *arguments, environment=without_cluster(**settings))
+
+
+async def why(server: ObjectServer, *arguments: str) -> EndedProgram:
     """Run the command in the namespace of the context, which is `team`."""
     config = json.loads(server.kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = TEAM
     path = server.folder / "of-team"
     path.write_text(json.dumps(config))
-    ended = await asyncio.to_thread(
-        run_console, ["why", *arguments], folder=server.folder, environment={"KUBECONFIG": str(path)}
-    )
+    ended = await asyncio.to_thread(run_why, *arguments, KUBECONFIG=str(path))
     assert "Traceback" not in ended.err
     return ended
 
@@ -93,7 +95,7 @@ async def test_an_error_is_one_line(server: ObjectServer, fault: str, target: st
     ],
 )
 def test_unusable_input_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
-    ended = run_console(["why", *arguments], folder=tmp_path, environment={"HOME": str(tmp_path)})
+    ended = run_why(*arguments, HOME=str(tmp_path))
     assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
 
 
@@ -104,7 +106,7 @@ def test_an_api_server_that_is_down_is_one_line(tmp_path: Path) -> None:
         "current-context": "a",
     }
     (tmp_path / "config").write_text(json.dumps(config))
-    ended = run_console(["why", "a", "--kubeconfig", "config"], folder=tmp_path, environment={})
+    ended = run_why("a", "--kubeconfig", str(tmp_path / "config"))
     assert (ended.status, ended.out) == (2, "")
     assert ended.err == (
         "kaishare: Pod a not read: GET /api/v1/namespaces/default/pods/a: 127.0.0.1:1: Connection refused\n"

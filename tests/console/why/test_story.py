@@ -74,13 +74,14 @@ def test_a_waiting_pod() -> None:
         ),
         ("grouped", "by KAI in the queue vision, priority train", 1),
         ("waiting", NO_ROOM.rstrip("."), 25),
+        ("waiting", "KAI chose a node", 1),
         ("waiting", "Waiting for 1 pods", 1),
     ]
     steps = story(evidence)
     assert [step.at for step in steps[:2]] == [NOW - timedelta(seconds=90)] * 2
     assert steps[3].at == NOW - timedelta(seconds=71)
     assert steps[3].last == NOW - timedelta(seconds=70)
-    assert steps[4].last is None
+    assert steps[5].last is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_a_group_that_may_not_be_read_has_its_place_without_a_time() -> None:
         ("grouped", True),
         ("waiting", True),
     ]
-    assert steps[1].text == "by KAI; its label names the queue vision"
+    assert steps[1].text == "by KAI, by its labels in the queue vision"
 
 
 def test_events_about_binding_prove_nothing() -> None:
@@ -136,6 +137,11 @@ def test_events_about_binding_prove_nothing() -> None:
     )
     assert [step.what for step in story(evidence)] == ["created", "grouped", "waiting"]
     assert story(evidence)[-1].text == "KAI chose the node node-1"
+    chosen = [
+        make_event("Scheduled", "Successfully assigned pod to node node-1 at node-pool default", count=2)
+    ]
+    evidence = make_evidence(pod_events=chosen, bind_request=Absence.FORBIDDEN)
+    assert lines(evidence)[2:] == [("waiting", "KAI chose a node", 2)]
     evidence = make_evidence(make_pod(node="node-1"), pod_events=events, bind_request=make_bind_request())
     assert lines(evidence)[2:] == [("bound", "to node node-1", 1)]
 

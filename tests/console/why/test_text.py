@@ -85,7 +85,7 @@ def test_in_a_narrow_terminal_the_story_is_below_time_and_event() -> None:
     start = lines.index("  11:58:07  created")
     assert lines[start + 1 : start + 4] == [
         "    pod train-0 by Job train",
-        "            grouped",
+        "  grouped",
         "    by KAI in the queue vision",
     ]
 
