@@ -181,6 +181,19 @@ async def test_in_a_vcluster_the_kinds_of_kai_are_not_served(server: ObjectServe
     assert evidence.notes == ()
 
 
+@pytest.mark.parametrize("is_served", [True, False])
+async def test_without_rights_discovery_tells_whether_kai_is_there(
+    server: ObjectServer, is_served: bool
+) -> None:
+    """A real API server refuses a request for a kind that it does not serve, if the right is missing."""
+    server.add(*cluster(annotations={"pod-group-name": ""}))
+    server.forbidden = lambda path: "scheduling.run.ai/" in path
+    group = says(json.dumps({"kind": "APIGroup"})) if is_served else FAULTS["not served"]
+    server.faults = {"/apis/scheduling.run.ai$": group}
+    evidence = await read(server)
+    assert evidence.is_kai_served is is_served
+
+
 async def test_with_the_role_edit(server: ObjectServer) -> None:
     server.add(*cluster())
     own = f"/api/v1/namespaces/{TEAM}"
@@ -223,7 +236,7 @@ FAULTS = {
     "no JSON": says("<html>"),
     "another type": says('{"metadata": 7, "items": 7}'),
     "nothing": says(""),
-    "deep": says('{"metadata":' + "[" * 100_000),
+    "deep": says('{"metadata":' + "[" * 10_000),
 }
 PARTS = (
     f"/namespaces/{TEAM}$", "/events", "/podgroups", "/bindrequests", "/queues/vision", "/queues/research", "/nodes",
@@ -289,6 +302,7 @@ async def test_everything_vanishes_after_the_first_request(server: ObjectServer)
             f"Pod {NAME} not read: GET {list_path('Pod', TEAM)}/{NAME}: 500 InternalError: etcd\ufffd[2J is down",
         ),
         ("no JSON", f"Pod {NAME} not read: unexpected answer: "),
+        ("not served", "the server https://127.0.0.1:"),
     ],
 )
 async def test_without_the_pod_there_is_one_line(server: ObjectServer, fault: str, message: str) -> None:
@@ -373,6 +387,21 @@ async def test_a_node_that_no_node_can_be_named_after_is_not_requested(server: O
     evidence = await read(server)
     assert evidence.figures is None
     assert not requested(server, "kaishare-agent")
+
+
+async def test_the_objects_of_a_list_are_bounded(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.why.requests.MOST_OBJECTS", 2)
+    monkeypatch.setattr("console.why.requests.MOST_BYTES", 10_000)
+    server.add(*cluster(), *(make("Node", f"more-{number}", "") for number in range(3)))
+    server.add(make_pod("large", "rivals", labels={"runai-gpu-group": "a"}, annotations={"x": "y" * 10_000}))
+    evidence = await read(server)
+    assert [len(each) for each in (evidence.nodes, evidence.shared_gpu_pods)] == [2, 1]  # type: ignore[arg-type]
+    assert set(evidence.notes) == {
+        "only 2 objects of nodes were read",
+        "only 1 object of pods of other namespaces were read",
+    }
 
 
 async def test_objects_that_cannot_be_decoded_are_skipped(server: ObjectServer) -> None:
