@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.console_processes import EndedConsole, run_console
 
 from console.why.codes import Code
 from console.why.requests import MOST_REQUESTS
@@ -22,7 +23,6 @@ from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, node_name, pod_name, pod_status
 from tests.support.api_faults import SeenRequest
 from tests.support.cluster_webhook import managed_namespace
-from tests.support.console_processes import EndedConsole, run_console
 from tests.support.control_plane import (
     ADMIN_TOKEN,
     ControlPlane,
