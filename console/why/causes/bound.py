@@ -38,7 +38,7 @@ def failed(pod: Pod, redactor: Redactor) -> Finding:
     if status.reason == "UnexpectedAdmissionError":
         remedies = [
             Remedy(
-                "Administrator: two schedulers share a node, so that KAI gave away a GPU"
+                "Administrator: two schedulers share a node, so that KAI allocated a GPU"
                 " that was taken. Give each"
                 " scheduler its own nodes."
             )
@@ -62,7 +62,7 @@ def terminating(evidence: Evidence, pod: Pod) -> Finding:
 
 
 def bound(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
-    """Yield the findings for a pod that has a node, problems first, then notes; none if all is well."""
+    """Yield the findings for a pod that has a node, problems first, then notes; none without a problem."""
     yield from _flags(evidence, redactor)
     yield from _waiting(evidence, pod, redactor)
     yield from _reservation(evidence, pod)
@@ -172,27 +172,27 @@ def _ranks(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
 
 def _flags(evidence: Evidence, redactor: Redactor) -> Iterator[Finding]:
     """Yield a finding for each flag, by the node's agent, else by the newest of its Events."""
-    told = _told_flags(evidence)
+    messages = _messages(evidence)
     figures = evidence.figures
     if figures is not None and figures.pod is not None and not figures.failure:
         flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
         for reason in FlagReason:
             if reason.value in flagged:
-                yield _flag(reason, told.get(reason, ""), redactor, flagged[reason.value])
+                yield _flag(reason, messages.get(reason, ""), redactor, flagged[reason.value])
         return
-    for reason, message in told.items():
+    for reason, message in messages.items():
         yield _flag(reason, message, redactor, None)
 
 
-def _told_flags(evidence: Evidence) -> dict[FlagReason, str]:
+def _messages(evidence: Evidence) -> dict[FlagReason, str]:
     """Return the messages of the agent's Events about flags that no later Event ends."""
-    told: dict[FlagReason, str] = {}
+    messages: dict[FlagReason, str] = {}
     for event in sorted(evidence.pod_events, key=lambda event: event.last.timestamp() if event.last else 0.0):
         if event.reason in _FLAG_REASONS:
-            told[_FLAG_REASONS[event.reason]] = event.message
+            messages[_FLAG_REASONS[event.reason]] = event.message
         elif event.reason == _WITHIN_SHARE:
-            told.pop(FlagReason.OVER_SHARE, None)
-    return told
+            messages.pop(FlagReason.OVER_SHARE, None)
+    return messages
 
 
 def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerdict | None) -> Finding:

@@ -160,7 +160,7 @@ def test_the_cause_of_a_recorded_state_is_found(state: State, kind: str, name: s
     ("number", "code"),
     [("07b", Code.EVICTED), ("08", Code.EVICTED), ("24b", Code.POD_DELETED), ("29", Code.GANG_STALE)],
 )
-def test_what_became_of_a_pod_that_is_gone_is_told_by_events(release: str, number: str, code: Code) -> None:
+def test_events_tell_how_a_pod_that_is_gone_has_ended(release: str, number: str, code: Code) -> None:
     state = next(state for state in states(release) if state.path.name.startswith(f"{number}-"))
     gone = {item["metadata"]["name"] for item in state.items("pod-deleted")} - {
         pod.name for pod in state.pods()
