@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.console_processes import EndedConsole, run_console
 
 from console.why.codes import Code
 from console.why.requests import MOST_REQUESTS
