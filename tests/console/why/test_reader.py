@@ -622,6 +622,42 @@ async def test_a_workload_that_does_not_exist_or_is_not_served(server: ObjectSer
             await read(server, "llm", kind)
 
 
+async def test_another_version_of_a_kind_is_found_by_discovery(server: ObjectServer) -> None:
+    resource = {
+        "resource": "mpijobs",
+        "scope": "Namespaced",
+        "responseKind": {"group": "kubeflow.org", "version": "v2beta1", "kind": "MPIJob"},
+    }
+    group = {
+        "metadata": {"name": "kubeflow.org"},
+        "versions": [{"version": "v2beta1", "resources": [resource]}],
+    }
+    job = make("MPIJob", "llm")
+    server.unserved = ("/apis/kubeflow.org/v1/",)
+    server.faults = {
+        "/apis$": says(json.dumps({"items": [group]})),
+        "/v2beta1/namespaces/team/mpijobs/llm$": says(json.dumps(job)),
+    }
+    server.add(
+        make("Namespace", TEAM, ""),
+        make_pod("llm-worker-0", labels={"training.kubeflow.org/job-name": "llm"}),
+    )
+    evidence = await read(server, "llm", "mpijob")
+    assert isinstance(evidence.pod, Pod)
+    assert evidence.pod.name == "llm-worker-0"
+    assert not isinstance(evidence.workload, Absence)
+
+
+async def test_pods_of_a_workload_that_the_caller_may_not_get_are_found(server: ObjectServer) -> None:
+    server.add(make("Namespace", TEAM, ""), make_pod("own", owners=[owner("Deployment", "web")]))
+    server.forbidden = lambda path: "/deployments/" in path
+    evidence = await read(server, "web", "deploy")
+    assert evidence.workload is Absence.FORBIDDEN
+    assert isinstance(evidence.pod, Pod)
+    assert evidence.pod.name == "own"
+    assert evidence.not_visible == ("Deployment web",)
+
+
 async def test_concurrent_answers_have_limits_of_their_own(server: ObjectServer) -> None:
     server.add(*cluster())
     async with KubeClient(server.access) as client:
