@@ -114,11 +114,13 @@ _NODE_KEYS: Final = """
 
 def _keys() -> set[str]:
     """Return the keys of KAI and kaishare that are compounds and have no variable part."""
-    constants = [*vars(keys).values(), *vars(own_labels).values()]
-    strings = [value for value in constants if isinstance(value, str)]
+    constants = {**vars(keys), **vars(own_labels)}
+    strings = [value for name, value in constants.items() if name.isupper() and isinstance(value, str)]
     strings += [row.key for row in key_classes.TABLE if not row.is_prefix]
     strings += [framework.option.lstrip("-") for framework in FRAMEWORKS]
-    return {text for text in strings if text[-1:] not in "/." and " " not in text and set(text) & set("/.-")}
+    return {
+        text for text in strings if text[-1:] not in "/.-=" and " " not in text and set(text) & set("/.-")
+    }
 
 
 FIXED: Final = frozenset(
