@@ -73,7 +73,8 @@ _WORDS: Final = """
     waits want wanted wants warning was watch way webhook webhooks were what when where whether which
     while who whole whose will with within without worker workers workload workloads would write writes
     written wrong yet you your zero zone zones internal max min post
-    chose chosen daemonset deployment deployments replicaset revision statefulset
+    chose chosen code desc digest resolve resolved rpc sandbox unauthorized unpack
+    daemonset deployment deployments replicaset revision statefulset
 """
 WORDS: Final = frozenset(_WORDS.split())
 """Words in lower case."""

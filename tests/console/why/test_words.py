@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from console.why.vocabulary import FIXED, WORDS
 from console.why.words import Redactor, without_suffixes
 from tests.support.markers import scaled
+from tests.support.why_evidence import GROUP, make_event, make_evidence, make_node, make_pod, make_queue
 
 UUID = "c0627d2b-7ec1-4879-910d-bc33c85a86ca"
 NAMES = frozenset(
@@ -197,6 +199,35 @@ def test_a_long_message_is_cut_before_the_beginning_of_a_name() -> None:
     assert "team" not in cleaned
     assert USER.clean("x" * 1_000_000) == "…"
     assert len(USER.clean("pod " * 1_000_000, 100)) == 100
+
+
+def test_the_names_in_the_evidence_are_known() -> None:
+    """The user's own pod names its image, claims and ConfigMaps; a queue's children are others' objects."""
+    volumes = [{"name": "cfg", "configMap": {"name": "train-config"}}]
+    pod = make_pod(
+        spec={"containers": [{"name": "main", "image": "registry.example/team/train:1"}], "volumes": volumes},
+        annotations={"kai.scheduler/topology": "racks", "example.com/note": "speech"},
+        metadata={
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Job", "name": "train", "controller": True}]
+        },
+    )
+    evidence = make_evidence(
+        pod,
+        sees_all=False,
+        nodes=[make_node("node-1")],
+        queues={"vision": make_queue(children=["speech"])},
+        pod_events=[make_event("BackOff", "speech", name="train-1")],
+    )
+    redactor = Redactor.of(evidence)
+    for name in (
+        "team/train-0", "train", "vision", "research", "node-1", "racks", "train-config", GROUP, "train-1",
+        "registry.example/team/train:1", "main",
+    ):  # fmt: skip
+        assert redactor.clean(f"'{name}'") == f"'{name}'"
+    for name in ("speech", "team/speech", "rivals/train-0", "node-2"):
+        assert redactor.clean(f"'{name}'") == "'…'"
+    broken = make_evidence(msgspec.structs.replace(pod, document=b"["), sees_all=False)
+    assert Redactor.of(broken).clean("racks of speech") == "racks of …"
 
 
 def test_an_administrator_sees_everything_in_one_line() -> None:
