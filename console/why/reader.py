@@ -18,6 +18,7 @@ from console.why.events import EventReader
 from console.why.evidence import Absence, AgentFigures, Evidence, PolicyDecision, known
 from console.why.kai_objects import (
     has_node_pool,
+    is_served,
     read_bind_request,
     read_pod_group,
     read_queues,
@@ -179,6 +180,8 @@ class _Reading:
 
     def _of_waiting(self, pod: Pod) -> _Work:
         work: _Work = [self._read_queues(pod)]
+        if self.bind_request is Absence.FORBIDDEN and not pod.pod_group_name:
+            work += [self._discover_kai()]
         verdict = verdict_of(self.evidence())
         if verdict is not None and _is_about_nodes(verdict):
             work += [self._read_nodes(), self._read_shared_gpu_pods(pod)]
@@ -218,6 +221,10 @@ class _Reading:
 
     async def _read_bind_request(self, pod: Pod) -> None:
         self.bind_request = await read_bind_request(self.requests, pod)
+
+    async def _discover_kai(self) -> None:
+        if not await is_served(self.requests):
+            self.bind_request = Absence.UNSERVED
 
     async def _read_queues(self, pod: Pod) -> None:
         if isinstance(self.pod_group, Absence):  # then the label of the topmost owner may name the queue

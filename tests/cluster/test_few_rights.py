@@ -283,6 +283,12 @@ CASES = [
             " one namespace with your rights"
         ),
     ),
+    case(f"why -n {TEAM} alone", answer("Pending: KAI has said nothing about the pod", status=1)),
+    case("why pod/alone -o json", answer('"code": "kai-not-served"', status=1), has_long_lines=True),
+    case("why deploy/web", answer("No pod: ", status=1)),
+    case("why nothing", error(f"Pod nothing does not exist in namespace {TEAM}, and no Event tells of it")),
+    case(f"why -n {OTHER} theirs", error(f"you may not get pods in namespace {OTHER}")),
+    case(f"why -n {NOWHERE} deploy/web", error(f"you may not list pods in namespace {NOWHERE}")),
     case(
         f"doctor -n {TEAM}",
         answer(

@@ -31,6 +31,7 @@ from tests.support.control_plane import (
     controller_manager,
 )
 from tests.support.control_plane_fixtures import HOW
+from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kai_definitions import DEFINITIONS, define, definition
@@ -86,8 +87,9 @@ class Site:
         path = self.folder / "kubeconfig"
         path.write_text(json.dumps(config))
         self.proxy.requests.clear()
+        environment = without_cluster(KUBECONFIG=str(path))
         ended = await asyncio.to_thread(
-            run_console, ["why", *arguments], folder=self.folder, environment={"KUBECONFIG": str(path)}
+            run_forked, "-m", "console", "why", *arguments, environment=environment
         )
         return Ended(ended, list(self.proxy.requests))
 
@@ -96,7 +98,7 @@ class Site:
 class Ended:
     """The end of a command, and its requests."""
 
-    console: EndedConsole
+    console: EndedProgram
     requests: list[SeenRequest] = field(repr=False)
 
     @property

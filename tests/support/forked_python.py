@@ -28,6 +28,7 @@ _PRELOADED = [
     "console.doctor.command",
     "console.policies.command",
     "console.top.cluster_reader",
+    "console.why.command",
     "gpuagent.cli",
     "gpuagent.serve",
     "kube.client",

@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from certs.authority import Authority
 from console.agent_options import AgentOptions
 from console.why.core import explain
 from console.why.events import LONGEST_MESSAGE, MOST_EVENTS
@@ -23,104 +20,24 @@ from kube.client import KubeClient
 from service.command import UsageError
 from tests.support.agent_fleet import LABELS as AGENT_LABELS
 from tests.support.api_server import Answer, refuses, says
-from tests.support.object_server import ObjectServer, list_path, object_server
+from tests.support.object_server import ObjectServer, list_path
 from tests.support.published_settings import settings_object
+from tests.support.why_cluster import (
+    FULL,
+    GROUP,
+    NAME,
+    TEAM,
+    UID,
+    Item,
+    cluster,
+    make,
+    make_event,
+    make_pod,
+    owner,
+)
 from webhook.policy.decide import Rules
 
-TEAM, NAME = "team", "web-7f6b5d-abcde"
-UID = "11111111-2222-4333-8444-555555555555"
-GROUP = f"pg-{NAME}-{UID}"
-CREATED = "2026-05-01T12:00:00Z"
-FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
 NO_VOLUME = "Scheduling conditions were not met: VolumeBinding: pod has unbound PersistentVolumeClaims."
-
-Item = dict[str, Any]
-
-
-def owner(kind: str, name: str, api_version: str = "apps/v1") -> Item:
-    return {"apiVersion": api_version, "kind": kind, "name": name, "uid": UID, "controller": True}
-
-
-def make(kind: str, name: str, namespace: str = TEAM, **more: Any) -> Item:
-    metadata = {"name": name, "uid": UID, "creationTimestamp": CREATED, **more.pop("metadata", {})}
-    return {"kind": kind, "metadata": metadata | ({"namespace": namespace} if namespace else {}), **more}
-
-
-def make_pod(
-    name: str = NAME,
-    namespace: str = TEAM,
-    *,
-    message: str = FULL,
-    labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    owners: Sequence[Item] = (),
-    node: str = "",
-    phase: str = "Pending",
-    **spec: Any,
-) -> Item:
-    """Return a pod of KAI with half a GPU; by default one that waits."""
-    condition = {"type": "PodScheduled", "status": "False", "message": message}
-    return make(
-        "Pod",
-        name,
-        namespace,
-        metadata={
-            "labels": {"kai.scheduler/queue": "vision", **(labels or {})},
-            "annotations": {"gpu-fraction": "0.5", "pod-group-name": GROUP, **(annotations or {})},
-            "ownerReferences": list(owners),
-        },
-        spec={"schedulerName": "kai-scheduler", "nodeName": node, "containers": [{"name": "main"}], **spec},
-        status={"phase": phase, "conditions": [condition] if message and not node else []},
-    )
-
-
-def make_event(
-    number: int = 0, *, kind: str = "Pod", about: str = NAME, message: str = FULL, **more: Any
-) -> Item:
-    return make(
-        "Event",
-        f"event-{number}",
-        involvedObject={"kind": kind, "name": about},
-        reason=more.pop("reason", "Unschedulable"),
-        message=message,
-        lastTimestamp=f"2026-05-01T{12 + number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z",
-        **more,
-    )
-
-
-def make_queue(name: str, parent: str = "") -> Item:
-    return make("Queue", name, "", spec={"parentQueue": parent})
-
-
-def cluster(**pod: Any) -> list[Item]:
-    """Return a Deployment's pod and everything around it."""
-    group = make("PodGroup", GROUP, spec={"queue": "vision", "minMember": 1})
-    chain = [owner("ReplicaSet", "web-7f6b5d")]
-    return [
-        make(
-            "Namespace",
-            TEAM,
-            "",
-            metadata={"labels": {"kai.scheduler/queue": "vision", "kaishare.dev/gpu-fraction": "0.5"}},
-        ),
-        settings_object(Rules()),
-        make_pod(**{"owners": chain, **pod}),
-        make("ReplicaSet", "web-7f6b5d", metadata={"ownerReferences": [owner("Deployment", "web")]}),
-        make("Deployment", "web", spec={"selector": {"matchLabels": {"kai.scheduler/queue": "vision"}}}),
-        group,
-        make_queue("vision", "research"),
-        make_queue("research"),
-        make("Node", "node-1", ""),
-        make_pod("other", "rivals", labels={"runai-gpu-group": "group-1"}, node="node-1", phase="Running"),
-        make_event(),
-        make_event(1, kind="PodGroup", about=GROUP),
-    ]
-
-
-@pytest.fixture
-async def server(tmp_path: Path, authority: Authority, served: ssl.SSLContext) -> AsyncIterator[ObjectServer]:
-    async with object_server(tmp_path, authority, served) as running:
-        yield running
 
 
 async def read(server: ObjectServer, name: str = NAME, kind: str = "Pod", namespace: str = TEAM) -> Evidence:
@@ -264,6 +181,19 @@ async def test_in_a_vcluster_the_kinds_of_kai_are_not_served(server: ObjectServe
     assert evidence.notes == ()
 
 
+@pytest.mark.parametrize("is_served", [True, False])
+async def test_without_rights_discovery_tells_whether_kai_is_there(
+    server: ObjectServer, is_served: bool
+) -> None:
+    """A real API server refuses a request for a kind that it does not serve, if the right is missing."""
+    server.add(*cluster(annotations={"pod-group-name": ""}))
+    server.forbidden = lambda path: "scheduling.run.ai/" in path
+    group = says(json.dumps({"kind": "APIGroup"})) if is_served else FAULTS["not served"]
+    server.faults = {"/apis/scheduling.run.ai$": group}
+    evidence = await read(server)
+    assert evidence.is_kai_served is is_served
+
+
 async def test_with_the_role_edit(server: ObjectServer) -> None:
     server.add(*cluster())
     own = f"/api/v1/namespaces/{TEAM}"
@@ -306,7 +236,7 @@ FAULTS = {
     "no JSON": says("<html>"),
     "another type": says('{"metadata": 7, "items": 7}'),
     "nothing": says(""),
-    "deep": says('{"metadata":' + "[" * 100_000),
+    "deep": says('{"metadata":' + "[" * 10_000),
 }
 PARTS = (
     f"/namespaces/{TEAM}$", "/events", "/podgroups", "/bindrequests", "/queues/vision", "/queues/research", "/nodes",
@@ -372,6 +302,7 @@ async def test_everything_vanishes_after_the_first_request(server: ObjectServer)
             f"Pod {NAME} not read: GET {list_path('Pod', TEAM)}/{NAME}: 500 InternalError: etcd\ufffd[2J is down",
         ),
         ("no JSON", f"Pod {NAME} not read: unexpected answer: "),
+        ("not served", "the server https://127.0.0.1:"),
     ],
 )
 async def test_without_the_pod_there_is_one_line(server: ObjectServer, fault: str, message: str) -> None:
@@ -458,11 +389,66 @@ async def test_a_node_that_no_node_can_be_named_after_is_not_requested(server: O
     assert not requested(server, "kaishare-agent")
 
 
+async def test_the_objects_of_a_list_are_bounded(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.why.requests.MOST_OBJECTS", 2)
+    monkeypatch.setattr("console.why.requests.MOST_BYTES", 10_000)
+    server.add(*cluster(), *(make("Node", f"more-{number}", "") for number in range(3)))
+    server.add(make_pod("large", "rivals", labels={"runai-gpu-group": "a"}, annotations={"x": "y" * 10_000}))
+    evidence = await read(server)
+    assert [len(each) for each in (evidence.nodes, evidence.shared_gpu_pods)] == [2, 1]  # type: ignore[arg-type]
+    assert set(evidence.notes) == {
+        "only 2 objects of nodes were read",
+        "only 1 object of pods of other namespaces were read",
+    }
+
+
 async def test_objects_that_cannot_be_decoded_are_skipped(server: ObjectServer) -> None:
     server.add(*cluster(), {**make("Node", "broken", ""), "spec": {"taints": 7}})
     evidence = await read(server)
     assert [each.metadata.name for each in evidence.nodes] == ["node-1"]  # type: ignore[union-attr]
     assert evidence.notes == ("1 object of nodes cannot be decoded",)
+
+
+# --- what the policy decides ---
+
+
+@pytest.mark.parametrize(
+    ("reason", "share", "now_reason", "now"),
+    [
+        ("", "0.5", "own-share", "unchanged: the pod sets its own share"),
+        ("default-share", "0.5", "default-share", "unchanged: changed at its creation"),
+        ("default-share", "0.25", "", "something else, because the policy or the pod has changed since"),
+        ("own-share", "0.25", "own-share", "unchanged: the pod sets its own share"),
+    ],
+)
+async def test_the_decision_then_and_now(
+    server: ObjectServer, reason: str, share: str, now_reason: str, now: str
+) -> None:
+    annotations = {"gpu-fraction": share, "gpu-fraction-container-name": "main"}
+    server.add(*cluster(annotations=annotations | ({"kaishare.dev/reason": reason} if reason else {})))
+    decision = (await read(server)).decision
+    assert decision is not None
+    assert (decision.reason, decision.now_reason) == (reason, now_reason)
+    assert decision.now.startswith(now)
+
+
+async def test_policies_of_files_are_not_those_of_the_namespace(server: ObjectServer) -> None:
+    server.add(*cluster())
+    settings = settings_object(Rules())
+    settings["data"] = {key: text.replace('"cluster"', '"files"') for key, text in settings["data"].items()}
+    server.add(settings)
+    decision = (await read(server)).decision
+    assert decision is not None
+    assert decision.now == ""
+
+
+async def test_the_scheduler_is_the_one_of_the_policy(server: ObjectServer) -> None:
+    server.add(*cluster())
+    labels = {"kai.scheduler/queue": "vision", "kaishare.dev/scheduler": "kai-of-team"}
+    server.add(make("Namespace", TEAM, "", metadata={"labels": labels}))
+    assert (await read(server)).scheduler == "kai-of-team"
 
 
 # --- a pod that runs ---
