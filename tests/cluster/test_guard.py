@@ -153,7 +153,13 @@ async def running(asker: Asker) -> AsyncIterator[str]:
         pytest.param(
             synced_pod(labels={f"a{number}": "" for number in range(70_000)}),
             ["more than 1000 labels"],
+            marks=pytest.mark.nightly,
             id="labels that would take the API server half a minute",
+        ),
+        pytest.param(
+            synced_pod(labels={f"a{number}": "" for number in range(20_000)}),
+            ["more than 1000 labels"],
+            id="labels that would take the API server three seconds",
         ),
         pytest.param(
             synced_pod(annotations={f"a{number}": "" for number in range(20_000)}),
