@@ -29,7 +29,7 @@ _PLURALS = {
 }
 
 
-CHEAP: Final = "--disable-openapi-validation"
+WITHOUT_SCHEMA: Final = "--disable-openapi-validation"
 """Keeps helm from parsing the API server's schema, which takes 0.4 s of CPU time.
 
 The API server validates the objects too, and strictly in test_chart_objects.py. helm validates them in the commands of
@@ -68,7 +68,14 @@ class Release:
         )
 
     def _what(self) -> list[str]:
-        return ["kaishare", str(self.chart), "--namespace", self.namespace, CHEAP, *options(self.values)]
+        return [
+            "kaishare",
+            str(self.chart),
+            "--namespace",
+            self.namespace,
+            WITHOUT_SCHEMA,
+            *options(self.values),
+        ]
 
     def _helm(self, *arguments: str) -> str:
         done = helm(*arguments, kubeconfig=self.plane.kubeconfig())
