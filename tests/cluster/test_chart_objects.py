@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from kube.client import KubeClient
-from tests.deploy.test_chart import VARIANTS
+from tests.support.chart_variants import VARIANTS
 from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.deploy.test_rendering import base
 from tests.support.administrator import Administrator
