@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.console_processes import EndedConsole, run_console
 
 from console.why.codes import Code
 from console.why.requests import MOST_REQUESTS
@@ -171,6 +170,10 @@ async def site(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Site]:
         yield running
 
 
+def condition(message: str) -> dict[str, Any]:
+    return {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+
+
 def pod(name: str, namespace: str = TEAM, *, group: str = "", **more: Any) -> dict[str, Any]:
     """Return a pod of KAI that waits, with half a GPU."""
     return {
@@ -189,13 +192,9 @@ def pod(name: str, namespace: str = TEAM, *, group: str = "", **more: Any) -> di
         "status": {
             "phase": "Pending",
             "conditions": [
-                {
-                    "type": "PodScheduled",
-                    "status": "False",
-                    "reason": "Unschedulable",
-                    "message": "no nodes with enough resources were found: 2 node(s) didn't have enough"
-                    " resources: GPUs.",
-                }
+                condition(
+                    "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
+                )
             ],
             **more.pop("status", {}),
         },
@@ -303,6 +302,42 @@ async def test_no_name_of_another_tenant_is_printed_with_the_role_edit(site: Sit
     # assert RIVALS in administrator.text, "an administrator may list the pods of all namespaces"
     assert len(administrator.requests) <= MOST_REQUESTS, administrator.paths
     assert "not visible" not in administrator.text
+
+
+async def test_no_answer_of_the_role_edit_names_another_tenant(site: Site) -> None:
+    await plant(site)
+    rivals = f"{RIVALS}/{SECRET}-pod"
+    bound = {"nodeName": node_name(0)}
+    broken = [{"name": "main", "state": {"waiting": {"reason": "Odd", "message": f"after {rivals}"}}}]
+    denied = f'admission webhook "{SECRET}.example.com" denied the request: {rivals} has the GPUs'
+    template = {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    await site.put(
+        pod(
+            "odd",
+            labels={"runai-gpu-group": f"{SECRET}-group"},
+            status={"containerStatuses": broken},
+            spec=bound,
+        ),
+        pod(
+            "asks", status={"conditions": [condition(f"node(s) taken by {rivals}: {SECRET}-queue is full.")]}
+        ),
+        pod("binds", status={"conditions": []}),
+        event("binding", "BindingError", f"cannot bind to {SECRET}-node: {rivals} has GPU 0", about="binds"),
+        event("flag", "GPUMemoryOverShare", f"takes the memory of {rivals}", about="odd"),
+        event("create", "FailedCreate", denied, kind="ReplicaSet", about="db-5d"),
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "db", "namespace": TEAM},
+            "spec": {"selector": {"matchLabels": {"app": "db"}}, "template": template},
+        },
+    )
+    for target in ("odd", "asks", "binds", "deploy/db", "train-1"):
+        for output in ("text", "json"):
+            ended = await site.why(EDIT, target, "-o", output)
+            assert ended.console.status == 1, ended.text
+            assert SECRET not in ended.text, target
+            assert ended.console.err == ""
 
 
 async def test_an_eviction_is_told_of_a_pod_that_is_gone_and_nothing_else_is(site: Site) -> None:
