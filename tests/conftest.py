@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -34,10 +35,15 @@ pytest_plugins = (
 )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Let each worker of `pytest -n` begin to collect in another folder."""
-    if hasattr(config, "workerinput"):
-        config.args = workers.begin_elsewhere(config.args, config.workerinput)
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker of `pytest -n` begin to collect elsewhere in a folder."""
+    report = yield
+    if isinstance(collector, pytest.Dir) and hasattr(collector.config, "workerinput"):
+        report.result = workers.begin_elsewhere(report.result, collector.config.workerinput)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,6 +5,7 @@ is the answer. A state that no rule knows is told as it is, with KAI's last word
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from console.why.answer import Answer, Finding, Remedy
 from console.why.causes.binding import binding, chosen, waiting_for_evicted
@@ -31,10 +32,10 @@ def explain(evidence: Evidence) -> Answer:
     redactor = Redactor.of(evidence)
     pod = evidence.pod
     findings = list(_findings(evidence, redactor))
-    notes = list(evidence.notes)
     if not evidence.is_kai_served and not isinstance(pod, Absence):
         findings = list(map(without_host_commands, findings))
-        notes.append(ask_host(evidence))
+        cause = findings[0]
+        findings[0] = replace(cause, remedies=[*cause.remedies, ask_host(evidence)])
     return Answer(
         namespace=evidence.namespace,
         kind=evidence.kind if isinstance(pod, Absence) else "Pod",
@@ -43,7 +44,7 @@ def explain(evidence: Evidence) -> Answer:
         findings=findings,
         story=tell_story(evidence, redactor),
         not_visible=evidence.not_visible,
-        notes=notes,
+        notes=evidence.notes,
     )
 
 

@@ -95,7 +95,7 @@ def _parts(evidence: Evidence, redactor: Redactor) -> Iterator[list[Step]]:
     yield _waiting(evidence, pod, redactor)
     if pod is not None:
         yield [*_bound(pod, redactor)]
-        yield [*_running(evidence, pod)]
+        yield [*_running(evidence, pod, redactor)]
     yield _from_events(_of(evidence.pod_events, _FLAGS), "flagged", redactor)
 
 
@@ -167,7 +167,7 @@ def _bound(pod: Pod, redactor: Redactor) -> Iterator[Step]:
         yield Step(at=at, what="bound", text=f"to node {redactor.name(pod.spec.node_name)}")
 
 
-def _running(evidence: Evidence, pod: Pod) -> Iterator[Step]:
+def _running(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Step]:
     if pod.status.phase != "Running":
         return
     ready = pod.condition("Ready")
@@ -175,7 +175,7 @@ def _running(evidence: Evidence, pod: Pod) -> Iterator[Step]:
     parts = []
     figures = evidence.figures
     if figures is not None and figures.failure:
-        parts.append(f"no figures: {one_line(figures.failure)}")
+        parts.append(f"no figures: {redactor.clean(figures.failure)}")
     elif figures is not None:
         parts = uses_of(figures)
         parts += [f"{counted(figures.neighbours, 'other pod')} on the same GPU"] if parts else []

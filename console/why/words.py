@@ -8,8 +8,11 @@ therefore shown only if it is on a list, or has a form that no name of a Kuberne
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
+from itertools import islice, pairwise
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
 
 from console.why.evidence import Evidence, known
 from console.why.objects import Event, Pod
@@ -17,13 +20,16 @@ from console.why.pod_groups import workload_of
 from console.why.vocabulary import FIXED, WORDS
 from kai import keys
 from kube.objects import FullMeta
-from service.text import ELLIPSIS, LONGEST_LINE, LONGEST_VALUE, one_line, shorten
+from service.text import ELLIPSIS, LONGEST_LINE, LONGEST_VALUE, MALFORMED, one_line, shorten
 
 _LONGEST_INPUT: Final = 4096
 """Characters of a message that are read; KAI's longest recorded message has fewer than 2000."""
 
 _LONGEST_WORD: Final = 600
 """Longest word that is compared, in characters: a namespace, a slash and a name have at most 507."""
+
+_MOST_STRINGS: Final = 2000
+"""Values of a pod's specification that count as known names."""
 
 _OF_KAI: Final = "kai.scheduler/"
 """Prefix of the labels and annotations by which a workload names a queue, a node pool or a topology."""
@@ -222,18 +228,34 @@ def _names(evidence: Evidence) -> Iterator[str]:
 
 
 def _names_of_pod(pod: Pod) -> Iterator[str]:
-    yield from (pod.name, pod.pod_group_name, pod.queue_label, pod.spec.node_name, pod.spec.scheduler_name)
-    yield from (*pod.gpu_groups, *pod.claim_names)
-    labels = pod.metadata.labels
-    yield from (
-        labels.get(key, "") for key in (keys.NODE_POOL_LABEL, keys.PRIORITY_LABEL, keys.SUBGROUP_NAME)
-    )
+    yield from (pod.name, pod.pod_group_name, pod.queue_label, *pod.gpu_groups)
+    yield from _values(pod.metadata)
     yield from (owner.name for owner in pod.metadata.owner_references)
-    yield from (gate.name for gate in pod.spec.scheduling_gates or ())
-    yield from (status.name for status in pod.containers)
-    if pod.view is not None:
-        for container in pod.view.all_containers:
-            yield from (container.name or "", container.image or "")
+    yield from (pod.spec.node_name, *pod.claim_names)
+    yield from islice(_strings(pod), _MOST_STRINGS)
+
+
+class _Spec(Struct, frozen=True):
+    spec: Any = None
+
+
+_decode_spec = msgspec.json.Decoder(_Spec).decode
+
+
+def _strings(pod: Pod) -> Iterator[str]:
+    """Yield the values in the pod's specification, such as images, ConfigMaps, classes and gates."""
+    try:
+        pending = [_decode_spec(pod.document).spec]
+    except MALFORMED:
+        return
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
 
 
 def _values(metadata: FullMeta) -> Iterator[str]:

@@ -39,10 +39,10 @@ def test_every_other_worker_begins_with_the_cluster(
 
 
 @pytest.mark.parametrize(("worker", "first"), [("gw0", "a"), ("gw1", "b"), ("gw2", "d"), ("gw3", "e")])
-def test_each_worker_collects_all_folders_and_begins_in_another(worker: str, first: str) -> None:
-    folders = begin_elsewhere("abcdef", {"workerid": worker, "workercount": 4})
-    assert folders[0] == first
-    assert sorted(folders) == list("abcdef")
+def test_each_worker_collects_all_entries_and_begins_with_another(worker: str, first: str) -> None:
+    entries = begin_elsewhere("abcdef", {"workerid": worker, "workercount": 4})
+    assert entries[0] == first
+    assert sorted(entries) == list("abcdef")
 
 
 @pytest.mark.parametrize("mode", ["no", "loadfile", "worksteal"])

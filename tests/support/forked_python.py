@@ -76,11 +76,6 @@ class ForkedPython:
         assert self._process.pid is not None
         self.pid = self._process.pid
 
-    @property
-    def returncode(self) -> int | None:
-        """Return what the last `poll` returned, as of a Popen."""
-        return self.poll()
-
     def poll(self) -> int | None:
         """Return the exit status, which is negative after a signal; None while the program runs."""
         with self._lock:
@@ -103,9 +98,6 @@ class ForkedPython:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

@@ -196,17 +196,19 @@ def _messages(evidence: Evidence) -> dict[FlagReason, str]:
 
 
 def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerdict | None) -> Finding:
-    sentence = f"the pod is flagged ({reason.value}): it {reason.summary}"
+    summary = reason.summary
     details: dict[str, float | str] = {"reason": reason.value}
     if verdict is not None and verdict.is_of_memory:
         used = verdict.used_bytes if verdict.used_bytes is not None else verdict.used_at_least_bytes
-        sentence += f", {size(used)}"
         details["usedBytes"] = float(used or 0)
+        summary = f"uses {size(used)}" if verdict.allowed_bytes is not None else f"{summary} ({size(used)})"
         if verdict.allowed_bytes is not None:
-            sentence += f" of {size(verdict.allowed_bytes)}"
             details["allowedBytes"] = float(verdict.allowed_bytes)
-        sentence += f", for {duration(verdict.over_seconds)}"
-    advice = redactor.clean(message) if message else f"It clears with {reason.cleared_by}."
+            summary += f", and may use {size(verdict.allowed_bytes)}"
+        summary += f", for {duration(verdict.over_seconds)}"
+    sentence = f"the pod is flagged ({reason.value}): it {summary}"
+    hint = message.partition("; ")[2]
+    advice = redactor.clean(hint) if hint else f"It clears with {reason.cleared_by}."
     return Finding(Code.FLAGGED, sentence, [Remedy(advice)], details)
 
 

@@ -11,7 +11,10 @@ from console.why.words import Redactor
 
 _KAI_WEBHOOK: Final = "kai-scheduler"
 _OUR_WEBHOOK: Final = "kaishare"
-_DENIED: Final = re.compile(r'admission webhook "([^"]{1,253})" denied the request')
+_DENIED: Final = re.compile(
+    r"""(?:admission webhook "([^"]{1,253})" denied the request)"""
+    r"""|(?:ValidatingAdmissionPolicy '([^']{1,253})' with binding '[^']{1,253}' denied request)"""
+)
 _UNREACHABLE: Final = re.compile(r'failed calling webhook "([^"]{1,253})"')
 _RUNTIME_CLASS: Final = re.compile(r'RuntimeClass "([^"]{1,253})" not found')
 _PRIORITY_CLASS: Final = re.compile(r"no PriorityClass with name (\S{1,253}) was found")
@@ -82,7 +85,7 @@ def _unreachable(text: str, _evidence: Evidence, redactor: Redactor) -> Finding 
     whose = "KAI's admission" if _KAI_WEBHOOK in name else "kaishare" if _OUR_WEBHOOK in name else "a webhook"
     return Finding(
         Code.WEBHOOK_UNREACHABLE,
-        f"no pod can be created: {whose} does not answer ({redactor.clean(name)})",
+        f"{whose} does not answer, so that no pod can be created ({redactor.clean(name)})",
         [
             Remedy("Administrator: start it again, and look at its pods and its certificate."),
             _LATER,
@@ -94,17 +97,17 @@ def _denied(text: str, evidence: Evidence, redactor: Redactor) -> Finding | None
     match = _DENIED.search(text)
     if match is None:
         return None
-    words = redactor.clean(text[match.end() :].lstrip(": "))
-    if _OUR_WEBHOOK in match[1]:
+    words, refuser = redactor.clean(text[match.end() :].lstrip(": ")), match[1] or match[2]
+    if _OUR_WEBHOOK in refuser:
         return Finding(
             Code.REFUSED_BY_GUARD,
-            f"kaishare refuses the pod, because its namespace has the mode enforce: {words}",
+            f"kaishare refuses the pod: {words}",
             [Remedy("The message names what to change in the pod's template.", _explain(evidence)), _LATER],
         )
-    if _KAI_WEBHOOK not in match[1]:
+    if _KAI_WEBHOOK not in refuser:
         return Finding(
             Code.REFUSED_AT_CREATION,
-            f"the webhook {redactor.clean(match[1])} refuses the pod: {words}",
+            f"{redactor.clean(refuser)} refuses the pod: {words}",
             [Remedy("The message names what to change in the pod's template."), _LATER],
         )
     if "GPU sharing is disabled" in text:

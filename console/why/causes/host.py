@@ -60,12 +60,12 @@ def not_served(evidence: Evidence) -> Finding:
     )
 
 
-def ask_host(evidence: Evidence) -> str:
-    """Return the note that says what the host's administrators can ask."""
-    return (
-        "KAI's objects are not on this API server. In a vCluster they are on the host, where"
-        " an administrator types"
-        f" kaishare why -n HOST_NAMESPACE {evidence.name}-x-{evidence.namespace}-x-VCLUSTER"
+def ask_host(evidence: Evidence) -> Remedy:
+    """Return what the host's administrators can type, who see KAI's objects."""
+    return Remedy(
+        "KAI's objects are not on this API server. In a vCluster they are on the host: ask"
+        " its administrators to type",
+        f"kaishare why -n HOST_NAMESPACE {evidence.name}-x-{evidence.namespace}-x-VCLUSTER",
     )
 
 

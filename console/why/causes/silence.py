@@ -44,7 +44,9 @@ def _incomplete_gang(evidence: Evidence, pod: Pod, redactor: Redactor) -> Findin
     gated = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
     return Finding(
         Code.GANG_INCOMPLETE,
-        f"the workload needs {match[1]} pods{of} at the same time, and {match[3]} exist{gated}",
+        f"the workload needs {match[1]} pods{of} at the same time, and only {match[3]}"
+        f" exist{'s' * (match[3] == '1')}"
+        f"{gated}",
         _GANG_REMEDIES,
         {"needed": int(match[1]), "exist": int(match[3])},
     )

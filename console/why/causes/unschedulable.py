@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from console.why.answer import Finding, Remedy
-from console.why.causes.amounts import number, request_of
+from console.why.causes.amounts import gpus, number, request_of
 from console.why.causes.capacity import no_gpu_fits
 from console.why.causes.phrases import between, number_after
 from console.why.causes.words_of_kai import Verdict
@@ -53,7 +53,7 @@ def _topology(verdict: Verdict, redactor: Redactor) -> Finding | None:
         name = redactor.clean((match[1] or match[2]).rstrip("."))
         return Finding(
             Code.TOPOLOGY_MISSING,
-            f"the workload asks for the topology {name}, which does not exist",
+            f"the workload names the topology {name}, which does not exist",
             [
                 Remedy("Correct or remove the annotation kai.scheduler/topology of the workload."),
                 Remedy("Administrator: create the Topology."),
@@ -129,11 +129,22 @@ def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redact
     requested = number_after(verdict.all_text.lower(), f"{resource.lower()}: ")
     return Finding(
         Code.NODE_TOO_SMALL,
-        f"the pod requests {redactor.clean(resource)}"
-        f" {'in excess' if requested is None else number(requested)},"
-        f" and no node has more than {redactor.clean(most)}",
+        f"the pod requests {_amount(requested, resource, redactor)}, and no node has more than"
+        f" {redactor.clean(most)}",
         [Remedy("Request what one node has, or spread the work over several pods.", _DESCRIBE_NODES)],
     )
+
+
+def _amount(amount: float | None, resource: str, redactor: Redactor) -> str:
+    """Return an amount of a resource in words: `4 GPUs`, `64 CPU cores`, `512 GB of memory`."""
+    if amount is None:
+        return f"more {redactor.clean(resource)}"
+    units = {
+        "GPU": gpus(amount),
+        "CPU": f"{number(amount)} CPU cores",
+        "memory": f"{number(amount)} GB of memory",
+    }
+    return units.get(resource, f"{number(amount)} {redactor.clean(resource)}")
 
 
 def _gang(verdict: Verdict, redactor: Redactor) -> Finding | None:
