@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from console.why.codes import Code
-from console.why.requests import MOST_REQUESTS
+from console.why.reading.requests import MOST_REQUESTS
 from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.cluster.test_console import served_status

@@ -7,15 +7,15 @@ may contain that of another.
 import re
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import gpus, number, request_of
 from console.why.causes.capacity import no_gpu_fits
 from console.why.causes.phrases import between, number_after
-from console.why.causes.words_of_kai import Verdict
+from console.why.causes.scheduler_verdict import SchedulerVerdict
 from console.why.codes import Code
-from console.why.evidence import Absence, Evidence, known
-from console.why.objects import Claim, Pod
-from console.why.words import Redactor
+from console.why.evidence import Absence, PodEvidence, known
+from console.why.objects import Claim, PodObject
+from console.why.telling.words import Redactor
 from kai import keys
 from service.names import is_dns_subdomain
 from service.text import first_few
@@ -36,7 +36,9 @@ _PART: Final = re.compile(r"([0-9]{1,6}) node(?:\(s\))? (.{1,400})")
 _DESCRIBE_NODES: Final = "kubectl describe nodes"
 
 
-def unschedulable(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def unschedulable(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     """Return the cause in KAI's words; None for words that are not known."""
     return (
         _topology(verdict, redactor)
@@ -47,11 +49,11 @@ def unschedulable(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Reda
     )
 
 
-def _topology(verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _topology(verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
     match = _TOPOLOGY.search(verdict.all_text)
     if match is not None:
         name = redactor.clean((match[1] or match[2]).rstrip("."))
-        return Finding(
+        return PodFinding(
             Code.TOPOLOGY_MISSING,
             f"the workload names the topology {name}, which does not exist",
             [
@@ -60,7 +62,7 @@ def _topology(verdict: Verdict, redactor: Redactor) -> Finding | None:
             ],
         )
     if any(text in verdict.all_text for text in _TOPOLOGY_TOO_SMALL):
-        return Finding(
+        return PodFinding(
             Code.TOPOLOGY_DOES_NOT_FIT,
             f"no part of the topology has room for the workload: {redactor.clean(verdict.text)}",
             [
@@ -73,7 +75,9 @@ def _topology(verdict: Verdict, redactor: Redactor) -> Finding | None:
     return None
 
 
-def _claim(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _claim(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     if "VolumeBinding" not in verdict.all_text and "PersistentVolumeClaim" not in verdict.all_text:
         return None
     read = {name: evidence.claims.get(name, Absence.NOT_READ) for name in pod.claim_names}
@@ -91,27 +95,29 @@ def _claim(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -
         else f"is not usable: {_volume_words(verdict, redactor)}"
     )
     place = " ".join([*filter(is_dns_subdomain, names[:3]), "--namespace", evidence.namespace])
-    return Finding(
+    return PodFinding(
         Code.CLAIM_NOT_BOUND,
         f"the pod mounts the PersistentVolumeClaim {listed_names}, which {state}",
         [Remedy("The claim's own Events say why.", f"kubectl describe persistentvolumeclaim {place}")],
     )
 
 
-def _volume_words(verdict: Verdict, redactor: Redactor) -> str:
+def _volume_words(verdict: SchedulerVerdict, redactor: Redactor) -> str:
     """Return what KAI says of the volumes."""
     _, _, words = verdict.all_text.partition("VolumeBinding: ")
     return redactor.clean(words.partition("\n")[0] or verdict.text)
 
 
-def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _never_fits(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     """Return the finding for a pod that is larger than any node."""
     request = request_of(pod)
     nodes = known(evidence.nodes)
     if between(verdict.all_text, "No node in ", " has GPU resources") or (
         request.is_any and nodes and not any(n.gpus for n in nodes)
     ):
-        return Finding(
+        return PodFinding(
             Code.NO_GPU_NODES,
             "no node offers GPUs (nvidia.com/gpu)",
             [
@@ -127,7 +133,7 @@ def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redact
     if not resource or not most:
         return None
     requested = number_after(verdict.all_text.lower(), f"{resource.lower()}: ")
-    return Finding(
+    return PodFinding(
         Code.NODE_TOO_SMALL,
         f"the pod requests {_amount(requested, resource, redactor)}, and no node has more than"
         f" {redactor.clean(most)}",
@@ -147,7 +153,7 @@ def _amount(amount: float | None, resource: str, redactor: Redactor) -> str:
     return units.get(resource, f"{number(amount)} {redactor.clean(resource)}")
 
 
-def _gang(verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _gang(verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
     match = _SUBGROUP.search(verdict.all_text)
     if match is not None:
         room, needed = match[1], match[3]
@@ -157,7 +163,7 @@ def _gang(verdict: Verdict, redactor: Redactor) -> Finding | None:
         if match is None:
             return None
         room, needed, whose = match[1], match[2], ""
-    return Finding(
+    return PodFinding(
         Code.GANG_DOES_NOT_FIT,
         f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}",
         [Remedy("Wait until other pods end, or start the workload with fewer or smaller pods.")],
@@ -165,7 +171,9 @@ def _gang(verdict: Verdict, redactor: Redactor) -> Finding | None:
     )
 
 
-def _nodes(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _nodes(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     """Return the cause from the reasons of the single nodes.
 
     A reason that all nodes have is the cause. Else the nodes with too few free GPUs are: the others would not
@@ -177,13 +185,13 @@ def _nodes(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -
     texts = [text for _, text in parts]
     request = request_of(pod)
     if any("GPU memory" in text for text in texts):
-        return Finding(
+        return PodFinding(
             Code.GPU_MEMORY_TOO_BIG,
             f"the pod requests {request.text}, more than any GPU has",
             [Remedy("Request less, or GPUs with more memory.", _nodes_with(keys.NODE_GPU_MEMORY))],
         )
     if texts and all("gpu memory count" in text for text in texts):
-        return Finding(
+        return PodFinding(
             Code.GPU_MEMORY_LABEL_MISSING,
             f"no node has the label {keys.NODE_GPU_MEMORY}, so that KAI cannot convert"
             f" {request.text} into a share",
@@ -201,11 +209,11 @@ def _nodes(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -
         return no_gpu_fits(evidence, pod, redactor)
     for pattern, code, sentence, remedies in _OF_ALL_NODES:
         if texts and all(pattern in text for text in texts):
-            return Finding(code, sentence, remedies)
+            return PodFinding(code, sentence, remedies)
     if not texts:
         return None
     reasons = first_few([f"{count} node(s) {text}" for count, text in parts], 4)
-    return Finding(
+    return PodFinding(
         Code.NO_NODE_FITS,
         f"no node can take the pod: {redactor.clean(reasons)}",
         [
@@ -248,7 +256,7 @@ _OF_ALL_NODES: Final = (
 """What all nodes say, and the cause that it means."""
 
 
-def _is_unexplained_share(verdict: Verdict) -> bool:
+def _is_unexplained_share(verdict: SchedulerVerdict) -> bool:
     """Whether KAI gives no reason after its usual words: so it says of gpu-memory that fits on no GPU."""
     return verdict.text.rstrip(". \n").endswith("due to: Unable to schedule pod")
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.answer import Answer
+from console.why.answer import Explanation
 from console.why.codes import Code
 from console.why.core import explain
-from console.why.evidence import Absence, AgentFigures, Evidence
+from console.why.evidence import Absence, AgentFigures, PodEvidence
 from console.why.objects import decode_claim, decode_shard, decode_workload
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from kai import keys
@@ -29,11 +29,11 @@ from tests.support.why_evidence import (
 _NOT_MET = "Scheduling conditions were not met for pod team/train-0:\n"
 
 
-def _of_words(words: str) -> Evidence:
+def _of_words(words: str) -> PodEvidence:
     return make_evidence(make_pod(unschedulable=words))
 
 
-def _cause(evidence: Evidence) -> tuple[Code, str]:
+def _cause(evidence: PodEvidence) -> tuple[Code, str]:
     cause = explain(evidence).cause
     return cause.code, cause.sentence
 
@@ -336,7 +336,7 @@ class TestInAVCluster:
     """The tenant's API server has pods, Events and conditions, and none of KAI's kinds."""
 
     @staticmethod
-    def _evidence(pod: Any = None, **fields: Any) -> Evidence:
+    def _evidence(pod: Any = None, **fields: Any) -> PodEvidence:
         unserved: dict[str, Any] = {
             "pod_group": Absence.UNSERVED,
             "bind_request": Absence.UNSERVED,
@@ -416,7 +416,7 @@ _texts = st.text(max_size=200) | st.sampled_from(
 _messages = st.lists(_texts, max_size=6).map("".join)
 
 
-def _check(answer: Answer) -> None:
+def _check(answer: Explanation) -> None:
     assert answer.findings
     for finding in answer.findings:
         for text in (finding.sentence, *(remedy.text for remedy in finding.remedies)):

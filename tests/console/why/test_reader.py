@@ -10,12 +10,12 @@ from aiohttp import web
 
 from console.agent_options import AgentOptions
 from console.why.core import explain
-from console.why.events import LONGEST_MESSAGE, MOST_EVENTS
-from console.why.evidence import Absence, Evidence
-from console.why.objects import Pod, PodGroup, Queue
-from console.why.reader import read_evidence
-from console.why.requests import MOST_REQUESTS
-from console.why.target import Target
+from console.why.evidence import Absence, PodEvidence
+from console.why.objects import PodGroupObject, PodObject, QueueObject
+from console.why.reading.events import LONGEST_MESSAGE, MOST_EVENTS
+from console.why.reading.reader import read_evidence
+from console.why.reading.requests import MOST_REQUESTS
+from console.why.reading.target import Target
 from kube.client import KubeClient
 from service.command import UsageError
 from tests.support.agent_fleet import LABELS as AGENT_LABELS
@@ -40,7 +40,9 @@ from webhook.policy.decide import Rules
 NO_VOLUME = "Scheduling conditions were not met: VolumeBinding: pod has unbound PersistentVolumeClaims."
 
 
-async def read(server: ObjectServer, name: str = NAME, kind: str = "Pod", namespace: str = TEAM) -> Evidence:
+async def read(
+    server: ObjectServer, name: str = NAME, kind: str = "Pod", namespace: str = TEAM
+) -> PodEvidence:
     """Read the evidence, and check what holds for each: few requests, and an answer of the core."""
     async with KubeClient(server.access) as client:
         target = Target(namespace=namespace, kind=kind, name=name)
@@ -61,11 +63,11 @@ def requested(server: ObjectServer, part: str) -> list[str]:
 async def test_everything_about_a_pod_that_waits(server: ObjectServer) -> None:
     server.add(*cluster())
     evidence = await read(server)
-    assert isinstance(evidence.pod, Pod)
-    assert isinstance(evidence.pod_group, PodGroup)
+    assert isinstance(evidence.pod, PodObject)
+    assert isinstance(evidence.pod_group, PodGroupObject)
     assert evidence.bind_request is Absence.MISSING
     assert list(evidence.queues) == ["vision", "research"]
-    assert all(isinstance(each, Queue) for each in evidence.queues.values())
+    assert all(isinstance(each, QueueObject) for each in evidence.queues.values())
     assert [each.metadata.name for each in evidence.nodes] == ["node-1"]  # type: ignore[union-attr]
     assert [each.name for each in evidence.shared_gpu_pods] == ["other"]  # type: ignore[union-attr]
     assert [each.message for each in evidence.pod_events] == [FULL]
@@ -252,7 +254,7 @@ async def test_a_request_that_fails_is_noted_and_ends_nothing(
     server.add(*cluster())
     server.faults = {part: FAULTS[fault]}
     evidence = await read(server)
-    assert isinstance(evidence.pod, Pod)
+    assert isinstance(evidence.pod, PodObject)
     assert all(note.isprintable() for note in evidence.notes)
 
 
@@ -392,8 +394,8 @@ async def test_a_node_that_no_node_can_be_named_after_is_not_requested(server: O
 async def test_the_objects_of_a_list_are_bounded(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.why.requests.MOST_OBJECTS", 2)
-    monkeypatch.setattr("console.why.requests.MOST_BYTES", 10_000)
+    monkeypatch.setattr("console.why.reading.requests.MOST_OBJECTS", 2)
+    monkeypatch.setattr("console.why.reading.requests.MOST_BYTES", 10_000)
     server.add(*cluster(), *(make("Node", f"more-{number}", "") for number in range(3)))
     server.add(make_pod("large", "rivals", labels={"runai-gpu-group": "a"}, annotations={"x": "y" * 10_000}))
     evidence = await read(server)
@@ -560,14 +562,14 @@ async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectSer
     ends["metadata"] |= later | {"deletionTimestamp": "2026-05-02T13:00:00Z"}
     server.add(runs, ends)
     evidence = await read(server, "web", "deploy")
-    assert isinstance(evidence.pod, Pod)
+    assert isinstance(evidence.pod, PodObject)
     assert (evidence.kind, evidence.name, evidence.pod.name) == ("Deployment", "web", NAME)
     assert [each.kind for each in evidence.owners] == []
     del server.objects[f"{list_path('Pod', TEAM)}/{NAME}"]
     del server.objects[f"{list_path('Pod', TEAM)}/web-7f6b5d-ends"]
     server.requests.clear()
     evidence = await read(server, "web", "deploy")
-    assert isinstance(evidence.pod, Pod)
+    assert isinstance(evidence.pod, PodObject)
     assert evidence.pod.name == "web-7f6b5d-runs"
 
 
@@ -606,7 +608,7 @@ async def test_the_pods_of_a_workload_without_selector(
     if kind == "job":
         del server.objects[f"{list_path('Pod', TEAM)}/of-another"]
     evidence = await read(server, name, kind)
-    assert isinstance(evidence.pod, Pod)
+    assert isinstance(evidence.pod, PodObject)
     assert evidence.pod.name == "own"
 
 
@@ -643,7 +645,7 @@ async def test_another_version_of_a_kind_is_found_by_discovery(server: ObjectSer
         make_pod("llm-worker-0", labels={"training.kubeflow.org/job-name": "llm"}),
     )
     evidence = await read(server, "llm", "mpijob")
-    assert isinstance(evidence.pod, Pod)
+    assert isinstance(evidence.pod, PodObject)
     assert evidence.pod.name == "llm-worker-0"
     assert not isinstance(evidence.workload, Absence)
 
@@ -653,7 +655,7 @@ async def test_pods_of_a_workload_that_the_caller_may_not_get_are_found(server: 
     server.forbidden = lambda path: "/deployments/" in path
     evidence = await read(server, "web", "deploy")
     assert evidence.workload is Absence.FORBIDDEN
-    assert isinstance(evidence.pod, Pod)
+    assert isinstance(evidence.pod, PodObject)
     assert evidence.pod.name == "own"
     assert evidence.not_visible == ("Deployment web",)
 

@@ -8,10 +8,10 @@ import pytest
 from certs.authority import Authority
 from console.agent_options import AgentOptions
 from console.why.core import explain
-from console.why.evidence import Absence, Evidence
-from console.why.reader import read_evidence
-from console.why.requests import MOST_REQUESTS
-from console.why.target import Target
+from console.why.evidence import Absence, PodEvidence
+from console.why.reading.reader import read_evidence
+from console.why.reading.requests import MOST_REQUESTS
+from console.why.reading.target import Target
 from kube.client import KubeClient
 from tests.console.why.test_recorded_states import _id, targets
 from tests.support.markers import sampled
@@ -49,7 +49,7 @@ def put(server: ObjectServer, state: State, *, is_edit: bool) -> None:
         server.forbidden = is_forbidden
 
 
-async def read(server: ObjectServer, namespace: str, kind: str, name: str) -> Evidence:
+async def read(server: ObjectServer, namespace: str, kind: str, name: str) -> PodEvidence:
     async with KubeClient(server.access) as client:
         return await read_evidence(
             client,

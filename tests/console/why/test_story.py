@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.why.answer import Step
-from console.why.evidence import Absence, AgentFigures, Evidence, PolicyDecision
-from console.why.objects import Event
-from console.why.story import tell_story
-from console.why.words import Redactor
+from console.why.evidence import Absence, AgentFigures, PodEvidence, PolicyDecision
+from console.why.objects import EventObject
+from console.why.telling.story import tell_story
+from console.why.telling.words import Redactor
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod
 from tests.support.why_evidence import (
     GROUP,
@@ -34,12 +34,12 @@ OWNED = {
 }
 
 
-def story(evidence: Evidence, *, sees_all: bool = True) -> list[Step]:
+def story(evidence: PodEvidence, *, sees_all: bool = True) -> list[Step]:
     evidence = dataclasses.replace(evidence, sees_all=sees_all)
     return tell_story(evidence, Redactor.of(evidence))
 
 
-def lines(evidence: Evidence, *, sees_all: bool = True) -> list[tuple[str, str, int]]:
+def lines(evidence: PodEvidence, *, sees_all: bool = True) -> list[tuple[str, str, int]]:
     return [(step.what, step.text, step.times) for step in story(evidence, sees_all=sees_all)]
 
 
@@ -180,7 +180,7 @@ def test_a_running_pod_with_figures_and_a_flag() -> None:
     assert silent[3] == ("running", "all containers have started", 1)
 
 
-def evict(pod: str, evictor: str, *, age: float) -> Event:
+def evict(pod: str, evictor: str, *, age: float) -> EventObject:
     return make_event(
         "Evict",
         f"Pod {NAMESPACE}/{pod} was preempted by workload other/pg-{evictor}-{GROUP[-36:]}.\nsecret uses <GPU: 3>",

@@ -3,7 +3,7 @@
 import pytest
 
 from console.why.arguments import parse_target
-from console.why.target import Target, find_kind, owner_path, pod_label
+from console.why.reading.target import Target, find_kind, owner_path, pod_label
 from kube.discovery import ServedKind
 from kube.objects import ObjectOwner
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.answer import Answer, Finding, Remedy, Step
+from console.why.answer import Explanation, PodFinding, Remedy, Step
 from console.why.codes import Code
-from console.why.text import as_json, as_text
+from console.why.telling.text import as_json, as_text
 from service.text import width
 
 
@@ -18,13 +18,13 @@ def time(hour: int, minute: int, day: int = 1) -> datetime:
     return datetime(2026, 5, day, hour, minute, 7, tzinfo=UTC)
 
 
-ANSWER = Answer(
+ANSWER = Explanation(
     namespace="team",
     kind="Pod",
     name="train-0",
     state="Pending",
     findings=[
-        Finding(
+        PodFinding(
             Code.QUEUE_OVER_QUOTA,
             "the queue vision has a quota of 1 GPU and uses 1 of it, and the pod may not go over quota",
             [
@@ -33,7 +33,7 @@ ANSWER = Answer(
             ],
             {"gpu_quota": 1.0, "queue": "vision", "rate": float("nan")},
         ),
-        Finding(Code.EVICTED, "KAI evicted an earlier pod", [Remedy("Look.", "kubectl get events")]),
+        PodFinding(Code.EVICTED, "KAI evicted an earlier pod", [Remedy("Look.", "kubectl get events")]),
     ],
     story=[
         Step(at=time(11, 58), what="created", text="pod train-0 by Job train"),
@@ -72,7 +72,7 @@ More: docs/troubleshooting.md#queue-over-quota
 """
 
 
-def text(answer: Answer, columns: int = 80, *, colour: bool = False) -> list[str]:
+def text(answer: Explanation, columns: int = 80, *, colour: bool = False) -> list[str]:
     return as_text(answer, columns=columns, colour=colour, program="kubectl kaishare")
 
 
@@ -102,7 +102,9 @@ def test_only_commands_are_wider_than_the_terminal(columns: int) -> None:
     [("Pending", Code.NO_GPU_FITS, "33"), ("No pod", Code.NO_POD, "31"), ("Running", Code.FLAGGED, "31"), ("Running", Code.RUNNING, "")],
 )  # fmt: skip
 def test_the_state_has_a_colour(state: str, code: Code, colour: str) -> None:
-    answer = Answer(namespace="n", kind="Pod", name="p", state=state, findings=[Finding(code, "so it is")])
+    answer = Explanation(
+        namespace="n", kind="Pod", name="p", state=state, findings=[PodFinding(code, "so it is")]
+    )
     line = text(answer, colour=True)[0]
     assert line == (f"\033[{colour}m{state}\033[0m: so it is" if colour else f"{state}: so it is")
     assert text(answer) == [f"{state}: so it is", "", f"More: docs/troubleshooting.md#{code.value}"]
@@ -117,13 +119,13 @@ def test_times_of_several_days_have_their_date() -> None:
         Step(at=time(23, 59), last=time(0, 1, day=2), times=2, what="waiting", text="no room"),
         Step(at=time(0, 2, day=2), what="bound", text="to node node-1"),
     ]
-    answer = Answer(
+    answer = Explanation(
         namespace="n",
         kind="Pod",
         name="p",
         state="Running",
         story=steps,
-        findings=[Finding(Code.RUNNING, "ok")],
+        findings=[PodFinding(Code.RUNNING, "ok")],
     )
     assert text(answer)[3:5] == [
         "  2026-05-01 23:59:07  waiting  no room (2 times, last at 2026-05-02 00:01:07)",
@@ -166,12 +168,12 @@ def test_the_document() -> None:
 
 @given(sentence=st.text(), command=st.text(), columns=st.integers(40, 200))
 def test_any_text_is_printable_and_fits(sentence: str, command: str, columns: int) -> None:
-    answer = Answer(
+    answer = Explanation(
         namespace="n",
         kind="Pod",
         name="p",
         state="Pending",
-        findings=[Finding(Code.UNDECIDED, sentence, [Remedy(sentence, command)], {"text": sentence})],
+        findings=[PodFinding(Code.UNDECIDED, sentence, [Remedy(sentence, command)], {"text": sentence})],
         story=[Step(at=time(1, 2), what="waiting", text=sentence)],
         not_visible=[sentence],
         notes=[sentence],

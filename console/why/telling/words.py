@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from console.why.evidence import Evidence, known
-from console.why.objects import Event, Pod
+from console.why.evidence import PodEvidence, known
+from console.why.objects import EventObject, PodObject
 from console.why.pod_groups import workload_of
-from console.why.vocabulary import FIXED, WORDS
+from console.why.telling.vocabulary import FIXED, WORDS
 from kai import keys
 from kube.objects import FullMeta
 from service.text import ELLIPSIS, LONGEST_LINE, LONGEST_VALUE, MALFORMED, one_line, shorten
@@ -70,7 +70,7 @@ class Redactor:
     """Whether nothing is hidden."""
 
     @classmethod
-    def of(cls, evidence: Evidence) -> "Redactor":
+    def of(cls, evidence: PodEvidence) -> "Redactor":
         """Take the names of the objects that were read with the user's rights."""
         return cls(frozenset(filter(None, _names(evidence))), evidence.sees_all)
 
@@ -197,7 +197,7 @@ def _is_compound(word: str) -> bool:
     )
 
 
-def _names(evidence: Evidence) -> Iterator[str]:
+def _names(evidence: PodEvidence) -> Iterator[str]:
     """Yield the names of the objects that the user named or that were read with the user's rights."""
     yield from (evidence.namespace, evidence.name, evidence.queue_name, *evidence.queues, *evidence.claims)
     pod = known(evidence.pod)
@@ -227,7 +227,7 @@ def _names(evidence: Evidence) -> Iterator[str]:
     yield from _names_in_events((*evidence.pod_events, *evidence.group_events, *evidence.creation_events))
 
 
-def _names_of_pod(pod: Pod) -> Iterator[str]:
+def _names_of_pod(pod: PodObject) -> Iterator[str]:
     yield from (pod.name, pod.pod_group_name, pod.queue_label, *pod.gpu_groups)
     yield from _values(pod.metadata)
     yield from (owner.name for owner in pod.metadata.owner_references)
@@ -242,7 +242,7 @@ class _Spec(Struct, frozen=True):
 _decode_spec = msgspec.json.Decoder(_Spec).decode
 
 
-def _strings(pod: Pod) -> Iterator[str]:
+def _strings(pod: PodObject) -> Iterator[str]:
     """Yield the values in the pod's specification, such as images, ConfigMaps, classes and gates."""
     try:
         pending = [_decode_spec(pod.document).spec]
@@ -265,7 +265,7 @@ def _values(metadata: FullMeta) -> Iterator[str]:
             yield value
 
 
-def _names_in_events(events: Iterable[Event]) -> Iterator[str]:
+def _names_in_events(events: Iterable[EventObject]) -> Iterator[str]:
     """Yield the names of the objects of the namespace that Events are about."""
     for event in events:
         name = event.involved_object.name

@@ -4,9 +4,9 @@ import asyncio
 from typing import Final
 
 from console.why.evidence import PolicyDecision
-from console.why.objects import Pod
-from console.why.requests import Requests
-from console.why.target import POD
+from console.why.objects import PodObject
+from console.why.reading.requests import Requests
+from console.why.reading.target import POD
 from kai.own_labels import REASON
 from service.text import one_line
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
@@ -23,7 +23,7 @@ _SOMETHING_ELSE: Final = "something else, because the policy or the pod has chan
 
 
 async def read_decision(
-    requests: Requests, pod: Pod, policy: PolicyMetadata, *, settings_namespace: str
+    requests: Requests, pod: PodObject, policy: PolicyMetadata, *, settings_namespace: str
 ) -> PolicyDecision:
     """Decide about a new pod like this one, with the settings of the cluster's webhook.
 

@@ -17,10 +17,10 @@ from console.why.causes.amounts import request_of
 from console.why.causes.bound import uses_of
 from console.why.causes.creation import evictions
 from console.why.causes.outside import HARMLESS
-from console.why.evidence import Evidence, known
-from console.why.objects import BindRequest, Event, Pod
+from console.why.evidence import PodEvidence, known
+from console.why.objects import EventObject, PodBindRequest, PodObject
 from console.why.pod_groups import workload_of
-from console.why.words import Redactor, without_suffixes
+from console.why.telling.words import Redactor, without_suffixes
 from gpuagent.actions.event_messages import EVICTED, WITHIN_SHARE
 from gpuagent.verdicts.grounds import FlagReason
 from kai import own_labels
@@ -67,7 +67,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 _RESERVATION: Final = "kai-resource-reservation/"
 
 
-def tell_story(evidence: Evidence, redactor: Redactor) -> list[Step]:
+def tell_story(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
     """Return the steps in order of time; messages of one kind stand together, the newest first.
 
     A step of unknown time stands where a pod's life has it. At most 5 messages of a kind are told, and the
@@ -83,7 +83,7 @@ def tell_story(evidence: Evidence, redactor: Redactor) -> list[Step]:
     return [step for _, _, part in sorted(ordered, key=lambda each: each[:2]) for step in part]
 
 
-def _parts(evidence: Evidence, redactor: Redactor) -> Iterator[list[Step]]:
+def _parts(evidence: PodEvidence, redactor: Redactor) -> Iterator[list[Step]]:
     """Yield the steps by kind, in the order of a pod's life."""
     pod = known(evidence.pod)
     yield _evicted(evidence, redactor)
@@ -99,7 +99,7 @@ def _parts(evidence: Evidence, redactor: Redactor) -> Iterator[list[Step]]:
     yield _from_events(_of(evidence.pod_events, _FLAGS), "flagged", redactor)
 
 
-def _created(evidence: Evidence, pod: Pod | None) -> Iterator[Step]:
+def _created(evidence: PodEvidence, pod: PodObject | None) -> Iterator[Step]:
     workload = known(evidence.workload)
     if pod is not None:
         owners = [(owner.kind, owner.name) for owner in pod.metadata.owner_references if owner.controller][:1]
@@ -113,7 +113,7 @@ def _created(evidence: Evidence, pod: Pod | None) -> Iterator[Step]:
         yield Step(at=workload.metadata.creation_timestamp, what="created", text=text)
 
 
-def _decided(evidence: Evidence, pod: Pod) -> Iterator[Step]:
+def _decided(evidence: PodEvidence, pod: PodObject) -> Iterator[Step]:
     """Yield what kaishare decided about the pod, by the annotation, and what it would decide now."""
     decision = evidence.decision
     if decision is None or not (decision.reason or decision.now):
@@ -124,7 +124,7 @@ def _decided(evidence: Evidence, pod: Pod) -> Iterator[Step]:
     yield Step(at=pod.metadata.creation_timestamp, what="decided", text=text)
 
 
-def _decision(code: str, pod: Pod) -> str:
+def _decision(code: str, pod: PodObject) -> str:
     """Return the sentence of a reason, up to the first detail that the pod does not have."""
     template = _DECISIONS.get(code)
     if template is None:
@@ -143,7 +143,7 @@ def _decision(code: str, pod: Pod) -> str:
     return f"{sentence}{ELLIPSIS if unknown else ''} ({code})"
 
 
-def _grouped(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Step]:
+def _grouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[Step]:
     group = known(evidence.pod_group)
     if group is None:
         if pod.pod_group_name:
@@ -159,7 +159,7 @@ def _grouped(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Step]
     yield Step(at=group.metadata.creation_timestamp, what="grouped", text=text)
 
 
-def _bound(pod: Pod, redactor: Redactor) -> Iterator[Step]:
+def _bound(pod: PodObject, redactor: Redactor) -> Iterator[Step]:
     if pod.is_bound:
         scheduled = pod.condition("PodScheduled")
         is_told = scheduled is not None and scheduled.status == "True"
@@ -167,7 +167,7 @@ def _bound(pod: Pod, redactor: Redactor) -> Iterator[Step]:
         yield Step(at=at, what="bound", text=f"to node {redactor.name(pod.spec.node_name)}")
 
 
-def _running(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Step]:
+def _running(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[Step]:
     if pod.status.phase != "Running":
         return
     ready = pod.condition("Ready")
@@ -199,21 +199,21 @@ class _Message:
     times: int = 1
 
 
-def _from_events(events: Iterable[Event], what: str, redactor: Redactor) -> list[Step]:
+def _from_events(events: Iterable[EventObject], what: str, redactor: Redactor) -> list[Step]:
     return _steps(map(_message, events), what, redactor)
 
 
-def _message(event: Event, text: str | None = None) -> _Message:
+def _message(event: EventObject, text: str | None = None) -> _Message:
     about = f"{event.involved_object.kind}/{event.involved_object.name}"
     message = event.message[:_LONGEST] if text is None else text
     return _Message(message, about, event.first, event.last, event.times)
 
 
-def _of(events: Iterable[Event], reasons: frozenset[str]) -> Iterator[Event]:
+def _of(events: Iterable[EventObject], reasons: frozenset[str]) -> Iterator[EventObject]:
     return (event for event in events if event.reason in reasons)
 
 
-def _waiting(evidence: Evidence, pod: Pod | None, redactor: Redactor) -> list[Step]:
+def _waiting(evidence: PodEvidence, pod: PodObject | None, redactor: Redactor) -> list[Step]:
     """Return what KAI, the scheduler and the kubelet said about the pod and its PodGroup."""
     words: list[_Message] = []
     group = known(evidence.pod_group)
@@ -234,7 +234,7 @@ def _waiting(evidence: Evidence, pod: Pod | None, redactor: Redactor) -> list[St
     return _steps(words, "waiting", redactor)
 
 
-def _choices(evidence: Evidence, order: BindRequest | None) -> Iterator[_Message]:
+def _choices(evidence: PodEvidence, order: PodBindRequest | None) -> Iterator[_Message]:
     """Yield that KAI chose a node: its order to the binder, else the Events about it, which prove no more."""
     if order is not None:
         at = order.metadata.creation_timestamp
@@ -245,7 +245,7 @@ def _choices(evidence: Evidence, order: BindRequest | None) -> Iterator[_Message
             yield _message(event, "KAI chose a node")
 
 
-def _is_harmless(event: Event, pod: Pod | None) -> bool:
+def _is_harmless(event: EventObject, pod: PodObject | None) -> bool:
     """Whether an Event is about an error that the next attempt has overcome."""
     if event.reason == "PodGrouperWarning":
         is_grouped = pod is not None and bool(pod.pod_group_name)
@@ -263,7 +263,7 @@ def _bare(message: str) -> str:
     return " ".join(text.split()).rstrip(". ")
 
 
-def _evicted(evidence: Evidence, redactor: Redactor) -> list[Step]:
+def _evicted(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
     """Return the evictions of the pod, or of earlier pods of the workload, by KAI and by the agent."""
     words = [
         _message(event, _of_owner(event).partition("\n")[0])
@@ -274,7 +274,7 @@ def _evicted(evidence: Evidence, redactor: Redactor) -> list[Step]:
     return _steps(words, "evicted", redactor)
 
 
-def _is_of_sibling(event: Event, pod: Pod | None) -> bool:
+def _is_of_sibling(event: EventObject, pod: PodObject | None) -> bool:
     """Whether another pod of the workload was evicted while this one existed."""
     created = pod.metadata.creation_timestamp if pod is not None else None
     if pod is None or created is None or event.first is None:
@@ -282,13 +282,13 @@ def _is_of_sibling(event: Event, pod: Pod | None) -> bool:
     return event.involved_object.name != pod.pod_group_name and event.first > created
 
 
-def _of_owner(event: Event) -> str:
+def _of_owner(event: EventObject) -> str:
     """Return the message of an Event about a pod's PodGroup without the generated end of the pod's name."""
     owner = workload_of(event.involved_object.name).rpartition("-")[0]
     return without_suffixes(event.message[:_LONGEST], owner)
 
 
-def _refused(evidence: Evidence, redactor: Redactor) -> list[Step]:
+def _refused(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
     """Return the refusals of pods; they differ by the generated end of the pod's name only."""
     words = []
     for event in evidence.creation_events:

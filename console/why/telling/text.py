@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final
 
-from console.why.answer import Answer, Finding, Remedy, Step
+from console.why.answer import Explanation, PodFinding, Remedy, Step
 from service.text import fold, printable
 
 _RED, _YELLOW, _DIM, _RESET = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
@@ -22,7 +22,7 @@ _OWN_PROGRAM: Final = "kaishare "
 _UNDERSCORE: Final = re.compile(r"_([a-z])")
 
 
-def as_text(answer: Answer, *, columns: int, colour: bool, program: str) -> list[str]:
+def as_text(answer: Explanation, *, columns: int, colour: bool, program: str) -> list[str]:
     """Return the lines for a terminal: cause, what to do, notes, story, and the page about the cause.
 
     Args:
@@ -47,7 +47,7 @@ def as_text(answer: Answer, *, columns: int, colour: bool, program: str) -> list
     return [*lines, *fold(f"More: {answer.cause.code.page}", columns, indent=_INDENT)]
 
 
-def _coloured(line: str, answer: Answer) -> str:
+def _coloured(line: str, answer: Explanation) -> str:
     """Colour the state: yellow while the pod waits, red for another problem."""
     if answer.is_fine or not line.startswith(answer.state):
         return line
@@ -74,7 +74,7 @@ def _command(command: str, program: str) -> str:
     return printable(f"{program} {command.removeprefix(_OWN_PROGRAM)}" if is_own else command, _LONGEST)
 
 
-def _notes(findings: Sequence[Finding], columns: int, program: str) -> Iterator[str]:
+def _notes(findings: Sequence[PodFinding], columns: int, program: str) -> Iterator[str]:
     for finding in findings:
         text = printable(f"{finding.sentence} ({finding.code.value})", _LONGEST)
         yield from fold(text, columns, head=_INDENT, indent=_INDENT * 2)
@@ -115,7 +115,7 @@ def _repetition(step: Step) -> str:
     return f" ({step.times} times{more}{until})"
 
 
-def as_json(answer: Answer) -> str:
+def as_json(answer: Explanation) -> str:
     """Format the answer as a JSON object in ASCII. Unknown values are null; times are in UTC (RFC 3339)."""
     document = {
         "namespace": answer.namespace,
@@ -131,7 +131,7 @@ def as_json(answer: Answer) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: PodFinding) -> dict[str, Any]:
     return {
         "code": finding.code.value,
         "fine": finding.code.is_fine,
