@@ -124,10 +124,10 @@ async def examine(access: Access, settings: DoctorSettings) -> list[CheckResult]
         elif settings.namespace is not None:
             findings += registration_findings(cluster) if cluster.is_absent else ()
             findings += await policy_findings(reader, cluster)
-            findings += await pending_findings(reader)
+            findings += await pending_findings(reader, cluster)
         else:
             findings += await webhook_findings(reader, cluster, is_inside=False)
-            findings += await pending_findings(reader)
+            findings += await pending_findings(reader, cluster)
             findings += await _agent_findings(reader, cluster, settings)
         failed = (with_link(finding, FAILED_REQUESTS) for finding in reader.missing)
         return [*map(with_link, findings), *failed]

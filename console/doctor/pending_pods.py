@@ -12,11 +12,13 @@ from typing import Final
 from console.why.causes.outside import is_in_kai
 from console.why.codes import Code
 from console.why.core import find_cause
-from console.why.evidence import PodEvidence
+from console.why.evidence import Absence, PodEvidence
 from console.why.objects import decode_one_pod
+from kai import keys
 from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
-from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
+from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.cluster import Cluster
 
 _CHECK: Final = "pending pods"
 _PODS: Final = ListSpec(
@@ -35,19 +37,28 @@ Waiting = tuple[Code, str]
 """The cause, and the pod as `NAMESPACE/NAME`."""
 
 
-async def pending_findings(reader: ApiReader) -> Iterator[CheckResult]:
+async def pending_findings(reader: ApiReader, cluster: Cluster) -> Iterator[CheckResult]:
     """Return findings about the pods that KAI has not bound for a minute or longer."""
-    pods = await reader.list(_PODS, partial(_waiting, now=reader.client.server_time()))
+    pods = await reader.list(_PODS, partial(_waiting, now=reader.client.server_time(), cluster=cluster))
     return _findings(pods)
 
 
-def _waiting(document: bytes, *, now: datetime | None) -> Waiting | None:
+def _waiting(document: bytes, *, now: datetime | None, cluster: Cluster) -> Waiting | None:
     """Return a pod that waits for KAI, with its cause; None for any other pod."""
     pod = decode_one_pod(document)
     created = pod.metadata.creation_timestamp
     if pod.is_bound or pod.metadata.deletion_timestamp or now is None or created is None:
         return None
-    evidence = PodEvidence(now=now, namespace=pod.metadata.namespace, name=pod.name, pod=pod)
+    policy = cluster.managed.get(pod.metadata.namespace)
+    is_served = cluster.queues.extent is not Completeness.UNSERVED
+    evidence = PodEvidence(
+        now=now,
+        namespace=pod.metadata.namespace,
+        name=pod.name,
+        pod=pod,
+        bind_request=Absence.NOT_READ if is_served else Absence.UNSERVED,
+        scheduler=policy.scheduler if policy is not None else keys.SCHEDULER_NAME,
+    )
     if now - created < _WAITED or not is_in_kai(evidence, pod):
         return None
     return find_cause(evidence).code, f"{pod.metadata.namespace}/{pod.name}"

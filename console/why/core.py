@@ -22,6 +22,7 @@ from console.why.evidence import Absence, PodEvidence
 from console.why.objects import PodObject
 from console.why.telling.story import tell_story
 from console.why.telling.words import Redactor
+from kai import keys
 from service.units import duration
 
 _ENDED = ("Succeeded", "Failed")
@@ -95,12 +96,12 @@ def _pending(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFi
         or (ungrouped(evidence, pod, redactor) if is_served else None)
         or waiting_for_evicted(evidence)
         or binding(evidence, pod, redactor)
+        or chosen(evidence)
         or unusable_queue(evidence, verdict, redactor)
         or (_of_verdict(evidence, pod, verdict, redactor) if verdict else None)
         or (None if verdict else silent(evidence, pod, redactor))
-        or chosen(evidence)
         or (None if verdict or is_served else not_served(evidence))
-        or _undecided(evidence, verdict, redactor)
+        or _undecided(evidence, pod, verdict, redactor)
     )
 
 
@@ -114,7 +115,9 @@ def _of_verdict(
     )
 
 
-def _undecided(evidence: PodEvidence, verdict: SchedulerVerdict | None, redactor: Redactor) -> PodFinding:
+def _undecided(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict | None, redactor: Redactor
+) -> PodFinding:
     """Return the state as it is, for a cause that no rule knows."""
     since = verdict.since if verdict else None
     age = evidence.age
@@ -127,9 +130,18 @@ def _undecided(evidence: PodEvidence, verdict: SchedulerVerdict | None, redactor
         Code.UNDECIDED,
         f"KAI has not placed the pod{waited}{words}",
         [
+            *_names_to_check(evidence, pod, redactor),
             Remedy(
                 "Ask an administrator to run the same command, and to look at the log of KAI's scheduler.",
                 f"kaishare why -n {evidence.namespace} {evidence.name}",
-            )
+            ),
         ],
     )
+
+
+def _names_to_check(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> list[Remedy]:
+    """Return the names on the pod that KAI may not know, which it does not always tell."""
+    pool = pod.metadata.labels.get(keys.NODE_POOL_LABEL, "")
+    names = [f"queue {redactor.clean(evidence.queue_name)}"] if evidence.queue_name else []
+    names += [f"node pool {redactor.clean(pool)}"] if pool else []
+    return [Remedy(f"Check the names that the pod uses: {', '.join(names)}.")] if names else []

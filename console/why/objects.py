@@ -44,6 +44,7 @@ class _PodSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str = ""
     node_name: str = ""
     scheduling_gates: list[_Gate] | None = None
+    node_selector: dict[str, str] | None = None
     volumes: list[_Volume] | None = None
 
 
@@ -279,7 +280,7 @@ class QueueObject(Struct, frozen=True):
         """GPUs that its pods hold; None if the queue controller has not entered a readable figure."""
         try:
             return float(parse_quantity(((self.status and self.status.allocated) or {})[keys.GPU_RESOURCE]))
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, OverflowError):
             return None
 
     def _bound(self, name: str) -> float | None:
@@ -361,11 +362,19 @@ class NodeObject(Struct, frozen=True):
     status: _NodeStatus = _NodeStatus()
 
     @property
+    def taints(self) -> tuple[str, ...]:
+        """The taints that keep pods without a toleration away, as `key=value:effect`."""
+        taints = (taint for taint in self.spec.taints or () if taint.effect in ("NoSchedule", "NoExecute"))
+        return tuple(
+            f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}" for taint in taints
+        )
+
+    @property
     def gpus(self) -> int:
         """Whole GPUs that the node's device plugin offers; 0 without one."""
         try:
             return int(parse_quantity((self.status.allocatable or {}).get(keys.GPU_RESOURCE, 0)))
-        except ValueError:
+        except (ValueError, OverflowError):
             return 0
 
 

@@ -77,7 +77,7 @@ def request_of(pod: PodObject) -> Request:
 def _whole(container: Container) -> int:
     try:
         return int(parse_quantity(container.asks(keys.GPU_RESOURCE) or 0))
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0
 
 

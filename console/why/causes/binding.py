@@ -5,6 +5,7 @@ them for pods that were never bound. BindRequests are created again for every at
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
@@ -18,6 +19,10 @@ from service.units import duration
 
 _NO_CONFIG_MAP: Final = "no desired configmap name found"
 _NO_RESERVATION: Final = "failed waiting for GPU reservation pod"
+_ATTEMPT: Final = timedelta(minutes=2)
+"""Time within which an error of the binder explains the next attempt, which KAI makes every 40 s."""
+_LONGEST_END: Final = timedelta(minutes=10)
+"""Time after which a pod that waits for the end of evicted pods waits for something else."""
 _RESERVATION_PODS: Final = f"kubectl get pods --namespace {keys.RESERVATION_APP}"
 _KAI_PODS: Final = "kubectl get pods --namespace kai-scheduler"
 
@@ -26,11 +31,13 @@ def binding(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFin
     """Return why the binder has not bound the pod; None if KAI has not chosen a node."""
     request = known(evidence.bind_request)
     error = _last_error(evidence, pod)
-    if request is None and (error is None or not _is_newest(evidence, error)):
+    if request is None and (error is None or not _is_last(evidence, "BindingError", "Unschedulable")):
         return None
     text = error.message if error else (request.status.reason if request and request.status else "")
     text = text or _condition_text(pod)
-    if _NO_CONFIG_MAP in text or any(_NO_CONFIG_MAP in event.message for event in evidence.pod_events):
+    if _NO_CONFIG_MAP in text or (
+        keys.SHARED_GPU_CONFIGMAP not in pod.metadata.annotations and _was_missed(evidence)
+    ):
         return _admission_missed(pod)
     if _NO_RESERVATION in text:
         return _reservation_not_ready(
@@ -59,6 +66,8 @@ def waiting_for_evicted(evidence: PodEvidence) -> PodFinding | None:
     newest = max(events, key=lambda event: event.last or evidence.now, default=None)
     if newest is None or newest.reason != "Pipelined" or known(evidence.bind_request) is not None:
         return None
+    if newest.last is not None and evidence.now - newest.last > _LONGEST_END:
+        return None
     return PodFinding(
         Code.WAITING_FOR_EVICTED,
         "KAI has evicted pods for this one, and waits until they have ended",
@@ -67,9 +76,8 @@ def waiting_for_evicted(evidence: PodEvidence) -> PodFinding | None:
 
 
 def chosen(evidence: PodEvidence) -> PodFinding | None:
-    """Return the finding for a pod for which KAI chose a node, where the BindRequest cannot be read."""
-    scheduled = [event for event in evidence.pod_events if event.reason == "Scheduled"]
-    if not scheduled:
+    """Return the finding for a pod for which KAI chose a node last, where the BindRequest cannot be read."""
+    if known(evidence.bind_request) is not None or not _is_last(evidence, "Scheduled", "Unschedulable"):
         return None
     return PodFinding(
         Code.UNDECIDED,
@@ -88,14 +96,31 @@ def chosen(evidence: PodEvidence) -> PodFinding | None:
 
 
 def _last_error(evidence: PodEvidence, pod: PodObject) -> EventObject | None:
+    """Return the binder's newest error; None if it is about an earlier attempt and some time ago."""
     errors = [event for event in evidence.pod_events if event.reason == "BindingError"]
-    return errors[-1] if errors and not pod.is_bound else None
+    if not errors or pod.is_bound:
+        return None
+    error, request = errors[-1], known(evidence.bind_request)
+    created = request.metadata.creation_timestamp if request is not None else None
+    if error.last is None or created is None:
+        return error
+    return error if error.last >= created or created - error.last < _ATTEMPT else None
 
 
-def _is_newest(evidence: PodEvidence, error: EventObject) -> bool:
-    """Whether KAI has said nothing about the pod since an error of the binder."""
-    verdicts = [event for event in evidence.pod_events if event.reason == "Unschedulable" and event.last]
-    return not verdicts or error.last is None or max(e.last for e in verdicts if e.last) <= error.last
+def _is_last(evidence: PodEvidence, reason: str, other: str) -> bool:
+    """Whether there is an Event of a reason, and none of another reason after it."""
+    last = {each: _last_time(evidence, each) for each in (reason, other)}
+    return last[reason] is not None and (last[other] or 0.0) <= (last[reason] or 0.0)
+
+
+def _last_time(evidence: PodEvidence, reason: str) -> float | None:
+    times = [event.last.timestamp() for event in evidence.pod_events if event.reason == reason and event.last]
+    return max(times, default=None)
+
+
+def _was_missed(evidence: PodEvidence) -> bool:
+    """Whether the binder has missed what KAI's webhook adds; later attempts of v0.9.8 lack a GPU."""
+    return any(_NO_CONFIG_MAP in event.message for event in evidence.pod_events)
 
 
 def _condition_text(pod: PodObject) -> str:

@@ -18,6 +18,7 @@ from service.text import first_few, quoted
 from service.units import duration, size
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_MANY_RESTARTS: Final = 3
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _FLAG_REASONS: Final = {reason.event_reason: reason for reason in FlagReason}
@@ -76,20 +77,23 @@ def running(evidence: PodEvidence, pod: PodObject) -> PodFinding:
 
 
 def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
+    if pod.status.reason == "NodeLost":
+        yield PodFinding(
+            Code.CONTAINER_WAITING,
+            "the kubelet of the pod's node does not answer (NodeLost)",
+            [Remedy("Administrator: look at the node.", f"kubectl get node {pod.spec.node_name}")],
+        )
+        return
     for each in pod.containers:
-        waiting = each.state.waiting
-        if waiting is not None and waiting.reason not in _STARTING:
-            words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
-            last = each.last_state.terminated
-            ended = f"; it ended with {_exit(each)}" if last is not None else ""
+        trouble = _trouble(each, redactor)
+        if trouble:
+            has_run = (each.state.terminated or each.last_state.terminated) is not None
+            remedy = Remedy("The pod's Events have the kubelet's words.", _describe(pod))
+            if has_run:
+                previous = "" if each.state.terminated else " --previous"
+                remedy = Remedy("Look at the log of its last run.", f"{_logs(pod)}{previous}")
             yield PodFinding(
-                Code.CONTAINER_WAITING,
-                f"container {redactor.clean(each.name)} does not run: {redactor.clean(words)}{ended}",
-                [
-                    Remedy("Look at the log of its last run.", f"{_logs(pod)} --previous")
-                    if last is not None
-                    else Remedy("The pod's Events have the kubelet's words.", _describe(pod))
-                ],
+                Code.CONTAINER_WAITING, f"container {redactor.clean(each.name)} {trouble}", [remedy]
             )
             return
     if pod.status.phase == "Pending":
@@ -100,6 +104,24 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
             f"the pod is bound, and the kubelet has not started its containers{waited}",
             [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
         )
+
+
+def _trouble(container: ContainerObject, redactor: Redactor) -> str:
+    """Return what is the matter with a container, as the end of a sentence; empty if nothing is."""
+    waiting, ended, last = (
+        container.state.waiting,
+        container.state.terminated,
+        container.last_state.terminated,
+    )
+    if waiting is not None and waiting.reason not in _STARTING:
+        words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+        tail = f"; it ended with {_exit(container)}" if last is not None else ""
+        return f"does not run: {redactor.clean(words)}{tail}"
+    if ended is not None and ended.exit_code:
+        return f"has ended with {_exit(container)}"
+    if container.restart_count >= _MANY_RESTARTS and last is not None and last.exit_code:
+        return f"has been restarted {container.restart_count} times; it ended with {_exit(container)}"
+    return ""
 
 
 def _exit(status: ContainerObject) -> str:

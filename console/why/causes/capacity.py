@@ -12,7 +12,7 @@ from console.why.causes.amounts import gpus, number, request_of
 from console.why.causes.binding import is_reservation
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
-from console.why.objects import PodObject
+from console.why.objects import NodeObject, PodObject
 from console.why.telling.words import Redactor
 from kai import keys
 from kai.memory import Card
@@ -28,7 +28,7 @@ def no_gpu_fits(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Po
     sentence = f"the pod {wanted}, and no node has {'as many' if request.whole > 1 else 'that much'} free"
     if request.is_share:
         sentence = f"the pod {wanted}, and no GPU has that much free in one piece"
-    remedies = [*_owed(evidence, redactor), Remedy("Wait until other pods end.")]
+    remedies = [Remedy("Wait until other pods end.")]
     details: dict[str, float | str] = {}
     free, portion = _free_parts(evidence), request.portion(None)
     if free and (portion is None or max(free) < portion - _SMALLEST):
@@ -38,10 +38,10 @@ def no_gpu_fits(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Po
         if len(free) > 1:
             sentence += f" ({number(together)} in {len(free)} parts)"
         if request.is_share:
-            remedies.append(Remedy(f"Or request at most {number(largest)} of a GPU."))
+            remedies.insert(0, Remedy(f"Request at most {number(largest)} of a GPU."))
     elif request.is_share:
         remedies.append(Remedy("Or request less, if a smaller part of a GPU is enough."))
-    return PodFinding(Code.NO_GPU_FITS, sentence, remedies, details)
+    return PodFinding(Code.NO_GPU_FITS, sentence, [*remedies, *_owed(evidence, redactor)], details)
 
 
 def _owed(evidence: PodEvidence, redactor: Redactor) -> list[Remedy]:
@@ -74,7 +74,7 @@ def _free_parts(evidence: PodEvidence) -> list[float]:
     nodes = known(evidence.nodes)
     if pods is None or nodes is None:
         return []
-    cards = {node.metadata.name: _card(node.metadata.labels.get(keys.NODE_GPU_MEMORY, "")) for node in nodes}
+    cards = {node.metadata.name: card_of(node) for node in nodes}
     used: defaultdict[str, float] = defaultdict(float)
     reserved: dict[str, str] = {}
     unreadable: set[str] = set()
@@ -92,8 +92,9 @@ def _free_parts(evidence: PodEvidence) -> list[float]:
     return [part for part in parts if part > _SMALLEST]
 
 
-def _card(label: str) -> Card | None:
+def card_of(node: NodeObject) -> Card | None:
+    """Return a GPU of a node, by its label; None without a valid one."""
     try:
-        return Card.from_label(label)
+        return Card.from_label(node.metadata.labels.get(keys.NODE_GPU_MEMORY, ""))
     except ValueError:
         return None

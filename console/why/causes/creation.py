@@ -11,6 +11,11 @@ from console.why.telling.words import Redactor
 
 _KAI_WEBHOOK: Final = "kai-scheduler"
 _OUR_WEBHOOK: Final = "kaishare"
+_WEBHOOKS: Final = (
+    (_KAI_WEBHOOK, "KAI's admission", "kai-scheduler"),
+    (_OUR_WEBHOOK, "kaishare", "kaishare"),
+)
+"""A part of a webhook's name, whose it is, and the namespace of its pods."""
 _DENIED: Final = re.compile(
     r"""(?:admission webhook "([^"]{1,253})" denied the request)"""
     r"""|(?:ValidatingAdmissionPolicy '([^']{1,253})' with binding '[^']{1,253}' denied request)"""
@@ -19,6 +24,8 @@ _UNREACHABLE: Final = re.compile(r'failed calling webhook "([^"]{1,253})"')
 _RUNTIME_CLASS: Final = re.compile(r'RuntimeClass "([^"]{1,253})" not found')
 _PRIORITY_CLASS: Final = re.compile(r"no PriorityClass with name (\S{1,253}) was found")
 _QUOTA: Final = re.compile(r"exceeded quota: (\S{1,253}), ")
+_STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
+_EVICT: Final = "Evict"
 _LONGEST: Final = 4096
 
 _LATER: Final = Remedy("A controller tries again by itself, after longer and longer pauses.")
@@ -26,20 +33,34 @@ _LATER: Final = Remedy("A controller tries again by itself, after longer and lon
 
 def why_no_pod(evidence: PodEvidence, redactor: Redactor) -> PodFinding:
     """Return why there is no pod: refused at its creation, evicted, deleted, or never asked for."""
-    newest = max(
-        evidence.creation_events, key=lambda event: (event.last is not None, event.last), default=None
-    )
-    if newest is not None:
-        return refusal(newest.message, evidence, redactor)
+    refused = max(evidence.creation_events, key=_moment, default=None)
+    removed = max((*evictions(evidence), *_stale(evidence)), key=_moment, default=None)
+    is_refused = refused is not None and (removed is None or _moment(refused) >= _moment(removed))
     return (
-        _removal(evidence, redactor)
+        _not_wanted(evidence)
+        or (refusal(refused.message, evidence, redactor) if refused is not None and is_refused else None)
+        or (_removal(removed, redactor) if removed is not None else None)
         or _deleted(evidence)
-        or _not_wanted(evidence)
-        or PodFinding(
+        or _untold(evidence)
+    )
+
+
+def _moment(event: EventObject) -> float:
+    return event.last.timestamp() if event.last is not None else 0.0
+
+
+def _untold(evidence: PodEvidence) -> PodFinding:
+    place = f"in the namespace {evidence.namespace}"
+    if evidence.kind == "Pod":
+        return PodFinding(
             Code.NO_POD,
-            f"{evidence.kind} {evidence.name} has no pod, and no Event says why",
-            [Remedy("Look at the workload's own status.", _describe(evidence))],
+            f"there is no pod {evidence.name} {place}, and no Event about it",
+            [Remedy("Look for its name.", f"kubectl get pods --namespace {evidence.namespace}")],
         )
+    return PodFinding(
+        Code.NO_POD,
+        f"{evidence.kind} {evidence.name} {place} has no pod, and no Event says why",
+        [Remedy("Look at the workload's own status.", _describe(evidence))],
     )
 
 
@@ -82,12 +103,15 @@ def _unreachable(text: str, _evidence: PodEvidence, redactor: Redactor) -> PodFi
     if match is None:
         return None
     name = match[1]
-    whose = "KAI's admission" if _KAI_WEBHOOK in name else "kaishare" if _OUR_WEBHOOK in name else "a webhook"
+    whose, home = next((known_one for part, *known_one in _WEBHOOKS if part in name), ("a webhook", ""))
     return PodFinding(
         Code.WEBHOOK_UNREACHABLE,
-        f"{whose} does not answer, so that no pod can be created ({redactor.clean(name)})",
+        f"{whose} does not answer ({redactor.clean(name)}), so that the API server refuses the pod",
         [
-            Remedy("Administrator: start it again, and look at its pods and its certificate."),
+            Remedy(
+                "Administrator: start it again; look at its pods and its certificate.",
+                f"kubectl get pods --namespace {home}" if home else "",
+            ),
             _LATER,
         ],
     )
@@ -116,7 +140,10 @@ def _denied(text: str, evidence: PodEvidence, redactor: Redactor) -> PodFinding 
             "KAI refuses the pod, because GPU sharing is switched off in KAI",
             [
                 Remedy("Request a whole GPU (nvidia.com/gpu: 1) instead of a share."),
-                Remedy("Administrator: set global.gpuSharing=true of KAI's chart."),
+                Remedy(
+                    "Administrator: set global.gpuSharing=true of KAI's chart, since KAI"
+                    " 0.18 global.gpuSharingMode."
+                ),
                 _LATER,
             ],
         )
@@ -137,7 +164,7 @@ def _class_missing(text: str, _evidence: PodEvidence, redactor: Redactor) -> Pod
                 Remedy(
                     "Administrator: install the RuntimeClass (the GPU operator has it), or"
                     " stop KAI from setting"
-                    " it.",
+                    " it (gpuPodRuntimeClassName).",
                     "kubectl get runtimeclass",
                 ),
                 Remedy("Correct runtimeClassName, if the pod's template names it."),
@@ -154,29 +181,32 @@ def _class_missing(text: str, _evidence: PodEvidence, redactor: Redactor) -> Pod
     )
 
 
-def _removal(evidence: PodEvidence, redactor: Redactor) -> PodFinding | None:
-    """Return what KAI did to a pod that is gone, by the Events about its PodGroup, which outlive both."""
-    evicted = evictions(evidence)
-    if evicted:
-        return _evicted(evicted[-1], redactor, "the pod")
-    stale = [event for event in evidence.group_events if event.reason == "StaleJob"]
-    if not stale:
-        return None
+def _removal(event: EventObject, redactor: Redactor) -> PodFinding:
+    """Return what KAI did to a pod that is gone, by an Event about its PodGroup, which outlives both."""
+    if event.reason == _EVICT:
+        return _evicted(event, redactor, "the pod", is_alone=True)
+    match = _STALE_JOB.search(event.message[:_LONGEST])
+    left = f"{match[1]} of the {match[2]} that it needs were left" if match else redactor.clean(event.message)
     return PodFinding(
         Code.GANG_STALE,
-        f"KAI evicted the pods of a group that had lost a member: {redactor.clean(stale[-1].message)}",
+        f"KAI evicted the workload's pods, because the group had lost a member: {left}",
         [
             Remedy(
                 "Find out why the missing pod ended, then start the job again.",
-                f"kubectl get events --namespace {evidence.namespace} --sort-by=.lastTimestamp",
+                f"kubectl get events --namespace {event.metadata.namespace or 'NAMESPACE'}"
+                f" --sort-by=.lastTimestamp",
             )
         ],
     )
 
 
+def _stale(evidence: PodEvidence) -> list[EventObject]:
+    return [event for event in evidence.group_events if event.reason == "StaleJob"]
+
+
 def evictions(evidence: PodEvidence) -> list[EventObject]:
     """Return the Events about evictions of this pod, or of earlier pods of the workload, oldest first."""
-    evicted = [event for event in evidence.group_events if event.reason == "Evict"]
+    evicted = [event for event in evidence.group_events if event.reason == _EVICT]
     if evidence.kind != "Pod" or evidence.pod is not Absence.MISSING:
         return evicted
     return [event for event in evicted if f"/{evidence.name} " in event.message[:_LONGEST]]
@@ -187,32 +217,48 @@ def evicted_before(evidence: PodEvidence, redactor: Redactor) -> list[PodFinding
     evicted = evictions(evidence)
     if not evicted:
         return []
-    return [_evicted(evicted[-1], redactor, "an earlier pod of the workload")]
+    return [_evicted(evicted[-1], redactor, "an earlier pod of the workload", is_alone=False)]
 
 
-def _evicted(event: EventObject, redactor: Redactor, which: str) -> PodFinding:
+def _evicted(event: EventObject, redactor: Redactor, which: str, *, is_alone: bool) -> PodFinding:
     """Return the finding for a pod that KAI evicted.
 
     The first line of the Event names the evictor. The text is "preempted" for a reclaim as well; only a
     reclaim has figures of both queues (v0.9.8, v0.13.4, v0.17.0).
+
+    Args:
+        event: the Event about the pod's PodGroup.
+        redactor: hides names.
+        which: the pod, in words.
+        is_alone: whether the pod may be without a controller, which would create it again.
     """
     first, _, figures = event.message[:_LONGEST].partition("\n")
-    is_reclaim = bool(figures.strip())
-    if is_reclaim:
-        sentence = f"KAI evicted {which}, because another queue was owed the GPUs"
-        remedies = [
-            Remedy("Wait until the queue may use GPUs over its quota again, or ask for a larger quota."),
-            Remedy("A pod without a controller is not created again: create it yourself."),
-        ]
-    else:
-        sentence = f"KAI evicted {which} for a workload of higher priority"
-        if "higher priority" not in first:
-            sentence = f"KAI evicted {which}: {redactor.clean(first)}"
-        remedies = [
-            Remedy("Wait for room, or use a higher priority with the label priorityClassName."),
-            Remedy("A pod without a controller is not created again: create it yourself."),
-        ]
-    return PodFinding(Code.EVICTED, sentence, remedies)
+    again = (
+        [Remedy("A pod without a controller is not created again: create it yourself.")] if is_alone else []
+    )
+    if "bin packing" in first:
+        return PodFinding(
+            Code.EVICTED,
+            f"KAI evicted {which}, to use fewer GPUs in parts (consolidation)",
+            [Remedy("Nothing to do: KAI places the pod that replaces it."), *again],
+        )
+    if figures.strip():
+        return PodFinding(
+            Code.EVICTED,
+            f"KAI evicted {which}, because another queue was owed the GPUs",
+            [
+                Remedy("Wait until the queue may use GPUs over its quota again, or ask for a larger quota."),
+                *again,
+            ],
+        )
+    is_preempted = "higher priority" in first
+    return PodFinding(
+        Code.EVICTED,
+        f"KAI evicted {which} for a workload of higher priority"
+        if is_preempted
+        else f"KAI evicted {which}: {redactor.clean(first)}",
+        [Remedy("Wait for room, or use a higher priority with the label priorityClassName."), *again],
+    )
 
 
 def _deleted(evidence: PodEvidence) -> PodFinding | None:

@@ -25,7 +25,10 @@ HARMLESS: Final = ("not found", "the object has been modified")
 
 def is_in_kai(evidence: PodEvidence, pod: PodObject) -> bool:
     """Whether KAI's scheduler, or the one that the policy names, schedules the pod."""
-    return pod.spec.scheduler_name in (keys.SCHEDULER_NAME, evidence.scheduler) or bool(pod.pod_group_name)
+    name = pod.spec.scheduler_name
+    if name in (keys.SCHEDULER_NAME, evidence.scheduler):
+        return True
+    return name != keys.DEFAULT_SCHEDULER and bool(pod.pod_group_name)
 
 
 def outside_kai(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
@@ -39,10 +42,11 @@ def outside_kai(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Po
             f"kaishare explain --live -n {evidence.namespace}",
         )
     ]
+    yet = " yet" if evidence.age is not None and evidence.age < SETTLED else ""
     if pod.spec.scheduler_name != keys.DEFAULT_SCHEDULER and not pod.is_bound and condition is None:
         return PodFinding(
             Code.SCHEDULER_UNKNOWN,
-            f"the pod names the scheduler {scheduler}, and no program has looked at the pod",
+            f"the pod names the scheduler {scheduler}, and no program has looked at the pod{yet}",
             [Remedy("Correct the name, if it is a typing mistake."), *recreate],
         )
     if request.is_share:

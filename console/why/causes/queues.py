@@ -12,9 +12,10 @@ from console.why.causes.phrases import between, number_after, word_before
 from console.why.causes.scheduler_verdict import SchedulerVerdict
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
-from console.why.objects import QueueObject
+from console.why.objects import PodGroupObject, QueueObject
 from console.why.telling.words import Redactor
 from kai import keys
+from service.names import is_dns_subdomain
 from service.text import first_few
 
 _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
@@ -32,11 +33,18 @@ def unusable_queue(
     queue = evidence.queues.get(name, Absence.NOT_READ)
     if isinstance(queue, QueueObject):
         return _unusable(evidence, queue, verdict, redactor)
-    if queue is Absence.MISSING:
+    if queue is Absence.MISSING and _counts(evidence, verdict):
         return _missing(evidence, f"the queue {redactor.clean(name)} does not exist")
     if verdict is not None and verdict.reason == "QueueDoesNotExist":
         return _missing(evidence, f"KAI does not find the queue {redactor.clean(name)}, or a parent of it")
     return None
+
+
+def _counts(evidence: PodEvidence, verdict: SchedulerVerdict | None) -> bool:
+    """Whether the name of the queue is KAI's: it may be the owner's where the PodGroup cannot be read."""
+    if isinstance(evidence.pod_group, PodGroupObject) or verdict is None:
+        return True
+    return verdict.reason == "QueueDoesNotExist" or _is_unexplained(verdict)
 
 
 def _unusable(
@@ -44,11 +52,11 @@ def _unusable(
 ) -> PodFinding | None:
     name = redactor.clean(queue.name)
     if queue.children:
-        usable = first_few([redactor.clean(child) for child in sorted(queue.children)])
+        children = first_few([redactor.clean(child) for child in sorted(queue.children)])
         return PodFinding(
             Code.QUEUE_NOT_LEAF,
             f"the queue {name} has child queues, and KAI schedules pods in leaf queues only",
-            [Remedy(f"Name one of its child queues ({usable})."), *_relabel(evidence)],
+            _relabel(evidence, f"one of its child queues ({children})"),
         )
     parent, seen = queue.spec.parent_queue, {queue.name}
     while parent and parent not in seen:
@@ -68,7 +76,7 @@ def _unusable(
                     "Administrator: set spec.parentQueue of the queue.",
                     f"kubectl edit queues.scheduling.run.ai {queue.name}",
                 ),
-                *_relabel(evidence),
+                *_relabel(evidence, "a queue with a parent"),
             ],
         )
     return None
@@ -79,22 +87,39 @@ def _missing(evidence: PodEvidence, sentence: str) -> PodFinding:
         Code.QUEUE_MISSING,
         sentence,
         [
-            *_relabel(evidence),
+            *_relabel(evidence, "an existing queue without child queues"),
             Remedy("Administrator: create the queue, or correct spec.parentQueue.", _LIST_QUEUES),
         ],
     )
 
 
-def _relabel(evidence: PodEvidence) -> list[Remedy]:
+def _relabel(evidence: PodEvidence, which: str) -> list[Remedy]:
     """Return how to name another queue: on the namespace where kaishare manages it, else on the workload."""
     if evidence.decision is not None:
         return [
             Remedy(
-                "Policy owner: name a usable queue on the namespace; pods that exist keep their queue.",
+                f"Policy owner: name {which} on the namespace; pods that exist keep their queue.",
                 f"kubectl label namespace {evidence.namespace} --overwrite {keys.QUEUE_LABEL}=QUEUE",
             )
         ]
-    return [Remedy(f"Set the label {keys.QUEUE_LABEL} of the workload to a usable queue.")]
+    return [Remedy(f"Set the label {keys.QUEUE_LABEL} to {which}: {_place(evidence)}.")]
+
+
+def _place(evidence: PodEvidence) -> str:
+    """Return where a label of the pod is to be changed."""
+    owner = evidence.owners[-1] if evidence.owners else None
+    if owner is not None and owner.kind:
+        return f"on {owner.kind} {owner.metadata.name} and in its pod template"
+    pod = known(evidence.pod)
+    if pod is not None and pod.metadata.owner_references:
+        return "on the workload and in its pod template"
+    return "in a new pod, which replaces this one"
+
+
+def _edit_queue(what: str, name: str, redactor: Redactor) -> Remedy:
+    """Return what an administrator can do, with a command if the name of the queue may be shown."""
+    command = f"kubectl edit queues.scheduling.run.ai {name}" if redactor.clean(name) == name else ""
+    return Remedy(f"Administrator: {what}.", command if is_dns_subdomain(name) else "")
 
 
 def _is_unexplained(verdict: SchedulerVerdict) -> bool:
@@ -138,40 +163,35 @@ def _over_limit(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
         return PodFinding(
             Code.QUEUE_OVER_LIMIT,
             f"a limit of the queue is reached: {redactor.clean(text)}",
-            [Remedy("Wait until other pods of the queue end, or ask for a higher limit.", _LIST_QUEUES)],
+            [Remedy("Wait until other pods of the queue end, or ask for a higher limit.")],
         )
-    queue = _whose(evidence, word_before(text, " quota has reached"), redactor)
+    name = word_before(text, " quota has reached")
+    queue = _whose(evidence, name, redactor)
     unit = between(text, "allowable limit of ", ". Limit is ")
-    amount, used_text, requested_text = _amounts(unit, limit, used, requested)
+    amount, used_text, requested_text = _amounts(redactor.clean(unit), limit, used, requested)
     details: dict[str, float | str] = {"limit": limit, "used": used, "requested": requested}
+    raised = _edit_queue("raise spec.resources.gpu.limit of the queue", name, redactor)
     if requested > limit + _SMALLEST:
         return PodFinding(
             Code.QUEUE_OVER_LIMIT,
             f"{queue} may use {amount}, and the pod requests {requested_text}: it can never start there",
-            [Remedy("Request less, name another queue, or ask for a higher limit.", _LIST_QUEUES)],
+            [Remedy("Request less, or name another queue."), raised],
             details,
         )
     return PodFinding(
         Code.QUEUE_OVER_LIMIT,
         f"{queue} may use {amount} and uses {used_text}; the pod requests {requested_text}",
-        [
-            Remedy("Wait until other pods of the queue end, or request less."),
-            Remedy("Ask an administrator for a higher limit of the queue.", _LIST_QUEUES),
-        ],
+        [Remedy("Wait until other pods of the queue end, or request less."), raised],
         details,
     )
 
 
 def _over_quota(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding:
     preemptible = Remedy(
-        "Use a preemptible priority: the label priorityClassName: train on the workload. KAI"
-        " may then evict the"
-        " pod when another queue needs its quota."
+        f"Use a preemptible priority with the label {keys.PRIORITY_LABEL}: train,"
+        f" {_place(evidence)}. KAI may then"
+        " evict the pod when another queue needs its quota."
     )
-    others = [
-        Remedy("Or wait until other pods of the queue end."),
-        Remedy("Or ask an administrator for a larger quota of the queue.", _LIST_QUEUES),
-    ]
     text = verdict.text
     requested = number_after(text, "Workload requested ")
     quota = number_after(text, " quota is ")
@@ -180,24 +200,26 @@ def _over_quota(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
         return PodFinding(
             Code.QUEUE_OVER_QUOTA,
             f"the pod is not preemptible, and the queue's quota is used: {redactor.clean(text)}",
-            [preemptible, *others],
+            [preemptible],
         )
     name = between(text, ", but ", " quota is ")
     queue = _whose(evidence, name, redactor)
     unit = between(text, "Workload requested ", ", but ").partition(" ")[2]
-    amount, used_text, requested_text = _amounts(unit, quota, used, requested)
+    amount, used_text, requested_text = _amounts(redactor.clean(unit), quota, used, requested)
     group = known(evidence.pod_group)
     priority = group.spec.priority_class_name if group else ""
-    because = f"priority {redactor.clean(priority)} is not preemptible" if priority else "not preemptible"
+    because = f" (priority {redactor.clean(priority)})" if priority else ""
+    others = [_edit_queue("raise spec.resources.gpu.quota of the queue", name, redactor)]
     if name == keys.DEFAULT_QUEUE and not _names_queue(evidence):
-        others.insert(
-            0, Remedy(f"Or name a queue with the label {keys.QUEUE_LABEL}: the workload names none.")
-        )
+        others.insert(0, Remedy(f"Or name a queue with the label {keys.QUEUE_LABEL}, {_place(evidence)}."))
+    never = ": it can never start there" if requested > quota + _SMALLEST else ""
+    if not never:
+        others.insert(0, Remedy("Or wait until other pods of the queue end that are not preemptible."))
     return PodFinding(
         Code.QUEUE_OVER_QUOTA,
-        f"{queue} has a quota of {amount} and uses {used_text} of it; the pod requests"
-        f" {requested_text}, and may"
-        f" not go over quota ({because})",
+        f"the pod is not preemptible{because}, and such pods may use only the quota of"
+        f" {queue}: {amount}, of which"
+        f" {used_text} is used; the pod requests {requested_text}{never}",
         [preemptible, *others],
         {"quota": quota, "used": used, "requested": requested},
     )

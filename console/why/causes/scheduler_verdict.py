@@ -54,8 +54,9 @@ def verdict_of(evidence: PodEvidence) -> SchedulerVerdict | None:
     if not text and not group_text:
         return None
     reasons = (condition.reasons if condition else None) or ()
-    match = _REASON.match(text) or _REASON.match(group_text)
-    reason = match[1] if match else reasons[0].reason if reasons else ""
+    is_same = not text or text.strip(". \n") in group_text
+    match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
+    reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
     return SchedulerVerdict(
         text=(text or group_text)[:_LONGEST],
         group_text=group_text[:_LONGEST],

@@ -7,11 +7,12 @@ from console.why.answer import PodFinding, Remedy
 from console.why.causes.outside import SETTLED
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
-from console.why.objects import PodObject
+from console.why.objects import EventObject, PodObject
 from console.why.telling.words import Redactor
 from kai import keys
 from service.units import duration
 
+_MOST_REPEATED: Final = 25
 _WAITING: Final = re.compile(
     r"Waiting for ([0-9]{1,6}) pods(?: for SubGroup (\S{1,253}))?, currently ([0-9]{1,6})"
     r" exist, ([0-9]{1,6}) are"
@@ -34,7 +35,7 @@ def _incomplete_gang(evidence: PodEvidence, pod: PodObject, redactor: Redactor) 
         for event in evidence.group_events
         if event.reason == "NotReady" and event.involved_object.name == pod.pod_group_name
     ]
-    if not events:
+    if not events or _is_over(evidence, events[-1]):
         return None
     match = _WAITING.search(events[-1].message)
     if match is None:
@@ -60,6 +61,16 @@ _GANG_REMEDIES: Final = [
         " webhook that refuses them."
     )
 ]
+
+
+def _is_over(evidence: PodEvidence, event: EventObject) -> bool:
+    """Whether a gang has been completed since: complete ones have such an Event from their beginning, too.
+
+    KAI repeats it while it is true, up to its client's limit of 25 Events of an object.
+    """
+    if event.last is None or event.times >= _MOST_REPEATED:
+        return False
+    return evidence.now - event.last > SETTLED
 
 
 def _node_pool(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
@@ -88,6 +99,8 @@ def _node_pool(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Pod
 def _no_scheduler(evidence: PodEvidence) -> PodFinding | None:
     """Return the finding for a PodGroup about which the scheduler has said nothing."""
     group = known(evidence.pod_group)
+    if any(event.reason == "Scheduled" for event in evidence.pod_events):
+        return None
     if group is None or evidence.bind_request not in (Absence.MISSING, Absence.FORBIDDEN):
         return None
     created = group.metadata.creation_timestamp

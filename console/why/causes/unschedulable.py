@@ -8,15 +8,14 @@ import re
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
-from console.why.causes.amounts import gpus, number, request_of
-from console.why.causes.capacity import no_gpu_fits
+from console.why.causes.amounts import gpus, number
+from console.why.causes.nodes import DESCRIBE_NODES, no_gpu_nodes, of_nodes
 from console.why.causes.phrases import between, number_after
 from console.why.causes.scheduler_verdict import SchedulerVerdict
 from console.why.codes import Code
-from console.why.evidence import Absence, PodEvidence, known
+from console.why.evidence import Absence, PodEvidence
 from console.why.objects import Claim, PodObject
 from console.why.telling.words import Redactor
-from kai import keys
 from service.names import is_dns_subdomain
 from service.text import first_few
 
@@ -30,10 +29,6 @@ _SUBGROUP: Final = re.compile(
     r"Resources were found for ([0-9]{1,6}) pods from all sub-groups while sub-group (\S{1,253}) requires"
     r" ([0-9]{1,6}) pods"
 )
-_PART: Final = re.compile(r"([0-9]{1,6}) node(?:\(s\))? (.{1,400})")
-"""A number of nodes, and the reason why they cannot take the pod."""
-
-_DESCRIBE_NODES: Final = "kubectl describe nodes"
 
 
 def unschedulable(
@@ -43,9 +38,9 @@ def unschedulable(
     return (
         _topology(verdict, redactor)
         or _claim(evidence, pod, verdict, redactor)
-        or _never_fits(evidence, pod, verdict, redactor)
-        or _gang(verdict, redactor)
-        or _nodes(evidence, pod, verdict, redactor)
+        or _never_fits(verdict, redactor)
+        or _gang(evidence, pod, verdict, redactor)
+        or of_nodes(evidence, pod, verdict.text, redactor)
     )
 
 
@@ -108,26 +103,10 @@ def _volume_words(verdict: SchedulerVerdict, redactor: Redactor) -> str:
     return redactor.clean(words.partition("\n")[0] or verdict.text)
 
 
-def _never_fits(
-    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
-) -> PodFinding | None:
+def _never_fits(verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
     """Return the finding for a pod that is larger than any node."""
-    request = request_of(pod)
-    nodes = known(evidence.nodes)
-    if between(verdict.all_text, "No node in ", " has GPU resources") or (
-        request.is_any and nodes and not any(n.gpus for n in nodes)
-    ):
-        return PodFinding(
-            Code.NO_GPU_NODES,
-            "no node offers GPUs (nvidia.com/gpu)",
-            [
-                Remedy(
-                    "Administrator: the device plugin does not run, or sees no GPU; look at"
-                    " its pods and its log.",
-                    _DESCRIBE_NODES,
-                )
-            ],
-        )
+    if between(verdict.all_text, "No node in ", " has GPU resources"):
+        return no_gpu_nodes()
     resource = between(verdict.all_text, "Max ", " resources available in a single node")
     most = verdict.all_text.partition(" is topped at ")[2].partition("\n")[0].rstrip(". ")
     if not resource or not most:
@@ -137,7 +116,7 @@ def _never_fits(
         Code.NODE_TOO_SMALL,
         f"the pod requests {_amount(requested, resource, redactor)}, and no node has more than"
         f" {redactor.clean(most)}",
-        [Remedy("Request what one node has, or spread the work over several pods.", _DESCRIBE_NODES)],
+        [Remedy("Request what one node has, or spread the work over several pods.", DESCRIBE_NODES)],
     )
 
 
@@ -153,7 +132,10 @@ def _amount(amount: float | None, resource: str, redactor: Redactor) -> str:
     return units.get(resource, f"{number(amount)} {redactor.clean(resource)}")
 
 
-def _gang(verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
+def _gang(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
+    """Return the finding for a gang; the nodes' reasons are the cause where not even one pod has room."""
     match = _SUBGROUP.search(verdict.all_text)
     if match is not None:
         room, needed = match[1], match[3]
@@ -163,103 +145,12 @@ def _gang(verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
         if match is None:
             return None
         room, needed, whose = match[1], match[2], ""
+    of_one = of_nodes(evidence, pod, match.string[match.end() :], redactor) if room == "0" else None
+    if of_one is not None:
+        return of_one
     return PodFinding(
         Code.GANG_DOES_NOT_FIT,
         f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}",
         [Remedy("Wait until other pods end, or start the workload with fewer or smaller pods.")],
         {"needed": int(needed), "found": int(room)},
     )
-
-
-def _nodes(
-    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
-) -> PodFinding | None:
-    """Return the cause from the reasons of the single nodes.
-
-    A reason that all nodes have is the cause. Else the nodes with too few free GPUs are: the others would not
-    take the pod at any time.
-    """
-    lines = verdict.text.partition("were found: ")[2].split("\n")
-    matches = filter(None, (_PART.match(line.strip()) for line in lines))
-    parts = [(int(match[1]), match[2].rstrip(". ")) for match in matches]
-    texts = [text for _, text in parts]
-    request = request_of(pod)
-    if any("GPU memory" in text for text in texts):
-        return PodFinding(
-            Code.GPU_MEMORY_TOO_BIG,
-            f"the pod requests {request.text}, more than any GPU has",
-            [Remedy("Request less, or GPUs with more memory.", _nodes_with(keys.NODE_GPU_MEMORY))],
-        )
-    if texts and all("gpu memory count" in text for text in texts):
-        return PodFinding(
-            Code.GPU_MEMORY_LABEL_MISSING,
-            f"no node has the label {keys.NODE_GPU_MEMORY}, so that KAI cannot convert"
-            f" {request.text} into a share",
-            [
-                Remedy("Use gpu-fraction instead of gpu-memory."),
-                Remedy(
-                    "Administrator: install GPU feature discovery, which sets the label.",
-                    _nodes_with(keys.NODE_GPU_MEMORY),
-                ),
-            ],
-        )
-    if any("resources: GPUs" in text for text in texts) or (
-        request.is_any and _is_unexplained_share(verdict)
-    ):
-        return no_gpu_fits(evidence, pod, redactor)
-    for pattern, code, sentence, remedies in _OF_ALL_NODES:
-        if texts and all(pattern in text for text in texts):
-            return PodFinding(code, sentence, remedies)
-    if not texts:
-        return None
-    reasons = first_few([f"{count} node(s) {text}" for count, text in parts], 4)
-    return PodFinding(
-        Code.NO_NODE_FITS,
-        f"no node can take the pod: {redactor.clean(reasons)}",
-        [
-            Remedy(
-                "Change what the pod's template asks of nodes, or wait until a node changes.", _DESCRIBE_NODES
-            )
-        ],
-    )
-
-
-_OF_ALL_NODES: Final = (
-    (
-        "affinity/selector",
-        Code.NODE_SELECTOR_MATCHES_NONE,
-        "no node matches the pod's nodeSelector or node affinity",
-        [
-            Remedy(
-                "Correct nodeSelector or affinity of the pod's template.", "kubectl get nodes --show-labels"
-            )
-        ],
-    ),
-    (
-        "untolerated taint",
-        Code.TAINT_NOT_TOLERATED,
-        "every node has a taint that the pod does not tolerate",
-        [
-            Remedy(
-                "Add the toleration to the pod's template.",
-                "kubectl get nodes -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints",
-            )
-        ],
-    ),
-    (
-        "is unschedulable",
-        Code.NODES_CORDONED,
-        "every node is cordoned (spec.unschedulable)",
-        [Remedy("Administrator: uncordon a node.", "kubectl get nodes")],
-    ),
-)
-"""What all nodes say, and the cause that it means."""
-
-
-def _is_unexplained_share(verdict: SchedulerVerdict) -> bool:
-    """Whether KAI gives no reason after its usual words: so it says of gpu-memory that fits on no GPU."""
-    return verdict.text.rstrip(". \n").endswith("due to: Unable to schedule pod")
-
-
-def _nodes_with(label: str) -> str:
-    return f"kubectl get nodes --label-columns {label}"

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from console.why.objects import EventObject, Meta, PodObject, decode_event
-from console.why.pod_groups import may_concern
+from console.why.pod_groups import is_made_for, may_concern
 from console.why.reading.requests import Requests
 from console.why.reading.target import POD
 from kube.objects import resource_path
@@ -80,7 +80,7 @@ class EventReader:
 
         def keep(event: EventObject) -> bool:
             name = event.involved_object.name
-            return name == target or name.startswith(f"{target}-")
+            return name == target or is_made_for(name, target)
 
         lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
         return sorted(chain.from_iterable(lists), key=_seconds)

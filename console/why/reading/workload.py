@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from console.why.evidence import Absence
 from console.why.objects import PodObject, WorkloadObject, decode_one_pod, decode_workload
+from console.why.pod_groups import is_made_for
 from console.why.reading.requests import Requests
 from console.why.reading.target import POD, Target, find_kind, pod_label
 from kube.access import AccessError
@@ -157,12 +158,8 @@ def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> boo
 
 
 def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
-    """Whether an owner of pods has the name of one that belongs to a workload: the workload's, and more.
-
-    A CronJob's Jobs have a number after it.
-    """
-    suffix = owner.removeprefix(f"{name}-")
-    return suffix != owner and (kind.kind != "CronJob" or suffix.isdigit())
+    """Whether an owner of pods has a name that a controller gives to one that belongs to a workload."""
+    return is_made_for(owner, name) and (kind.kind != "CronJob" or owner[len(name) + 1 :].isdigit())
 
 
 def _unreadable(requests: Requests, absence: Absence, right: str) -> str:

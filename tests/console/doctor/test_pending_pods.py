@@ -9,6 +9,7 @@ import pytest
 from console.doctor.pending_pods import pending_findings
 from console.why.objects import PodObject
 from service.check_results import CheckResult, State
+from tests.support.cluster_facts import but
 from tests.support.why_evidence import NOW, make_pod
 from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
 
@@ -35,7 +36,7 @@ class _Reader:
 async def _findings(
     *pods: PodObject, extent: Completeness = Completeness.WHOLE, now: datetime | None = NOW
 ) -> list[CheckResult]:
-    return list(await pending_findings(cast("ApiReader", _Reader(pods, extent, now))))
+    return list(await pending_findings(cast("ApiReader", _Reader(pods, extent, now)), but()))
 
 
 async def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_warnings() -> None:

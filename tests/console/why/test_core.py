@@ -56,7 +56,7 @@ def _cause(evidence: PodEvidence) -> tuple[Code, str]:
                 "no nodes with enough resources were found: 3 node(s) had untolerated taint(s). \n"
                 "2 node(s) didn't have enough resources: GPUs."
             ),
-            Code.NO_GPU_FITS,
+            Code.NO_NODE_FITS,
         ),
         (
             (
@@ -196,7 +196,7 @@ def test_a_queue_below_its_quota_is_owed_gpus() -> None:
     evidence = make_evidence(make_pod(unschedulable=words), queues={"vision": make_queue(quota=2)})
     cause = explain(evidence).cause
     assert cause.code is Code.NO_GPU_FITS
-    assert "has a quota of 2 GPUs. If it uses less, KAI takes GPUs back" in cause.remedies[0].text
+    assert "has a quota of 2 GPUs. If it uses less, KAI takes GPUs back" in cause.remedies[-1].text
 
 
 def test_free_parts_are_told_only_where_they_are_too_small() -> None:

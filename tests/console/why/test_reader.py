@@ -155,8 +155,9 @@ async def test_objects_of_an_earlier_pod_of_the_name_do_not_count(server: Object
 
 async def test_events_of_earlier_pods_of_the_workload_are_read_and_no_others(server: ObjectServer) -> None:
     server.add(*cluster())
-    groups = [f"pg-web-7f6b5d-{each}-{UID}" for each in ("earlier", "latest")] + [
+    groups = [f"pg-web-7f6b5d-{each}-{UID}" for each in ("x2vqk", "zl4hb")] + [
         f"pg-rival-{UID}",
+        f"pg-web-large-{UID}",
         "by-hand",
     ]
     server.add(
