@@ -34,14 +34,14 @@ class PrometheusError(Exception):
     """The Prometheus gave no usable answer; the message is one line with its address and what it said."""
 
 
-class Sample(Struct, frozen=True):
+class InstantSeries(Struct, frozen=True):
     """A series with one value."""
 
     labels: dict[str, str]
     value: float
 
 
-class Series(Struct, frozen=True):
+class RangeSeries(Struct, frozen=True):
     """A series with its values over time."""
 
     labels: dict[str, str]
@@ -117,7 +117,7 @@ class Prometheus:
         async with open_transport(options, client) as transport:
             yield cls(transport, options, address=one_line(options.address + through))
 
-    async def instant(self, query: str, at: float) -> list[Sample]:
+    async def instant(self, query: str, at: float) -> list[InstantSeries]:
         """Return the value of each series of an expression at a time.
 
         Values that are not finite are left out.
@@ -136,10 +136,10 @@ class Prometheus:
             if result.value is not None:
                 value = self._number(result.value[1])
                 if math.isfinite(value):
-                    samples.append(Sample(result.metric, value))
+                    samples.append(InstantSeries(result.metric, value))
         return samples
 
-    async def range(self, query: str, start: float, end: float, step: float) -> list[Series]:
+    async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
         """Return the values of each series of an expression over a time; see `instant`.
 
         Args:
@@ -152,7 +152,7 @@ class Prometheus:
         data = await self._query("/api/v1/query_range", query, times, "matrix")
         return [self._series(result) for result in data.result]
 
-    def _series(self, result: _Result) -> Series:
+    def _series(self, result: _Result) -> RangeSeries:
         """Decode the values of one series; only those of one are Python objects at a time."""
         try:
             points = _points.decode(result.values or b"[]")
@@ -164,7 +164,7 @@ class Prometheus:
             if math.isfinite(value):
                 times.append(at)
                 values.append(value)
-        return Series(result.metric, times, values)
+        return RangeSeries(result.metric, times, values)
 
     def _number(self, text: str) -> float:
         try:
@@ -215,9 +215,8 @@ class Prometheus:
         return PrometheusError(f"{self.address}: {status}{f': {statement}' if statement else ''}{advice}")
 
     def _not_prometheus(self, statement: str) -> PrometheusError:
-        return PrometheusError(
-            f"{self.address}: the answer is not of a Prometheus{f': {statement}' if statement else ''}; check the path"
-        )
+        reason = f": {statement}" if statement else ""
+        return PrometheusError(f"{self.address}: the answer is not of a Prometheus{reason}; check the path")
 
     def _said(self, body: bytes) -> str:
         """Return what an answer says, in one line: the error of Prometheus or of the API server, or text."""
@@ -231,9 +230,9 @@ class Prometheus:
                 text = ": ".join(filter(None, (header.error_type, header.error or header.message))) or text
         return self._hidden(one_line(text, _LONGEST_REASON), [text])
 
-    def _hidden(self, shown: str, texts: list[str] | None = None) -> str:
+    def _hidden(self, line: str, texts: list[str] | None = None) -> str:
         """Return a text of an answer; a sentence instead if the text has the beginning of a secret."""
-        return "the answer repeats a header of the request" if any(self._leaks(texts or [shown])) else shown
+        return "the answer repeats a header of the request" if any(self._leaks(texts or [line])) else line
 
     def _leaks(self, texts: list[str]) -> Iterator[bool]:
         for secret in self._secrets:

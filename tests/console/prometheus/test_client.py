@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.prometheus.client import Prometheus, PrometheusError, Sample
+from console.prometheus.client import Prometheus, PrometheusError, InstantSeries
 from console.prometheus.options import PrometheusOptions, ServiceAddress
 from console.prometheus.transports import MOST_BYTES
 from kube.client import KubeClient
@@ -167,7 +167,7 @@ _SERVICE = ServiceAddress(namespace="monitoring", name="prometheus", port="9090"
 _PROXY = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/prefix/api/v1/query"
 
 
-async def _ask_through(server: ApiServer, client: KubeClient, answer: Answer) -> list[Sample]:
+async def _ask_through(server: ApiServer, client: KubeClient, answer: Answer) -> list[InstantSeries]:
     server.refusals = {"/proxy/": answer}
     options = PrometheusOptions(service=_SERVICE, headers=(("X-Scope-OrgID", "team"),))
     async with Prometheus.open(options, client) as prometheus:
