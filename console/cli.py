@@ -19,6 +19,7 @@ from console.cluster import (
 )
 from console.kubectl_completion import COMMAND, write_candidates
 from console.top import command as top
+from console.why import arguments as why
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, namespace_name, read_by, run_chosen, run_command
@@ -72,11 +73,21 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     program.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     add_explain(commands, default_access=DEFAULT_KUBECONFIG)
+    _add_why(commands)
     _add_doctor(commands)
     _add_policies(commands)
     _add_top(commands)
     _add_completion(commands)
     return program
+
+
+def _add_why(commands: Any) -> None:
+    asking = commands.add_parser(
+        "why",
+        help="say why a pod does not start, or what is wrong with it",
+    )
+    why.add_arguments(asking)
+    asking.set_defaults(run=why.run, program=asking.prog.rpartition(" ")[0])
 
 
 def _add_doctor(commands: Any) -> None:

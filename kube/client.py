@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from kube.access import Access
+from kube.access import Access, LimitedAccess
 from kube.errors import ApiError, Silent, Unreachable, status_error
 from kube.kubeconfig_login import Headers
 from kube.list_splitter import ListSplitter, MalformedList
@@ -79,12 +79,25 @@ class _Request:
 class KubeClient:
     """A client for one API server. Every request has a time limit."""
 
-    def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        session: aiohttp.ClientSession | None = None,
+    ) -> None:
+        """Set the API server.
+
+        Args:
+            access: its address and the caller's credentials.
+            clock: monotonic seconds.
+            session: connections to share with another client, which closes them; None opens new ones.
+        """
         self._access = access
         self._clock = clock
         self._dated: tuple[str, float] | None = None
         """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
-        self._session = aiohttp.ClientSession(
+        self._session = session or aiohttp.ClientSession(
             # Compression costs the API server time, and an answer could unpack to a thousand times its size.
             headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
             auto_decompress=False,
@@ -118,6 +131,14 @@ class KubeClient:
             return date.replace(tzinfo=date.tzinfo or UTC) + timedelta(seconds=self._clock() - at)
         except (ValueError, OverflowError):  # OverflowError: a number of too many digits, a year above 9999
             return None
+
+    def limited(self, most: int) -> tuple["KubeClient", LimitedAccess]:
+        """Return a client with the same connections for a number of HTTP requests, and their counter.
+
+        Further requests raise `kube.access.RequestLimitReached`. The connections are closed with this client.
+        """
+        access = LimitedAccess(self._access, most)
+        return KubeClient(access, clock=self._clock, session=self._session), access
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""
