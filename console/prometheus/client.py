@@ -174,7 +174,7 @@ class Prometheus:
 
     async def _query(self, path: str, query: str, times: Mapping[str, str], expected: str) -> _Data:
         left = self._until - self._clock()
-        form = {"query": query, **times, "timeout": f"{max(left, 0.001):.3f}s"}
+        form = {"query": query, **times, "timeout": f"{max(int(left * 1000), 1)}ms"}
         try:
             async with asyncio.timeout(left):
                 response = await self._transport.post(path, urlencode(form).encode(), left + 1)

@@ -164,9 +164,9 @@ def _url(text: str) -> str:
     if is_valid and "@" in parts.netloc:
         raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
     if not is_valid or parts.query or parts.fragment or not text.isprintable() or " " in text:
-        shown = "the text" if "@" in text else quoted(text)
+        subject = "the text" if "@" in text else quoted(text)
         raise ValueError(
-            f"{shown} is not an address; allowed: http:// or https://, host and path, such as"
+            f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
             " http://localhost:9090"
         )
     return text.rstrip("/").removesuffix("/api/v1")
