@@ -19,7 +19,6 @@ _OVER: Final = "kaishare_pod_over_share_seconds_total"
 _INFO: Final = "kaishare_pod_info"
 _TOTAL: Final = "kaishare_gpu_memory_total_bytes"
 
-_SEEN_RECORD: Final = "pod:kaishare_gpu_seen:timestamp"
 _SHARE_RECORD: Final = "pod:kaishare_gpu_share:ratio"
 _USED_RECORD: Final = "pod:kaishare_gpu_used:ratio"
 _PEAK_RECORD: Final = "pod:kaishare_gpu_used:max1m"
@@ -92,6 +91,11 @@ class Queries:
         """Seconds that one counted value stands for."""
         return self.window.step
 
+    @property
+    def full_bucket(self) -> float:
+        """Number of values of a pod in a part of the time without a gap; 0 if it depends on the scrapes."""
+        return 0.0
+
     def _pods(self, metric: str) -> str:
         matchers = [self.selector]
         if self.namespace:
@@ -144,11 +148,6 @@ class Queries:
         return self._merged(f"quantile_over_time({quantile}, ", self.used, self.step)
 
     @property
-    def used_peak(self) -> str:
-        """Largest use."""
-        return self._direct("max_over_time", _USED, self.window.length)
-
-    @property
     def largest_share(self) -> str:
         """Largest share."""
         return self._direct("max_over_time", _SHARE, self.window.length)
@@ -180,16 +179,6 @@ class Queries:
         return self._merged("count_over_time", info, _OVER_STEP)
 
     @property
-    def first_seen(self) -> str:
-        """Unix time of the first value; empty if only `counts_by_bucket` shows it."""
-        return ""
-
-    @property
-    def last_seen(self) -> str:
-        """Unix time of the last value; empty if only `counts_by_bucket` shows it."""
-        return ""
-
-    @property
     def presence(self) -> str:
         """Number of times, of a hundred, at which there was any pod."""
         step = max(self.window.length // 100, _SHORTEST_STEP)
@@ -219,6 +208,11 @@ class RecordQueries(Queries):
         return f"{begin}{self._pods(record)}[{self.window.length}s])"
 
     @property
+    def full_bucket(self) -> float:
+        """Number of values of a pod in a part of the time without a gap."""
+        return self.window.bucket / _RECORD_STEP
+
+    @property
     def used(self) -> str:
         """Part of the GPU in use, by pod and GPU."""
         return f"max by ({POD_LABELS}) ({self._pods(_USED_RECORD)})"
@@ -234,14 +228,9 @@ class RecordQueries(Queries):
         return f"max by (uid) (sum_over_time({self._pods(_OVER_RECORD)}[{_OVER_STEP}s]))"
 
     @property
-    def all_uids(self) -> str:
-        """A series for each pod."""
-        return f"group by (uid) ({self._recorded('last_over_time', _SEEN_RECORD)})"
-
-    @property
     def share_count(self) -> str:
-        """Number of values of the share."""
-        return self._recorded("count_over_time", _SHARE_RECORD)
+        """Empty: `counts_by_bucket` has all values."""
+        return ""
 
     @property
     def used_count(self) -> str:
@@ -251,11 +240,6 @@ class RecordQueries(Queries):
     def used_quantile(self, quantile: float) -> str:
         """Quantile of the use."""
         return self._recorded(f"quantile_over_time({quantile}, ", _USED_RECORD)
-
-    @property
-    def used_peak(self) -> str:
-        """Largest use."""
-        return self._recorded("max_over_time", _PEAK_RECORD)
 
     @property
     def largest_share(self) -> str:
@@ -269,8 +253,8 @@ class RecordQueries(Queries):
 
     @property
     def counts_by_bucket(self) -> str:
-        """Number of values of the share in a part of the time."""
-        return self._direct("count_over_time", _SHARE_RECORD, self.window.bucket)
+        """Number of values of the share in a part of the time; parts do not overlap."""
+        return f"count_over_time({self._pods(_SHARE_RECORD)}[{self.window.bucket - 1}s])"
 
     @property
     def peaks_by_bucket(self) -> str:
@@ -292,16 +276,6 @@ class RecordQueries(Queries):
         """Bytes of each GPU that KAI counts, by UUID and model."""
         counted = f"{_COUNTED_RECORD}{{{self.selector}}}[{self.window.length}s]"
         return f"max by (gpu_uuid, model) (max_over_time({counted}))"
-
-    @property
-    def first_seen(self) -> str:
-        """Unix time of the first value."""
-        return self._recorded("min_over_time", _SEEN_RECORD)
-
-    @property
-    def last_seen(self) -> str:
-        """Unix time of the last value."""
-        return self._recorded("max_over_time", _SEEN_RECORD)
 
     @property
     def presence(self) -> str:

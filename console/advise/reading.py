@@ -1,5 +1,6 @@
 """Reads the use of all pods from a Prometheus."""
 
+import asyncio
 import operator
 from array import array
 from collections import defaultdict
@@ -9,15 +10,12 @@ from typing import Any, Final
 
 from console.advise.queries import Queries, RecordQueries, Window
 from console.advise.shares import card_of
-from console.advise.usage import PodNames, PodUse, Point, by_share
+from console.advise.usage import NEAR, PodNames, PodUse, Point, by_share
 from console.prometheus.client import InstantSeries, Prometheus, PrometheusError, RangeSeries
 from service.units import duration
 
 _PODS_AT_ONCE: Final = 100
 """Pods of one query on the agents' own series."""
-
-_RECORDED_AT_ONCE: Final = 2000
-"""Pods of one query on records."""
 
 _ENOUGH_RECORDS: Final = 0.95
 """Part of the time with pods that the records must cover to be used."""
@@ -43,11 +41,22 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """Unix seconds at which a pod was first and last seen."""
+class _Presence:
+    """When a pod was seen on a GPU, and its description."""
 
+    labels: Mapping[str, str]
+    count: float
+    """Number of values."""
     first: float
+    """Unix seconds."""
     last: float
+    """Unix seconds."""
+
+    def merged(self, other: "_Presence") -> "_Presence":
+        """Add another description of the same pod; that with more values stays."""
+        more = self if self.count >= other.count else other
+        first, last = min(self.first, other.first), max(self.last, other.last)
+        return _Presence(more.labels, self.count + other.count, first, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +86,16 @@ async def read_usage(
     recorded = await _presence(prometheus, records)
     if not max(at_all, recorded):
         raise PrometheusError(_no_pods(prometheus, window, namespace))
-    has_records = recorded >= _ENOUGH_RECORDS * at_all
-    queries: Queries = records if has_records else raw
-    reader = _Reader(prometheus, queries, quantile)
-    uids = sorted({row.labels.get("uid", "") for row in await reader.instant(queries.all_uids)})
-    gpus = _gpus(await reader.instant(queries.gpus))
+    if recorded >= _ENOUGH_RECORDS * at_all:
+        reader = _Reader(prometheus, records, quantile)
+        return Usage(tuple(await reader.uses(_gpus(await reader.instant(records.gpus)))))
+    reader = _Reader(prometheus, raw, quantile)
+    uids = sorted({row.labels.get("uid", "") for row in await reader.instant(raw.all_uids)})
+    gpus = _gpus(await reader.instant(raw.gpus))
     uses: list[PodUse] = []
-    most = _RECORDED_AT_ONCE if has_records else _PODS_AT_ONCE
-    for chunk in _chunks(uids, most):
-        own = queries if len(uids) <= most else replace(queries, uids=chunk)
-        uses += await _Reader(prometheus, own, quantile).uses(gpus)
-    return Usage(tuple(uses), () if has_records else (_without_records(recorded, at_all),))
+    for chunk in _chunks(uids, _PODS_AT_ONCE):
+        uses += await _Reader(prometheus, replace(raw, uids=chunk), quantile).uses(gpus)
+    return Usage(tuple(uses), (_without_records(recorded, at_all),))
 
 
 async def _presence(prometheus: Prometheus, queries: Queries) -> float:
@@ -134,56 +142,62 @@ class _Reader:
     async def uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
         """Return the use of the pods."""
         queries, end = self._queries, self._queries.window.end
-        counted = await self.instant(queries.share_count)
-        self._require_one_cluster(counted)
-        infos = _infos(await self.instant(queries.infos) if queries.infos else counted)
-        labels, counts = {}, defaultdict[_Key, float](float)
-        for series in counted:
-            labels[_key(series.labels)] = series.labels
-            counts[_key(series.labels)] += series.value
-        largest = await self._by_pod(queries.largest_share)
-        smallest = await self._by_pod(queries.smallest_share, min)
-        known = await self._by_pod(queries.used_count, operator.add)
-        peak = await self._by_pod(queries.used_peak)
-        high = await self._by_pod(queries.used_quantile(self._quantile))
-        low = await self._by_pod(queries.used_quantile(_LOW))
-        spans = await self._spans()
-        peaks = await self._buckets(queries.peaks_by_bucket)
-        over = {
-            series.labels.get("uid", ""): series.value for series in await self.instant(queries.over_seconds)
-        }
+        presences = await self._presences()
+        counts = await self._by_pod(queries.share_count) if queries.share_count else {}
+        largest, smallest, known, high, peaks = await asyncio.gather(
+            self._by_pod(queries.largest_share),
+            self._by_pod(queries.smallest_share, min),
+            self._by_pod(queries.used_count, operator.add),
+            self._by_pod(queries.used_quantile(self._quantile)),
+            self._buckets(queries.peaks_by_bucket),
+        )
+        over = {uid: seconds for (uid, _), seconds in (await self._by_pod(queries.over_seconds)).items()}
+        infos = _infos(await self.instant(queries.infos)) if queries.infos else {}
         uses = []
-        for key, count in counts.items():
+        for key, presence in presences.items():
             gpu = gpus.get(key[1], _Gpu("", None))
             unit = self._unit(gpu)
-            seconds = count * self._step
-            span = spans.get(key, _Span(self._queries.window.start, end))
+            seconds = counts.get(key, presence.count) * self._step
+            peak = _scaled(unit, peaks.get(key))
             use = PodUse(
-                names=_names(labels[key], infos.get(key[0], {}), gpu.model),
+                names=_names(presence.labels, infos.get(key[0], presence.labels), gpu.model),
                 gpu_bytes=gpu.total_bytes,
                 share_bytes=round(largest.get(key, 0.0) * unit),
                 seconds=seconds,
                 known_seconds=min(known.get(key, 0.0) * self._step, seconds),
-                first=span.first,
-                last=span.last,
-                peak_bytes=_times(unit, peak.get(key)),
+                first=presence.first,
+                last=presence.last,
+                peak_bytes=max(peak.values, default=None) if peak else None,
                 quantile_bytes=_times(unit, high.get(key)),
-                low_bytes=_times(unit, low.get(key)),
+                low_bytes=None,
                 over_seconds=over.get(key[0], 0.0),
-                is_current=span.last > end - _RECENT_SECONDS,
-                peaks=_scaled(unit, peaks.get(key)),
+                is_current=presence.last > end - _RECENT_SECONDS,
+                peaks=peak,
             )
             uses.append(use)
+        uses = await self._with_low(uses)
         changed = [use for use in uses if smallest.get(_pod_key(use)) != largest.get(_pod_key(use))]
-        if changed:
-            uses = [use for use in uses if use not in changed] + await self._split(changed)
-        return uses
+        keys = set(map(_pod_key, changed))
+        return [use for use in uses if _pod_key(use) not in keys] + await self._split(changed)
+
+    async def _with_low(self, uses: list[PodUse]) -> list[PodUse]:
+        """Add the low quantile of the pods that came near to their share; the others need none."""
+        near = [use for use in uses if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes]
+        low: dict[_Key, float] = {}
+        for chunk in _chunks(near, _PODS_AT_ONCE):
+            queries = replace(self._queries, uids=tuple(dict.fromkeys(use.names.uid for use in chunk)))
+            low |= await self._by_pod(queries.used_quantile(_LOW))
+        units = {_pod_key(use): float(use.gpu_bytes or 0) if self._queries.in_ratios else 1.0 for use in near}
+        return [
+            replace(use, low_bytes=low[key] * units[key]) if (key := _pod_key(use)) in low else use
+            for use in uses
+        ]
 
     def _unit(self, gpu: _Gpu) -> float:
         """Return the bytes of one unit of an amount."""
         return float(gpu.total_bytes or 0) if self._queries.in_ratios else 1.0
 
-    def _require_one_cluster(self, series: Iterable[InstantSeries]) -> None:
+    def _require_one_cluster(self, series: Iterable[RangeSeries]) -> None:
         clusters = {entry.labels.get("cluster", "") for entry in series}
         if len(clusters) > 1:
             raise PrometheusError(
@@ -197,26 +211,29 @@ class _Reader:
         series = await self._prometheus.range(query, window.first_bucket, window.end, window.bucket)
         return {_key(entry.labels): entry for entry in series}
 
-    async def _spans(self) -> dict[_Key, "_Span"]:
-        """Return when each pod was first and last seen.
+    async def _presences(self) -> dict[_Key, "_Presence"]:
+        """Return each pod on each GPU, and when it was first and last seen.
 
-        The first and last part of the time are filled as far as they have values, compared with the part that
-        has most.
+        The first and last part of the time are filled as far as they have values, compared with a full one.
         """
-        queries = self._queries
-        if queries.first_seen:
-            last = await self._by_pod(queries.last_seen)
-            first = await self._by_pod(queries.first_seen, min)
-            return {key: _Span(at - self._step, last[key]) for key, at in first.items() if key in last}
-        bucket = queries.window.bucket
-        spans = {}
-        for key, series in (await self._buckets(self._queries.counts_by_bucket)).items():
-            if len(series.values):
-                most = max(series.values)
-                begin = series.times[0] - bucket * series.values[0] / most
-                end = series.times[-1] - bucket * (1 - series.values[-1] / most)
-                spans[key] = _Span(begin, max(end, begin))
-        return spans
+        queries, window = self._queries, self._queries.window
+        series = await self._prometheus.range(
+            queries.counts_by_bucket, window.first_bucket, window.end, window.bucket
+        )
+        self._require_one_cluster(series)
+        full = queries.full_bucket or max((max(entry.values, default=0) for entry in series), default=1)
+        presences: dict[_Key, _Presence] = {}
+        for entry in series:
+            if not len(entry.values):
+                continue
+            first = entry.times[0] - window.bucket * min(entry.values[0] / full, 1)
+            last = entry.times[-1]
+            if last > entry.times[0]:
+                last -= window.bucket * max(1 - entry.values[-1] / full, 0)
+            presence = _Presence(entry.labels, sum(entry.values), first, last)
+            key = _key(entry.labels)
+            presences[key] = presences[key].merged(presence) if key in presences else presence
+        return presences
 
     async def _split(self, changed: Sequence[PodUse]) -> list[PodUse]:
         """Return the use of pods whose share changed, once for each share."""

@@ -14,7 +14,7 @@ _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,99}")
 
-_NEAR: Final = 0.95
+NEAR: Final = 0.95
 """Part of the share from which a pod counts as using all of it."""
 
 _FIRST_HOUR: Final = 3600.0
@@ -73,7 +73,7 @@ class PodUse:
     """None if the use was never known."""
     quantile_bytes: float | None
     low_bytes: float | None
-    """The quantile 0.05."""
+    """The quantile 0.05; None if the use is unknown, or never came near to the share."""
     over_seconds: float = 0.0
     """Time above the share, on any of the pod's GPUs."""
     is_current: bool = False
@@ -84,7 +84,7 @@ class PodUse:
     @property
     def is_mostly_full(self) -> bool:
         """Whether the use is at 95 % of the share or more in 95 % of the time."""
-        return self.low_bytes is not None and self.low_bytes >= _NEAR * self.share_bytes
+        return self.low_bytes is not None and self.low_bytes >= NEAR * self.share_bytes
 
     @property
     def takes_all(self) -> bool:
@@ -95,7 +95,7 @@ class PodUse:
         full = (
             at
             for at, peak in zip(self.peaks.times, self.peaks.values, strict=True)
-            if at > first and peak >= _NEAR * self.share_bytes
+            if at > first and peak >= NEAR * self.share_bytes
         )
         return next(full, math.inf) <= first + 2 * _FIRST_HOUR
 
@@ -104,7 +104,7 @@ class PodUse:
         """Whether the pod filled its share without exceeding it, so that it may need more."""
         slack = max(256 << 20, 0.05 * self.share_bytes)
         peak = self.peak_bytes
-        return peak is not None and _NEAR * self.share_bytes <= peak <= self.share_bytes + slack
+        return peak is not None and NEAR * self.share_bytes <= peak <= self.share_bytes + slack
 
     @property
     def expected_seconds(self) -> float:
