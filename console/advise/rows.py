@@ -9,9 +9,9 @@
 | were seen for too few hours, or their use is unknown | none |
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -160,7 +160,9 @@ def advise(
             invalid.add(use.names.uid)
     for use in valid:
         groups[_key(use, len(gpus[use.names.uid]), namespaces, options)].append(use)
-    rows = [_row(key, group, namespaces, options) for key, group in sorted(groups.items())]
+    rows = _without_contradictions(
+        [_row(key, group, namespaces, options) for key, group in sorted(groups.items())]
+    )
     return Advice(
         rows=tuple(rows),
         balance=_balance(rows),
@@ -384,6 +386,22 @@ def _vcluster_commands(
     kubectl = f"vcluster connect {key.vcluster} --namespace {key.namespace} -- kubectl"
     edit = KnownNamespace.unknown().edit(key.size, suggested)
     return tuple(edit.commands(kubectl, key.virtual_namespace))
+
+
+def _without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
+    """Take away commands that set one label of a vCluster to several values: its present value is unknown."""
+    by_label = Counter(_label(row.key) for row in rows if row.commands)
+    note = "pods of this size have several shares: no command, because its label is not known here"
+    return [
+        replace(row, commands=(), notes=(*row.notes, note))
+        if row.commands and by_label[_label(row.key)] > 1
+        else row
+        for row in rows
+    ]
+
+
+def _label(key: RowKey) -> tuple[str, ...]:
+    return key.namespace, key.vcluster, key.virtual_namespace, key.size
 
 
 def _balance(rows: Iterable[AdviceRow]) -> Balance:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from console.prometheus.client import RangeSeries
+from console.prometheus.series import RangeSeries
 from kai.own_labels import is_size_name
 from service.names import is_dns_label, is_dns_subdomain
 

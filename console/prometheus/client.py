@@ -17,10 +17,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from console.prometheus.options import PrometheusOptions
+from console.prometheus.series import InstantSeries, RangeSeries
 from console.prometheus.transports import NoResponse, Response, Transport, open_transport
 from kube.client import KubeClient
 from kube.errors import status_error
 from service.text import MALFORMED, first_few, one_line
+
+__all__ = ["InstantSeries", "Prometheus", "PrometheusError", "RangeSeries"]
 
 _LONGEST_REASON: Final = 200  # characters
 _SECRET_START: Final = 8
@@ -32,22 +35,6 @@ _ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
 
 class PrometheusError(Exception):
     """The Prometheus gave no usable answer; the message is one line with its address and what it said."""
-
-
-class InstantSeries(Struct, frozen=True):
-    """A series with one value."""
-
-    labels: dict[str, str]
-    value: float
-
-
-class RangeSeries(Struct, frozen=True):
-    """A series with its values over time."""
-
-    labels: dict[str, str]
-    times: "array[float]"
-    """Unix seconds, ascending."""
-    values: "array[float]"
 
 
 class _Result(Struct, frozen=True):
