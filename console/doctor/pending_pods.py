@@ -12,7 +12,7 @@ from typing import Final
 from console.why.causes.outside import is_in_kai
 from console.why.codes import Code
 from console.why.core import find_cause
-from console.why.evidence import Evidence
+from console.why.evidence import PodEvidence
 from console.why.objects import decode_one_pod
 from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
@@ -47,7 +47,7 @@ def _waiting(document: bytes, *, now: datetime | None) -> Waiting | None:
     created = pod.metadata.creation_timestamp
     if pod.is_bound or pod.metadata.deletion_timestamp or now is None or created is None:
         return None
-    evidence = Evidence(now=now, namespace=pod.metadata.namespace, name=pod.name, pod=pod)
+    evidence = PodEvidence(now=now, namespace=pod.metadata.namespace, name=pod.name, pod=pod)
     if now - created < _WAITED or not is_in_kai(evidence, pod):
         return None
     return find_cause(evidence).code, f"{pod.metadata.namespace}/{pod.name}"

@@ -22,7 +22,7 @@ class Remedy:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PodFinding:
     """A cause, or a note, about the pod."""
 
     code: Code
@@ -49,7 +49,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Explanation:
     """The answer for one pod or workload."""
 
     namespace: str
@@ -57,14 +57,14 @@ class Answer:
     name: str
     state: str
     """`Pending`, `Running`, `Succeeded`, `Failed`, `Terminating`, or `No pod`."""
-    findings: Sequence[Finding]
+    findings: Sequence[PodFinding]
     """The cause first, then notes. Never empty."""
     story: Sequence[Step] = ()
     not_visible: Sequence[str] = ()
     notes: Sequence[str] = ()
 
     @property
-    def cause(self) -> Finding:
+    def cause(self) -> PodFinding:
         """The finding that decides."""
         return self.findings[0]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from console.agent_options import AgentOptions
 from console.cluster import ClusterOptions
 from console.why.core import explain
-from console.why.evidence import Absence, Evidence
-from console.why.reader import read_evidence
-from console.why.target import Target
-from console.why.text import as_json, as_text
+from console.why.evidence import Absence, PodEvidence
+from console.why.reading.reader import read_evidence
+from console.why.reading.target import Target
+from console.why.telling.text import as_json, as_text
 from kube.client import KubeClient
 from service.command import (
     UNUSABLE,
@@ -73,7 +73,7 @@ def run(settings: WhySettings) -> int:
     return 0 if answer.is_fine else 1
 
 
-async def _read(settings: WhySettings) -> Evidence:
+async def _read(settings: WhySettings) -> PodEvidence:
     async with KubeClient(await settings.cluster.access()) as client:
         namespace = settings.namespace or client.namespace
         target = Target(namespace=namespace, kind=settings.kind, name=settings.name)
@@ -82,11 +82,11 @@ async def _read(settings: WhySettings) -> Evidence:
         )
 
 
-def _is_missing(evidence: Evidence) -> bool:
+def _is_missing(evidence: PodEvidence) -> bool:
     """Whether the named pod or workload does not exist. A workload without pods does."""
     named = evidence.pod if evidence.kind == "Pod" else evidence.workload
     return named is Absence.MISSING
 
 
-def _has_traces(evidence: Evidence) -> bool:
+def _has_traces(evidence: PodEvidence) -> bool:
     return bool(evidence.pod_events or evidence.group_events or evidence.creation_events)

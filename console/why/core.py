@@ -5,37 +5,38 @@ is the answer. A state that no rule knows is told as it is, with KAI's last word
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from console.why.answer import Answer, Finding, Remedy
+from console.why.answer import Explanation, PodFinding, Remedy
 from console.why.causes.binding import binding, chosen, waiting_for_evicted
 from console.why.causes.bound import bound, failed, running, terminating
 from console.why.causes.creation import evicted_before, why_no_pod
 from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
+from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
 from console.why.causes.silence import silent
 from console.why.causes.unschedulable import unschedulable
-from console.why.causes.words_of_kai import Verdict, verdict_of
 from console.why.codes import Code
-from console.why.evidence import Absence, Evidence
-from console.why.objects import Pod
-from console.why.story import tell_story
-from console.why.words import Redactor
+from console.why.evidence import Absence, PodEvidence
+from console.why.objects import PodObject
+from console.why.telling.story import tell_story
+from console.why.telling.words import Redactor
 from service.units import duration
 
 _ENDED = ("Succeeded", "Failed")
 
 
-def explain(evidence: Evidence) -> Answer:
+def explain(evidence: PodEvidence) -> Explanation:
     """Return the answer for a pod or workload."""
     redactor = Redactor.of(evidence)
     pod = evidence.pod
     findings = list(_findings(evidence, redactor))
-    notes = list(evidence.notes)
     if not evidence.is_kai_served and not isinstance(pod, Absence):
         findings = list(map(without_host_commands, findings))
-        notes.append(ask_host(evidence))
-    return Answer(
+        cause = findings[0]
+        findings[0] = replace(cause, remedies=[*cause.remedies, ask_host(evidence)])
+    return Explanation(
         namespace=evidence.namespace,
         kind=evidence.kind if isinstance(pod, Absence) else "Pod",
         name=evidence.name if isinstance(pod, Absence) else pod.name,
@@ -43,16 +44,16 @@ def explain(evidence: Evidence) -> Answer:
         findings=findings,
         story=tell_story(evidence, redactor),
         not_visible=evidence.not_visible,
-        notes=notes,
+        notes=evidence.notes,
     )
 
 
-def find_cause(evidence: Evidence) -> Finding:
+def find_cause(evidence: PodEvidence) -> PodFinding:
     """Return the cause alone, without the story."""
     return next(_findings(evidence, Redactor.of(evidence)))
 
 
-def _state(pod: Pod | Absence) -> str:
+def _state(pod: PodObject | Absence) -> str:
     if isinstance(pod, Absence):
         return "No pod"
     if pod.metadata.deletion_timestamp and pod.status.phase not in _ENDED:
@@ -60,13 +61,13 @@ def _state(pod: Pod | Absence) -> str:
     return pod.status.phase or "Pending"
 
 
-def _findings(evidence: Evidence, redactor: Redactor) -> Iterator[Finding]:
+def _findings(evidence: PodEvidence, redactor: Redactor) -> Iterator[PodFinding]:
     """Yield the cause, then notes."""
     pod = evidence.pod
     if isinstance(pod, Absence):
         yield why_no_pod(evidence, redactor)
     elif pod.status.phase == "Succeeded":
-        yield Finding(Code.SUCCEEDED, "all containers have ended without an error")
+        yield PodFinding(Code.SUCCEEDED, "all containers have ended without an error")
     elif pod.status.phase == "Failed":
         yield failed(pod, redactor)
     elif pod.metadata.deletion_timestamp:
@@ -84,7 +85,7 @@ def _findings(evidence: Evidence, redactor: Redactor) -> Iterator[Finding]:
         yield from findings or [running(evidence, pod)]
 
 
-def _pending(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
+def _pending(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
     """Return why KAI has not bound a pod."""
     verdict = verdict_of(evidence)
     is_served = evidence.is_kai_served
@@ -103,7 +104,9 @@ def _pending(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
     )
 
 
-def _of_verdict(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _of_verdict(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     return (
         full_queue(evidence, verdict, redactor)
         or unschedulable(evidence, pod, verdict, redactor)
@@ -111,7 +114,7 @@ def _of_verdict(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redact
     )
 
 
-def _undecided(evidence: Evidence, verdict: Verdict | None, redactor: Redactor) -> Finding:
+def _undecided(evidence: PodEvidence, verdict: SchedulerVerdict | None, redactor: Redactor) -> PodFinding:
     """Return the state as it is, for a cause that no rule knows."""
     since = verdict.since if verdict else None
     age = evidence.age
@@ -120,7 +123,7 @@ def _undecided(evidence: Evidence, verdict: Verdict | None, redactor: Redactor) 
     )
     waited = "" if seconds is None else f" for {duration(max(seconds, 0.0))}"
     words = f"; its last words: {redactor.clean(verdict.text)}" if verdict else ", and says nothing"
-    return Finding(
+    return PodFinding(
         Code.UNDECIDED,
         f"KAI has not placed the pod{waited}{words}",
         [

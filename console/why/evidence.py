@@ -6,7 +6,17 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TypeVar
 
-from console.why.objects import BindRequest, Claim, Event, Node, Pod, PodGroup, Queue, Shard, Workload
+from console.why.objects import (
+    Claim,
+    EventObject,
+    NodeObject,
+    PodBindRequest,
+    PodGroupObject,
+    PodObject,
+    QueueObject,
+    Shard,
+    WorkloadObject,
+)
 from gpuagent.api_types import ApiGpu, ApiPod
 from kai import keys
 
@@ -55,7 +65,7 @@ class AgentFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class PodEvidence:
     """The objects about one pod or workload, as far as the caller may read them."""
 
     now: datetime
@@ -64,27 +74,27 @@ class Evidence:
     kind: str = "Pod"
     """Kind that the caller named."""
     name: str
-    pod: Pod | Absence
-    workload: Workload | Absence = Absence.NOT_READ
+    pod: PodObject | Absence
+    workload: WorkloadObject | Absence = Absence.NOT_READ
     """The workload that the caller named."""
-    owners: Sequence[Workload] = ()
+    owners: Sequence[WorkloadObject] = ()
     """The pod's owners that were read, the nearest first."""
-    pod_events: Sequence[Event] = ()
+    pod_events: Sequence[EventObject] = ()
     """Events about the pod, oldest first."""
-    group_events: Sequence[Event] = ()
+    group_events: Sequence[EventObject] = ()
     """Events about PodGroups of the namespace whose name contains the pod's or workload's, oldest first."""
-    creation_events: Sequence[Event] = ()
+    creation_events: Sequence[EventObject] = ()
     """Events about pods that could not be created for the workload, oldest first."""
     events_cut: bool = False
     """Whether there are more Events than were read."""
-    pod_group: PodGroup | Absence = Absence.NOT_READ
-    bind_request: BindRequest | Absence = Absence.NOT_READ
-    queues: Mapping[str, Queue | Absence] = field(default_factory=dict)
+    pod_group: PodGroupObject | Absence = Absence.NOT_READ
+    bind_request: PodBindRequest | Absence = Absence.NOT_READ
+    queues: Mapping[str, QueueObject | Absence] = field(default_factory=dict)
     """The pod's queue and its parents by name."""
-    nodes: Sequence[Node] | Absence = Absence.NOT_READ
-    shared_gpu_pods: Sequence[Pod] | Absence = Absence.NOT_READ
+    nodes: Sequence[NodeObject] | Absence = Absence.NOT_READ
+    shared_gpu_pods: Sequence[PodObject] | Absence = Absence.NOT_READ
     """The pods of all namespaces with the label of a GPU group, reservation pods among them."""
-    group_members: Sequence[Pod] = ()
+    group_members: Sequence[PodObject] = ()
     """The other pods of the pod's namespace in the pod's GPU groups."""
     claims: Mapping[str, Claim | Absence] = field(default_factory=dict)
     """The PersistentVolumeClaims that the pod mounts, by name."""
@@ -120,7 +130,7 @@ class Evidence:
 
         Empty if none of them names one.
         """
-        if isinstance(self.pod_group, PodGroup):
+        if isinstance(self.pod_group, PodGroupObject):
             return self.pod_group.spec.queue
         top = self.owners[-1].metadata.labels.get(keys.QUEUE_LABEL, "") if self.owners else ""
         return top or ("" if isinstance(self.pod, Absence) else self.pod.queue_label)

@@ -47,7 +47,7 @@ class _PodSpec(Struct, frozen=True, rename="camel"):
     volumes: list[_Volume] | None = None
 
 
-class Condition(Struct, frozen=True, rename="camel"):
+class PodCondition(Struct, frozen=True, rename="camel"):
     """One of `status.conditions` of a pod."""
 
     type: str
@@ -72,7 +72,7 @@ class _ContainerState(Struct, frozen=True):
     terminated: _Ended | None = None
 
 
-class ContainerStatus(Struct, frozen=True, rename="camel"):
+class ContainerObject(Struct, frozen=True, rename="camel"):
     """The state of a container."""
 
     name: str = ""
@@ -87,12 +87,12 @@ class _PodStatus(Struct, frozen=True, rename="camel"):
     reason: str = ""
     message: str = ""
     start_time: datetime | None = None
-    conditions: list[Condition] | None = None
-    init_container_statuses: list[ContainerStatus] | None = None
-    container_statuses: list[ContainerStatus] | None = None
+    conditions: list[PodCondition] | None = None
+    init_container_statuses: list[ContainerObject] | None = None
+    container_statuses: list[ContainerObject] | None = None
 
 
-class Pod(Struct, frozen=True, dict=True):
+class PodObject(Struct, frozen=True, dict=True):
     """A pod as the API server has it. `document` is its JSON, for what KAI reads of it."""
 
     metadata: Meta
@@ -142,11 +142,11 @@ class Pod(Struct, frozen=True, dict=True):
         return tuple(volume.claim_name for volume in volumes if volume is not None)
 
     @property
-    def containers(self) -> tuple[ContainerStatus, ...]:
+    def containers(self) -> tuple[ContainerObject, ...]:
         """The init containers, then the containers."""
         return (*(self.status.init_container_statuses or ()), *(self.status.container_statuses or ()))
 
-    def condition(self, kind: str) -> Condition | None:
+    def condition(self, kind: str) -> PodCondition | None:
         """Return a condition by its type."""
         return next((each for each in self.status.conditions or () if each.type == kind), None)
 
@@ -190,7 +190,7 @@ class _PodGroupStatus(Struct, frozen=True, rename="camel"):
     resources_status: _Allocation | None = None
 
 
-class PodGroup(Struct, frozen=True):
+class PodGroupObject(Struct, frozen=True):
     """KAI's PodGroup: the pods that it schedules together, in one queue."""
 
     metadata: Meta
@@ -220,7 +220,7 @@ class _BindStatus(Struct, frozen=True, rename="camel"):
     reason: str = ""
 
 
-class BindRequest(Struct, frozen=True):
+class PodBindRequest(Struct, frozen=True):
     """KAI's BindRequest: the scheduler's order to the binder to bind one pod."""
 
     metadata: Meta
@@ -247,7 +247,7 @@ class _QueueStatus(Struct, frozen=True, rename="camel"):
     allocated: dict[str, Quantity] | None = None
 
 
-class Queue(Struct, frozen=True):
+class QueueObject(Struct, frozen=True):
     """A queue of KAI."""
 
     metadata: Meta
@@ -302,7 +302,7 @@ class _Series(Struct, frozen=True, rename="camel"):
     last_observed_time: datetime | None = None
 
 
-class Event(Struct, frozen=True, rename="camel"):
+class EventObject(Struct, frozen=True, rename="camel"):
     """An Event (core/v1)."""
 
     metadata: Meta
@@ -353,7 +353,7 @@ class _NodeStatus(Struct, frozen=True):
     allocatable: dict[str, Quantity] | None = None
 
 
-class Node(Struct, frozen=True):
+class NodeObject(Struct, frozen=True):
     """A node."""
 
     metadata: Meta
@@ -397,7 +397,7 @@ class _WorkloadSpec(Struct, frozen=True):
     parallelism: int | None = None
 
 
-class Workload(Struct, frozen=True):
+class WorkloadObject(Struct, frozen=True):
     """An owner of pods, of any kind."""
 
     metadata: Meta
@@ -405,19 +405,19 @@ class Workload(Struct, frozen=True):
     spec: _WorkloadSpec = _WorkloadSpec()
 
 
-_pod = msgspec.json.Decoder(Pod).decode
+_pod = msgspec.json.Decoder(PodObject).decode
 
 
-def decode_one_pod(document: bytes) -> Pod:
+def decode_one_pod(document: bytes) -> PodObject:
     """Decode a pod and keep its JSON; raises msgspec's errors (`service.text.MALFORMED`)."""
     return msgspec.structs.replace(_pod(document), document=document)
 
 
-decode_pod_group: Final = msgspec.json.Decoder(PodGroup).decode
-decode_bind_request: Final = msgspec.json.Decoder(BindRequest).decode
-decode_queue: Final = msgspec.json.Decoder(Queue).decode
-decode_event: Final = msgspec.json.Decoder(Event).decode
-decode_node: Final = msgspec.json.Decoder(Node).decode
+decode_pod_group: Final = msgspec.json.Decoder(PodGroupObject).decode
+decode_bind_request: Final = msgspec.json.Decoder(PodBindRequest).decode
+decode_queue: Final = msgspec.json.Decoder(QueueObject).decode
+decode_event: Final = msgspec.json.Decoder(EventObject).decode
+decode_node: Final = msgspec.json.Decoder(NodeObject).decode
 decode_claim: Final = msgspec.json.Decoder(Claim).decode
 decode_shard: Final = msgspec.json.Decoder(Shard).decode
-decode_workload: Final = msgspec.json.Decoder(Workload).decode
+decode_workload: Final = msgspec.json.Decoder(WorkloadObject).decode

@@ -17,9 +17,9 @@ from certs.authority import Authority
 from deploy.render import MANIFESTS
 from kube.client import KubeClient
 from kube.errors import ApiError
-from tests.deploy.test_chart import VARIANTS
 from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.support.administrator import Administrator
+from tests.support.chart_variants import VARIANTS
 from tests.support.cluster_webhook import (
     Canary,
     bare_pod,

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from kube.client import KubeClient
-from tests.deploy.test_chart import VARIANTS
 from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.deploy.test_rendering import base
 from tests.support.administrator import Administrator
+from tests.support.chart_variants import VARIANTS
 from tests.support.cluster_webhook import ensure_namespaces
 from tests.support.helm_chart import NAMESPACE, Object, rendered
 from tests.support.helm_release import define_others_kinds, kept

@@ -40,7 +40,7 @@ from tests.support.control_plane_fixtures import HOW
 from tests.support.doc_blocks import ROOT, search_path
 from tests.support.doc_tables import TURN_OFF, commands_in
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
-from tests.support.helm_release import Release, let_go
+from tests.support.helm_release import WITHOUT_SCHEMA, Release, let_go
 from tests.support.webhook_process import until
 from webhook.policy.labels import Mode
 
@@ -116,7 +116,16 @@ async def shell(plane: ControlPlane, command: str, folder: Path = ROOT) -> str:
 def install(
     plane: ControlPlane, *more: str, command: str = "install", **values: Any
 ) -> "subprocess.CompletedProcess[str]":
-    what = [command, "kaishare", str(CHART), "--namespace", NAMESPACE, *options(values), *more]
+    what = [
+        command,
+        "kaishare",
+        str(CHART),
+        "--namespace",
+        NAMESPACE,
+        WITHOUT_SCHEMA,
+        *options(values),
+        *more,
+    ]
     return helm(*what, kubeconfig=plane.kubeconfig())
 
 

@@ -8,6 +8,7 @@ Every difference is printed whole, and the exit status is 1.
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import random
 import subprocess
@@ -46,7 +47,7 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.helm_release import kept, let_go, token_of
+from tests.support.helm_release import kept, let_go, path_of, token_of
 from tests.support.kube_user import Asker
 from tests.support.webhook_process import trust_of, until
 from tests.support.webhook_recorder import proxied
@@ -177,6 +178,9 @@ class Previews:
         finally:
             for name in names:
                 await self._delete_namespace(name)
+            for item in objects:
+                if item["kind"] == "CustomResourceDefinition":
+                    await until(functools.partial(self._is_deleted, path_of(item)), "the kind is deleted")
 
     @contextlib.asynccontextmanager
     async def _registered(
@@ -214,6 +218,16 @@ class Previews:
             return published.knows_default_class and is_known
 
         await until(is_published, "the settings are published")
+
+    async def _is_deleted(self, path: str) -> bool:
+        """Whether no object is at a path; the API server deletes a kind after a delay."""
+        try:
+            await self.client.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return True
+        return False
 
     async def _delete_namespace(self, name: str) -> None:
         try:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -27,6 +27,14 @@ _PLURALS = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     **{kind: plural for kinds in _KINDS.values() for kind, plural in kinds.items()},
 }
+
+
+WITHOUT_SCHEMA: Final = "--disable-openapi-validation"
+"""Keeps helm from parsing the API server's schema, which takes 0.4 s of CPU time.
+
+The API server validates the objects too, and strictly in test_chart_objects.py. helm validates them in the commands of
+docs/troubleshooting.md (test_cluster_in_use.py).
+"""
 
 
 @dataclass(kw_only=True)
@@ -60,7 +68,14 @@ class Release:
         )
 
     def _what(self) -> list[str]:
-        return ["kaishare", str(self.chart), "--namespace", self.namespace, *options(self.values)]
+        return [
+            "kaishare",
+            str(self.chart),
+            "--namespace",
+            self.namespace,
+            WITHOUT_SCHEMA,
+            *options(self.values),
+        ]
 
     def _helm(self, *arguments: str) -> str:
         done = helm(*arguments, kubeconfig=self.plane.kubeconfig())

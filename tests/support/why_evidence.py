@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from console.why.evidence import Absence, Evidence
+from console.why.evidence import Absence, PodEvidence
 from console.why.objects import (
-    BindRequest,
-    Event,
-    Node,
-    Pod,
-    PodGroup,
-    Queue,
+    EventObject,
+    NodeObject,
+    PodBindRequest,
+    PodGroupObject,
+    PodObject,
+    QueueObject,
     decode_bind_request,
     decode_event,
     decode_node,
@@ -51,14 +51,16 @@ def make_pod(
     metadata: Mapping[str, Any] | None = None,
     status: Mapping[str, Any] | None = None,
     grouped: bool = True,
-) -> Pod:
+) -> PodObject:
     """Return a pod; by default one that waits for KAI with half a GPU."""
     given = dict(annotations or {})
     if fraction is not None and not whole:
         given.setdefault(keys.GPU_FRACTION, fraction)
     if grouped:
         given.setdefault(keys.POD_GROUP_NAME, GROUP)
-    told = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}]
+    unscheduled = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}
+    ]
     resources = {"limits": {keys.GPU_RESOURCE: str(whole)}} if whole else {}
     document = {
         "metadata": {
@@ -77,7 +79,7 @@ def make_pod(
         },
         "status": {
             "phase": phase,
-            "conditions": [*(told if unschedulable else []), *conditions],
+            "conditions": [*(unscheduled if unschedulable else []), *conditions],
             "containerStatuses": list(containers),
             **(status or {}),
         },
@@ -94,7 +96,7 @@ def make_event(
     age: float = 10,
     count: int = 1,
     component: str = "kai-scheduler",
-) -> Event:
+) -> EventObject:
     """Return an Event; by default one about the pod."""
     document = {
         "metadata": {"name": "e", "creationTimestamp": at(age)},
@@ -111,7 +113,7 @@ def make_event(
 
 def make_pod_group(
     *, queue: str = "vision", age: float = 80, message: str = "", reason: str = "", **spec: Any
-) -> PodGroup:
+) -> PodGroupObject:
     """Return the pod's PodGroup; without a message KAI has said nothing about it."""
     conditions = [{"message": message, "reasons": [{"reason": reason}] if reason else []}] if message else []
     document = {
@@ -127,7 +129,7 @@ def make_pod_group(
 
 def make_bind_request(
     *, groups: Sequence[str] = ("group-1",), age: float = 60, reason: str = ""
-) -> BindRequest:
+) -> PodBindRequest:
     """Return the pod's BindRequest; without a reason the binder has not answered."""
     document: dict[str, Any] = {
         "metadata": {"name": NAME, "namespace": NAMESPACE, "creationTimestamp": at(age)},
@@ -140,7 +142,7 @@ def make_bind_request(
 
 def make_queue(
     name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), quota: float = -1
-) -> Queue:
+) -> QueueObject:
     """Return a queue."""
     document = {
         "metadata": {"name": name},
@@ -150,7 +152,7 @@ def make_queue(
     return decode_queue(json.dumps(document).encode())
 
 
-def make_node(name: str = "node-1", *, gpus: int = 2) -> Node:
+def make_node(name: str = "node-1", *, gpus: int = 2) -> NodeObject:
     """Return a node with GPUs of an A10."""
     document = {
         "metadata": {"name": name, "labels": {keys.NODE_GPU_MEMORY: "23028"}},
@@ -159,7 +161,7 @@ def make_node(name: str = "node-1", *, gpus: int = 2) -> Node:
     return decode_node(json.dumps(document).encode())
 
 
-def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node: str = "node-1") -> Pod:
+def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node: str = "node-1") -> PodObject:
     """Return a reservation pod of KAI; without a GPU it has not reported one yet."""
     return make_pod(
         name=f"gpu-reservation-{group}",
@@ -173,7 +175,7 @@ def make_reservation(group: str = "group-1", *, gpu: str | None = "GPU-1", node:
     )
 
 
-def make_evidence(pod: Pod | Absence | None = None, **fields: Any) -> Evidence:
+def make_evidence(pod: PodObject | Absence | None = None, **fields: Any) -> PodEvidence:
     """Return the evidence of an administrator about a pod that KAI has grouped, and no more."""
     defaults: dict[str, Any] = {
         "now": NOW,
@@ -188,4 +190,4 @@ def make_evidence(pod: Pod | Absence | None = None, **fields: Any) -> Evidence:
         },
         "sees_all": True,
     }
-    return Evidence(**(defaults | fields))
+    return PodEvidence(**(defaults | fields))

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from console.why.evidence import Absence, Evidence, PolicyDecision
+from console.why.evidence import Absence, PodEvidence, PolicyDecision
 from console.why.objects import (
-    Event,
-    Pod,
+    EventObject,
+    PodObject,
     decode_bind_request,
     decode_claim,
     decode_event,
@@ -62,11 +62,11 @@ class State:
         ]
         return datetime.fromisoformat(max(times)) + timedelta(seconds=38)
 
-    def pods(self) -> list[Pod]:
+    def pods(self) -> list[PodObject]:
         """Return the pods of the state."""
         return [decode_one_pod(_bytes(item)) for item in self.items("pod")]
 
-    def evidence(self, name: str, *, kind: str = "Pod", is_edit: bool = False) -> Evidence:
+    def evidence(self, name: str, *, kind: str = "Pod", is_edit: bool = False) -> PodEvidence:
         """Return what a reader knows about a pod or workload.
 
         Args:
@@ -78,7 +78,7 @@ class State:
         pod = pods.get(name) if kind == "Pod" else None
         events = sorted(map(decode_event, map(_bytes, self.items("events"))), key=_time)
         workloads = [decode_workload(_bytes(item)) for item in self.items("owners")]
-        evidence = Evidence(
+        evidence = PodEvidence(
             now=self.now,
             namespace=self.path.name,
             kind=kind,
@@ -114,8 +114,8 @@ class State:
         )
         return self._of_edit(evidence) if is_edit else self._of_administrator(evidence, pods)
 
-    def _of_administrator(self, evidence: Evidence, pods: dict[str, Pod]) -> Evidence:
-        pod = evidence.pod if isinstance(evidence.pod, Pod) else None
+    def _of_administrator(self, evidence: PodEvidence, pods: dict[str, PodObject]) -> PodEvidence:
+        pod = evidence.pod if isinstance(evidence.pod, PodObject) else None
         groups = {g.metadata.name: g for g in map(decode_pod_group, map(_bytes, self.items("podgroup")))}
         requests = {
             r.metadata.name: r for r in map(decode_bind_request, map(_bytes, self.items("bindrequest")))
@@ -140,7 +140,7 @@ class State:
         return replace(evidence, queues=read)
 
     @staticmethod
-    def _of_edit(evidence: Evidence) -> Evidence:
+    def _of_edit(evidence: PodEvidence) -> PodEvidence:
         forbidden = Absence.FORBIDDEN
         return replace(
             evidence,
@@ -160,19 +160,19 @@ def states(release: str) -> Iterator[State]:
         yield from (State(path) for path in sorted((root / release).iterdir()) if path.is_dir())
 
 
-def managed(evidence: Evidence) -> Evidence:
+def managed(evidence: PodEvidence) -> PodEvidence:
     """Return the evidence for a namespace that kaishare manages."""
     return replace(evidence, decision=PolicyDecision(reason="", now_reason="", now=""))
 
 
-def _may_concern(group: str, pod: Pod | None, name: str) -> bool:
+def _may_concern(group: str, pod: PodObject | None, name: str) -> bool:
     owners = [owner.name for owner in pod.metadata.owner_references] if pod else []
     return bool(pod and group == pod.pod_group_name) or any(
         may_concern(group, each) for each in (name, *owners)
     )
 
 
-def _owners(pod: Pod, workloads: list[Any]) -> Iterator[Any]:
+def _owners(pod: PodObject, workloads: list[Any]) -> Iterator[Any]:
     names = [(owner.kind, owner.name) for owner in pod.metadata.owner_references]
     for workload in workloads:
         if (workload.kind, workload.metadata.name) in names:
@@ -181,7 +181,7 @@ def _owners(pod: Pod, workloads: list[Any]) -> Iterator[Any]:
             yield from (each for each in workloads if (each.kind, each.metadata.name) in above)
 
 
-def _time(event: Event) -> float:
+def _time(event: EventObject) -> float:
     return event.last.timestamp() if event.last else 0.0
 
 

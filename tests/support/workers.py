@@ -1,12 +1,13 @@
 """Distribution of the tests between pytest's workers (`pytest -n 4`)."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+EntryT = TypeVar("EntryT")
 _CLUSTER: Final = "tests/cluster/"
 
 
@@ -19,6 +20,20 @@ def next_file(files: Iterable[str], *, prefers_cluster: bool) -> str:
     """Return the first file of the kind that a worker prefers, or else the first one."""
     waiting = list(files)
     return next((file for file in waiting if file.startswith(_CLUSTER) is prefers_cluster), waiting[0])
+
+
+def begin_elsewhere(entries: Sequence[EntryT], worker: Mapping[str, Any]) -> list[EntryT]:
+    """Return the entries of a folder in the order in which one of several workers collects them.
+
+    Each worker collects all tests. A module without stored bytecode is compiled by the first worker that reaches it;
+    the others load the result.
+
+    Args:
+        entries: files and folders.
+        worker: what xdist tells a worker about itself: its name (`gw0`), and the number of workers.
+    """
+    first = int(worker["workerid"].removeprefix("gw")) * len(entries) // worker["workercount"]
+    return [*entries[first:], *entries[:first]]
 
 
 class ScheduleByFile(LoadScopeScheduling):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import isnan
 
-from console.why.objects import Pod
+from console.why.objects import PodObject
 from kai import keys
 from kai.gpu_resources import gpus_at_once
 from kai.memory import Card
@@ -56,7 +56,7 @@ class Request:
         return 1.0 if self.whole else None
 
 
-def request_of(pod: Pod) -> Request:
+def request_of(pod: PodObject) -> Request:
     """Return what a pod requests; an unreadable share counts as none."""
     view = pod.view
     if view is None:

@@ -7,12 +7,12 @@ them for pods that were never bound. BindRequests are created again for every at
 from collections.abc import Sequence
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.outside import SETTLED
 from console.why.codes import Code
-from console.why.evidence import Evidence, known
-from console.why.objects import NO_RESERVED_GPU, Event, Pod
-from console.why.words import Redactor
+from console.why.evidence import PodEvidence, known
+from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
+from console.why.telling.words import Redactor
 from kai import keys
 from service.units import duration
 
@@ -22,7 +22,7 @@ _RESERVATION_PODS: Final = f"kubectl get pods --namespace {keys.RESERVATION_APP}
 _KAI_PODS: Final = "kubectl get pods --namespace kai-scheduler"
 
 
-def binding(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
+def binding(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
     """Return why the binder has not bound the pod; None if KAI has not chosen a node."""
     request = known(evidence.bind_request)
     error = _last_error(evidence, pod)
@@ -37,7 +37,7 @@ def binding(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
             "KAI reserves the pod's GPU with a reservation pod, which has not reported its GPU in time"
         )
     if text:
-        return Finding(
+        return PodFinding(
             Code.BINDING_FAILED,
             f"KAI's binder cannot bind the pod: {redactor.clean(text)}",
             [
@@ -48,30 +48,30 @@ def binding(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
     return _in_progress(evidence)
 
 
-def waiting_for_evicted(evidence: Evidence) -> Finding | None:
+def waiting_for_evicted(evidence: PodEvidence) -> PodFinding | None:
     """Return the finding for a pod that KAI will place where pods that it evicted still end.
 
     The Event Pipelined tells of it in v0.9.8, v0.13.4 and v0.17.0.
     """
-    told = [
+    events = [
         event for event in evidence.pod_events if event.component in ("", keys.SCHEDULER_NAME) and event.last
     ]
-    newest = max(told, key=lambda event: event.last or evidence.now, default=None)
+    newest = max(events, key=lambda event: event.last or evidence.now, default=None)
     if newest is None or newest.reason != "Pipelined" or known(evidence.bind_request) is not None:
         return None
-    return Finding(
+    return PodFinding(
         Code.WAITING_FOR_EVICTED,
         "KAI has evicted pods for this one, and waits until they have ended",
         [Remedy("Wait: an evicted pod may take its terminationGracePeriodSeconds, 30 s by default.")],
     )
 
 
-def chosen(evidence: Evidence) -> Finding | None:
+def chosen(evidence: PodEvidence) -> PodFinding | None:
     """Return the finding for a pod for which KAI chose a node, where the BindRequest cannot be read."""
     scheduled = [event for event in evidence.pod_events if event.reason == "Scheduled"]
     if not scheduled:
         return None
-    return Finding(
+    return PodFinding(
         Code.UNDECIDED,
         "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for"
         " the reservation of"
@@ -87,24 +87,24 @@ def chosen(evidence: Evidence) -> Finding | None:
     )
 
 
-def _last_error(evidence: Evidence, pod: Pod) -> Event | None:
+def _last_error(evidence: PodEvidence, pod: PodObject) -> EventObject | None:
     errors = [event for event in evidence.pod_events if event.reason == "BindingError"]
     return errors[-1] if errors and not pod.is_bound else None
 
 
-def _is_newest(evidence: Evidence, error: Event) -> bool:
+def _is_newest(evidence: PodEvidence, error: EventObject) -> bool:
     """Whether KAI has said nothing about the pod since an error of the binder."""
     verdicts = [event for event in evidence.pod_events if event.reason == "Unschedulable" and event.last]
     return not verdicts or error.last is None or max(e.last for e in verdicts if e.last) <= error.last
 
 
-def _condition_text(pod: Pod) -> str:
+def _condition_text(pod: PodObject) -> str:
     condition = pod.condition("PodBound")
     return condition.message if condition and condition.status == "False" else ""
 
 
-def _admission_missed(pod: Pod) -> Finding:
-    return Finding(
+def _admission_missed(pod: PodObject) -> PodFinding:
+    return PodFinding(
         Code.KAI_ADMISSION_MISSED,
         "the pod was created without KAI's webhook, which would have prepared it for a"
         " share: KAI can never bind"
@@ -122,8 +122,8 @@ def _admission_missed(pod: Pod) -> Finding:
     )
 
 
-def _reservation_not_ready(sentence: str) -> Finding:
-    return Finding(
+def _reservation_not_ready(sentence: str) -> PodFinding:
+    return PodFinding(
         Code.RESERVATION_NOT_READY,
         sentence,
         [
@@ -137,7 +137,7 @@ def _reservation_not_ready(sentence: str) -> Finding:
     )
 
 
-def _in_progress(evidence: Evidence) -> Finding:
+def _in_progress(evidence: PodEvidence) -> PodFinding:
     """Return the finding for a BindRequest without a result and without an error."""
     request = known(evidence.bind_request)
     groups = (request.spec.selected_gpu_groups if request else None) or ()
@@ -153,23 +153,23 @@ def _in_progress(evidence: Evidence) -> Finding:
             " reported its GPU yet"
         )
     if age is not None and age < SETTLED.total_seconds():
-        return Finding(
+        return PodFinding(
             Code.BINDER_SILENT,
             f"KAI chose a node {duration(age)} ago, and its binder has not answered yet",
             [Remedy("Wait some seconds.")],
         )
-    return Finding(
+    return PodFinding(
         Code.BINDER_SILENT,
         f"KAI chose a node, and its binder has not answered{waited}",
         [Remedy("Administrator: start KAI's binder again.", _KAI_PODS)],
     )
 
 
-def _reservations(pods: Sequence[Pod], groups: Sequence[str]) -> list[Pod]:
+def _reservations(pods: Sequence[PodObject], groups: Sequence[str]) -> list[PodObject]:
     return [pod for pod in pods if is_reservation(pod) and pod.gpu_groups & set(groups)]
 
 
-def is_reservation(pod: Pod) -> bool:
+def is_reservation(pod: PodObject) -> bool:
     """Whether the pod is one of KAI's reservation pods, which only KAI may create in their namespace."""
     return (
         pod.metadata.namespace == keys.RESERVATION_APP
@@ -177,5 +177,5 @@ def is_reservation(pod: Pod) -> bool:
     )
 
 
-def _reserved_gpu(pod: Pod) -> str:
+def _reserved_gpu(pod: PodObject) -> str:
     return pod.metadata.annotations.get(keys.RESERVED_GPU, "")

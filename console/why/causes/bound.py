@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
 from console.why.causes.binding import is_reservation
 from console.why.causes.outside import SETTLED
 from console.why.codes import Code
-from console.why.evidence import Evidence, known
-from console.why.objects import NO_RESERVED_GPU, ContainerStatus, Pod
-from console.why.words import Redactor
+from console.why.evidence import AgentFigures, PodEvidence, known
+from console.why.objects import NO_RESERVED_GPU, ContainerObject, PodObject
+from console.why.telling.words import Redactor
 from gpuagent.api_types import ApiVerdict
 from gpuagent.verdicts.grounds import FlagReason
 from kai import keys
@@ -24,7 +24,7 @@ _FLAG_REASONS: Final = {reason.event_reason: reason for reason in FlagReason}
 _WITHIN_SHARE: Final = "GPUMemoryWithinShare"
 
 
-def failed(pod: Pod, redactor: Redactor) -> Finding:
+def failed(pod: PodObject, redactor: Redactor) -> PodFinding:
     """Return the finding for a pod whose phase is Failed."""
     status = pod.status
     ended = [
@@ -38,17 +38,17 @@ def failed(pod: Pod, redactor: Redactor) -> Finding:
     if status.reason == "UnexpectedAdmissionError":
         remedies = [
             Remedy(
-                "Administrator: two schedulers share a node, so that KAI gave away a GPU"
+                "Administrator: two schedulers share a node, so that KAI allocated a GPU"
                 " that was taken. Give each"
                 " scheduler its own nodes."
             )
         ]
-    return Finding(Code.FAILED, f"the pod has failed: {what}", remedies)
+    return PodFinding(Code.FAILED, f"the pod has failed: {what}", remedies)
 
 
-def terminating(evidence: Evidence, pod: Pod) -> Finding:
+def terminating(evidence: PodEvidence, pod: PodObject) -> PodFinding:
     """Return the finding for a pod that is being deleted."""
-    return Finding(
+    return PodFinding(
         Code.TERMINATING,
         "the pod is being deleted",
         [
@@ -61,8 +61,8 @@ def terminating(evidence: Evidence, pod: Pod) -> Finding:
     )
 
 
-def bound(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
-    """Yield the findings for a pod that has a node, problems first, then notes; none if all is well."""
+def bound(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
+    """Yield the findings for a pod that has a node, problems first, then notes; none without a problem."""
     yield from _flags(evidence, redactor)
     yield from _waiting(evidence, pod, redactor)
     yield from _reservation(evidence, pod)
@@ -70,19 +70,19 @@ def bound(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]
     yield from _notes(evidence, pod, redactor)
 
 
-def running(evidence: Evidence, pod: Pod) -> Finding:
+def running(evidence: PodEvidence, pod: PodObject) -> PodFinding:
     """Return the finding for a pod with which nothing is wrong."""
-    return Finding(Code.RUNNING, f"nothing is wrong{_use(evidence, pod)}")
+    return PodFinding(Code.RUNNING, f"nothing is wrong{_use(evidence, pod)}")
 
 
-def _waiting(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
+def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
     for each in pod.containers:
         waiting = each.state.waiting
         if waiting is not None and waiting.reason not in _STARTING:
             words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
             last = each.last_state.terminated
             ended = f"; it ended with {_exit(each)}" if last is not None else ""
-            yield Finding(
+            yield PodFinding(
                 Code.CONTAINER_WAITING,
                 f"container {redactor.clean(each.name)} does not run: {redactor.clean(words)}{ended}",
                 [
@@ -95,14 +95,14 @@ def _waiting(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Findi
     if pod.status.phase == "Pending":
         age = evidence.age
         waited = f" for {duration(age.total_seconds())}" if age else ""
-        yield Finding(
+        yield PodFinding(
             Code.CONTAINER_WAITING,
             f"the pod is bound, and the kubelet has not started its containers{waited}",
             [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
         )
 
 
-def _exit(status: ContainerStatus) -> str:
+def _exit(status: ContainerObject) -> str:
     ended = status.state.terminated or status.last_state.terminated
     if ended is None or ended.exit_code is None:
         return "an unknown exit code"
@@ -110,7 +110,7 @@ def _exit(status: ContainerStatus) -> str:
     return f"exit code {ended.exit_code}{reason}"
 
 
-def _reservation(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
+def _reservation(evidence: PodEvidence, pod: PodObject) -> Iterator[PodFinding]:
     """Yield a finding for a GPU group without a reservation pod: KAI may give the GPU to others."""
     pods = known(evidence.shared_gpu_pods)
     if pods is None or not pod.gpu_groups or pod.status.phase != "Running":
@@ -124,7 +124,7 @@ def _reservation(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
         for group in each.gpu_groups
     }
     if pod.gpu_groups - reserved:
-        yield Finding(
+        yield PodFinding(
             Code.NO_RESERVATION,
             "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other"
             " pods, or delete this"
@@ -138,7 +138,7 @@ def _reservation(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
         )
 
 
-def _ranks(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
+def _ranks(evidence: PodEvidence, pod: PodObject) -> Iterator[PodFinding]:
     """Yield a finding for pods of one gang on one GPU: NCCL refuses two ranks on a device."""
     group = known(evidence.pod_group)
     controller = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
@@ -157,7 +157,7 @@ def _ranks(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
         and other.gpu_groups & pod.gpu_groups
     ]
     if others:
-        yield Finding(
+        yield PodFinding(
             Code.RANKS_SHARE_GPU,
             f"the pod runs on the same GPU as {len(others)} other pod{'s' * (len(others) > 1)} of its job",
             [
@@ -170,52 +170,54 @@ def _ranks(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
         )
 
 
-def _flags(evidence: Evidence, redactor: Redactor) -> Iterator[Finding]:
+def _flags(evidence: PodEvidence, redactor: Redactor) -> Iterator[PodFinding]:
     """Yield a finding for each flag, by the node's agent, else by the newest of its Events."""
-    told = _told_flags(evidence)
+    messages = _messages(evidence)
     figures = evidence.figures
     if figures is not None and figures.pod is not None and not figures.failure:
         flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
         for reason in FlagReason:
             if reason.value in flagged:
-                yield _flag(reason, told.get(reason, ""), redactor, flagged[reason.value])
+                yield _flag(reason, messages.get(reason, ""), redactor, flagged[reason.value])
         return
-    for reason, message in told.items():
+    for reason, message in messages.items():
         yield _flag(reason, message, redactor, None)
 
 
-def _told_flags(evidence: Evidence) -> dict[FlagReason, str]:
+def _messages(evidence: PodEvidence) -> dict[FlagReason, str]:
     """Return the messages of the agent's Events about flags that no later Event ends."""
-    told: dict[FlagReason, str] = {}
+    messages: dict[FlagReason, str] = {}
     for event in sorted(evidence.pod_events, key=lambda event: event.last.timestamp() if event.last else 0.0):
         if event.reason in _FLAG_REASONS:
-            told[_FLAG_REASONS[event.reason]] = event.message
+            messages[_FLAG_REASONS[event.reason]] = event.message
         elif event.reason == _WITHIN_SHARE:
-            told.pop(FlagReason.OVER_SHARE, None)
-    return told
+            messages.pop(FlagReason.OVER_SHARE, None)
+    return messages
 
 
-def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerdict | None) -> Finding:
-    sentence = f"the pod is flagged ({reason.value}): it {reason.summary}"
+def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerdict | None) -> PodFinding:
+    summary = reason.summary
     details: dict[str, float | str] = {"reason": reason.value}
     if verdict is not None and verdict.is_of_memory:
         used = verdict.used_bytes if verdict.used_bytes is not None else verdict.used_at_least_bytes
-        sentence += f", {size(used)}"
         details["usedBytes"] = float(used or 0)
+        summary = f"uses {size(used)}" if verdict.allowed_bytes is not None else f"{summary} ({size(used)})"
         if verdict.allowed_bytes is not None:
-            sentence += f" of {size(verdict.allowed_bytes)}"
             details["allowedBytes"] = float(verdict.allowed_bytes)
-        sentence += f", for {duration(verdict.over_seconds)}"
-    advice = redactor.clean(message) if message else f"It clears with {reason.cleared_by}."
-    return Finding(Code.FLAGGED, sentence, [Remedy(advice)], details)
+            summary += f", and may use {size(verdict.allowed_bytes)}"
+        summary += f", for {duration(verdict.over_seconds)}"
+    sentence = f"the pod is flagged ({reason.value}): it {summary}"
+    hint = message.partition("; ")[2]
+    advice = redactor.clean(hint) if hint else f"It clears with {reason.cleared_by}."
+    return PodFinding(Code.FLAGGED, sentence, [Remedy(advice)], details)
 
 
-def _notes(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
+def _notes(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
     """Yield what differs from the words of the pod, and does no harm by itself."""
     group = known(evidence.pod_group)
     queue, label = evidence.queue_name, pod.queue_label
     if label and queue and queue != label:
-        yield Finding(
+        yield PodFinding(
             Code.QUEUE_OF_OWNER,
             f"the pod counts in the queue {redactor.clean(queue)}, and not in"
             f" {redactor.clean(label)}, which its own"
@@ -227,7 +229,7 @@ def _notes(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding
     named = pod.metadata.labels.get(keys.PRIORITY_LABEL, "")
     counted = group.spec.priority_class_name
     if named and counted and named != counted:
-        yield Finding(
+        yield PodFinding(
             Code.PRIORITY_CLASS_IGNORED,
             f"the pod counts with the priority {redactor.clean(counted)}, and not with the PriorityClass"
             f" {quoted(named)}, which its label names",
@@ -248,7 +250,7 @@ def _notes(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding
         and age is not None
         and age > SETTLED
     ):
-        yield Finding(
+        yield PodFinding(
             Code.ACCOUNTING_MISSING,
             "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures"
             " of its queue are too low",
@@ -261,22 +263,28 @@ def _notes(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding
         )
 
 
-def _use(evidence: Evidence, pod: Pod) -> str:
+def _use(evidence: PodEvidence, pod: PodObject) -> str:
     """Return how much of its share a running pod uses, as far as the agent tells."""
     request = request_of(pod)
     text = f"; the pod has {request.text}" if request.is_any else ""
-    measured = evidence.figures.pod if evidence.figures is not None else None
-    uses = []
-    for holding in measured.gpus if measured is not None else ():
-        share = measured.share_on(holding.gpu_uuid) if measured is not None else None
-        of_share = f" of {size(share.bytes)}" if share else ""
-        uses.append(f"{size(holding.used_bytes)}{of_share} on GPU {holding.gpu}")
+    uses = uses_of(evidence.figures) if evidence.figures is not None else []
     return f"{text or '; the pod has no GPU'}, and uses {first_few(uses, 4)}" if uses else text
 
 
-def _logs(pod: Pod) -> str:
+def uses_of(figures: AgentFigures) -> list[str]:
+    """Return the memory in use and the share on each GPU of the pod; empty if the agent does not list it."""
+    pod = figures.pod
+    uses = []
+    for holding in pod.gpus if pod is not None else ():
+        share = pod.share_on(holding.gpu_uuid) if pod is not None else None
+        of_share = f" of {size(share.bytes)}" if share else ""
+        uses.append(f"{size(holding.used_bytes)}{of_share} on GPU {holding.gpu}")
+    return uses
+
+
+def _logs(pod: PodObject) -> str:
     return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --all-containers"
 
 
-def _describe(pod: Pod) -> str:
+def _describe(pod: PodObject) -> str:
     return f"kubectl describe pod {pod.name} --namespace {pod.metadata.namespace}"

@@ -7,13 +7,13 @@ group; pods with the label of one group only are counted, so that the part is an
 from collections import defaultdict
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import gpus, number, request_of
 from console.why.causes.binding import is_reservation
 from console.why.codes import Code
-from console.why.evidence import Absence, Evidence, known
-from console.why.objects import Pod
-from console.why.words import Redactor
+from console.why.evidence import Absence, PodEvidence, known
+from console.why.objects import PodObject
+from console.why.telling.words import Redactor
 from kai import keys
 from kai.memory import Card
 
@@ -21,7 +21,7 @@ _SMALLEST: Final = 0.005
 """Half of the smallest part that KAI counts."""
 
 
-def no_gpu_fits(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
+def no_gpu_fits(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
     """Return the finding for a pod for which KAI finds no GPU with enough room."""
     request = request_of(pod)
     wanted = f"requests {request.text}" if request.is_any else "needs GPUs"
@@ -41,10 +41,10 @@ def no_gpu_fits(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
             remedies.append(Remedy(f"Or request at most {number(largest)} of a GPU."))
     elif request.is_share:
         remedies.append(Remedy("Or request less, if a smaller part of a GPU is enough."))
-    return Finding(Code.NO_GPU_FITS, sentence, remedies, details)
+    return PodFinding(Code.NO_GPU_FITS, sentence, remedies, details)
 
 
-def _owed(evidence: Evidence, redactor: Redactor) -> list[Remedy]:
+def _owed(evidence: PodEvidence, redactor: Redactor) -> list[Remedy]:
     """Return advice for a queue that may use less than its quota: KAI should take GPUs back for it.
 
     KAI leaves out what is zero, and v0.9.8 counts by the PodGroup's label: an absent figure is unknown.
@@ -68,7 +68,7 @@ def _owed(evidence: Evidence, redactor: Redactor) -> list[Remedy]:
     ]
 
 
-def _free_parts(evidence: Evidence) -> list[float]:
+def _free_parts(evidence: PodEvidence) -> list[float]:
     """Return the free parts of the shared GPUs, as far as they are known; empty if they are not."""
     pods = known(evidence.shared_gpu_pods)
     nodes = known(evidence.nodes)

@@ -1,17 +1,20 @@
-"""Why a workload has no pod, or what became of a pod that is gone. Pure."""
+"""Why a workload has no pod, or how a pod that is gone has ended. Pure."""
 
 import re
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.codes import Code
-from console.why.evidence import Absence, Evidence, known
-from console.why.objects import Event
-from console.why.words import Redactor
+from console.why.evidence import Absence, PodEvidence, known
+from console.why.objects import EventObject
+from console.why.telling.words import Redactor
 
 _KAI_WEBHOOK: Final = "kai-scheduler"
 _OUR_WEBHOOK: Final = "kaishare"
-_DENIED: Final = re.compile(r'admission webhook "([^"]{1,253})" denied the request')
+_DENIED: Final = re.compile(
+    r"""(?:admission webhook "([^"]{1,253})" denied the request)"""
+    r"""|(?:ValidatingAdmissionPolicy '([^']{1,253})' with binding '[^']{1,253}' denied request)"""
+)
 _UNREACHABLE: Final = re.compile(r'failed calling webhook "([^"]{1,253})"')
 _RUNTIME_CLASS: Final = re.compile(r'RuntimeClass "([^"]{1,253})" not found')
 _PRIORITY_CLASS: Final = re.compile(r"no PriorityClass with name (\S{1,253}) was found")
@@ -21,7 +24,7 @@ _LONGEST: Final = 4096
 _LATER: Final = Remedy("A controller tries again by itself, after longer and longer pauses.")
 
 
-def why_no_pod(evidence: Evidence, redactor: Redactor) -> Finding:
+def why_no_pod(evidence: PodEvidence, redactor: Redactor) -> PodFinding:
     """Return why there is no pod: refused at its creation, evicted, deleted, or never asked for."""
     newest = max(
         evidence.creation_events, key=lambda event: (event.last is not None, event.last), default=None
@@ -32,7 +35,7 @@ def why_no_pod(evidence: Evidence, redactor: Redactor) -> Finding:
         _removal(evidence, redactor)
         or _deleted(evidence)
         or _not_wanted(evidence)
-        or Finding(
+        or PodFinding(
             Code.NO_POD,
             f"{evidence.kind} {evidence.name} has no pod, and no Event says why",
             [Remedy("Look at the workload's own status.", _describe(evidence))],
@@ -40,7 +43,7 @@ def why_no_pod(evidence: Evidence, redactor: Redactor) -> Finding:
     )
 
 
-def refusal(message: str, evidence: Evidence, redactor: Redactor) -> Finding:
+def refusal(message: str, evidence: PodEvidence, redactor: Redactor) -> PodFinding:
     """Return the finding for the message of an API server that refused a pod."""
     text = message[:_LONGEST]
     words = redactor.clean(text.removeprefix("(combined from similar events): "))
@@ -48,19 +51,19 @@ def refusal(message: str, evidence: Evidence, redactor: Redactor) -> Finding:
         finding = find(text, evidence, redactor)
         if finding is not None:
             return finding
-    return Finding(
+    return PodFinding(
         Code.REFUSED_AT_CREATION,
         f"the API server refuses the pod: {words}",
         [Remedy("Change what the message names.", _describe(evidence)), _LATER],
     )
 
 
-def _quota(text: str, evidence: Evidence, redactor: Redactor) -> Finding | None:
+def _quota(text: str, evidence: PodEvidence, redactor: Redactor) -> PodFinding | None:
     match = _QUOTA.search(text)
     if match is None:
         return None
     name = redactor.clean(match[1])
-    return Finding(
+    return PodFinding(
         Code.RESOURCE_QUOTA_EXCEEDED,
         f"the namespace's ResourceQuota {name} leaves no room for the pod"
         f" ({redactor.clean(text[match.end() :])})",
@@ -74,15 +77,15 @@ def _quota(text: str, evidence: Evidence, redactor: Redactor) -> Finding | None:
     )
 
 
-def _unreachable(text: str, _evidence: Evidence, redactor: Redactor) -> Finding | None:
+def _unreachable(text: str, _evidence: PodEvidence, redactor: Redactor) -> PodFinding | None:
     match = _UNREACHABLE.search(text)
     if match is None:
         return None
     name = match[1]
     whose = "KAI's admission" if _KAI_WEBHOOK in name else "kaishare" if _OUR_WEBHOOK in name else "a webhook"
-    return Finding(
+    return PodFinding(
         Code.WEBHOOK_UNREACHABLE,
-        f"no pod can be created: {whose} does not answer ({redactor.clean(name)})",
+        f"{whose} does not answer, so that no pod can be created ({redactor.clean(name)})",
         [
             Remedy("Administrator: start it again, and look at its pods and its certificate."),
             _LATER,
@@ -90,25 +93,25 @@ def _unreachable(text: str, _evidence: Evidence, redactor: Redactor) -> Finding 
     )
 
 
-def _denied(text: str, evidence: Evidence, redactor: Redactor) -> Finding | None:
+def _denied(text: str, evidence: PodEvidence, redactor: Redactor) -> PodFinding | None:
     match = _DENIED.search(text)
     if match is None:
         return None
-    words = redactor.clean(text[match.end() :].lstrip(": "))
-    if _OUR_WEBHOOK in match[1]:
-        return Finding(
+    words, refuser = redactor.clean(text[match.end() :].lstrip(": ")), match[1] or match[2]
+    if _OUR_WEBHOOK in refuser:
+        return PodFinding(
             Code.REFUSED_BY_GUARD,
-            f"kaishare refuses the pod, because its namespace has the mode enforce: {words}",
+            f"kaishare refuses the pod: {words}",
             [Remedy("The message names what to change in the pod's template.", _explain(evidence)), _LATER],
         )
-    if _KAI_WEBHOOK not in match[1]:
-        return Finding(
+    if _KAI_WEBHOOK not in refuser:
+        return PodFinding(
             Code.REFUSED_AT_CREATION,
-            f"the webhook {redactor.clean(match[1])} refuses the pod: {words}",
+            f"{redactor.clean(refuser)} refuses the pod: {words}",
             [Remedy("The message names what to change in the pod's template."), _LATER],
         )
     if "GPU sharing is disabled" in text:
-        return Finding(
+        return PodFinding(
             Code.GPU_SHARING_OFF,
             "KAI refuses the pod, because GPU sharing is switched off in KAI",
             [
@@ -117,17 +120,17 @@ def _denied(text: str, evidence: Evidence, redactor: Redactor) -> Finding | None
                 _LATER,
             ],
         )
-    return Finding(
+    return PodFinding(
         Code.REFUSED_BY_KAI,
         f"KAI refuses the pod: {words}",
         [Remedy("The message names what to change in the pod's template.", _explain(evidence)), _LATER],
     )
 
 
-def _class_missing(text: str, _evidence: Evidence, redactor: Redactor) -> Finding | None:
+def _class_missing(text: str, _evidence: PodEvidence, redactor: Redactor) -> PodFinding | None:
     match = _RUNTIME_CLASS.search(text)
     if match is not None:
-        return Finding(
+        return PodFinding(
             Code.RUNTIME_CLASS_MISSING,
             f"the pod names the RuntimeClass {redactor.clean(match[1])}, which does not exist",
             [
@@ -144,14 +147,14 @@ def _class_missing(text: str, _evidence: Evidence, redactor: Redactor) -> Findin
     match = _PRIORITY_CLASS.search(text)
     if match is None:
         return None
-    return Finding(
+    return PodFinding(
         Code.PRIORITY_CLASS_MISSING,
         f"the pod names the PriorityClass {redactor.clean(match[1])}, which does not exist",
         [Remedy("Correct priorityClassName in the pod's template.", "kubectl get priorityclass"), _LATER],
     )
 
 
-def _removal(evidence: Evidence, redactor: Redactor) -> Finding | None:
+def _removal(evidence: PodEvidence, redactor: Redactor) -> PodFinding | None:
     """Return what KAI did to a pod that is gone, by the Events about its PodGroup, which outlive both."""
     evicted = evictions(evidence)
     if evicted:
@@ -159,7 +162,7 @@ def _removal(evidence: Evidence, redactor: Redactor) -> Finding | None:
     stale = [event for event in evidence.group_events if event.reason == "StaleJob"]
     if not stale:
         return None
-    return Finding(
+    return PodFinding(
         Code.GANG_STALE,
         f"KAI evicted the pods of a group that had lost a member: {redactor.clean(stale[-1].message)}",
         [
@@ -171,7 +174,7 @@ def _removal(evidence: Evidence, redactor: Redactor) -> Finding | None:
     )
 
 
-def evictions(evidence: Evidence) -> list[Event]:
+def evictions(evidence: PodEvidence) -> list[EventObject]:
     """Return the Events about evictions of this pod, or of earlier pods of the workload, oldest first."""
     evicted = [event for event in evidence.group_events if event.reason == "Evict"]
     if evidence.kind != "Pod" or evidence.pod is not Absence.MISSING:
@@ -179,7 +182,7 @@ def evictions(evidence: Evidence) -> list[Event]:
     return [event for event in evicted if f"/{evidence.name} " in event.message[:_LONGEST]]
 
 
-def evicted_before(evidence: Evidence, redactor: Redactor) -> list[Finding]:
+def evicted_before(evidence: PodEvidence, redactor: Redactor) -> list[PodFinding]:
     """Return a note about an earlier pod of the same workload that KAI evicted."""
     evicted = evictions(evidence)
     if not evicted:
@@ -187,7 +190,7 @@ def evicted_before(evidence: Evidence, redactor: Redactor) -> list[Finding]:
     return [_evicted(evicted[-1], redactor, "an earlier pod of the workload")]
 
 
-def _evicted(event: Event, redactor: Redactor, which: str) -> Finding:
+def _evicted(event: EventObject, redactor: Redactor, which: str) -> PodFinding:
     """Return the finding for a pod that KAI evicted.
 
     The first line of the Event names the evictor. The text is "preempted" for a reclaim as well; only a
@@ -209,14 +212,14 @@ def _evicted(event: Event, redactor: Redactor, which: str) -> Finding:
             Remedy("Wait for room, or use a higher priority with the label priorityClassName."),
             Remedy("A pod without a controller is not created again: create it yourself."),
         ]
-    return Finding(Code.EVICTED, sentence, remedies)
+    return PodFinding(Code.EVICTED, sentence, remedies)
 
 
-def _deleted(evidence: Evidence) -> Finding | None:
+def _deleted(evidence: PodEvidence) -> PodFinding | None:
     """Return the finding for a pod that existed, by its own Events."""
     if evidence.kind != "Pod" or not evidence.pod_events:
         return None
-    return Finding(
+    return PodFinding(
         Code.POD_DELETED,
         "the pod existed and is gone, and no Event tells of an eviction by KAI",
         [
@@ -230,26 +233,26 @@ def _deleted(evidence: Evidence) -> Finding | None:
     )
 
 
-def _not_wanted(evidence: Evidence) -> Finding | None:
+def _not_wanted(evidence: PodEvidence) -> PodFinding | None:
     workload = known(evidence.workload)
     if workload is None:
         return None
     if workload.spec.suspend:
-        return Finding(
+        return PodFinding(
             Code.NO_POD,
             f"{evidence.kind} {evidence.name} is suspended",
             [Remedy("Set spec.suspend to false, or wait for the program that admits it, such as Kueue.")],
         )
     if workload.spec.replicas == 0:
-        return Finding(
+        return PodFinding(
             Code.NO_POD, f"{evidence.kind} {evidence.name} has 0 replicas", [Remedy("Scale it up.")]
         )
     return None
 
 
-def _describe(evidence: Evidence) -> str:
+def _describe(evidence: PodEvidence) -> str:
     return f"kubectl describe {evidence.kind.lower()} {evidence.name} --namespace {evidence.namespace}"
 
 
-def _explain(evidence: Evidence) -> str:
+def _explain(evidence: PodEvidence) -> str:
     return f"kaishare explain --live -n {evidence.namespace}"

@@ -8,12 +8,12 @@ that the host refuses has the Event SyncError with the host's message.
 from dataclasses import replace
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.creation import refusal
 from console.why.codes import Code
-from console.why.evidence import Evidence
-from console.why.objects import Pod
-from console.why.words import Redactor
+from console.why.evidence import PodEvidence
+from console.why.objects import PodObject
+from console.why.telling.words import Redactor
 from service.units import duration
 
 _HARMLESS: Final = "the object has been modified"
@@ -28,23 +28,23 @@ _OF_HOST: Final = (
 """Parts of commands about objects that are on the host."""
 
 
-def refused_by_host(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
+def refused_by_host(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
     """Return the finding for a pod of a vCluster that the host's API server refuses."""
     if pod.pod_group_name:
         return None  # the host has accepted the pod
-    told = [
+    events = [
         event.message
         for event in evidence.pod_events
         if event.reason == "SyncError" and _HARMLESS not in event.message
     ]
-    return refusal(told[-1], evidence, redactor) if told else None
+    return refusal(events[-1], evidence, redactor) if events else None
 
 
-def not_served(evidence: Evidence) -> Finding:
+def not_served(evidence: PodEvidence) -> PodFinding:
     """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
     age = evidence.age
     waited = "" if age is None else f" for {duration(age.total_seconds())}"
-    return Finding(
+    return PodFinding(
         Code.KAI_NOT_SERVED,
         f"KAI has said nothing about the pod{waited}, and KAI's objects are not on this API server",
         [
@@ -60,16 +60,16 @@ def not_served(evidence: Evidence) -> Finding:
     )
 
 
-def ask_host(evidence: Evidence) -> str:
-    """Return the note that says what the host's administrators can ask."""
-    return (
-        "KAI's objects are not on this API server. In a vCluster they are on the host, where"
-        " an administrator types"
-        f" kaishare why -n HOST_NAMESPACE {evidence.name}-x-{evidence.namespace}-x-VCLUSTER"
+def ask_host(evidence: PodEvidence) -> Remedy:
+    """Return what the host's administrators can type, who see KAI's objects."""
+    return Remedy(
+        "KAI's objects are not on this API server. In a vCluster they are on the host: ask"
+        " its administrators to type",
+        f"kaishare why -n HOST_NAMESPACE {evidence.name}-x-{evidence.namespace}-x-VCLUSTER",
     )
 
 
-def without_host_commands(finding: Finding) -> Finding:
+def without_host_commands(finding: PodFinding) -> PodFinding:
     """Return a finding without the commands that only work on the host."""
     return replace(
         finding,

@@ -3,12 +3,12 @@
 from datetime import timedelta
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
 from console.why.codes import Code
-from console.why.evidence import Evidence
-from console.why.objects import Pod
-from console.why.words import Redactor
+from console.why.evidence import PodEvidence
+from console.why.objects import PodObject
+from console.why.telling.words import Redactor
 from kai import keys
 from service.text import listed
 from service.units import duration
@@ -19,16 +19,16 @@ SETTLED: Final = timedelta(seconds=20)
 Pod-grouper, scheduler and binder were done within 3 s each (v0.9.8, v0.13.4, v0.17.0).
 """
 
-_HARMLESS: Final = ("not found", "the object has been modified")
+HARMLESS: Final = ("not found", "the object has been modified")
 """Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
 
 
-def is_in_kai(evidence: Evidence, pod: Pod) -> bool:
+def is_in_kai(evidence: PodEvidence, pod: PodObject) -> bool:
     """Whether KAI's scheduler, or the one that the policy names, schedules the pod."""
     return pod.spec.scheduler_name in (keys.SCHEDULER_NAME, evidence.scheduler) or bool(pod.pod_group_name)
 
 
-def outside_kai(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
+def outside_kai(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
     """Return the finding for a pod that another scheduler schedules."""
     scheduler = redactor.clean(pod.spec.scheduler_name)
     condition = pod.condition("PodScheduled")
@@ -40,14 +40,14 @@ def outside_kai(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
         )
     ]
     if pod.spec.scheduler_name != keys.DEFAULT_SCHEDULER and not pod.is_bound and condition is None:
-        return Finding(
+        return PodFinding(
             Code.SCHEDULER_UNKNOWN,
             f"the pod names the scheduler {scheduler}, and no program has looked at the pod",
             [Remedy("Correct the name, if it is a typing mistake."), *recreate],
         )
     if request.is_share:
         effect = "runs without a GPU" if pod.is_bound else "gets no GPU"
-        return Finding(
+        return PodFinding(
             Code.OTHER_SCHEDULER,
             f"{scheduler} schedules the pod, not KAI: its share of {request.text} is ignored,"
             f" and it {effect}",
@@ -55,21 +55,21 @@ def outside_kai(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
         )
     if pod.queue_label or (evidence.decision is not None and request.is_any):
         effect = f", and {request.text} is taken outside of every queue" if request.is_any else ""
-        return Finding(
+        return PodFinding(
             Code.OTHER_SCHEDULER,
             f"{scheduler} schedules the pod, not KAI: its queue does not count{effect}",
             recreate,
         )
     words = f": {redactor.clean(condition.message)}" if condition and condition.status == "False" else ""
-    return Finding(Code.OUTSIDE_KAI, f"{scheduler} schedules the pod, not KAI{words}")
+    return PodFinding(Code.OUTSIDE_KAI, f"{scheduler} schedules the pod, not KAI{words}")
 
 
-def gated(pod: Pod, redactor: Redactor) -> Finding | None:
+def gated(pod: PodObject, redactor: Redactor) -> PodFinding | None:
     """Return the finding for a pod with scheduling gates, at which no scheduler looks."""
     gates = [redactor.clean(gate.name) for gate in pod.spec.scheduling_gates or ()]
     if not gates:
         return None
-    return Finding(
+    return PodFinding(
         Code.SCHEDULING_GATE,
         f"the pod has the scheduling gate {listed(gates)}: no scheduler looks at it before"
         f" the gate is removed",
@@ -77,31 +77,31 @@ def gated(pod: Pod, redactor: Redactor) -> Finding | None:
     )
 
 
-def ungrouped(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
+def ungrouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
     """Return the finding for a pod without a PodGroup, which KAI's scheduler therefore does not know."""
     if pod.pod_group_name:
         return None
     warnings = [
         event.message
         for event in evidence.pod_events
-        if event.reason == "PodGrouperWarning" and not any(text in event.message for text in _HARMLESS)
+        if event.reason == "PodGrouperWarning" and not any(text in event.message for text in HARMLESS)
     ]
     if warnings:
-        return Finding(
+        return PodFinding(
             Code.POD_GROUP_MISSING,
             f"KAI's pod-grouper cannot group the pod: {redactor.clean(warnings[-1])}",
             [Remedy("Administrator: look at the log of KAI's pod-grouper.")],
         )
     age = evidence.age
     if age is not None and age < SETTLED:
-        return Finding(
+        return PodFinding(
             Code.POD_GROUP_MISSING,
             f"KAI's pod-grouper has not grouped the pod yet, {duration(age.total_seconds())}"
             f" after its creation",
             [Remedy("Wait some seconds.")],
         )
     waited = f" for {duration(age.total_seconds())}" if age else ""
-    return Finding(
+    return PodFinding(
         Code.POD_GROUP_MISSING,
         f"KAI's pod-grouper has not grouped the pod{waited}, so that no scheduler looks at it",
         [

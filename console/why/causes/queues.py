@@ -4,39 +4,33 @@ KAI does not always tell: v0.9.8 says nothing about a queue that does not exist,
 queue has children. KAI says "does not exist" of a queue whose parent is missing, too.
 """
 
-import re
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import gpus, number
-from console.why.causes.words_of_kai import Verdict
+from console.why.causes.phrases import between, number_after, word_before
+from console.why.causes.scheduler_verdict import SchedulerVerdict
 from console.why.codes import Code
-from console.why.evidence import Absence, Evidence, known
-from console.why.objects import Queue
-from console.why.words import Redactor
+from console.why.evidence import Absence, PodEvidence, known
+from console.why.objects import QueueObject
+from console.why.telling.words import Redactor
 from kai import keys
 from service.text import first_few
 
 _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
 """All that KAI says of a queue with children and, in v0.9.8, of a queue without a parent."""
 
-_LIMIT: Final = re.compile(
-    r"(\S{1,253}) quota has reached the allowable limit of (.{1,40}?)\. Limit is ([0-9.]{1,20})"
-    r" .{0,40}?, currently ([0-9.]{1,20}) .{0,40}? allocated and workload requested ([0-9.]{1,20})"
-)
-_QUOTA: Final = re.compile(
-    r"Workload requested ([0-9.]{1,20}) (.{1,40}?), but (\S{1,253}) quota is ([0-9.]{1,20})"
-    r" .{0,40}?, while ([0-9.]{1,20}) "
-)
 _LIST_QUEUES: Final = "kubectl get queues.scheduling.run.ai"
 _SMALLEST: Final = 0.005
 
 
-def unusable_queue(evidence: Evidence, verdict: Verdict | None, redactor: Redactor) -> Finding | None:
+def unusable_queue(
+    evidence: PodEvidence, verdict: SchedulerVerdict | None, redactor: Redactor
+) -> PodFinding | None:
     """Return the finding for a queue that KAI cannot use."""
     name = evidence.queue_name
     queue = evidence.queues.get(name, Absence.NOT_READ)
-    if isinstance(queue, Queue):
+    if isinstance(queue, QueueObject):
         return _unusable(evidence, queue, verdict, redactor)
     if queue is Absence.MISSING:
         return _missing(evidence, f"the queue {redactor.clean(name)} does not exist")
@@ -46,12 +40,12 @@ def unusable_queue(evidence: Evidence, verdict: Verdict | None, redactor: Redact
 
 
 def _unusable(
-    evidence: Evidence, queue: Queue, verdict: Verdict | None, redactor: Redactor
-) -> Finding | None:
+    evidence: PodEvidence, queue: QueueObject, verdict: SchedulerVerdict | None, redactor: Redactor
+) -> PodFinding | None:
     name = redactor.clean(queue.name)
     if queue.children:
         usable = first_few([redactor.clean(child) for child in sorted(queue.children)])
-        return Finding(
+        return PodFinding(
             Code.QUEUE_NOT_LEAF,
             f"the queue {name} has child queues, and KAI schedules pods in leaf queues only",
             [Remedy(f"Name one of its child queues ({usable})."), *_relabel(evidence)],
@@ -64,9 +58,9 @@ def _unusable(
             return _missing(
                 evidence, f"the queue {name} has the parent {redactor.clean(parent)}, which does not exist"
             )
-        parent = above.spec.parent_queue if isinstance(above, Queue) else ""
+        parent = above.spec.parent_queue if isinstance(above, QueueObject) else ""
     if not queue.spec.parent_queue and verdict is not None and _is_unexplained(verdict):
-        return Finding(
+        return PodFinding(
             Code.QUEUE_WITHOUT_PARENT,
             f"the queue {name} has no parent queue, and KAI before v0.13.0 schedules none of its pods",
             [
@@ -80,8 +74,8 @@ def _unusable(
     return None
 
 
-def _missing(evidence: Evidence, sentence: str) -> Finding:
-    return Finding(
+def _missing(evidence: PodEvidence, sentence: str) -> PodFinding:
+    return PodFinding(
         Code.QUEUE_MISSING,
         sentence,
         [
@@ -91,7 +85,7 @@ def _missing(evidence: Evidence, sentence: str) -> Finding:
     )
 
 
-def _relabel(evidence: Evidence) -> list[Remedy]:
+def _relabel(evidence: PodEvidence) -> list[Remedy]:
     """Return how to name another queue: on the namespace where kaishare manages it, else on the workload."""
     if evidence.decision is not None:
         return [
@@ -103,16 +97,16 @@ def _relabel(evidence: Evidence) -> list[Remedy]:
     return [Remedy(f"Set the label {keys.QUEUE_LABEL} of the workload to a usable queue.")]
 
 
-def _is_unexplained(verdict: Verdict) -> bool:
+def _is_unexplained(verdict: SchedulerVerdict) -> bool:
     return verdict.text.strip() in _UNEXPLAINED
 
 
-def unexplained(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def unexplained(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
     """Return the finding for KAI's text without a reason, where the queue cannot be read."""
     if not _is_unexplained(verdict):
         return None
     name = redactor.clean(evidence.queue_name) if evidence.queue_name else "the default queue"
-    return Finding(
+    return PodFinding(
         Code.UNDECIDED,
         "KAI cannot schedule the pod and gives no reason",
         [
@@ -126,7 +120,7 @@ def unexplained(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Fin
     )
 
 
-def full_queue(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def full_queue(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
     """Return the finding for a queue, or a parent of it, whose limit or quota is used up."""
     if verdict.reason == "OverLimit":
         return _over_limit(evidence, verdict, redactor)
@@ -135,26 +129,29 @@ def full_queue(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Find
     return None
 
 
-def _over_limit(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Finding:
-    match = _LIMIT.search(verdict.text)
-    if match is None:
-        return Finding(
+def _over_limit(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding:
+    text = verdict.text
+    limit = number_after(text, "Limit is ")
+    used = number_after(text, ", currently ")
+    requested = number_after(text, "workload requested ")
+    if limit is None or used is None or requested is None:
+        return PodFinding(
             Code.QUEUE_OVER_LIMIT,
-            f"a limit of the queue is reached: {redactor.clean(verdict.text)}",
+            f"a limit of the queue is reached: {redactor.clean(text)}",
             [Remedy("Wait until other pods of the queue end, or ask for a higher limit.", _LIST_QUEUES)],
         )
-    limit, used, requested = float(match[3]), float(match[4]), float(match[5])
-    queue = _whose(evidence, match[1], redactor)
-    amount, used_text, requested_text = _amounts(match[2], limit, used, requested)
+    queue = _whose(evidence, word_before(text, " quota has reached"), redactor)
+    unit = between(text, "allowable limit of ", ". Limit is ")
+    amount, used_text, requested_text = _amounts(unit, limit, used, requested)
     details: dict[str, float | str] = {"limit": limit, "used": used, "requested": requested}
     if requested > limit + _SMALLEST:
-        return Finding(
+        return PodFinding(
             Code.QUEUE_OVER_LIMIT,
             f"{queue} may use {amount}, and the pod requests {requested_text}: it can never start there",
             [Remedy("Request less, name another queue, or ask for a higher limit.", _LIST_QUEUES)],
             details,
         )
-    return Finding(
+    return PodFinding(
         Code.QUEUE_OVER_LIMIT,
         f"{queue} may use {amount} and uses {used_text}; the pod requests {requested_text}",
         [
@@ -165,7 +162,7 @@ def _over_limit(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Fin
     )
 
 
-def _over_quota(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Finding:
+def _over_quota(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding:
     preemptible = Remedy(
         "Use a preemptible priority: the label priorityClassName: train on the workload. KAI"
         " may then evict the"
@@ -175,24 +172,28 @@ def _over_quota(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Fin
         Remedy("Or wait until other pods of the queue end."),
         Remedy("Or ask an administrator for a larger quota of the queue.", _LIST_QUEUES),
     ]
-    match = _QUOTA.search(verdict.text)
-    if match is None:
-        return Finding(
+    text = verdict.text
+    requested = number_after(text, "Workload requested ")
+    quota = number_after(text, " quota is ")
+    used = number_after(text, ", while ")
+    if requested is None or quota is None or used is None:
+        return PodFinding(
             Code.QUEUE_OVER_QUOTA,
-            f"the pod is not preemptible, and the queue's quota is used: {redactor.clean(verdict.text)}",
+            f"the pod is not preemptible, and the queue's quota is used: {redactor.clean(text)}",
             [preemptible, *others],
         )
-    requested, quota, used = float(match[1]), float(match[4]), float(match[5])
-    queue = _whose(evidence, match[3], redactor)
-    amount, used_text, requested_text = _amounts(match[2], quota, used, requested)
+    name = between(text, ", but ", " quota is ")
+    queue = _whose(evidence, name, redactor)
+    unit = between(text, "Workload requested ", ", but ").partition(" ")[2]
+    amount, used_text, requested_text = _amounts(unit, quota, used, requested)
     group = known(evidence.pod_group)
     priority = group.spec.priority_class_name if group else ""
     because = f"priority {redactor.clean(priority)} is not preemptible" if priority else "not preemptible"
-    if match[3] == keys.DEFAULT_QUEUE and not _names_queue(evidence):
+    if name == keys.DEFAULT_QUEUE and not _names_queue(evidence):
         others.insert(
             0, Remedy(f"Or name a queue with the label {keys.QUEUE_LABEL}: the workload names none.")
         )
-    return Finding(
+    return PodFinding(
         Code.QUEUE_OVER_QUOTA,
         f"{queue} has a quota of {amount} and uses {used_text} of it; the pod requests"
         f" {requested_text}, and may"
@@ -202,13 +203,13 @@ def _over_quota(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Fin
     )
 
 
-def _names_queue(evidence: Evidence) -> bool:
+def _names_queue(evidence: PodEvidence) -> bool:
     pod = known(evidence.pod)
     labels = [owner.metadata.labels for owner in evidence.owners]
     return bool(pod and pod.queue_label) or any(keys.QUEUE_LABEL in each for each in labels)
 
 
-def _whose(evidence: Evidence, name: str, redactor: Redactor) -> str:
+def _whose(evidence: PodEvidence, name: str, redactor: Redactor) -> str:
     if evidence.queue_name in ("", name):
         return f"the queue {redactor.clean(name)}"
     return f"the queue {redactor.clean(name)}, above the pod's queue {redactor.clean(evidence.queue_name)},"

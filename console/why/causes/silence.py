@@ -3,12 +3,12 @@
 import re
 from typing import Final
 
-from console.why.answer import Finding, Remedy
+from console.why.answer import PodFinding, Remedy
 from console.why.causes.outside import SETTLED
 from console.why.codes import Code
-from console.why.evidence import Absence, Evidence, known
-from console.why.objects import Pod
-from console.why.words import Redactor
+from console.why.evidence import Absence, PodEvidence, known
+from console.why.objects import PodObject
+from console.why.telling.words import Redactor
 from kai import keys
 from service.units import duration
 
@@ -19,7 +19,7 @@ _WAITING: Final = re.compile(
 )
 
 
-def silent(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
+def silent(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
     """Return why the scheduler has said nothing about a pod with a PodGroup and without a BindRequest."""
     return (
         _incomplete_gang(evidence, pod, redactor)
@@ -28,23 +28,27 @@ def silent(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
     )
 
 
-def _incomplete_gang(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
-    told = [
+def _incomplete_gang(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
+    events = [
         event
         for event in evidence.group_events
         if event.reason == "NotReady" and event.involved_object.name == pod.pod_group_name
     ]
-    if not told:
+    if not events:
         return None
-    match = _WAITING.search(told[-1].message)
+    match = _WAITING.search(events[-1].message)
     if match is None:
-        what = redactor.clean(told[-1].message)
-        return Finding(Code.GANG_INCOMPLETE, f"the workload's pods are not complete: {what}", _GANG_REMEDIES)
+        what = redactor.clean(events[-1].message)
+        return PodFinding(
+            Code.GANG_INCOMPLETE, f"the workload's pods are not complete: {what}", _GANG_REMEDIES
+        )
     of = f" of its part {redactor.clean(match[2])}" if match[2] else ""
     gated = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""
-    return Finding(
+    return PodFinding(
         Code.GANG_INCOMPLETE,
-        f"the workload needs {match[1]} pods{of} at the same time, and {match[3]} exist{gated}",
+        f"the workload needs {match[1]} pods{of} at the same time, and only {match[3]}"
+        f" exist{'s' * (match[3] == '1')}"
+        f"{gated}",
         _GANG_REMEDIES,
         {"needed": int(match[1]), "exist": int(match[3])},
     )
@@ -58,7 +62,7 @@ _GANG_REMEDIES: Final = [
 ]
 
 
-def _node_pool(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
+def _node_pool(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
     group = known(evidence.pod_group)
     labels = {**pod.metadata.labels, **(group.metadata.labels if group else {})}
     pool = labels.get(keys.NODE_POOL_LABEL, "")
@@ -70,7 +74,7 @@ def _node_pool(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | No
             return None
     elif any(shard.spec.partition_label_value == pool for shard in shards):
         return None
-    return Finding(
+    return PodFinding(
         Code.NODE_POOL_WITHOUT_SHARD,
         f"the pod names the node pool {redactor.clean(pool)}, for which KAI has no scheduler"
         f" (SchedulingShard)",
@@ -81,7 +85,7 @@ def _node_pool(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | No
     )
 
 
-def _no_scheduler(evidence: Evidence) -> Finding | None:
+def _no_scheduler(evidence: PodEvidence) -> PodFinding | None:
     """Return the finding for a PodGroup about which the scheduler has said nothing."""
     group = known(evidence.pod_group)
     if group is None or evidence.bind_request not in (Absence.MISSING, Absence.FORBIDDEN):
@@ -89,14 +93,14 @@ def _no_scheduler(evidence: Evidence) -> Finding | None:
     created = group.metadata.creation_timestamp
     age = None if created is None else max(evidence.now - created, SETTLED * 0)
     if age is not None and age < SETTLED:
-        return Finding(
+        return PodFinding(
             Code.SCHEDULER_SILENT,
             f"KAI's scheduler has not looked at the pod yet, {duration(age.total_seconds())}"
             f" after it was grouped",
             [Remedy("Wait some seconds.")],
         )
     waited = "" if age is None else f" for {duration(age.total_seconds())}"
-    return Finding(
+    return PodFinding(
         Code.SCHEDULER_SILENT,
         f"KAI's scheduler has said nothing about the pod{waited}",
         [

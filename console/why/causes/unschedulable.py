@@ -7,14 +7,15 @@ may contain that of another.
 import re
 from typing import Final
 
-from console.why.answer import Finding, Remedy
-from console.why.causes.amounts import request_of
+from console.why.answer import PodFinding, Remedy
+from console.why.causes.amounts import gpus, number, request_of
 from console.why.causes.capacity import no_gpu_fits
-from console.why.causes.words_of_kai import Verdict
+from console.why.causes.phrases import between, number_after
+from console.why.causes.scheduler_verdict import SchedulerVerdict
 from console.why.codes import Code
-from console.why.evidence import Absence, Evidence, known
-from console.why.objects import Claim, Pod
-from console.why.words import Redactor
+from console.why.evidence import Absence, PodEvidence, known
+from console.why.objects import Claim, PodObject
+from console.why.telling.words import Redactor
 from kai import keys
 from service.names import is_dns_subdomain
 from service.text import first_few
@@ -24,22 +25,20 @@ _TOPOLOGY: Final = re.compile(
     r"|matching topology tree haven't been found for job \S{1,400} workload topology name: (\S{1,253})"
 )
 _TOPOLOGY_TOO_SMALL: Final = ("no domains found", "can allocate only")
-_MAXIMUM: Final = re.compile(
-    r"Max (.{1,40}?) resources available in a single node in .{1,300}? is topped at ([^\n]{1,60})"
-)
-_NO_GPUS: Final = re.compile(r"No node in .{1,300}? has GPU resources")
 _GANG: Final = re.compile(r"Resources were found for ([0-9]{1,6}) pods while ([0-9]{1,6}) are required")
 _SUBGROUP: Final = re.compile(
     r"Resources were found for ([0-9]{1,6}) pods from all sub-groups while sub-group (\S{1,253}) requires"
     r" ([0-9]{1,6}) pods"
 )
-_PART: Final = re.compile(r"(?:^|: |\n)\s*([0-9]{1,6}) node(?:\(s\))? ([^\n]{1,400})")
-"""One line of `no nodes with enough resources were found`: a number of nodes, and their reason."""
+_PART: Final = re.compile(r"([0-9]{1,6}) node(?:\(s\))? (.{1,400})")
+"""A number of nodes, and the reason why they cannot take the pod."""
 
 _DESCRIBE_NODES: Final = "kubectl describe nodes"
 
 
-def unschedulable(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def unschedulable(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     """Return the cause in KAI's words; None for words that are not known."""
     return (
         _topology(verdict, redactor)
@@ -50,20 +49,20 @@ def unschedulable(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Reda
     )
 
 
-def _topology(verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _topology(verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
     match = _TOPOLOGY.search(verdict.all_text)
     if match is not None:
         name = redactor.clean((match[1] or match[2]).rstrip("."))
-        return Finding(
+        return PodFinding(
             Code.TOPOLOGY_MISSING,
-            f"the workload asks for the topology {name}, which does not exist",
+            f"the workload names the topology {name}, which does not exist",
             [
                 Remedy("Correct or remove the annotation kai.scheduler/topology of the workload."),
                 Remedy("Administrator: create the Topology."),
             ],
         )
     if any(text in verdict.all_text for text in _TOPOLOGY_TOO_SMALL):
-        return Finding(
+        return PodFinding(
             Code.TOPOLOGY_DOES_NOT_FIT,
             f"no part of the topology has room for the workload: {redactor.clean(verdict.text)}",
             [
@@ -76,7 +75,9 @@ def _topology(verdict: Verdict, redactor: Redactor) -> Finding | None:
     return None
 
 
-def _claim(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _claim(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     if "VolumeBinding" not in verdict.all_text and "PersistentVolumeClaim" not in verdict.all_text:
         return None
     read = {name: evidence.claims.get(name, Absence.NOT_READ) for name in pod.claim_names}
@@ -94,25 +95,29 @@ def _claim(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -
         else f"is not usable: {_volume_words(verdict, redactor)}"
     )
     place = " ".join([*filter(is_dns_subdomain, names[:3]), "--namespace", evidence.namespace])
-    return Finding(
+    return PodFinding(
         Code.CLAIM_NOT_BOUND,
         f"the pod mounts the PersistentVolumeClaim {listed_names}, which {state}",
         [Remedy("The claim's own Events say why.", f"kubectl describe persistentvolumeclaim {place}")],
     )
 
 
-def _volume_words(verdict: Verdict, redactor: Redactor) -> str:
+def _volume_words(verdict: SchedulerVerdict, redactor: Redactor) -> str:
     """Return what KAI says of the volumes."""
     _, _, words = verdict.all_text.partition("VolumeBinding: ")
     return redactor.clean(words.partition("\n")[0] or verdict.text)
 
 
-def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _never_fits(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     """Return the finding for a pod that is larger than any node."""
     request = request_of(pod)
     nodes = known(evidence.nodes)
-    if _NO_GPUS.search(verdict.all_text) or (request.is_any and nodes and not any(n.gpus for n in nodes)):
-        return Finding(
+    if between(verdict.all_text, "No node in ", " has GPU resources") or (
+        request.is_any and nodes and not any(n.gpus for n in nodes)
+    ):
+        return PodFinding(
             Code.NO_GPU_NODES,
             "no node offers GPUs (nvidia.com/gpu)",
             [
@@ -123,54 +128,70 @@ def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redact
                 )
             ],
         )
-    match = _MAXIMUM.search(verdict.all_text)
-    if match is None:
+    resource = between(verdict.all_text, "Max ", " resources available in a single node")
+    most = verdict.all_text.partition(" is topped at ")[2].partition("\n")[0].rstrip(". ")
+    if not resource or not most:
         return None
-    what, most = redactor.clean(match[1]), redactor.clean(match[2].strip().rstrip("."))
-    needed = re.search(rf"{re.escape(match[1])}: ([0-9.]{{1,20}})", verdict.all_text, re.IGNORECASE)
-    return Finding(
+    requested = number_after(verdict.all_text.lower(), f"{resource.lower()}: ")
+    return PodFinding(
         Code.NODE_TOO_SMALL,
-        f"the pod requests {what} {needed[1].rstrip('.') if needed else 'in excess'}, and no"
-        f" node has more than {most}",
+        f"the pod requests {_amount(requested, resource, redactor)}, and no node has more than"
+        f" {redactor.clean(most)}",
         [Remedy("Request what one node has, or spread the work over several pods.", _DESCRIBE_NODES)],
     )
 
 
-def _gang(verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _amount(amount: float | None, resource: str, redactor: Redactor) -> str:
+    """Return an amount of a resource in words: `4 GPUs`, `64 CPU cores`, `512 GB of memory`."""
+    if amount is None:
+        return f"more {redactor.clean(resource)}"
+    units = {
+        "GPU": gpus(amount),
+        "CPU": f"{number(amount)} CPU cores",
+        "memory": f"{number(amount)} GB of memory",
+    }
+    return units.get(resource, f"{number(amount)} {redactor.clean(resource)}")
+
+
+def _gang(verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding | None:
     match = _SUBGROUP.search(verdict.all_text)
     if match is not None:
-        found, needed = match[1], match[3]
+        room, needed = match[1], match[3]
         whose = f" of its part {redactor.clean(match[2])}"
     else:
         match = _GANG.search(verdict.all_text)
         if match is None:
             return None
-        found, needed, whose = match[1], match[2], ""
-    return Finding(
+        room, needed, whose = match[1], match[2], ""
+    return PodFinding(
         Code.GANG_DOES_NOT_FIT,
-        f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {found}",
+        f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}",
         [Remedy("Wait until other pods end, or start the workload with fewer or smaller pods.")],
-        {"needed": int(needed), "found": int(found)},
+        {"needed": int(needed), "found": int(room)},
     )
 
 
-def _nodes(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -> Finding | None:
+def _nodes(
+    evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict, redactor: Redactor
+) -> PodFinding | None:
     """Return the cause from the reasons of the single nodes.
 
     A reason that all nodes have is the cause. Else the nodes with too few free GPUs are: the others would not
     take the pod at any time.
     """
-    parts = [(int(match[1]), match[2].strip().rstrip(".")) for match in _PART.finditer(verdict.text)]
+    lines = verdict.text.partition("were found: ")[2].split("\n")
+    matches = filter(None, (_PART.match(line.strip()) for line in lines))
+    parts = [(int(match[1]), match[2].rstrip(". ")) for match in matches]
     texts = [text for _, text in parts]
     request = request_of(pod)
     if any("GPU memory" in text for text in texts):
-        return Finding(
+        return PodFinding(
             Code.GPU_MEMORY_TOO_BIG,
             f"the pod requests {request.text}, more than any GPU has",
             [Remedy("Request less, or GPUs with more memory.", _nodes_with(keys.NODE_GPU_MEMORY))],
         )
     if texts and all("gpu memory count" in text for text in texts):
-        return Finding(
+        return PodFinding(
             Code.GPU_MEMORY_LABEL_MISSING,
             f"no node has the label {keys.NODE_GPU_MEMORY}, so that KAI cannot convert"
             f" {request.text} into a share",
@@ -188,11 +209,11 @@ def _nodes(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -
         return no_gpu_fits(evidence, pod, redactor)
     for pattern, code, sentence, remedies in _OF_ALL_NODES:
         if texts and all(pattern in text for text in texts):
-            return Finding(code, sentence, remedies)
+            return PodFinding(code, sentence, remedies)
     if not texts:
         return None
     reasons = first_few([f"{count} node(s) {text}" for count, text in parts], 4)
-    return Finding(
+    return PodFinding(
         Code.NO_NODE_FITS,
         f"no node can take the pod: {redactor.clean(reasons)}",
         [
@@ -235,7 +256,7 @@ _OF_ALL_NODES: Final = (
 """What all nodes say, and the cause that it means."""
 
 
-def _is_unexplained_share(verdict: Verdict) -> bool:
+def _is_unexplained_share(verdict: SchedulerVerdict) -> bool:
     """Whether KAI gives no reason after its usual words: so it says of gpu-memory that fits on no GPU."""
     return verdict.text.rstrip(". \n").endswith("due to: Unable to schedule pod")
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from console.doctor.pending_pods import pending_findings
-from console.why.objects import Pod
+from console.why.objects import PodObject
 from service.check_results import CheckResult, State
 from tests.support.why_evidence import NOW, make_pod
 from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
@@ -19,7 +19,7 @@ _NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
 class _Reader:
     """Lists given pods."""
 
-    def __init__(self, pods: Sequence[Pod], extent: Completeness, now: datetime | None) -> None:
+    def __init__(self, pods: Sequence[PodObject], extent: Completeness, now: datetime | None) -> None:
         self.client = self
         self._pods, self._extent, self._now = pods, extent, now
 
@@ -33,12 +33,12 @@ class _Reader:
 
 
 async def _findings(
-    *pods: Pod, extent: Completeness = Completeness.WHOLE, now: datetime | None = NOW
+    *pods: PodObject, extent: Completeness = Completeness.WHOLE, now: datetime | None = NOW
 ) -> list[CheckResult]:
     return list(await pending_findings(cast("ApiReader", _Reader(pods, extent, now))))
 
 
-async def test_pods_are_counted_by_cause_and_only_those_that_need_somebody_are_warnings() -> None:
+async def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_warnings() -> None:
     waiting = [make_pod(name=f"full-{number}", unschedulable=_FULL) for number in range(7)]
     broken = make_pod(name="lost", unschedulable=_NO_QUEUE)
     full, lost = await _findings(*waiting, broken)
@@ -58,7 +58,7 @@ async def test_pods_are_counted_by_cause_and_only_those_that_need_somebody_are_w
     ],
     ids=["young", "bound", "not KAI's", "being deleted"],
 )
-async def test_other_pods_are_left_out(pod: Pod) -> None:
+async def test_other_pods_are_left_out(pod: PodObject) -> None:
     (finding,) = await _findings(pod)
     assert (finding.state, finding.what) == (State.OK, "no pod has waited for KAI for a minute")
 

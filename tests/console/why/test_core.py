@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.answer import Answer
+from console.why.answer import Explanation
 from console.why.codes import Code
 from console.why.core import explain
-from console.why.evidence import Absence, AgentFigures, Evidence
+from console.why.evidence import Absence, AgentFigures, PodEvidence
 from console.why.objects import decode_claim, decode_shard, decode_workload
 from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from kai import keys
@@ -29,11 +29,11 @@ from tests.support.why_evidence import (
 _NOT_MET = "Scheduling conditions were not met for pod team/train-0:\n"
 
 
-def _of_words(words: str) -> Evidence:
+def _of_words(words: str) -> PodEvidence:
     return make_evidence(make_pod(unschedulable=words))
 
 
-def _cause(evidence: Evidence) -> tuple[Code, str]:
+def _cause(evidence: PodEvidence) -> tuple[Code, str]:
     cause = explain(evidence).cause
     return cause.code, cause.sentence
 
@@ -127,15 +127,15 @@ def test_words_that_no_rule_knows_are_told_with_the_time_since_they_were_said() 
                 ]
             },
             Code.GANG_INCOMPLETE,
-            "needs 4 pods at the same time, and 2 exist, 1 of them with a scheduling gate",
+            "needs 4 pods at the same time, and only 2 exist, 1 of them with a scheduling gate",
         ),
     ],
 )
 def test_what_kai_does_not_tell_follows_from_its_objects(
     fields: dict[str, Any], code: Code, words: str
 ) -> None:
-    found, sentence = _cause(make_evidence(**fields))
-    assert found is code
+    actual, sentence = _cause(make_evidence(**fields))
+    assert actual is code
     assert words in sentence
 
 
@@ -302,12 +302,14 @@ def _figures(**verdict: Any) -> AgentFigures:
 
 def test_a_flag_is_told_with_figures_and_the_hint_of_the_event() -> None:
     running = make_pod(node="node-1", phase="Running")
-    event = make_event("GPUMemoryOverShare", "vLLM: set the option", component="kaishare-agent")
+    event = make_event(
+        "GPUMemoryOverShare", "uses too much, for 60 s; vLLM: set the option", component="kaishare-agent"
+    )
     figures = _figures(flagged=True, lasted_seconds=60.0, used_bytes=10 << 30, allowed_bytes=8 << 30)
     cause = explain(make_evidence(running, figures=figures, pod_events=[event])).cause
     assert cause.code is Code.FLAGGED
-    assert "uses more memory than its share, 10.0 GiB of 8.0 GiB, for 60 s" in cause.sentence
-    assert cause.remedies[0].text
+    assert "it uses 10.0 GiB, and may use 8.0 GiB, for 60 s" in cause.sentence
+    assert cause.remedies[0].text == "vLLM: set the option"
     assert cause.details["reason"] == "over-share"
 
 
@@ -334,7 +336,7 @@ class TestInAVCluster:
     """The tenant's API server has pods, Events and conditions, and none of KAI's kinds."""
 
     @staticmethod
-    def _evidence(pod: Any = None, **fields: Any) -> Evidence:
+    def _evidence(pod: Any = None, **fields: Any) -> PodEvidence:
         unserved: dict[str, Any] = {
             "pod_group": Absence.UNSERVED,
             "bind_request": Absence.UNSERVED,
@@ -347,10 +349,10 @@ class TestInAVCluster:
         words += " allocated and workload requested 0.5 GPUs."
         answer = explain(self._evidence(make_pod(unschedulable=words)))
         assert answer.cause.code is Code.QUEUE_OVER_LIMIT
-        assert not any(remedy.command for remedy in answer.cause.remedies)
-        assert "kaishare why -n HOST_NAMESPACE train-0-x-team-x-VCLUSTER" in answer.notes[-1]
+        commands = [remedy.command for remedy in answer.cause.remedies if remedy.command]
+        assert commands == ["kaishare why -n HOST_NAMESPACE train-0-x-team-x-VCLUSTER"]
 
-    def test_a_pod_of_which_nothing_comes_back_blames_nobody(self) -> None:
+    def test_a_pod_of_which_nothing_comes_back_blames_no_component(self) -> None:
         assert _cause(self._evidence(make_pod(grouped=False)))[0] is Code.KAI_NOT_SERVED
 
     def test_a_refusal_of_the_host_is_told(self) -> None:
@@ -376,6 +378,10 @@ class TestInAVCluster:
         ),
         ('admission webhook "validate.nginx.io" denied the request: no', Code.REFUSED_AT_CREATION),
         ('admission webhook "pod.kai-scheduler.svc" denied the request: bad value', Code.REFUSED_BY_KAI),
+        (
+            "ValidatingAdmissionPolicy 'kaishare-guard-keys' with binding 'kaishare-guard-keys' denied request: a key",
+            Code.REFUSED_BY_GUARD,
+        ),
         ('failed calling webhook "pods.mutate.kaishare.dev": timeout', Code.WEBHOOK_UNREACHABLE),
         ('pods "a" is forbidden: no PriorityClass with name urgent was found', Code.PRIORITY_CLASS_MISSING),
         ("spec.containers: Required value", Code.REFUSED_AT_CREATION),
@@ -410,7 +416,7 @@ _texts = st.text(max_size=200) | st.sampled_from(
 _messages = st.lists(_texts, max_size=6).map("".join)
 
 
-def _check(answer: Answer) -> None:
+def _check(answer: Explanation) -> None:
     assert answer.findings
     for finding in answer.findings:
         for text in (finding.sentence, *(remedy.text for remedy in finding.remedies)):

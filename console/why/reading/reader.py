@@ -11,29 +11,40 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from console.agent_options import AgentOptions
-from console.why.agent import read_figures
-from console.why.causes.words_of_kai import Verdict, verdict_of
-from console.why.decision import read_decision
-from console.why.events import EventReader
-from console.why.evidence import Absence, AgentFigures, Evidence, PolicyDecision, known
-from console.why.kai_objects import (
+from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
+from console.why.evidence import Absence, AgentFigures, PodEvidence, PolicyDecision, known
+from console.why.objects import (
+    Claim,
+    EventObject,
+    NodeObject,
+    PodBindRequest,
+    PodGroupObject,
+    PodObject,
+    QueueObject,
+    Shard,
+    WorkloadObject,
+)
+from console.why.reading.agent import read_figures
+from console.why.reading.decision import read_decision
+from console.why.reading.events import EventReader
+from console.why.reading.kai_objects import (
     has_node_pool,
+    is_served,
     read_bind_request,
     read_pod_group,
     read_queues,
     read_shards,
 )
-from console.why.objects import BindRequest, Claim, Event, Node, Pod, PodGroup, Queue, Shard, Workload
-from console.why.requests import Requests
-from console.why.surroundings import (
+from console.why.reading.requests import Requests
+from console.why.reading.surroundings import (
     may_list_all_pods,
     read_claims,
     read_nodes,
     read_owners,
     read_shared_gpu_pods,
 )
-from console.why.target import Target
-from console.why.workload import Subject, find_pod
+from console.why.reading.target import Target
+from console.why.reading.workload import Subject, find_pod
 from kai import keys
 from kube.client import KubeClient
 from service.command import UsageError
@@ -51,7 +62,7 @@ _OF_TOPOLOGY: Final = "opology"
 
 async def read_evidence(
     client: KubeClient, target: Target, *, agents: AgentOptions, settings_namespace: str
-) -> Evidence:
+) -> PodEvidence:
     """Read all that is known about a pod or workload.
 
     Objects that cannot be read are absent in the evidence, with the reason. A pod that does not exist is
@@ -92,18 +103,18 @@ class _Reading:
     target: Target
     subject: Subject
     events: EventReader
-    pod_events: Sequence[Event] = ()
-    group_events: Sequence[Event] = ()
-    creation_events: Sequence[Event] = ()
+    pod_events: Sequence[EventObject] = ()
+    group_events: Sequence[EventObject] = ()
+    creation_events: Sequence[EventObject] = ()
     namespace: PolicyMetadata | Absence = Absence.NOT_READ
     """The policy's part of the pod's namespace."""
-    pod_group: PodGroup | Absence = Absence.NOT_READ
-    bind_request: BindRequest | Absence = Absence.NOT_READ
-    queues: dict[str, Queue | Absence] = field(default_factory=dict)
-    owners: Sequence[Workload] = ()
-    nodes: list[Node] | Absence = Absence.NOT_READ
-    shared_gpu_pods: list[Pod] | Absence = Absence.NOT_READ
-    group_members: Sequence[Pod] = ()
+    pod_group: PodGroupObject | Absence = Absence.NOT_READ
+    bind_request: PodBindRequest | Absence = Absence.NOT_READ
+    queues: dict[str, QueueObject | Absence] = field(default_factory=dict)
+    owners: Sequence[WorkloadObject] = ()
+    nodes: list[NodeObject] | Absence = Absence.NOT_READ
+    shared_gpu_pods: list[PodObject] | Absence = Absence.NOT_READ
+    group_members: Sequence[PodObject] = ()
     claims: dict[str, Claim | Absence] = field(default_factory=dict)
     shards: list[Shard] | Absence = Absence.NOT_READ
     decision: PolicyDecision | None = None
@@ -116,10 +127,10 @@ class _Reading:
         metadata = known(self.namespace)
         return None if metadata is None else metadata.policy(self.target.namespace)
 
-    def evidence(self) -> Evidence:
+    def evidence(self) -> PodEvidence:
         """Return what has been read."""
         policy = self.policy
-        return Evidence(
+        return PodEvidence(
             now=self.requests.client.server_time() or datetime.now(UTC),
             namespace=self.target.namespace,
             kind=self.subject.kind,
@@ -177,8 +188,10 @@ class _Reading:
             work += [self._read_decision(pod, metadata, settings_namespace)]
         return work
 
-    def _of_waiting(self, pod: Pod) -> _Work:
+    def _of_waiting(self, pod: PodObject) -> _Work:
         work: _Work = [self._read_queues(pod)]
+        if self.bind_request is Absence.FORBIDDEN and not pod.pod_group_name:
+            work += [self._discover_kai()]
         verdict = verdict_of(self.evidence())
         if verdict is not None and _is_about_nodes(verdict):
             work += [self._read_nodes(), self._read_shared_gpu_pods(pod)]
@@ -197,7 +210,7 @@ class _Reading:
         if self.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
             work += [self._read_rights()]
         if pod is not None and not self.owners and self.requests.remaining > len(work):
-            work += [self._read_owners(pod)]
+            work += [self._read_owners(pod, is_optional=True)]
         return work
 
     async def _read_namespace(self) -> None:
@@ -207,55 +220,60 @@ class _Reading:
     async def _read_pod_events(self, name: str, since: datetime | None = None) -> None:
         self.pod_events = await self.events.about_pod(name, since)
 
-    async def _read_group_events(self, pod: Pod | None) -> None:
+    async def _read_group_events(self, pod: PodObject | None) -> None:
         self.group_events = await self.events.about_groups(self.target.name, pod)
 
     async def _read_creation_events(self) -> None:
         self.creation_events = await self.events.about_creation(self.target.name)
 
-    async def _read_pod_group(self, pod: Pod) -> None:
+    async def _read_pod_group(self, pod: PodObject) -> None:
         self.pod_group = await read_pod_group(self.requests, pod)
 
-    async def _read_bind_request(self, pod: Pod) -> None:
+    async def _read_bind_request(self, pod: PodObject) -> None:
         self.bind_request = await read_bind_request(self.requests, pod)
 
-    async def _read_queues(self, pod: Pod) -> None:
-        if isinstance(self.pod_group, Absence):
-            await self._read_owners(pod)  # the label of the topmost owner may name the queue
+    async def _discover_kai(self) -> None:
+        if not await is_served(self.requests):
+            self.bind_request = Absence.UNSERVED
+
+    async def _read_queues(self, pod: PodObject) -> None:
+        if isinstance(self.pod_group, Absence):  # then the label of the topmost owner may name the queue
+            await self._read_owners(pod, is_optional=False)
         self.queues = await read_queues(self.requests, self.evidence().queue_name)
 
-    async def _read_owners(self, pod: Pod) -> None:
-        self.owners = await read_owners(self.requests, pod, known(self.subject.workload))
+    async def _read_owners(self, pod: PodObject, *, is_optional: bool) -> None:
+        workload = known(self.subject.workload)
+        self.owners = await read_owners(self.requests, pod, workload, is_optional=is_optional)
 
     async def _read_nodes(self) -> None:
         self.nodes = await read_nodes(self.requests)
 
-    async def _read_shared_gpu_pods(self, pod: Pod) -> None:
+    async def _read_shared_gpu_pods(self, pod: PodObject) -> None:
         shared = await read_shared_gpu_pods(self.requests, pod)
         self.shared_gpu_pods, self.group_members = shared.everywhere, shared.members
         self.sees_all = not isinstance(shared.everywhere, Absence)
 
-    async def _read_claims(self, pod: Pod) -> None:
+    async def _read_claims(self, pod: PodObject) -> None:
         self.claims = await read_claims(self.requests, pod)
 
     async def _read_shards(self) -> None:
         self.shards = await read_shards(self.requests)
 
-    async def _read_decision(self, pod: Pod, policy: PolicyMetadata, settings_namespace: str) -> None:
+    async def _read_decision(self, pod: PodObject, policy: PolicyMetadata, settings_namespace: str) -> None:
         self.decision = await read_decision(self.requests, pod, policy, settings_namespace=settings_namespace)
 
-    async def _read_figures(self, pod: Pod, agents: AgentOptions) -> None:
+    async def _read_figures(self, pod: PodObject, agents: AgentOptions) -> None:
         self.figures = await read_figures(self.requests, pod, agents)
 
     async def _read_rights(self) -> None:
         self.sees_all = await may_list_all_pods(self.requests)
 
 
-def _is_about_volumes(verdict: Verdict) -> bool:
+def _is_about_volumes(verdict: SchedulerVerdict) -> bool:
     return any(word in verdict.all_text for word in _OF_VOLUMES)
 
 
-def _is_about_nodes(verdict: Verdict) -> bool:
+def _is_about_nodes(verdict: SchedulerVerdict) -> bool:
     """Whether a verdict may be about nodes and their GPUs; one without a reason may be about anything."""
     is_about_topology = _OF_TOPOLOGY in verdict.all_text
     return verdict.reason not in _OF_QUEUES and not is_about_topology and not _is_about_volumes(verdict)

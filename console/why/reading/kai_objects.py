@@ -5,20 +5,20 @@ A tenant can write the names, so each is checked before it becomes part of a pat
 
 from typing import Final
 
-from console.why.events import is_since
 from console.why.evidence import Absence
 from console.why.objects import (
-    BindRequest,
-    Pod,
-    PodGroup,
-    Queue,
+    PodBindRequest,
+    PodGroupObject,
+    PodObject,
+    QueueObject,
     Shard,
     decode_bind_request,
     decode_pod_group,
     decode_queue,
     decode_shard,
 )
-from console.why.requests import Requests
+from console.why.reading.events import is_since
+from console.why.reading.requests import Requests
 from kai import keys
 from kube.objects import resource_path
 from service.names import is_dns_subdomain
@@ -28,7 +28,7 @@ _MOST_QUEUES: Final = 5
 """Levels of queues; KAI's documentation describes two."""
 
 
-async def read_pod_group(requests: Requests, pod: Pod) -> PodGroup | Absence:
+async def read_pod_group(requests: Requests, pod: PodObject) -> PodGroupObject | Absence:
     """Read the PodGroup that the pod's annotation names."""
     name, namespace = pod.pod_group_name, pod.metadata.namespace
     if not name:
@@ -39,7 +39,7 @@ async def read_pod_group(requests: Requests, pod: Pod) -> PodGroup | Absence:
     return await requests.get(path, decode_pod_group, f"PodGroup {name}")
 
 
-async def read_bind_request(requests: Requests, pod: Pod) -> BindRequest | Absence:
+async def read_bind_request(requests: Requests, pod: PodObject) -> PodBindRequest | Absence:
     """Read the BindRequest of the pod's name; one of an earlier pod of the name counts as missing."""
     path = f"{resource_path(_RUN_AI, 'v1alpha2', 'bindrequests', pod.metadata.namespace)}/{pod.name}"
     request = await requests.get(path, decode_bind_request, f"BindRequest {pod.name}")
@@ -48,11 +48,21 @@ async def read_bind_request(requests: Requests, pod: Pod) -> BindRequest | Absen
     return Absence.MISSING
 
 
-async def read_queues(requests: Requests, name: str) -> dict[str, Queue | Absence]:
+async def is_served(requests: Requests) -> bool:
+    """Whether the API server serves KAI's kinds; True if it does not tell.
+
+    Every authenticated user may ask for an API group. A request for an object of a kind that is not served
+    is refused where the right to it is missing (Kubernetes 1.36.3).
+    """
+    absence = await requests.get(f"/apis/{_RUN_AI}", lambda _: None, "KAI's API group")
+    return absence not in (Absence.UNSERVED, Absence.MISSING)
+
+
+async def read_queues(requests: Requests, name: str) -> dict[str, QueueObject | Absence]:
     """Read a queue and its parents, up to one that cannot be read; empty if the name is."""
-    queues: dict[str, Queue | Absence] = {}
+    queues: dict[str, QueueObject | Absence] = {}
     while name and name not in queues and len(queues) < _MOST_QUEUES:
-        queue: Queue | Absence = Absence.MISSING  # of a label's values, some are no names of objects
+        queue: QueueObject | Absence = Absence.MISSING  # of a label's values, some are no names of objects
         if is_dns_subdomain(name):
             path = f"{resource_path(_RUN_AI, 'v2', 'queues')}/{name}"
             queue = await requests.get(path, decode_queue, f"Queue {name}")
@@ -61,7 +71,7 @@ async def read_queues(requests: Requests, name: str) -> dict[str, Queue | Absenc
     return queues
 
 
-def has_node_pool(pod: Pod, group: PodGroup | None) -> bool:
+def has_node_pool(pod: PodObject, group: PodGroupObject | None) -> bool:
     """Whether a pod or its PodGroup names a node pool, which a SchedulingShard serves."""
     labels = (pod.metadata.labels, group.metadata.labels if group is not None else {})
     return any(keys.NODE_POOL_LABEL in each for each in labels)

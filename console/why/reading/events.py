@@ -8,10 +8,10 @@ from typing import Final
 
 import msgspec
 
-from console.why.objects import Event, Meta, Pod, decode_event
+from console.why.objects import EventObject, Meta, PodObject, decode_event
 from console.why.pod_groups import may_concern
-from console.why.requests import Requests
-from console.why.target import POD
+from console.why.reading.requests import Requests
+from console.why.reading.target import POD
 from kube.objects import resource_path
 from service.names import LONGEST_SUBDOMAIN
 from service.text import shorten
@@ -44,7 +44,7 @@ class EventReader:
         self._requests = requests
         self._path = resource_path("", "v1", "events", namespace)
 
-    async def about_pod(self, name: str, since: datetime | None) -> Sequence[Event]:
+    async def about_pod(self, name: str, since: datetime | None) -> Sequence[EventObject]:
         """Return the Events about a pod, oldest first.
 
         Args:
@@ -52,13 +52,13 @@ class EventReader:
             since: creation of the pod; older Events are about an earlier pod of the name. None keeps all.
         """
 
-        def keep(event: Event) -> bool:
+        def keep(event: EventObject) -> bool:
             return is_since(since, event.metadata)
 
         selector = f"involvedObject.kind={POD.kind},involvedObject.name={name}"
         return await self._read(selector, keep)
 
-    async def about_groups(self, target: str, pod: Pod | None) -> Sequence[Event]:
+    async def about_groups(self, target: str, pod: PodObject | None) -> Sequence[EventObject]:
         """Return the Events about PodGroups of a pod or workload, also of earlier pods of it, oldest first.
 
         Args:
@@ -68,24 +68,24 @@ class EventReader:
         owners = pod.metadata.owner_references if pod is not None else ()
         names = {target, *(owner.name for owner in owners), *([pod.name] if pod is not None else ())}
 
-        def keep(event: Event) -> bool:
+        def keep(event: EventObject) -> bool:
             group = event.involved_object.name
             is_own = pod is not None and group == pod.pod_group_name
             return is_own or any(may_concern(group, name) for name in names)
 
         return await self._read("involvedObject.kind=PodGroup", keep)
 
-    async def about_creation(self, target: str) -> Sequence[Event]:
+    async def about_creation(self, target: str) -> Sequence[EventObject]:
         """Return the Events about pods that could not be created for a workload, oldest first."""
 
-        def keep(event: Event) -> bool:
+        def keep(event: EventObject) -> bool:
             name = event.involved_object.name
             return name == target or name.startswith(f"{target}-")
 
         lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
         return sorted(chain.from_iterable(lists), key=_seconds)
 
-    async def _read(self, selector: str, keep: Callable[[Event], bool]) -> Sequence[Event]:
+    async def _read(self, selector: str, keep: Callable[[EventObject], bool]) -> Sequence[EventObject]:
         newest = _Newest(keep)
         params = {"fieldSelector": selector}
         await self._requests.stream(self._path, decode_event, "Events", newest.add, params=params)
@@ -102,13 +102,13 @@ def is_since(since: datetime | None, metadata: Meta) -> bool:
 class _Newest:
     """The newest Events of a list, each with a bounded size; the oldest first."""
 
-    def __init__(self, keep: Callable[[Event], bool]) -> None:
+    def __init__(self, keep: Callable[[EventObject], bool]) -> None:
         self.is_cut = False
         self._keep = keep
-        self._heap: list[tuple[float, int, Event]] = []
+        self._heap: list[tuple[float, int, EventObject]] = []
         self._arrivals = count()
 
-    def add(self, event: Event, _document: bytes) -> bool:
+    def add(self, event: EventObject, _document: bytes) -> bool:
         """Add an Event; return True, so that the list is read to its end."""
         if not self._keep(event):
             return True
@@ -120,11 +120,11 @@ class _Newest:
             heapq.heappushpop(self._heap, entry)
         return True
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[EventObject]:
         return (event for _, _, event in sorted(self._heap, key=lambda entry: entry[:2]))
 
 
-def _seconds(event: Event) -> float:
+def _seconds(event: EventObject) -> float:
     """Return the Unix time at which an Event was told last; its writer may have chosen any year."""
     last = event.last
     try:
@@ -133,7 +133,7 @@ def _seconds(event: Event) -> float:
         return 0.0
 
 
-def _bounded(event: Event) -> Event:
+def _bounded(event: EventObject) -> EventObject:
     metadata, about, source = event.metadata, event.involved_object, event.source
     return msgspec.structs.replace(
         event,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from console.why.evidence import Evidence
-from console.why.objects import Event, Pod, PodGroup, UnschedulableReason
+from console.why.evidence import PodEvidence
+from console.why.objects import EventObject, PodGroupObject, PodObject, UnschedulableReason
 
 _REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
 _LONGEST: Final = 8192
@@ -20,7 +20,7 @@ _LONGEST: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SchedulerVerdict:
     """What KAI's scheduler says about a pod."""
 
     text: str
@@ -40,23 +40,23 @@ class Verdict:
         return f"{self.text}\n{self.group_text}"
 
 
-def verdict_of(evidence: Evidence) -> Verdict | None:
+def verdict_of(evidence: PodEvidence) -> SchedulerVerdict | None:
     """Return KAI's last verdict about the pod; None if KAI has said nothing."""
     pod, group = evidence.pod, evidence.pod_group
-    text, since = _pod_text(pod) if isinstance(pod, Pod) else ("", None)
+    text, since = _pod_text(pod) if isinstance(pod, PodObject) else ("", None)
     if not text:
-        text, since = _told(evidence.pod_events)
-    condition = group.condition if isinstance(group, PodGroup) else None
+        text, since = _newest(evidence.pod_events)
+    condition = group.condition if isinstance(group, PodGroupObject) else None
     group_text = condition.message if condition else ""
-    if not group_text and isinstance(pod, Pod):
+    if not group_text and isinstance(pod, PodObject):
         name = pod.pod_group_name
-        group_text, _ = _told([each for each in evidence.group_events if each.involved_object.name == name])
+        group_text, _ = _newest([each for each in evidence.group_events if each.involved_object.name == name])
     if not text and not group_text:
         return None
     reasons = (condition.reasons if condition else None) or ()
     match = _REASON.match(text) or _REASON.match(group_text)
     reason = match[1] if match else reasons[0].reason if reasons else ""
-    return Verdict(
+    return SchedulerVerdict(
         text=(text or group_text)[:_LONGEST],
         group_text=group_text[:_LONGEST],
         reason=reason,
@@ -65,12 +65,12 @@ def verdict_of(evidence: Evidence) -> Verdict | None:
     )
 
 
-def _told(events: Sequence[Event]) -> tuple[str, datetime | None]:
-    told = [event for event in events if event.reason == "Unschedulable"]
-    return (told[-1].message, told[-1].first) if told else ("", None)
+def _newest(events: Sequence[EventObject]) -> tuple[str, datetime | None]:
+    verdicts = [event for event in events if event.reason == "Unschedulable"]
+    return (verdicts[-1].message, verdicts[-1].first) if verdicts else ("", None)
 
 
-def _pod_text(pod: Pod) -> tuple[str, datetime | None]:
+def _pod_text(pod: PodObject) -> tuple[str, datetime | None]:
     condition = pod.condition("PodScheduled")
     if condition is None or condition.status != "False":
         return "", None

@@ -8,16 +8,16 @@ from console.why.evidence import Absence
 from console.why.objects import (
     Claim,
     Meta,
-    Node,
-    Pod,
-    Workload,
+    NodeObject,
+    PodObject,
+    WorkloadObject,
     decode_claim,
     decode_node,
     decode_one_pod,
     decode_workload,
 )
-from console.why.requests import Requests
-from console.why.target import POD, owner_path
+from console.why.reading.requests import Requests
+from console.why.reading.target import POD, owner_path
 from kai import keys
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
@@ -33,28 +33,31 @@ _SHARED: Final = {"labelSelector": keys.GPU_GROUP}
 class SharedGpuPods:
     """The pods in GPU groups."""
 
-    everywhere: list[Pod] | Absence
+    everywhere: list[PodObject] | Absence
     """Those of all namespaces."""
-    members: Sequence[Pod]
+    members: Sequence[PodObject]
     """The other pods of the pod's namespace in its GPU groups."""
 
 
-async def read_owners(requests: Requests, pod: Pod, named: Workload | None = None) -> list[Workload]:
+async def read_owners(
+    requests: Requests, pod: PodObject, named: WorkloadObject | None, *, is_optional: bool
+) -> list[WorkloadObject]:
     """Read the pod's owners, the nearest first, up to one that cannot be read.
 
     Args:
         requests: for the API server.
         pod: the pod.
         named: an owner that has been read already.
+        is_optional: whether to end where the requests are used up, without a note.
     """
-    owners: list[Workload] = []
+    owners: list[WorkloadObject] = []
     metadata: Meta = pod.metadata
     while len(owners) < _MOST_OWNERS and (reference := _controller(metadata)) is not None:
         path = owner_path(reference, pod.metadata.namespace)
-        owner: Workload | Absence = Absence.NOT_READ
+        owner: WorkloadObject | Absence = Absence.NOT_READ
         if named is not None and (named.kind, named.metadata.name) == (reference.kind, reference.name):
             owner = named
-        elif path is not None:
+        elif path is not None and (requests.remaining or not is_optional):
             owner = await requests.get(path, decode_workload, f"{reference.kind} {reference.name}")
         if isinstance(owner, Absence):
             break
@@ -68,12 +71,12 @@ def _controller(metadata: Meta) -> ObjectOwner | None:
     return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
 
 
-async def read_nodes(requests: Requests) -> list[Node] | Absence:
+async def read_nodes(requests: Requests) -> list[NodeObject] | Absence:
     """Read the nodes of the cluster."""
     return await requests.list(resource_path("", "v1", "nodes"), decode_node, "nodes")
 
 
-async def read_shared_gpu_pods(requests: Requests, pod: Pod) -> SharedGpuPods:
+async def read_shared_gpu_pods(requests: Requests, pod: PodObject) -> SharedGpuPods:
     """Read the pods in GPU groups: of all namespaces if the caller may, else of the pod's namespace."""
     pods = await requests.list(
         resource_path("", "v1", "pods"), decode_one_pod, "pods of other namespaces", params=_SHARED
@@ -86,12 +89,12 @@ async def read_shared_gpu_pods(requests: Requests, pod: Pod) -> SharedGpuPods:
     return SharedGpuPods(pods, members)
 
 
-def _is_neighbour(other: Pod, pod: Pod) -> bool:
+def _is_neighbour(other: PodObject, pod: PodObject) -> bool:
     is_near = other.metadata.namespace == pod.metadata.namespace and other.name != pod.name
     return is_near and not other.gpu_groups.isdisjoint(pod.gpu_groups)
 
 
-async def read_claims(requests: Requests, pod: Pod) -> dict[str, Claim | Absence]:
+async def read_claims(requests: Requests, pod: PodObject) -> dict[str, Claim | Absence]:
     """Read the PersistentVolumeClaims that the pod mounts, by name."""
     names = frozenset(pod.claim_names)
 

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from console.why.evidence import Absence
-from console.why.objects import Pod, Workload, decode_one_pod, decode_workload
-from console.why.requests import MOST_REQUESTS, Requests
-from console.why.target import POD, Target, find_kind, pod_label
+from console.why.objects import PodObject, WorkloadObject, decode_one_pod, decode_workload
+from console.why.reading.requests import Requests
+from console.why.reading.target import POD, Target, find_kind, pod_label
 from kube.access import AccessError
 from kube.discovery import ServedKind, discover_groups
 from kube.errors import ApiError, Unreachable
@@ -29,8 +29,8 @@ class Subject:
 
     kind: str
     """Kind of the named object, such as `Deployment`."""
-    pod: Pod | Absence
-    workload: Workload | Absence = Absence.NOT_READ
+    pod: PodObject | Absence
+    workload: WorkloadObject | Absence = Absence.NOT_READ
 
 
 class _Expression(Struct, frozen=True):
@@ -102,14 +102,14 @@ async def _discover(requests: Requests, target: Target) -> ServedKind:
     return kind
 
 
-async def _get(requests: Requests, kind: ServedKind, target: Target) -> tuple[Workload | Absence, str]:
+async def _get(requests: Requests, kind: ServedKind, target: Target) -> tuple[WorkloadObject | Absence, str]:
     """Return a workload and the label selector of its pods; the selector is empty if there is none."""
     path = f"{kind.path_in(target.namespace)}/{target.name}"
     answer = await requests.get(path, _decode_selecting, f"{kind.kind} {target.name}")
     return (answer, "") if isinstance(answer, Absence) else answer
 
 
-def _decode_selecting(document: bytes) -> tuple[Workload, str]:
+def _decode_selecting(document: bytes) -> tuple[WorkloadObject, str]:
     workload = decode_workload(document)
     try:
         selector = _selecting(document).spec.selector
@@ -118,14 +118,16 @@ def _decode_selecting(document: bytes) -> tuple[Workload, str]:
     return workload, str(selector or "")
 
 
-async def _newest_pod(requests: Requests, kind: ServedKind, target: Target, selector: str) -> Pod | Absence:
+async def _newest_pod(
+    requests: Requests, kind: ServedKind, target: Target, selector: str
+) -> PodObject | Absence:
     """Return a workload's newest pod that waits, else its newest pod; MISSING if it has none."""
     label = pod_label(kind)
     if not selector and label and is_label_value(target.name):
         selector = f"{label}={target.name}"
-    best: Pod | None = None
+    best: PodObject | None = None
 
-    def add(pod: Pod, _document: bytes) -> bool:
+    def add(pod: PodObject, _document: bytes) -> bool:
         nonlocal best
         owners = pod.metadata.owner_references
         if (selector or _is_owned(owners, kind, target.name)) and (best is None or _rank(pod) > _rank(best)):
@@ -140,7 +142,7 @@ async def _newest_pod(requests: Requests, kind: ServedKind, target: Target, sele
     return best or Absence.MISSING
 
 
-def _rank(pod: Pod) -> tuple[bool, datetime, str]:
+def _rank(pod: PodObject) -> tuple[bool, datetime, str]:
     """Return a sort key: pods that wait first, then by their time of creation."""
     waits = pod.status.phase not in ("Running", "Succeeded", "Failed") and not pod.metadata.deletion_timestamp
     return waits, pod.metadata.creation_timestamp or _EARLIEST, pod.name
@@ -164,6 +166,10 @@ def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
 
 
 def _unreadable(requests: Requests, absence: Absence, right: str) -> str:
-    if absence is Absence.FORBIDDEN:
-        return f"you may not {right}"
-    return next(iter(requests.notes), f"not answered within {MOST_REQUESTS} requests: {right}")
+    """Say why pods cannot be read."""
+    match absence:
+        case Absence.FORBIDDEN:
+            return f"you may not {right}"
+        case Absence.UNSERVED:
+            return f"the server {requests.client.server} serves no pods; is it an API server?"
+    return next(iter(requests.notes), f"not read: {right}")

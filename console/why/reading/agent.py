@@ -3,15 +3,15 @@
 from console.agent_options import AgentOptions
 from console.agents import Agents
 from console.why.evidence import AgentFigures
-from console.why.objects import Pod
-from console.why.requests import Requests
+from console.why.objects import PodObject
+from console.why.reading.requests import Requests
 from gpuagent.api_types import ApiPod
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.names import is_dns_subdomain
 
 
-async def read_figures(requests: Requests, pod: Pod, options: AgentOptions) -> AgentFigures | None:
+async def read_figures(requests: Requests, pod: PodObject, options: AgentOptions) -> AgentFigures | None:
     """Ask the agent of the pod's node; None if the caller may not read the agents, or there is none."""
     node = pod.spec.node_name
     if not is_dns_subdomain(node):
@@ -39,7 +39,7 @@ async def read_figures(requests: Requests, pod: Pod, options: AgentOptions) -> A
     return AgentFigures(pod=own, gpus=answer.gpus, neighbours=neighbours)
 
 
-def _is_same(seen: ApiPod, pod: Pod) -> bool:
+def _is_same(seen: ApiPod, pod: PodObject) -> bool:
     metadata = pod.metadata
     return (seen.namespace, seen.name) == (metadata.namespace, metadata.name) and seen.uid == metadata.uid
 

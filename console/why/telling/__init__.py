@@ -1,0 +1,1 @@
+"""Turns the evidence into text: the story, hidden names, the output for terminals and programs. Pure."""

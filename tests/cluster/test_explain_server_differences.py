@@ -1,0 +1,227 @@
+"""`explain --server` where the cluster decides otherwise than the explanation: the differences and their causes."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
+    Canary,
+    bare_pod,
+    configured,
+    ensure_namespaces,
+    installed,
+    managed_namespace,
+)
+from tests.support.control_plane import ControlPlane
+from tests.support.other_webhooks import others_configuration, patching, with_sidecar_in_front
+from tests.support.server_answers import (
+    ENFORCED,
+    GPU,
+    NAMESPACE,
+    NAMESPACES,
+    Json,
+    ask,
+    created,
+    explained,
+    limit_range,
+    signed,
+    workload,
+)
+from tests.support.webhook_process import until
+from tests.support.webhook_recorder import recording
+from webhook.explain.decision.limit_ranges import ContainerDefaults
+from webhook.explain.decision.server_answer import AnswerDifference, ServerAnswer
+from webhook.explain.server.dry_runs import ask_server
+
+
+@pytest.fixture
+async def namespaces(admin: Administrator) -> None:
+    """Create the namespaces of these tests."""
+    await ensure_namespaces(admin.client, *NAMESPACES)
+
+
+async def test_a_denial_that_was_not_predicted_is_a_difference(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    lenient = managed_namespace("asked-enforced", gpu_fraction="0.5")
+    pod = explained(
+        bare_pod("p", labels={"kaishare.dev/inject": "false"}), lenient, namespace="asked-enforced"
+    )
+    async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED):
+        (answer,) = await ask_server(admin.client, [pod])
+    assert answer.differences == [AnswerDifference("verdict", "admitted", "denied")]
+    assert "the policy or the settings of the cluster's webhook differ" in answer.causes[0]
+
+
+async def test_a_webhook_that_is_not_installed(admin: Administrator, namespaces: None) -> None:
+    answer = await ask(admin.client, bare_pod("p"))
+    assert answer.is_admitted
+    assert {difference.field for difference in answer.differences} == {
+        "spec.schedulerName",
+        "label kai.scheduler/queue",
+        "label priorityClassName",
+        "annotation gpu-fraction",
+        "annotation gpu-fraction-container-name",
+        "annotation kaishare.dev/reason",
+        "container main: limit nvidia.com/gpu",
+        "container main: request nvidia.com/gpu",
+    }
+    first = answer.differences[0]
+    assert first.sentence == "spec.schedulerName: default-scheduler in the cluster, kai-scheduler here"
+    (cause,) = answer.causes
+    assert cause.startswith("kaishare's webhook did not change the pod: it is not installed")
+    assert answer.changes == []
+
+
+async def test_a_webhook_that_is_down(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED) as webhook:
+        await webhook.kill()
+        ignored = await ask(admin.client, bare_pod("p"))
+        failed = await ask(admin.client, bare_pod("p"), namespace="asked-enforced")
+    assert ignored.is_admitted
+    assert "did not answer (failurePolicy Ignore)" in ignored.causes[0]
+    assert (failed.is_admitted, failed.refused_by) == (False, "webhook pods.validate.kaishare.dev")
+    assert failed.refusal.startswith(
+        'Internal error occurred: failed calling webhook "pods.validate.kaishare.dev"'
+    )
+    assert failed.causes == [
+        "webhook pods.validate.kaishare.dev did not answer, and its failurePolicy is Fail"
+    ]
+    assert not failed.differences
+
+
+async def test_a_limit_range_that_gives_a_gpu(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    item = limit_range("gives-gpus", default={GPU: "2"})
+    item["metadata"]["namespace"] = "asked"
+    async with installed(plane, admin.client, tmp_path, NAMESPACE):
+        path = await created(admin, "/api/v1/namespaces/asked/limitranges", item)
+        try:
+
+            async def differs() -> ServerAnswer | None:
+                answer = await ask(admin.client, bare_pod("p", gpus=0))
+                return answer if answer.differences else None
+
+            answer = await until(differs, "the LimitRange is known")
+            known = ContainerDefaults("asked", "gives-gpus", {GPU: "2"}, {GPU: "2"})
+            expected = await ask(admin.client, bare_pod("p", gpus=0), defaults=[known])
+        finally:
+            await admin.delete(path)
+    message = "LimitRanger plugin set: nvidia.com/gpu request for container main; nvidia.com/gpu limit for container main"
+    assert f"a LimitRange of the namespace fills in GPUs: {message}" in answer.causes
+    fields = {difference.field for difference in answer.differences}
+    assert "container main: limit nvidia.com/gpu" in fields
+    assert any(f"kubernetes.io/limit-ranger: '{message}'" in line for line in answer.changes)
+    assert not expected.differences
+    assert not expected.causes
+
+
+async def test_another_webhook_adds_a_sidecar(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    canary = Canary(admin.client, "asked")
+    (tmp_path / "injector").mkdir()
+    async with (
+        installed(plane, admin.client, tmp_path, NAMESPACE),
+        recording(tmp_path / "injector", patching(with_sidecar_in_front)) as injector,
+        configured(admin.client, others_configuration("zz-sidecars", injector)),
+    ):
+        await canary.until_called(injector)
+        answer = await ask(admin.client, bare_pod("p"))
+    assert signed(answer.changes) == Counter(
+        [
+            "+kai.scheduler/queue: queue-a",
+            "+priorityClassName: train",
+            "+gpu-fraction: '0.5'",
+            "+gpu-fraction-container-name: main",
+            "+kaishare.dev/reason: whole-gpu-converted",
+            "+schedulerName: kai-scheduler",
+            "+- name: sidecar",
+            "+image: example.invalid/sidecar",
+            "-nvidia.com/gpu: '1'",
+        ]
+    ), answer.changes
+    assert not answer.differences, "the share belongs to main, as predicted"
+    assert not answer.causes
+
+
+def with_another_share(pod: Json) -> Json:
+    annotations = pod["metadata"].get("annotations") or {}
+    return {**pod, "metadata": {**pod["metadata"], "annotations": {**annotations, "gpu-fraction": "0.75"}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("zz-other-share", None), ("a-other-share", "own-share")], ids=["after", "before"]
+)
+async def test_another_webhook_changes_the_share(
+    plane: ControlPlane,
+    admin: Administrator,
+    tmp_path: Path,
+    namespaces: None,
+    name: str,
+    reason: str | None,
+) -> None:
+    canary = Canary(admin.client, "asked")
+    (tmp_path / "other").mkdir()
+    async with (
+        installed(plane, admin.client, tmp_path, NAMESPACE),
+        recording(tmp_path / "other", patching(with_another_share)) as other,
+        configured(admin.client, others_configuration(name, other)),
+    ):
+        await canary.until_called(other)
+        answer = await ask(admin.client, bare_pod("p"))
+    assert AnswerDifference("annotation gpu-fraction", "0.5", "0.75") in answer.differences
+    (cause,) = answer.causes
+    if reason is None:
+        assert cause == (
+            "another webhook or admission policy changed annotation gpu-fraction after kaishare's decision;"
+            " API servers do not tell its name"
+        )
+    else:
+        assert cause.startswith(
+            f'kaishare\'s webhook decided "{reason}", and the decision here is "whole-gpu-converted"'
+        )
+
+
+async def test_the_clusters_policy_differs_from_the_one_that_was_used(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    edited = managed_namespace("asked", gpu_fraction="0.25", mode="observe")
+    items = [explained(bare_pod("p"), edited), explained(bare_pod("p"), {"metadata": {"name": "none"}})]
+    async with installed(plane, admin.client, tmp_path, NAMESPACE):
+        observed, unmanaged = await ask_server(admin.client, items)
+    for answer, words in ((observed, "mode is observe"), (unmanaged, "the pod is left alone")):
+        assert AnswerDifference("annotation gpu-fraction", None, "0.5") in answer.differences
+        (cause,) = answer.causes
+        assert words in cause
+        assert 'decided "whole-gpu-converted"' in cause
+
+
+async def test_mode_observe_is_no_difference(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    observed = managed_namespace("asked-observed", gpu_fraction="0.5", mode="observe")
+    async with installed(plane, admin.client, tmp_path, NAMESPACE, observed):
+        (answer,) = await ask_server(
+            admin.client, [explained(bare_pod("p"), observed, namespace="asked-observed")]
+        )
+    assert (answer.is_admitted, answer.changes, answer.differences, answer.causes) == (True, [], [], [])
+
+
+async def test_a_daemon_set_of_an_enforced_namespace(
+    plane: ControlPlane, admin: Administrator, tmp_path: Path, namespaces: None
+) -> None:
+    pod = {"metadata": {}, "spec": {"containers": [{"name": "main", "image": "example.invalid/image"}]}}
+    item = explained(workload("DaemonSet", "agent", pod=pod), namespace="asked-enforced")
+    assert not item.is_denied
+    async with installed(plane, admin.client, tmp_path, NAMESPACE, ENFORCED):
+        (answer,) = await ask_server(admin.client, [item])
+    assert (answer.is_admitted, answer.refused_by) == (False, "webhook pods.validate.kaishare.dev")
+    (cause,) = answer.causes
+    assert "from the DaemonSet controller only" in cause
+    assert answer.differences == [AnswerDifference("verdict", "admitted", "denied")]

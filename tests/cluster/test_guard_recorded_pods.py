@@ -1,0 +1,259 @@
+"""The host guard in deny, with pods recorded of running KAI and vCluster, and the messages that reach tenants."""
+
+import copy
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.administrator import admissible
+from tests.support.control_plane import ControlPlane
+from tests.support.guard import (
+    BINDER,
+    GUARD,
+    HOST,
+    POD_GROUPER,
+    SYNCER,
+    guard_on,
+    host,
+    synced_pod,
+)
+from tests.support.guard_requests import (
+    WHOLE_GPU,
+    admitted,
+    changes,
+    refused,
+    until_answered,
+)
+from tests.support.kube_user import Answer, Asker, where
+from tests.support.pods import folder_from
+
+MANY_QUEUES = "vcluster-with-a-long-name-and-many-queues"
+
+
+@pytest.fixture(scope="module")
+def guarded(plane: ControlPlane) -> Iterator[ControlPlane]:
+    with guard_on(plane, GUARD / "deny"):
+        yield plane
+
+
+@pytest.fixture
+async def asker(guarded: ControlPlane) -> AsyncIterator[Asker]:
+    async with Asker(guarded) as asking:
+        yield asking
+
+
+def recorded(name: str) -> dict[str, Any]:
+    path = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / f"{name}.json"
+    document: dict[str, Any] = json.loads(Path(path).read_text())
+    return document
+
+
+def as_sent(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded pod without the fields that the API server and the scheduler wrote."""
+    sent = admissible(pod)
+    kept = ("name", "namespace", "labels", "annotations")
+    sent["metadata"] = {key: value for key, value in pod["metadata"].items() if key in kept}
+    sent["spec"].pop("nodeName", None)
+    return copy.deepcopy(sent)
+
+
+async def put(asker: Asker, target: dict[str, Any], user: str) -> Answer:
+    """Write a recorded pod's labels and annotations as the syncer does: the whole object, at its version."""
+    body = (await admitted(asker.send("GET", where(target)))).body
+    for kind in ("labels", "annotations"):
+        body["metadata"][kind] = target["metadata"].get(kind, {})
+    return await asker.send("PUT", where(target), body, user=user)
+
+
+LIVE, RUN = "vcluster-live-v0.36.1", "vcluster"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            f"{LIVE}/{name}"
+            for name in ("pod-of-deployment.host", "pod-of-job.host", "pod-mutated.host.1-created")
+        ),
+        *(f"{RUN}/{name}.host" for name in ("a_setowner_true", "b_create", "b_longname_create", "d1_create")),
+        *(f"{RUN}/{name}.host" for name in ("d2_create_spoofed", "d3_create")),
+    ],
+)
+async def test_pods_that_the_syncer_creates_are_admitted(asker: Asker, name: str) -> None:
+    await admitted(asker.create(as_sent(recorded(name)), user=SYNCER, dry_run=True))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"{LIVE}/pod.host.1-created", f"{LIVE}/pod.host.2-running"),
+        (f"{LIVE}/pod-spoofed.host.1-created", f"{LIVE}/pod-spoofed.host.2-settled"),
+        (f"{RUN}/a_create.host", f"{RUN}/a_settled.host"),
+        (f"{RUN}/c_create.host", f"{RUN}/c_settled.host"),
+    ],
+)
+async def test_updates_of_the_syncer_are_admitted(asker: Asker, before: str, after: str) -> None:
+    pod, settled = as_sent(recorded(before)), recorded(after)
+    for sent in (pod, settled):
+        sent["metadata"]["labels"].setdefault("kai.scheduler/queue", "team-a")  # the spoofed pod had none
+    await admitted(asker.create(pod, user=SYNCER))
+    answer = await put(asker, settled, SYNCER)
+    await asker.remove(where(pod))
+    assert answer.status == 200, answer.message
+    assert answer.body["metadata"]["labels"] == settled["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("mark", [{}, {"vcluster.loft.sh/managed-by": "team-a"}])
+async def test_a_pods_whole_life_with_kai_passes(asker: Asker, mark: dict[str, str]) -> None:
+    moments = [
+        recorded(f"kai-live-v0.13.4/pod-fraction.{moment}")
+        for moment in ("1-admitted", "2-grouped", "3-reserved", "4-bound")
+    ]
+    for pod in moments:
+        pod["metadata"]["namespace"] = HOST
+        pod["metadata"]["labels"] |= mark
+    first, *later = moments
+    await admitted(asker.create(as_sent(first), user=SYNCER))
+    for pod, writer in zip(later, (POD_GROUPER, BINDER, BINDER), strict=True):
+        if mark:
+            await refused(put(asker, pod, SYNCER), "only KAI may change this")
+        await admitted(put(asker, pod, writer))
+    await asker.remove(where(first))
+
+
+async def test_a_pods_life_from_the_tenant_to_kai_and_back_passes(asker: Asker) -> None:
+    created, settled = (recorded(f"{LIVE}/kai-pod.host.{moment}") for moment in ("1-created", "2-running"))
+    pod = as_sent(created)
+    await admitted(asker.create(pod, user=SYNCER))
+    kais = {"runai-gpu-group", "received-resource-type", "pod-group-name"}
+    by_kai = {
+        kind: {key: value for key, value in settled["metadata"][kind].items() if key in kais}
+        for kind in ("labels", "annotations")
+    }
+    await admitted(asker.merge(where(pod), {"metadata": by_kai}, user=BINDER))
+    answer = await put(asker, settled, SYNCER)
+    assert answer.status == 200, answer.message
+    assert answer.body["metadata"]["annotations"] == settled["metadata"]["annotations"]
+    await asker.remove(where(pod))
+
+
+async def test_a_tenants_edits_of_a_running_pod_are_refused(asker: Asker) -> None:
+    pod = as_sent(recorded(f"{RUN}/a_settled.host"))
+    await admitted(asker.create(pod, user=SYNCER))
+    edits = ("gpu-fraction", "kai.scheduler/queue", "runai-gpu-group", "pod-group-name")
+    await refused(put(asker, recorded(f"{RUN}/e_after_edits.host"), SYNCER), *edits)
+    await admitted(put(asker, recorded(f"{RUN}/f_after_host_change.host"), BINDER))
+    await asker.remove(where(pod))
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("vsched-pod-default-scheduler.host", "set spec.schedulerName"),
+        ("vsched-pod-kai-scheduler.host", "spec.nodeName is"),
+    ],
+)
+async def test_a_vcluster_with_a_scheduler_of_its_own_cannot_be_guarded(
+    asker: Asker, name: str, word: str
+) -> None:
+    pod = recorded(f"{LIVE}/{name}")
+    sent = as_sent(pod)
+    sent["metadata"]["namespace"] = HOST
+    sent["metadata"]["labels"]["kai.scheduler/queue"] = "team-a"
+    sent["spec"]["nodeName"] = pod["spec"]["nodeName"]
+    await refused(asker.create(sent, user=SYNCER, dry_run=True), word)
+
+
+# What vCluster tells the tenant.
+
+_LONG_NAME = f"{'n' * 52}-5b20e60184"
+_MANY_GROUPS = {f"runai-gpu-group/{number}-{'g' * 36}": "g" * 63 for number in range(20)}
+
+
+@pytest.mark.parametrize(
+    ("pod", "last_words"),
+    [
+        pytest.param(
+            synced_pod(_LONG_NAME, labels=_MANY_GROUPS), "…: only KAI may write this", id="many keys of KAI's"
+        ),
+        pytest.param(
+            synced_pod(
+                _LONG_NAME,
+                schedulerName="default-scheduler",
+                initContainers=[
+                    {"name": f"{number}-{'c' * 60}", "image": "example.invalid/image", **WHOLE_GPU}
+                    for number in range(20)
+                ],
+            ),
+            '…) and its scheduler is "default-scheduler"; set spec.schedulerName to "kai-scheduler"',
+            id="many containers",
+        ),
+        pytest.param(
+            synced_pod(_LONG_NAME, schedulerName="\N{GRINNING FACE}" * 2_000),
+            '…"; set spec.schedulerName to "kai-scheduler"',
+            id="a long name of a scheduler",
+        ),
+        pytest.param(
+            synced_pod(_LONG_NAME, labels={"kai.scheduler/queue": "q" * 63}, namespace=MANY_QUEUES),
+            "…: set the label to one of these",
+            id="many queues to choose from",
+        ),
+    ],
+)
+async def test_the_message_of_a_refused_creation_fits_into_an_event(
+    asker: Asker, pod: dict[str, Any], last_words: str
+) -> None:
+    await asker.apply(host(MANY_QUEUES, ",".join(f"team-{number}-{'t' * 40}" for number in range(60))))
+    answer = await until_answered(
+        lambda: asker.create(pod, user=SYNCER, dry_run=True), lambda answer: last_words in answer.message
+    )
+    assert answer.status == 403
+    assert last_words in answer.message
+    await admitted(tell(asker, f"Error syncing to host cluster: create object: {answer.message}"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(changes(_MANY_GROUPS), id="many keys"),
+        pytest.param(
+            changes(
+                annotations={
+                    f"nvidia.com/container.{number}": "\N{GRINNING FACE}" * 60 for number in range(9)
+                }
+            ),
+            id="characters of four bytes",
+        ),
+    ],
+)
+async def test_the_message_of_a_refused_update_fits_into_an_event(
+    asker: Asker, change: dict[str, Any]
+) -> None:
+    pod = synced_pod(_LONG_NAME)
+    await admitted(asker.create(pod, user=SYNCER))
+    answer = await asker.merge(where(pod), change, user=SYNCER, dry_run=True)
+    assert "…: only KAI may change this on an existing pod; restore the old value" in answer.message
+    await admitted(tell(asker, f"Error syncing: patch host object: update object: {answer.message}"))
+    await asker.remove(where(pod))
+
+
+async def tell(asker: Asker, note: str) -> Answer:
+    """Write an Event as vCluster's syncer does, without cutting its message."""
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": "train-0-", "namespace": HOST},
+        "eventTime": "2026-11-21T20:00:00.000000Z",
+        "reportingController": "pod-syncer",
+        "reportingInstance": "pod-syncer-team-a-0",
+        "action": "SyncPod",
+        "reason": "SyncError",
+        "type": "Warning",
+        "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": HOST, "name": "train-0"},
+        "note": note,
+    }
+    answer: Answer = await asker.send("POST", f"/apis/events.k8s.io/v1/namespaces/{HOST}/events", event)
+    return answer

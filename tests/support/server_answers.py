@@ -1,0 +1,92 @@
+"""Pods that `explain --server` asks the API server about, with their explanations and their namespaces."""
+
+import copy
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kube.client import KubeClient
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import (
+    bare_pod,
+    managed_namespace,
+)
+from webhook.explain.decision.explainer import ExplainedPod, Explainer
+from webhook.explain.decision.limit_ranges import ContainerDefaults
+from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.server.dry_runs import ask_server
+from webhook.policy.decide import Rules
+from webhook.policy.labels import NamespacePolicy
+
+NAMESPACE = managed_namespace("asked", gpu_fraction="0.5", priority="train")
+ENFORCED = managed_namespace("asked-enforced", gpu_fraction="0.5", mode="enforce")
+PLAIN = "asked-plain"
+GPU = "nvidia.com/gpu"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+NAMESPACES = (NAMESPACE, ENFORCED, {"kind": "Namespace", "metadata": {"name": PLAIN, "labels": {}}})
+"""The namespaces of these pods: two managed ones, and one without a policy."""
+
+Json = dict[str, Any]
+
+
+def explained(
+    document: Mapping[str, Any],
+    *namespaces: Json,
+    namespace: str = "asked",
+    defaults: Sequence[ContainerDefaults] = (),
+) -> ExplainedPod:
+    """Return the decision about the only pod of a document, with the policies of namespaces."""
+    policies = {}
+    for item in namespaces or (NAMESPACE, ENFORCED):
+        name, labels = item["metadata"]["name"], item["metadata"].get("labels") or {}
+        policy = NamespacePolicy.from_labels(name, labels, item["metadata"].get("annotations") or {})
+        if policy is not None:
+            policies[name] = policy
+    explainer = Explainer(namespace, policies, Rules(), {namespace: defaults})
+    (pod,) = explainer.explain(copy.deepcopy(dict(document)))
+    assert isinstance(pod, ExplainedPod)
+    return pod
+
+
+async def ask(client: KubeClient, document: Mapping[str, Any], **options: Any) -> ServerAnswer:
+    """Return the answer about the only pod of a document."""
+    (answer,) = await ask_server(client, [explained(document, **options)])
+    return answer
+
+
+def workload(kind: str, name: str, *, pod: Json | None = None, **spec: Any) -> Json:
+    """Return a workload with a GPU for its container `main`."""
+    template = pod or bare_pod("")
+    template = {key: template[key] for key in ("metadata", "spec")}
+    template["metadata"] = {key: value for key, value in template["metadata"].items() if value}
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"template": template, **spec},
+    }
+
+
+def limit_range(name: str, **item: Any) -> Json:
+    """Return a LimitRange for containers of the plain namespace."""
+    limits = {"limits": [{"type": "Container", **item}]}
+    return {
+        "kind": "LimitRange",
+        "metadata": {"name": name, "namespace": PLAIN},
+        "spec": limits,
+        "apiVersion": "v1",
+    }
+
+
+async def created(admin: Administrator, path: str, item: Json) -> str:
+    """Create an object, and return its path."""
+    await admin.post(path, item)
+    return f"{path}/{item['metadata']['name']}"
+
+
+def signed(lines: Any) -> Counter[str]:
+    """Return the added and removed lines without their indentation, and without the heads of maps."""
+    return Counter(
+        line[:1] + line[1:].strip() for line in lines if line[:1] in "+-" and not line.endswith((":", ": {}"))
+    )
