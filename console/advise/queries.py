@@ -238,8 +238,11 @@ class RecordQueries(Queries):
         return self._recorded("count_over_time", _USED_RECORD)
 
     def used_quantile(self, quantile: float) -> str:
-        """Quantile of the use."""
-        return self._recorded(f"quantile_over_time({quantile}, ", _USED_RECORD)
+        """Quantile of the use at the window's steps; every minute of two weeks takes twice as long."""
+        if self.window.step == _RECORD_STEP:
+            return self._recorded(f"quantile_over_time({quantile}, ", _USED_RECORD)
+        values = f"{self._pods(_USED_RECORD)}[{self.window.length}s:{self.window.step}s]"
+        return f"quantile_over_time({quantile}, {values})"
 
     @property
     def largest_share(self) -> str:

@@ -82,8 +82,7 @@ async def read_usage(
     """
     raw = Queries(window=window, selector=prometheus.selector, namespace=namespace)
     records = RecordQueries(window=window, selector=prometheus.selector, namespace=namespace)
-    at_all = await _presence(prometheus, raw)
-    recorded = await _presence(prometheus, records)
+    at_all, recorded = await asyncio.gather(_presence(prometheus, raw), _presence(prometheus, records))
     if not max(at_all, recorded):
         raise PrometheusError(_no_pods(prometheus, window, namespace))
     if recorded >= _ENOUGH_RECORDS * at_all:
@@ -142,16 +141,16 @@ class _Reader:
     async def uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
         """Return the use of the pods."""
         queries, end = self._queries, self._queries.window.end
-        presences = await self._presences()
-        counts = await self._by_pod(queries.share_count) if queries.share_count else {}
-        largest, smallest, known, high, peaks = await asyncio.gather(
+        high, known, largest, smallest, over_by_key = await asyncio.gather(
+            self._by_pod(queries.used_quantile(self._quantile)),
+            self._by_pod(queries.used_count, operator.add),
             self._by_pod(queries.largest_share),
             self._by_pod(queries.smallest_share, min),
-            self._by_pod(queries.used_count, operator.add),
-            self._by_pod(queries.used_quantile(self._quantile)),
-            self._buckets(queries.peaks_by_bucket),
+            self._by_pod(queries.over_seconds),
         )
-        over = {uid: seconds for (uid, _), seconds in (await self._by_pod(queries.over_seconds)).items()}
+        presences, peaks = await asyncio.gather(self._presences(), self._buckets(queries.peaks_by_bucket))
+        over = {uid: seconds for (uid, _), seconds in over_by_key.items()}
+        counts = await self._by_pod(queries.share_count) if queries.share_count else {}
         infos = _infos(await self.instant(queries.infos)) if queries.infos else {}
         uses = []
         for key, presence in presences.items():

@@ -25,6 +25,9 @@ from service.text import MALFORMED, first_few, one_line
 
 __all__ = ["InstantSeries", "Prometheus", "PrometheusError", "RangeSeries"]
 
+_MOST_AT_ONCE: Final = 2
+"""Concurrent queries; a Prometheus also serves dashboards and rules meanwhile."""
+
 _LONGEST_REASON: Final = 200  # characters
 _SECRET_START: Final = 8
 """Characters by which a token is recognised in an error; shorter values are no secrets."""
@@ -81,6 +84,7 @@ class Prometheus:
         self.selector = options.selector
         """Label matchers without braces; each selector of a query must contain them."""
         self._transport = transport
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._clock = clock
         self._seconds = options.seconds
         self._until = clock() + options.seconds
@@ -163,7 +167,7 @@ class Prometheus:
         left = self._until - self._clock()
         form = {"query": query, **times, "timeout": f"{max(int(left * 1000), 1)}ms"}
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(left), self._slots:
                 response = await self._transport.post(path, urlencode(form).encode(), left + 1)
         except TimeoutError:
             late = f"no answer within {self._seconds:g} s; give a longer --timeout or a shorter --since"
