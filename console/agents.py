@@ -205,14 +205,20 @@ class Agents:
         """Last responses by UID of the pod."""
         self._failing_since: dict[str, float] = {}
 
-    async def list(self) -> list[AgentPod]:
-        """List the agents' pods, sorted by node; forget the responses of pods that are gone.
+    async def list(self, node: str = "") -> list[AgentPod]:
+        """List the agents' pods, sorted by node; forget the responses of the pods that are not listed.
+
+        Args:
+            node: the only node whose agent is listed, by its name in Kubernetes; empty for all.
 
         Raises:
             ApiError, Unreachable, kube.access.AccessError: as `KubeClient.list_objects`.
         """
         path = f"/api/v1/namespaces/{quote(self.namespace, safe='')}/pods"
-        async with self._client.list_objects(path, params={"labelSelector": AGENT_LABELS}) as objects:
+        params = {"labelSelector": AGENT_LABELS} | (
+            {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+        )
+        async with self._client.list_objects(path, params=params) as objects:
             pods = [
                 _agent_pod(decode_answer(_pod, item, f"GET {path}", expected="a pod"))
                 async for item in objects

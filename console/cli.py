@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from console.advise import command as advise
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import (
     DEFAULT_KUBECONFIG,
@@ -18,7 +19,9 @@ from console.cluster import (
     use_own_kubeconfig,
 )
 from console.kubectl_completion import COMMAND, write_candidates
+from console.prometheus.client import PrometheusError
 from console.top import command as top
+from console.why import arguments as why
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, namespace_name, read_by, run_chosen, run_command
@@ -30,7 +33,7 @@ from webhook.explain.arguments import add_explain
 from webhook.namespaces.documents import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
-_UNUSABLE: Final = (PoliciesError, DocumentError, AccessError, ApiError, Unreachable)
+_UNUSABLE: Final = (PoliciesError, DocumentError, AccessError, ApiError, PrometheusError, Unreachable)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,11 +75,22 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     program.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     add_explain(commands, default_access=DEFAULT_KUBECONFIG)
+    _add_why(commands)
     _add_doctor(commands)
     _add_policies(commands)
     _add_top(commands)
+    _add_advise(commands)
     _add_completion(commands)
     return program
+
+
+def _add_why(commands: Any) -> None:
+    asking = commands.add_parser(
+        "why",
+        help="say why a pod does not start, or what is wrong with it",
+    )
+    why.add_arguments(asking)
+    asking.set_defaults(run=why.run, program=asking.prog.rpartition(" ")[0])
 
 
 def _add_doctor(commands: Any) -> None:
@@ -172,6 +186,14 @@ def _add_top(commands: Any) -> None:
     watching = commands.add_parser("top", help="show the agents of the cluster in one interactive view")
     top.add_arguments(watching)
     watching.set_defaults(run=top.run)
+
+
+def _add_advise(commands: Any) -> None:
+    advising = commands.add_parser(
+        "advise", help="suggest the share that each size or workload should have, from what it used"
+    )
+    advise.add_arguments(advising)
+    advising.set_defaults(run=advise.run)
 
 
 def _add_completion(commands: Any) -> None:

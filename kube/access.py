@@ -13,7 +13,16 @@ from kube.kubeconfig import context_namespace
 from kube.kubeconfig_login import Headers, Login, client_context, log_in
 from service.file_watch import FileWatch
 
-__all__ = ["Access", "AccessError", "InCluster", "KubeConfig", "Route", "find_access"]
+__all__ = [
+    "Access",
+    "AccessError",
+    "InCluster",
+    "KubeConfig",
+    "LimitedAccess",
+    "RequestLimitReached",
+    "Route",
+    "find_access",
+]
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
@@ -181,6 +190,60 @@ class KubeConfig:
         if renewed:
             self._login = await log_in(self._where, self._context)
         return self._login.headers
+
+
+class RequestLimitReached(AccessError):
+    """A request was not sent, because the limit of the number of requests is reached."""
+
+
+class LimitedAccess:
+    """Another access, for a limited number of HTTP requests.
+
+    A client takes the headers of its caller once for each HTTP request, so that the pages of a list and the
+    repetition after a 401 count, too.
+    """
+
+    def __init__(self, access: Access, most: int) -> None:
+        self._access = access
+        self._most = most
+        self.sent = 0
+        """Number of HTTP requests so far."""
+
+    @property
+    def remaining(self) -> int:
+        """Number of requests that can still be sent."""
+        return self._most - self.sent
+
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self._access.server
+
+    @property
+    def namespace(self) -> str:
+        """The caller's own namespace."""
+        return self._access.namespace
+
+    @property
+    def route(self) -> Route:
+        """Proxy and certificate name."""
+        return self._access.route
+
+    def trust(self) -> ssl.SSLContext:
+        """Return the TLS context; raises as that of the access."""
+        return self._access.trust()
+
+    async def headers(self, *, renewed: bool = False) -> Headers:
+        """Return the headers for one request.
+
+        Raises:
+            RequestLimitReached: the number of requests is reached.
+            AccessError: there are no credentials.
+        """
+        if not self.remaining:
+            raise RequestLimitReached(f"not requested: the limit of {self._most} requests is reached")
+        self.sent += 1
+        return await self._access.headers(renewed=renewed)
 
 
 async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:

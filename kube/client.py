@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from kube.access import Access
+from kube.access import Access, LimitedAccess
 from kube.errors import ApiError, Silent, Unreachable, status_error
 from kube.kubeconfig_login import Headers
 from kube.list_splitter import ListSplitter, MalformedList
@@ -40,7 +40,8 @@ _MOST_HEADERS: Final = 1024
 _BY_THE_CLOCK: Final = (9, 10)
 """OpenSSL's error codes for certificates that are not yet valid or have expired."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-_TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+TRANSPORT_ERRORS: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+"""Errors of a request that brought no valid answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +79,25 @@ class _Request:
 class KubeClient:
     """A client for one API server. Every request has a time limit."""
 
-    def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        access: Access,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        session: aiohttp.ClientSession | None = None,
+    ) -> None:
+        """Set the API server.
+
+        Args:
+            access: its address and the caller's credentials.
+            clock: monotonic seconds.
+            session: connections to share with another client, which closes them; None opens new ones.
+        """
         self._access = access
         self._clock = clock
         self._dated: tuple[str, float] | None = None
         """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
-        self._session = aiohttp.ClientSession(
+        self._session = session or aiohttp.ClientSession(
             # Compression costs the API server time, and an answer could unpack to a thousand times its size.
             headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
             auto_decompress=False,
@@ -117,6 +131,14 @@ class KubeClient:
             return date.replace(tzinfo=date.tzinfo or UTC) + timedelta(seconds=self._clock() - at)
         except (ValueError, OverflowError):  # OverflowError: a number of too many digits, a year above 9999
             return None
+
+    def limited(self, most: int) -> tuple["KubeClient", LimitedAccess]:
+        """Return a client with the same connections for a number of HTTP requests, and their counter.
+
+        Further requests raise `kube.access.RequestLimitReached`. The connections are closed with this client.
+        """
+        access = LimitedAccess(self._access, most)
+        return KubeClient(access, clock=self._clock, session=self._session), access
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""
@@ -207,6 +229,34 @@ class KubeClient:
         )
         return await self._read_any(sent, is_trusted=False)
 
+    async def post_to_service(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],
+        seconds: float,
+        most_bytes: int,
+    ) -> AnyResponse:
+        """Post a body to a path of a service's port through the API server's proxy.
+
+        The response is not trusted, and the caller's credentials are not forwarded; see `get_from_pod`.
+
+        Args:
+            path: `/api/v1/namespaces/NAMESPACE/services/NAME:PORT/proxy/PATH`.
+            body: the content, of the type in `headers`.
+            headers: further headers for the service; the caller's credentials take precedence.
+            seconds: time limit of the whole request.
+            most_bytes: maximum size of the response.
+
+        Raises:
+            Unreachable: there is no valid response, or it is too large.
+            kube.access.AccessError: there are no credentials.
+        """
+        limit = aiohttp.ClientTimeout(total=seconds)
+        sent = _Request("POST", path, headers=headers, body=body, limit=limit)
+        return await self._read_any(sent, is_trusted=False, most_bytes=most_bytes)
+
     @contextlib.asynccontextmanager
     async def list_objects(
         self, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
@@ -256,14 +306,16 @@ class KubeClient:
         async with self._open(sent) as response:
             yield _lines(response, sent)
 
-    async def _read_any(self, sent: _Request, *, is_trusted: bool = True) -> AnyResponse:
-        """Read a response of any status; arguments as `_answer`."""
+    async def _read_any(
+        self, sent: _Request, *, is_trusted: bool = True, most_bytes: int | None = None
+    ) -> AnyResponse:
+        """Read a response of any status and at most a number of bytes (16 MiB); see `_answer`."""
         async with self._answer(sent, is_trusted=is_trusted) as response:
             _require_plain(response, sent)
             return AnyResponse(
                 status=response.status,
                 reason=response.reason or "",
-                body=await _bounded_body(response, sent),
+                body=await _bounded_body(response, sent, most_bytes),
                 date=response.headers.get("Date", ""),
                 warnings=parse_warnings(response.headers.getall("Warning", [])),
             )
@@ -376,12 +428,15 @@ def _require_plain(response: aiohttp.ClientResponse, sent: _Request) -> None:
         raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
 
 
-async def _bounded_body(response: aiohttp.ClientResponse, sent: _Request) -> bytes:
+async def _bounded_body(
+    response: aiohttp.ClientResponse, sent: _Request, most_bytes: int | None = None
+) -> bytes:
+    most_bytes = most_bytes or _LONGEST_ANSWER
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > _LONGEST_ANSWER:
-            raise Unreachable(f"{sent}: an answer of more than {_LONGEST_ANSWER} bytes")
+        if len(body) > most_bytes:
+            raise Unreachable(f"{sent}: an answer of more than {most_bytes} bytes")
     return bytes(body)
 
 
@@ -424,12 +479,12 @@ def _transport_errors(sent: _Request) -> Iterator[None]:
         yield
     except aiohttp.SocketTimeoutError:
         raise Silent(f"{sent}: no data in time") from None
-    except _TRANSPORT as error:
-        raise Unreachable(f"{sent}: {_error_text(error)}") from None
+    except TRANSPORT_ERRORS as error:
+        raise Unreachable(f"{sent}: {transport_error_text(error)}") from None
 
 
-def _error_text(error: BaseException) -> str:
-    """Describe a connection error, without details that differ between attempts."""
+def transport_error_text(error: BaseException) -> str:
+    """Describe one of `TRANSPORT_ERRORS`, without details that differ between attempts."""
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -31,6 +31,7 @@ class ApiError(Exception):
         *,
         retry_after: float | None = None,
         causes: frozenset[str] = frozenset(),
+        object_name: str = "",
     ) -> None:
         text = f"{request_line}: {status} {reason}"
         super().__init__(f"{text}: {message}" if message else text)
@@ -42,6 +43,8 @@ class ApiError(Exception):
         """Seconds to wait before the next request; None if the server does not say."""
         self.causes = causes
         """Causes of the Status object, such as `NamespaceTerminating`."""
+        self.object_name = object_name
+        """The object that the Status object names; empty without one, as for a kind that is not served."""
 
     @property
     def is_forbidden(self) -> bool:
@@ -114,6 +117,7 @@ class _Cause(Struct):
 
 
 class _Details(Struct):
+    name: str | None = None
     causes: list[_Cause] | None = None
 
 
@@ -150,13 +154,14 @@ def status_error(
         status = _status.decode(body)
     except MALFORMED:
         status = _Status(message=bytes(body)[: 4 * longest].decode(errors="replace"))
-    causes = status.details.causes if status.details else None
+    details = status.details or _Details()
     return ApiError(
         http_status or status.code or 0,
         one_line(status.reason or http_reason or "no reason given"),
         one_line(status.message or "", longest),
         request_line,
-        causes=frozenset(cause.reason for cause in causes or () if cause.reason),
+        causes=frozenset(cause.reason for cause in details.causes or () if cause.reason),
+        object_name=one_line(details.name or ""),
         retry_after=min(float(retry_after), _LONGEST_WAIT)
         if retry_after.isascii() and retry_after.isdigit()
         else None,

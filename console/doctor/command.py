@@ -15,6 +15,7 @@ from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
 from console.doctor.installation import installation_findings, release_finding, right_finding
 from console.doctor.links import FAILED_REQUESTS, with_link
 from console.doctor.nodes import AGENTS, node_findings
+from console.doctor.pending_pods import pending_findings
 from console.doctor.releases import release_findings
 from kube.access import Access, AccessError
 from kube.check import reach
@@ -123,8 +124,10 @@ async def examine(access: Access, settings: DoctorSettings) -> list[CheckResult]
         elif settings.namespace is not None:
             findings += registration_findings(cluster) if cluster.is_absent else ()
             findings += await policy_findings(reader, cluster)
+            findings += await pending_findings(reader)
         else:
             findings += await webhook_findings(reader, cluster, is_inside=False)
+            findings += await pending_findings(reader)
             findings += await _agent_findings(reader, cluster, settings)
         failed = (with_link(finding, FAILED_REQUESTS) for finding in reader.missing)
         return [*map(with_link, findings), *failed]

@@ -50,6 +50,8 @@ class Code(StrEnum):
     TAINT_NOT_TOLERATED = "taint-not-tolerated"
     NODES_CORDONED = "nodes-cordoned"
     NO_GPU_FITS = "no-gpu-fits"
+    NO_NODE_FITS = "no-node-fits"
+    WAITING_FOR_EVICTED = "waiting-for-evicted"
     UNDECIDED = "undecided"
     # KAI chose a node, and the pod is not bound.
     KAI_ADMISSION_MISSED = "kai-admission-missed"

@@ -7,7 +7,7 @@ is the answer. A state that no rule knows is told as it is, with KAI's last word
 from collections.abc import Iterator
 
 from console.why.answer import Answer, Finding, Remedy
-from console.why.causes.binding import binding, chosen
+from console.why.causes.binding import binding, chosen, waiting_for_evicted
 from console.why.causes.bound import bound, failed, running, terminating
 from console.why.causes.creation import evicted_before, why_no_pod
 from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
@@ -45,6 +45,11 @@ def explain(evidence: Evidence) -> Answer:
         not_visible=evidence.not_visible,
         notes=notes,
     )
+
+
+def find_cause(evidence: Evidence) -> Finding:
+    """Return the cause alone, without the story."""
+    return next(_findings(evidence, Redactor.of(evidence)))
 
 
 def _state(pod: Pod | Absence) -> str:
@@ -87,6 +92,7 @@ def _pending(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding:
         gated(pod, redactor)
         or refused_by_host(evidence, pod, redactor)
         or (ungrouped(evidence, pod, redactor) if is_served else None)
+        or waiting_for_evicted(evidence)
         or binding(evidence, pod, redactor)
         or unusable_queue(evidence, verdict, redactor)
         or (_of_verdict(evidence, pod, verdict, redactor) if verdict else None)

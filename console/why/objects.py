@@ -23,6 +23,7 @@ NO_RESERVED_GPU: Final = "-1"
 class Meta(FullMeta, frozen=True):
     """`metadata` with the time of creation."""
 
+    uid: str = ""
     creation_timestamp: datetime | None = None
     generation: int = 0
 

@@ -1,18 +1,257 @@
-"""Hides the names of objects that the caller may not list. Pure."""
+"""Hides names in messages of other programs: each word is shown only if it is known not to be one. Pure.
 
-from console.why.evidence import Evidence
-from service.text import one_line
+KAI's messages, Events and refusals can name objects of other tenants anywhere: nodes' other pods, queues,
+namespaces. Their texts change with each release, so no list of patterns could find every name. A word is
+therefore shown only if it is on a list, or has a form that no name of a Kubernetes object has.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from console.why.evidence import Evidence, known
+from console.why.objects import Event, Pod
+from console.why.vocabulary import FIXED, WORDS
+from kai import keys
+from service.text import ELLIPSIS, LONGEST_LINE, LONGEST_VALUE, one_line, shorten
+
+_LONGEST_INPUT: Final = 4096
+"""Characters of a message that are read; KAI's longest recorded message has fewer than 2000."""
+
+_LONGEST_WORD: Final = 600
+"""Longest word that is compared, in characters: a namespace, a slash and a name have at most 507."""
+
+_JOINERS: Final = "-./:=@+~?&%#"
+"""Punctuation that joins parts to one word."""
+
+_SEPARATOR = re.compile(r"([^\w\-./:=@+~?&%#])", re.ASCII)
+"""A character between two words: white space, a quote, a bracket."""
+_SPACING: Final = frozenset({"", " ", ",", ";"})
+_NEGATED: Final = frozenset(
+    {"aren", "couldn", "didn", "doesn", "don", "hadn", "hasn", "haven", "isn", "wasn", "weren", "wouldn"}
+)
+"""Words before `'t`."""
+_UNITS: Final = frozenset({"s", "h", "d"})
+"""Units of `service.units.duration` that are no words."""
+_FOREIGN = re.compile(r"[^\x00-\x7f…“”‘’–—×·→≥≤\ufffd]")
+_NUMBER = re.compile(r"[0-9]+(?:[./:][0-9]+)?(?:[KMGTP]i?B?|ms|s|m|h)?")
+_DURATION = re.compile(r"(?:[0-9]{1,4}h)?(?:[0-9]{1,4}m)?[0-9]{1,4}(?:\.[0-9]{1,9})?s")
+_CAMEL_CASE = re.compile(r"[A-Za-z0-9][a-z0-9]*[A-Z][A-Za-z0-9]*")
+_ACRONYM = re.compile(r"[A-Z][A-Z0-9]+s?")
+_GPU_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")
+_PARTS = re.compile(r"[.-]")
+_VALUE = re.compile(r"[=:]")
+_RESOURCES: Final = FIXED | {"pods", "cpu", "memory", "services"}
+_NOT_IN_NAME = re.compile(r"([^a-z0-9.-])")
+_SUFFIX = re.compile(r"-(?:[bcdfghjklmnpqrstvwxz2456789]{5})?")
+"""The end of a generated name (apimachinery, `pkg/util/rand`)."""
+_POD_GROUP = re.compile(r"pg-(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+@dataclass(frozen=True, slots=True)
 class Redactor:
-    """Makes texts from outside printable."""
+    """Replaces words that may be names which the user does not know by `…`."""
+
+    names: frozenset[str] = frozenset()
+    """Names that the user knows."""
+    sees_all: bool = False
+    """Whether nothing is hidden."""
 
     @classmethod
     def of(cls, evidence: Evidence) -> "Redactor":
-        """Return the redactor for a caller."""
-        assert evidence
-        return cls()
+        """Take the names of the objects that were read with the user's rights."""
+        return cls(frozenset(filter(None, _names(evidence))), evidence.sees_all)
 
-    def clean(self, text: str) -> str:
-        """Return a text on one line."""
-        return one_line(text)
+    def name(self, name: str) -> str:
+        """Return the name of an object in one line, or `…` if the user does not know it."""
+        return one_line(name, LONGEST_VALUE * 2) if self.sees_all or name in self.names else ELLIPSIS
+
+    def clean(self, text: str, limit: int = LONGEST_LINE) -> str:
+        """Return a message in one line, in which only words that cannot be names are shown.
+
+        A plain number stays, although a name may consist of digits.
+
+        Args:
+            text: untrusted text; the first 4096 characters are read.
+            limit: largest length of the result in characters.
+        """
+        if self.sees_all:
+            return one_line(text, limit)
+        head = text[:_LONGEST_INPUT]
+        line = one_line(head, _LONGEST_INPUT + 1)
+        if len(head) < len(text):  # the last word may be the beginning of a name
+            line = f"{line.rpartition(' ')[0]} {ELLIPSIS}".lstrip()
+        parts = _SEPARATOR.split(_hide_foreign(line))
+        for index in range(0, len(parts), 2):
+            if not _is_ending(parts, index):
+                parts[index] = self._replace(parts[index])
+        return shorten("".join(_merged(parts)), limit)
+
+    def _replace(self, text: str) -> str:
+        """Return a word with the punctuation around it, or `…` with that punctuation."""
+        core = text.strip(_JOINERS)
+        if not core or self._is_shown(core):
+            return text
+        before, _, after = text.partition(core)
+        key, *value = _VALUE.split(core, maxsplit=1)
+        if value and _is_resource(key):
+            return (
+                before + core[: len(key) + 1] + (value[0] if self._is_shown(value[0]) else ELLIPSIS) + after
+            )
+        return f"{before}{ELLIPSIS}{after}"
+
+    def _is_shown(self, word: str) -> bool:
+        if len(word) > _LONGEST_WORD:
+            return False
+        if word in self.names or _is_public(word):
+            return True
+        namespace, slash, name = word.partition("/")
+        return bool(slash) and namespace in self.names and name in self.names
+
+
+def _is_ending(parts: Sequence[str], index: int) -> bool:
+    """Whether a word ends another one: `node(s)`, `Pod's`, `didn't`, `95 s`."""
+    word, before, after = parts[index], parts[index - 1 : index], parts[index + 1 : index + 3]
+    if word.lower() in _NEGATED:
+        return after == ["'", "t"]
+    if word.rstrip(_JOINERS) in _UNITS and before == [" "]:
+        return parts[index - 2].isdecimal()
+    if index < 2 or not parts[index - 2][-1:].isalpha():
+        return False
+    if before == ["'"]:
+        return word == "s" or (word == "t" and parts[index - 2].lower() in _NEGATED)
+    return word == "s" and before == ["("] and after[:1] == [")"]
+
+
+def _merged(parts: Sequence[str]) -> Iterator[str]:
+    """Yield words and separators, with one ellipsis for hidden words that only blanks and commas separate."""
+    pending: list[str] = []
+    is_hidden = False
+    for part in parts:
+        if is_hidden and part in _SPACING:
+            pending.append(part)
+        elif is_hidden and part == ELLIPSIS:
+            pending = []
+        else:
+            yield from (*pending, part)
+            pending, is_hidden = [], part == ELLIPSIS
+    yield from pending
+
+
+def _hide_foreign(line: str) -> str:
+    """Hide words with letters that are not ASCII; no name of an object has any."""
+    if not _FOREIGN.search(line):
+        return line
+    return " ".join(ELLIPSIS if _FOREIGN.search(word) else word for word in line.split(" "))
+
+
+def _is_public(word: str) -> bool:
+    """Whether a word can be shown to every user."""
+    return (
+        _is_word(word)
+        or word.lower() in FIXED
+        or _is_resource(word)
+        or _GPU_UUID.fullmatch(word) is not None
+        or _is_compound(word)
+    )
+
+
+def _is_word(word: str) -> bool:
+    """Whether a word is in the vocabulary, or is a number with or without a unit, an acronym or CamelCase."""
+    return (
+        word.lower() in WORDS
+        or _NUMBER.fullmatch(word) is not None
+        or _DURATION.fullmatch(word) is not None
+        or _CAMEL_CASE.fullmatch(word) is not None
+        or _ACRONYM.fullmatch(word) is not None
+    )
+
+
+def _is_resource(word: str) -> bool:
+    """Whether a word is a key, or a resource of a quota such as `requests.nvidia.com/gpu`."""
+    return word.removeprefix("requests.").removeprefix("limits.") in _RESOURCES
+
+
+def _is_compound(word: str) -> bool:
+    """Whether a word consists of public parts, and one of two neighbours has an upper-case letter.
+
+    Names have no upper-case letters, so that a word such as `spec.nodeName` or `NVIDIA-H100` contains none.
+    """
+    parts = _PARTS.split(word)
+    return (
+        len(parts) > 1
+        and all(map(_is_word, parts))
+        and all(first != first.lower() or second != second.lower() for first, second in pairwise(parts))
+    )
+
+
+def _names(evidence: Evidence) -> Iterator[str]:
+    """Yield the names of the objects that the user named or that were read with the user's rights."""
+    yield from (evidence.namespace, evidence.name, evidence.queue_name, *evidence.queues, *evidence.claims)
+    pod = known(evidence.pod)
+    if pod is not None:
+        yield from _names_of_pod(pod)
+    for workload in (*evidence.owners, known(evidence.workload)):
+        if workload is not None:
+            yield from (workload.metadata.name, workload.metadata.labels.get(keys.QUEUE_LABEL, ""))
+            yield from (owner.name for owner in workload.metadata.owner_references)
+    group = known(evidence.pod_group)
+    if group is not None:
+        yield from (group.metadata.name, group.spec.queue, group.spec.priority_class_name)
+    order = known(evidence.bind_request)
+    if order is not None:
+        yield from (order.metadata.name, order.spec.selected_node, *(order.spec.selected_gpu_groups or ()))
+    for queue in filter(None, map(known, evidence.queues.values())):
+        yield from (queue.name, queue.spec.parent_queue)
+    for node in known(evidence.nodes) or ():
+        yield node.metadata.name
+        for taint in node.spec.taints or ():
+            yield from (taint.key, taint.value)
+    for member in evidence.group_members:
+        yield member.name
+    for shard in known(evidence.shards) or ():
+        yield from (shard.metadata.name, shard.spec.partition_label_value)
+    yield from _names_in_events((*evidence.pod_events, *evidence.group_events, *evidence.creation_events))
+
+
+def _names_of_pod(pod: Pod) -> Iterator[str]:
+    yield from (pod.name, pod.pod_group_name, pod.queue_label, pod.spec.node_name, pod.spec.scheduler_name)
+    yield from (*pod.gpu_groups, *pod.claim_names)
+    labels = pod.metadata.labels
+    yield from (
+        labels.get(key, "") for key in (keys.NODE_POOL_LABEL, keys.PRIORITY_LABEL, keys.SUBGROUP_NAME)
+    )
+    yield from (owner.name for owner in pod.metadata.owner_references)
+    yield from (gate.name for gate in pod.spec.scheduling_gates or ())
+    yield from (status.name for status in pod.containers)
+    if pod.view is not None:
+        for container in pod.view.all_containers:
+            yield from (container.name or "", container.image or "")
+
+
+def _names_in_events(events: Iterable[Event]) -> Iterator[str]:
+    """Yield the names of the objects of the namespace that Events are about."""
+    for event in events:
+        name = event.involved_object.name
+        yield name
+        match = _POD_GROUP.fullmatch(name)
+        if match:
+            yield match[1]
+
+
+def without_suffixes(text: str, base: str) -> str:
+    """Replace the generated end of a pod's name by `…`, so that messages about several pods are alike.
+
+    Args:
+        text: a message.
+        base: name of the pods' owner, such as a ReplicaSet.
+    """
+    if not base or base not in text:
+        return text
+    words = (
+        f"{base}-{ELLIPSIS}" if word.startswith(base) and _SUFFIX.fullmatch(word.removeprefix(base)) else word
+        for word in _NOT_IN_NAME.split(text)
+    )
+    return "".join(words)

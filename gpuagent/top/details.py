@@ -9,6 +9,7 @@ from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, plain
 from gpuagent.top.arrange import AgentLine, GroupLine, Line
 from gpuagent.top.fleet import AgentState, Fleet
 from gpuagent.top.layout import agent_text, group_text
+from service.names import is_dns_label, is_dns_subdomain
 from service.units import duration, size
 
 _MOST = 64
@@ -54,6 +55,8 @@ def _pod(row: PodRow, rows: Sequence[PodRow]) -> Iterator[str]:
     yield f"size        {row.size or NONE}"
     yield f"workload    {row.workload or NONE}"
     yield f"GPU groups  {', '.join(plain(group, 64) for group in pod.gpu_groups[:_MOST]) or NONE}"
+    if is_dns_label(pod.namespace) and is_dns_subdomain(pod.name):  # an agent's word, for a shell
+        yield f"its story   kaishare why -n {pod.namespace} {pod.name}"
     yield ""
     for each in rows[:_MOST]:
         yield from _on_gpu(each)

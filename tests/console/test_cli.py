@@ -14,7 +14,7 @@ from kube.access import KubeConfig
 from service.version import version
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("explain", "doctor", "policies", "completion")
+COMMANDS = ("explain", "why", "doctor", "policies", "completion")
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

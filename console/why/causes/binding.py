@@ -48,6 +48,24 @@ def binding(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
     return _in_progress(evidence)
 
 
+def waiting_for_evicted(evidence: Evidence) -> Finding | None:
+    """Return the finding for a pod that KAI will place where pods that it evicted still end.
+
+    The Event Pipelined tells of it in v0.9.8, v0.13.4 and v0.17.0.
+    """
+    told = [
+        event for event in evidence.pod_events if event.component in ("", keys.SCHEDULER_NAME) and event.last
+    ]
+    newest = max(told, key=lambda event: event.last or evidence.now, default=None)
+    if newest is None or newest.reason != "Pipelined" or known(evidence.bind_request) is not None:
+        return None
+    return Finding(
+        Code.WAITING_FOR_EVICTED,
+        "KAI has evicted pods for this one, and waits until they have ended",
+        [Remedy("Wait: an evicted pod may take its terminationGracePeriodSeconds, 30 s by default.")],
+    )
+
+
 def chosen(evidence: Evidence) -> Finding | None:
     """Return the finding for a pod for which KAI chose a node, where the BindRequest cannot be read."""
     scheduled = [event for event in evidence.pod_events if event.reason == "Scheduled"]

@@ -189,7 +189,18 @@ def _nodes(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -
     for pattern, code, sentence, remedies in _OF_ALL_NODES:
         if texts and all(pattern in text for text in texts):
             return Finding(code, sentence, remedies)
-    return None
+    if not texts:
+        return None
+    reasons = first_few([f"{count} node(s) {text}" for count, text in parts], 4)
+    return Finding(
+        Code.NO_NODE_FITS,
+        f"no node can take the pod: {redactor.clean(reasons)}",
+        [
+            Remedy(
+                "Change what the pod's template asks of nodes, or wait until a node changes.", _DESCRIBE_NODES
+            )
+        ],
+    )
 
 
 _OF_ALL_NODES: Final = (

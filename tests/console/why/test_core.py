@@ -63,9 +63,9 @@ def _cause(evidence: Evidence) -> tuple[Code, str]:
                 "no nodes with enough resources were found: 3 node(s) had untolerated taint {a: b}. \n"
                 "2 node(s) didn't match Pod's node affinity/selector."
             ),
-            Code.UNDECIDED,
+            Code.NO_NODE_FITS,
         ),
-        ("no nodes with enough resources were found: 1 node(s) had a cold.", Code.UNDECIDED),
+        ("no nodes with enough resources were found: 1 node(s) had a cold.", Code.NO_NODE_FITS),
     ],
 )
 def test_the_words_of_kai_decide(words: str, code: Code) -> None:
@@ -137,6 +137,14 @@ def test_what_kai_does_not_tell_follows_from_its_objects(
     found, sentence = _cause(make_evidence(**fields))
     assert found is code
     assert words in sentence
+
+
+@pytest.mark.parametrize(("age", "code"), [(5, Code.WAITING_FOR_EVICTED), (60, Code.NO_GPU_FITS)])
+def test_a_pod_for_which_others_were_evicted_waits_for_their_end(age: float, code: Code) -> None:
+    words = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
+    pipelined = make_event("Pipelined", "Pod team/train-0 was pipelined to node node-1", age=age)
+    events = [make_event("Unschedulable", words, age=30), pipelined]
+    assert _cause(make_evidence(make_pod(unschedulable=words), pod_events=events))[0] is code
 
 
 def test_a_young_pod_without_a_pod_group_is_not_the_pod_groupers_fault_yet() -> None:

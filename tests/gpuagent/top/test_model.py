@@ -259,6 +259,18 @@ def test_details_have_the_flags_since_the_start(raised: int, text: str) -> None:
     assert f"flags       {text} since the agent started" in list(details_of(row, fleet, 0.0))
 
 
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [("train-0", ["its story   kaishare why -n team-a train-0"]), ("x; reboot", []), ("$(id)", [])],
+)
+def test_details_name_the_command_for_the_story_of_a_pod_whose_name_is_safe_in_a_shell(
+    name: str, commands: list[str]
+) -> None:
+    fleet = fleet_of({"n": document("n", pod(name, "n", namespace="team-a"))})
+    (row,) = fleet.agents["agent-of-n"].table.rows
+    assert [line for line in details_of(row, fleet, 0.0) if "kaishare why" in line] == commands
+
+
 def test_unknown_is_never_zero() -> None:
     fleet = fleet_of({"n": document("n", pod("blind", "n", None), gpus=[gpu("n", usedBytes=None)])})
     line = next(line for line in as_text(fleet, Arrangement(), 0.0).splitlines() if "blind" in line)

@@ -1,0 +1,328 @@
+"""Reads the use of all pods from a Prometheus."""
+
+import operator
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from console.advise.queries import Queries, RecordQueries, Window
+from console.advise.shares import card_of
+from console.advise.usage import PodNames, PodUse, Point, by_share
+from console.prometheus.client import InstantSeries, Prometheus, PrometheusError, RangeSeries
+from service.units import duration
+
+_PODS_AT_ONCE: Final = 100
+"""Pods of one query on the agents' own series."""
+
+_RECORDED_AT_ONCE: Final = 2000
+"""Pods of one query on records."""
+
+_ENOUGH_RECORDS: Final = 0.95
+"""Part of the time with pods that the records must cover to be used."""
+
+_CHANGED_AT_ONCE: Final = 10
+"""Pods of one query for all their values."""
+
+_LOW: Final = 0.05
+_RECENT_SECONDS: Final = 900.0
+"""Age of the last value of a pod that exists; Prometheus shows a value for five minutes."""
+
+_Key = tuple[str, str]
+"""UID of a pod, and UUID of a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The use of all pods."""
+
+    uses: tuple[PodUse, ...]
+    remarks: tuple[str, ...] = ()
+    """Sentences about how it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Unix seconds at which a pod was first and last seen."""
+
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    model: str
+    total_bytes: int | None
+
+
+async def read_usage(
+    prometheus: Prometheus, window: Window, *, quantile: float, namespace: str = ""
+) -> Usage:
+    """Read the use of all pods, from the records if they cover the time.
+
+    Args:
+        prometheus: the Prometheus.
+        window: the time.
+        quantile: from 0 to 1.
+        namespace: the only namespace of the host cluster; empty for all.
+
+    Raises:
+        PrometheusError: there is no usable answer, or no pod.
+        kube.access.AccessError: there are no credentials for the API server.
+    """
+    raw = Queries(window=window, selector=prometheus.selector, namespace=namespace)
+    records = RecordQueries(window=window, selector=prometheus.selector, namespace=namespace)
+    at_all = await _presence(prometheus, raw)
+    recorded = await _presence(prometheus, records)
+    if not max(at_all, recorded):
+        raise PrometheusError(_no_pods(prometheus, window, namespace))
+    has_records = recorded >= _ENOUGH_RECORDS * at_all
+    queries: Queries = records if has_records else raw
+    reader = _Reader(prometheus, queries, quantile)
+    uids = sorted({row.labels.get("uid", "") for row in await reader.instant(queries.all_uids)})
+    gpus = _gpus(await reader.instant(queries.gpus))
+    uses: list[PodUse] = []
+    most = _RECORDED_AT_ONCE if has_records else _PODS_AT_ONCE
+    for chunk in _chunks(uids, most):
+        own = queries if len(uids) <= most else replace(queries, uids=chunk)
+        uses += await _Reader(prometheus, own, quantile).uses(gpus)
+    return Usage(tuple(uses), () if has_records else (_without_records(recorded, at_all),))
+
+
+async def _presence(prometheus: Prometheus, queries: Queries) -> float:
+    series = await prometheus.instant(queries.presence, queries.window.end)
+    return max((one.value for one in series), default=0.0)
+
+
+def _without_records(recorded: float, at_all: float) -> str:
+    part = "have no data" if not recorded else f"cover {recorded / at_all:.0%} of this time"
+    return (
+        f"The recording rules {part}: the agents' own series were read, which is slower."
+        " deploy/alerts/README.md says how to load the rules."
+    )
+
+
+def _no_pods(prometheus: Prometheus, window: Window, namespace: str) -> str:
+    where = f" in namespace {namespace}" if namespace else ""
+    return (
+        f"{prometheus.address}: no pod with a share{where} in the last {duration(window.end - window.start)};"
+        f" check --selector {prometheus.selector}, --since and the scrape configuration"
+    )
+
+
+class _Reader:
+    """Reads the pods of one set of queries."""
+
+    def __init__(self, prometheus: Prometheus, queries: Queries, quantile: float) -> None:
+        self._prometheus = prometheus
+        self._queries = queries
+        self._quantile = quantile
+        self._step = queries.step
+
+    async def instant(self, query: str) -> list[InstantSeries]:
+        return await self._prometheus.instant(query, self._queries.window.end)
+
+    async def _by_pod(self, query: str, merge: Callable[[float, float], float] = max) -> dict[_Key, float]:
+        """Return the value for each pod and GPU; several series of one pod have different descriptions."""
+        values: dict[_Key, float] = {}
+        for series in await self.instant(query):
+            key = _key(series.labels)
+            values[key] = merge(values[key], series.value) if key in values else series.value
+        return values
+
+    async def uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
+        """Return the use of the pods."""
+        queries, end = self._queries, self._queries.window.end
+        counted = await self.instant(queries.share_count)
+        self._require_one_cluster(counted)
+        infos = _infos(await self.instant(queries.infos) if queries.infos else counted)
+        labels, counts = {}, defaultdict[_Key, float](float)
+        for series in counted:
+            labels[_key(series.labels)] = series.labels
+            counts[_key(series.labels)] += series.value
+        largest = await self._by_pod(queries.largest_share)
+        smallest = await self._by_pod(queries.smallest_share, min)
+        known = await self._by_pod(queries.used_count, operator.add)
+        peak = await self._by_pod(queries.used_peak)
+        high = await self._by_pod(queries.used_quantile(self._quantile))
+        low = await self._by_pod(queries.used_quantile(_LOW))
+        spans = await self._spans()
+        peaks = await self._buckets(queries.peaks_by_bucket)
+        over = {
+            series.labels.get("uid", ""): series.value for series in await self.instant(queries.over_seconds)
+        }
+        uses = []
+        for key, count in counts.items():
+            gpu = gpus.get(key[1], _Gpu("", None))
+            unit = self._unit(gpu)
+            seconds = count * self._step
+            span = spans.get(key, _Span(self._queries.window.start, end))
+            use = PodUse(
+                names=_names(labels[key], infos.get(key[0], {}), gpu.model),
+                gpu_bytes=gpu.total_bytes,
+                share_bytes=round(largest.get(key, 0.0) * unit),
+                seconds=seconds,
+                known_seconds=min(known.get(key, 0.0) * self._step, seconds),
+                first=span.first,
+                last=span.last,
+                peak_bytes=_times(unit, peak.get(key)),
+                quantile_bytes=_times(unit, high.get(key)),
+                low_bytes=_times(unit, low.get(key)),
+                over_seconds=over.get(key[0], 0.0),
+                is_current=span.last > end - _RECENT_SECONDS,
+                peaks=_scaled(unit, peaks.get(key)),
+            )
+            uses.append(use)
+        changed = [use for use in uses if smallest.get(_pod_key(use)) != largest.get(_pod_key(use))]
+        if changed:
+            uses = [use for use in uses if use not in changed] + await self._split(changed)
+        return uses
+
+    def _unit(self, gpu: _Gpu) -> float:
+        """Return the bytes of one unit of an amount."""
+        return float(gpu.total_bytes or 0) if self._queries.in_ratios else 1.0
+
+    def _require_one_cluster(self, series: Iterable[InstantSeries]) -> None:
+        clusters = {one.labels.get("cluster", "") for one in series}
+        if len(clusters) > 1:
+            raise PrometheusError(
+                f"{self._prometheus.address}: series of {len(clusters)} clusters; name one with --selector,"
+                ' such as job="kaishare-agent",cluster="NAME"'
+            )
+
+    async def _buckets(self, query: str) -> dict[_Key, RangeSeries]:
+        """Return the values of an expression for each part of the window."""
+        window = self._queries.window
+        series = await self._prometheus.range(query, window.first_bucket, window.end, window.bucket)
+        return {_key(one.labels): one for one in series}
+
+    async def _spans(self) -> dict[_Key, "_Span"]:
+        """Return when each pod was first and last seen.
+
+        The first and last part of the time are filled as far as they have values, compared with the part that
+        has most.
+        """
+        queries = self._queries
+        if queries.first_seen:
+            last = await self._by_pod(queries.last_seen)
+            first = await self._by_pod(queries.first_seen, min)
+            return {key: _Span(at - self._step, last[key]) for key, at in first.items() if key in last}
+        bucket = queries.window.bucket
+        spans = {}
+        for key, series in (await self._buckets(self._queries.counts_by_bucket)).items():
+            if len(series.values):
+                most = max(series.values)
+                begin = series.times[0] - bucket * series.values[0] / most
+                end = series.times[-1] - bucket * (1 - series.values[-1] / most)
+                spans[key] = _Span(begin, max(end, begin))
+        return spans
+
+    async def _split(self, changed: Sequence[PodUse]) -> list[PodUse]:
+        """Return the use of pods whose share changed, once for each share."""
+        uses: list[PodUse] = []
+        for chunk in _chunks(changed, _CHANGED_AT_ONCE):
+            queries = replace(self._queries, uids=tuple(use.names.uid for use in chunk))
+            shares = await self._values(queries.share)
+            used = await self._values(queries.used)
+            over = {uid: values for (uid, _), values in (await self._values(queries.over)).items()}
+            for use in chunk:
+                key = _pod_key(use)
+                unit = float(use.gpu_bytes or 0) if queries.in_ratios else 1.0
+                amounts = used.get(key, {})
+                points = [
+                    Point(at, round(share * unit), _times(unit, amounts.get(at)))
+                    for at, share in shares.get(key, {}).items()
+                ]
+                seconds = over.get(key[0], {})
+                uses.extend(
+                    _part_of(use, figures, points, seconds)
+                    for figures in by_share(points, quantile=self._quantile, step=queries.window.step)
+                )
+        return uses
+
+    async def _values(self, query: str) -> dict[_Key, dict[float, float]]:
+        """Return the values of an expression over the window, at the times of the window's steps."""
+        window = self._queries.window
+        step = window.step
+        start = window.start // step * step + step
+        series = await self._prometheus.range(query, start, window.end, step)
+        return {_key(one.labels): dict(zip(one.times, one.values, strict=True)) for one in series}
+
+
+def _part_of(
+    use: PodUse, figures: Mapping[str, Any], points: Sequence[Point], over: Mapping[float, float]
+) -> PodUse:
+    """Return the part of a pod's use in which it had one share."""
+    times = {point.at for point in points if point.share_bytes == figures["share_bytes"]}
+    seconds = sum(value for at, value in over.items() if at in times)
+    total = sum(over.values())
+    is_last = bool(points) and points[-1].share_bytes == figures["share_bytes"]
+    return replace(
+        use,
+        **figures,
+        over_seconds=use.over_seconds * seconds / total if total else 0.0,
+        is_current=use.is_current and is_last,
+    )
+
+
+def _times(unit: float, amount: float | None) -> float | None:
+    return None if amount is None else amount * unit
+
+
+def _scaled(unit: float, series: RangeSeries | None) -> RangeSeries | None:
+    if series is None or unit == 1.0:
+        return series
+    return RangeSeries({}, series.times, array("d", (value * unit for value in series.values)))
+
+
+def _names(labels: Mapping[str, str], info: Mapping[str, str], model: str) -> PodNames:
+    return PodNames(
+        uid=labels.get("uid", ""),
+        gpu_uuid=labels.get("gpu_uuid", ""),
+        namespace=labels.get("namespace", ""),
+        pod=labels.get("pod", ""),
+        vcluster=labels.get("vcluster", ""),
+        virtual_namespace=labels.get("virtual_namespace", ""),
+        size=info.get("size", ""),
+        workload_kind=info.get("workload_kind", ""),
+        workload=info.get("workload", ""),
+        model=model,
+    )
+
+
+def _infos(series: Iterable[InstantSeries]) -> dict[str, dict[str, str]]:
+    """Return the description of each pod by UID; of several the one that was seen most."""
+    by_uid: defaultdict[str, list[InstantSeries]] = defaultdict(list)
+    for one in series:
+        by_uid[one.labels.get("uid", "")].append(one)
+    return {
+        uid: max(several, key=lambda one: (one.value, sorted(one.labels.items()))).labels
+        for uid, several in by_uid.items()
+    }
+
+
+def _gpus(series: Iterable[InstantSeries]) -> dict[str, _Gpu]:
+    """Return the GPUs by UUID; the memory is None if KAI would share no such GPU."""
+    gpus = {}
+    for one in series:
+        total: int | None = round(one.value)
+        try:
+            card_of(round(one.value))
+        except ValueError:
+            total = None
+        gpus[one.labels.get("gpu_uuid", "")] = _Gpu(one.labels.get("model", ""), total)
+    return gpus
+
+
+def _key(labels: Mapping[str, str]) -> _Key:
+    return labels.get("uid", ""), labels.get("gpu_uuid", "")
+
+
+def _pod_key(use: PodUse) -> _Key:
+    return use.names.uid, use.names.gpu_uuid
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    for start in range(0, len(items), size):
+        yield tuple(items[start : start + size])

@@ -1,0 +1,70 @@
+"""Reports pods that wait for KAI, by the cause that their own conditions name.
+
+The causes are those of `kaishare why`, which also reads KAI's objects and Events of a single pod.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from console.why.causes.outside import is_in_kai
+from console.why.codes import Code
+from console.why.core import find_cause
+from console.why.evidence import Evidence
+from console.why.objects import decode_one_pod
+from service.check_results import CheckResult, ok, warning
+from service.text import counted, listed
+from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
+
+_CHECK: Final = "pending pods"
+_PODS: Final = ListSpec(
+    resource="pods",
+    params={"fieldSelector": "status.phase=Pending"},
+    is_namespaced=True,
+    without="the causes of pending pods were not checked",
+)
+_WAITED: Final = timedelta(minutes=1)
+_FOR_ROOM: Final = frozenset(
+    {Code.NO_GPU_FITS, Code.QUEUE_OVER_LIMIT, Code.QUEUE_OVER_QUOTA, Code.GANG_DOES_NOT_FIT}
+)
+"""Causes that end when other pods end."""
+
+Waiting = tuple[Code, str]
+"""The cause, and the pod as `NAMESPACE/NAME`."""
+
+
+async def pending_findings(reader: ApiReader) -> Iterator[CheckResult]:
+    """Return findings about the pods that KAI has not bound for a minute or longer."""
+    pods = await reader.list(_PODS, partial(_waiting, now=reader.client.server_time()))
+    return _findings(pods)
+
+
+def _waiting(document: bytes, *, now: datetime | None) -> Waiting | None:
+    """Return a pod that waits for KAI, with its cause; None for any other pod."""
+    pod = decode_one_pod(document)
+    created = pod.metadata.creation_timestamp
+    if pod.is_bound or pod.metadata.deletion_timestamp or now is None or created is None:
+        return None
+    evidence = Evidence(now=now, namespace=pod.metadata.namespace, name=pod.name, pod=pod)
+    if now - created < _WAITED or not is_in_kai(evidence, pod):
+        return None
+    return find_cause(evidence).code, f"{pod.metadata.namespace}/{pod.name}"
+
+
+def _findings(pods: ListResult[Waiting]) -> Iterator[CheckResult]:
+    if not pods.is_known:
+        return
+    by_cause: defaultdict[Code, list[str]] = defaultdict(list)
+    for cause, name in pods.items:
+        by_cause[cause].append(name)
+    for cause, names in sorted(by_cause.items()):
+        what = f"{counted(len(names), 'pod waits', 'pods wait')} for KAI ({cause.value}): {listed(names)}"
+        if cause in _FOR_ROOM:
+            yield ok(_CHECK, what)
+        else:
+            namespace, _, name = min(names).partition("/")
+            yield warning(_CHECK, what, f"kaishare why -n {namespace} {name}")
+    if not by_cause:
+        yield ok(_CHECK, "no pod has waited for KAI for a minute")

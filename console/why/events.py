@@ -1,0 +1,150 @@
+"""Reads the newest Events of a namespace in bounded memory. Any tenant can write Events in its namespace."""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain, count
+from typing import Final
+
+import msgspec
+
+from console.why.objects import Event, Meta, Pod, decode_event
+from console.why.pod_groups import may_concern
+from console.why.requests import Requests
+from console.why.target import POD
+from kube.objects import resource_path
+from service.names import LONGEST_SUBDOMAIN
+from service.text import shorten
+
+MOST_EVENTS: Final = 500
+"""Maximum number of Events kept of one list."""
+
+LONGEST_MESSAGE: Final = 4096
+"""Maximum length of a kept message, in characters."""
+
+_LONGEST_WORD: Final = 128
+"""Maximum length of a reason and of a component's name, in characters."""
+
+_NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
+"""Reasons of Events about pods that a controller could not create: Kubernetes', and training-operator's."""
+
+
+class EventReader:
+    """Reads Events of one namespace."""
+
+    def __init__(self, requests: Requests, namespace: str) -> None:
+        """Set the namespace.
+
+        Args:
+            requests: for the API server.
+            namespace: the namespace.
+        """
+        self.is_cut = False
+        """Whether a list had more Events than are kept."""
+        self._requests = requests
+        self._path = resource_path("", "v1", "events", namespace)
+
+    async def about_pod(self, name: str, since: datetime | None) -> Sequence[Event]:
+        """Return the Events about a pod, oldest first.
+
+        Args:
+            name: the pod's name.
+            since: creation of the pod; older Events are about an earlier pod of the name. None keeps all.
+        """
+
+        def keep(event: Event) -> bool:
+            return is_since(since, event.metadata)
+
+        selector = f"involvedObject.kind={POD.kind},involvedObject.name={name}"
+        return await self._read(selector, keep)
+
+    async def about_groups(self, target: str, pod: Pod | None) -> Sequence[Event]:
+        """Return the Events about PodGroups of a pod or workload, also of earlier pods of it, oldest first.
+
+        Args:
+            target: name of the pod or workload.
+            pod: the pod; None without one.
+        """
+        owners = pod.metadata.owner_references if pod is not None else ()
+        names = {target, *(owner.name for owner in owners), *([pod.name] if pod is not None else ())}
+
+        def keep(event: Event) -> bool:
+            group = event.involved_object.name
+            is_own = pod is not None and group == pod.pod_group_name
+            return is_own or any(may_concern(group, name) for name in names)
+
+        return await self._read("involvedObject.kind=PodGroup", keep)
+
+    async def about_creation(self, target: str) -> Sequence[Event]:
+        """Return the Events about pods that could not be created for a workload, oldest first."""
+
+        def keep(event: Event) -> bool:
+            name = event.involved_object.name
+            return name == target or name.startswith(f"{target}-")
+
+        lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
+        return sorted(chain.from_iterable(lists), key=_seconds)
+
+    async def _read(self, selector: str, keep: Callable[[Event], bool]) -> Sequence[Event]:
+        newest = _Newest(keep)
+        params = {"fieldSelector": selector}
+        await self._requests.stream(self._path, decode_event, "Events", newest.add, params=params)
+        self.is_cut |= newest.is_cut
+        return list(newest)
+
+
+def is_since(since: datetime | None, metadata: Meta) -> bool:
+    """Whether an object is not older than a pod, by the API server's times; unknown times count as newer."""
+    created = metadata.creation_timestamp
+    return since is None or created is None or created >= since
+
+
+class _Newest:
+    """The newest Events of a list, each with a bounded size; the oldest first."""
+
+    def __init__(self, keep: Callable[[Event], bool]) -> None:
+        self.is_cut = False
+        self._keep = keep
+        self._heap: list[tuple[float, int, Event]] = []
+        self._arrivals = count()
+
+    def add(self, event: Event, _document: bytes) -> bool:
+        """Add an Event; return True, so that the list is read to its end."""
+        if not self._keep(event):
+            return True
+        entry = _seconds(event), next(self._arrivals), _bounded(event)
+        if len(self._heap) < MOST_EVENTS:
+            heapq.heappush(self._heap, entry)
+        else:
+            self.is_cut = True
+            heapq.heappushpop(self._heap, entry)
+        return True
+
+    def __iter__(self) -> Iterator[Event]:
+        return (event for _, _, event in sorted(self._heap, key=lambda entry: entry[:2]))
+
+
+def _seconds(event: Event) -> float:
+    """Return the Unix time at which an Event was told last; its writer may have chosen any year."""
+    last = event.last
+    try:
+        return last.timestamp() if last is not None else 0.0
+    except (OverflowError, ValueError, OSError):
+        return 0.0
+
+
+def _bounded(event: Event) -> Event:
+    metadata, about, source = event.metadata, event.involved_object, event.source
+    return msgspec.structs.replace(
+        event,
+        metadata=Meta(
+            name=metadata.name,
+            namespace=metadata.namespace,
+            creation_timestamp=metadata.creation_timestamp,
+        ),
+        involved_object=msgspec.structs.replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN)),
+        reason=shorten(event.reason, _LONGEST_WORD),
+        message=shorten(event.message, LONGEST_MESSAGE),
+        source=msgspec.structs.replace(source, component=shorten(source.component, _LONGEST_WORD)),
+        reporting_component=shorten(event.reporting_component, _LONGEST_WORD),
+    )

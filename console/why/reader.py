@@ -1,0 +1,265 @@
+"""Reads the objects about one pod or workload, with the caller's rights and at most 12 requests.
+
+Requests run in waves: the pod; what every answer needs; what the state of the pod needs; what completes the
+story, as far as requests remain.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from console.agent_options import AgentOptions
+from console.why.agent import read_figures
+from console.why.causes.words_of_kai import Verdict, verdict_of
+from console.why.decision import read_decision
+from console.why.events import EventReader
+from console.why.evidence import Absence, AgentFigures, Evidence, PolicyDecision, known
+from console.why.kai_objects import (
+    has_node_pool,
+    read_bind_request,
+    read_pod_group,
+    read_queues,
+    read_shards,
+)
+from console.why.objects import BindRequest, Claim, Event, Node, Pod, PodGroup, Queue, Shard, Workload
+from console.why.requests import Requests
+from console.why.surroundings import (
+    may_list_all_pods,
+    read_claims,
+    read_nodes,
+    read_owners,
+    read_shared_gpu_pods,
+)
+from console.why.target import Target
+from console.why.workload import Subject, find_pod
+from kai import keys
+from kube.client import KubeClient
+from service.command import UsageError
+from webhook.namespaces.decode import PATH, decode_metadata
+from webhook.namespaces.refusals import does_not_exist
+from webhook.policy.labels import NamespacePolicy, PolicyMetadata
+
+_Work = list[Coroutine[Any, Any, None]]
+
+_OF_QUEUES: Final = ("QueueDoesNotExist", "OverLimit", "NonPreemptibleOverQuota")
+"""Reasons of verdicts that are about queues only."""
+_OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
+_OF_TOPOLOGY: Final = "opology"
+
+
+async def read_evidence(
+    client: KubeClient, target: Target, *, agents: AgentOptions, settings_namespace: str
+) -> Evidence:
+    """Read all that is known about a pod or workload.
+
+    Objects that cannot be read are absent in the evidence, with the reason. A pod that does not exist is
+    absent, too, since its Events may tell what happened to it.
+
+    Args:
+        client: for the API server, with the caller's rights.
+        target: the pod or workload.
+        agents: select the agents.
+        settings_namespace: the namespace of the ConfigMap with the webhook's settings.
+
+    Raises:
+        UsageError: the pod, the list of the workload's pods, or the kind cannot be read, or the namespace
+            does not exist; the message is one line.
+    """
+    requests = Requests(client)
+    subject = await find_pod(requests, target)
+    reading = _Reading(requests, target, subject, EventReader(requests, target.namespace))
+    await _run(reading.basics())
+    if reading.namespace is Absence.MISSING:
+        raise UsageError(does_not_exist(target.namespace))
+    await _run(reading.details(agents, settings_namespace))
+    await _run(reading.rest())
+    return reading.evidence()
+
+
+async def _run(work: _Work) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What has been read so far; the fields are those of the evidence."""
+
+    requests: Requests
+    target: Target
+    subject: Subject
+    events: EventReader
+    pod_events: Sequence[Event] = ()
+    group_events: Sequence[Event] = ()
+    creation_events: Sequence[Event] = ()
+    namespace: PolicyMetadata | Absence = Absence.NOT_READ
+    """The policy's part of the pod's namespace."""
+    pod_group: PodGroup | Absence = Absence.NOT_READ
+    bind_request: BindRequest | Absence = Absence.NOT_READ
+    queues: dict[str, Queue | Absence] = field(default_factory=dict)
+    owners: Sequence[Workload] = ()
+    nodes: list[Node] | Absence = Absence.NOT_READ
+    shared_gpu_pods: list[Pod] | Absence = Absence.NOT_READ
+    group_members: Sequence[Pod] = ()
+    claims: dict[str, Claim | Absence] = field(default_factory=dict)
+    shards: list[Shard] | Absence = Absence.NOT_READ
+    decision: PolicyDecision | None = None
+    figures: AgentFigures | None = None
+    sees_all: bool = False
+
+    @property
+    def policy(self) -> NamespacePolicy | None:
+        """The policy of the pod's namespace; None if it is not managed, or cannot be read."""
+        metadata = known(self.namespace)
+        return None if metadata is None else metadata.policy(self.target.namespace)
+
+    def evidence(self) -> Evidence:
+        """Return what has been read."""
+        policy = self.policy
+        return Evidence(
+            now=self.requests.client.server_time() or datetime.now(UTC),
+            namespace=self.target.namespace,
+            kind=self.subject.kind,
+            name=self.target.name,
+            pod=self.subject.pod,
+            workload=self.subject.workload,
+            owners=self.owners,
+            pod_events=self.pod_events,
+            group_events=self.group_events,
+            creation_events=self.creation_events,
+            events_cut=self.events.is_cut,
+            pod_group=self.pod_group,
+            bind_request=self.bind_request,
+            queues=self.queues,
+            nodes=self.nodes,
+            shared_gpu_pods=self.shared_gpu_pods,
+            group_members=self.group_members,
+            claims=self.claims,
+            shards=self.shards,
+            scheduler=policy.scheduler if policy is not None else keys.SCHEDULER_NAME,
+            decision=self.decision,
+            figures=self.figures,
+            sees_all=self.sees_all,
+            not_visible=self.requests.not_visible,
+            notes=self.requests.notes,
+        )
+
+    def basics(self) -> _Work:
+        """Return the requests of every answer."""
+        pod = known(self.subject.pod)
+        work: _Work = [self._read_namespace(), self._read_group_events(pod)]
+        if pod is not None:
+            work += [self._read_pod_events(pod.name, pod.metadata.creation_timestamp)]
+            work += [self._read_pod_group(pod), self._read_bind_request(pod)]
+        elif self.target.is_pod:
+            work += [self._read_pod_events(self.target.name)]
+        if not self.target.is_pod and (pod is None or pod.is_bound):
+            work += [self._read_creation_events()]
+        return work
+
+    def details(self, agents: AgentOptions, settings_namespace: str) -> _Work:
+        """Return the requests that the state of the pod needs."""
+        pod, metadata = known(self.subject.pod), known(self.namespace)
+        if pod is None:
+            return []
+        work: _Work = []
+        if pod.is_bound:
+            if pod.gpu_groups:
+                work += [self._read_shared_gpu_pods(pod)]
+            if pod.status.phase == "Running":
+                work += [self._read_figures(pod, agents)]
+        elif not pod.spec.scheduling_gates:
+            work += self._of_waiting(pod)
+        if metadata is not None and self.policy is not None:
+            work += [self._read_decision(pod, metadata, settings_namespace)]
+        return work
+
+    def _of_waiting(self, pod: Pod) -> _Work:
+        work: _Work = [self._read_queues(pod)]
+        verdict = verdict_of(self.evidence())
+        if verdict is not None and _is_about_nodes(verdict):
+            work += [self._read_nodes(), self._read_shared_gpu_pods(pod)]
+        elif known(self.bind_request) is not None:
+            work += [self._read_shared_gpu_pods(pod)]
+        if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
+            work += [self._read_claims(pod)]
+        if has_node_pool(pod, known(self.pod_group)):
+            work += [self._read_shards()]
+        return work
+
+    def rest(self) -> _Work:
+        """Return the requests that complete the story, as far as requests remain."""
+        pod = known(self.subject.pod)
+        work: _Work = []
+        if self.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
+            work += [self._read_rights()]
+        if pod is not None and not self.owners and self.requests.remaining > len(work):
+            work += [self._read_owners(pod)]
+        return work
+
+    async def _read_namespace(self) -> None:
+        name = self.target.namespace
+        self.namespace = await self.requests.get(f"{PATH}/{name}", _decode_policy, f"Namespace {name}")
+
+    async def _read_pod_events(self, name: str, since: datetime | None = None) -> None:
+        self.pod_events = await self.events.about_pod(name, since)
+
+    async def _read_group_events(self, pod: Pod | None) -> None:
+        self.group_events = await self.events.about_groups(self.target.name, pod)
+
+    async def _read_creation_events(self) -> None:
+        self.creation_events = await self.events.about_creation(self.target.name)
+
+    async def _read_pod_group(self, pod: Pod) -> None:
+        self.pod_group = await read_pod_group(self.requests, pod)
+
+    async def _read_bind_request(self, pod: Pod) -> None:
+        self.bind_request = await read_bind_request(self.requests, pod)
+
+    async def _read_queues(self, pod: Pod) -> None:
+        if isinstance(self.pod_group, Absence):
+            await self._read_owners(pod)  # the label of the topmost owner may name the queue
+        self.queues = await read_queues(self.requests, self.evidence().queue_name)
+
+    async def _read_owners(self, pod: Pod) -> None:
+        self.owners = await read_owners(self.requests, pod, known(self.subject.workload))
+
+    async def _read_nodes(self) -> None:
+        self.nodes = await read_nodes(self.requests)
+
+    async def _read_shared_gpu_pods(self, pod: Pod) -> None:
+        shared = await read_shared_gpu_pods(self.requests, pod)
+        self.shared_gpu_pods, self.group_members = shared.everywhere, shared.members
+        self.sees_all = not isinstance(shared.everywhere, Absence)
+
+    async def _read_claims(self, pod: Pod) -> None:
+        self.claims = await read_claims(self.requests, pod)
+
+    async def _read_shards(self) -> None:
+        self.shards = await read_shards(self.requests)
+
+    async def _read_decision(self, pod: Pod, policy: PolicyMetadata, settings_namespace: str) -> None:
+        self.decision = await read_decision(self.requests, pod, policy, settings_namespace=settings_namespace)
+
+    async def _read_figures(self, pod: Pod, agents: AgentOptions) -> None:
+        self.figures = await read_figures(self.requests, pod, agents)
+
+    async def _read_rights(self) -> None:
+        self.sees_all = await may_list_all_pods(self.requests)
+
+
+def _is_about_volumes(verdict: Verdict) -> bool:
+    return any(word in verdict.all_text for word in _OF_VOLUMES)
+
+
+def _is_about_nodes(verdict: Verdict) -> bool:
+    """Whether a verdict may be about nodes and their GPUs; one without a reason may be about anything."""
+    is_about_topology = _OF_TOPOLOGY in verdict.all_text
+    return verdict.reason not in _OF_QUEUES and not is_about_topology and not _is_about_volumes(verdict)
+
+
+def _decode_policy(document: bytes) -> PolicyMetadata:
+    return decode_metadata(document)[1]

@@ -1,0 +1,116 @@
+"""Reads what a pod depends on beside KAI's objects: owners, nodes, claims, pods that share its GPUs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from console.why.evidence import Absence
+from console.why.objects import (
+    Claim,
+    Meta,
+    Node,
+    Pod,
+    Workload,
+    decode_claim,
+    decode_node,
+    decode_one_pod,
+    decode_workload,
+)
+from console.why.requests import Requests
+from console.why.target import POD, owner_path
+from kai import keys
+from kube.access import AccessError
+from kube.errors import ApiError, Unreachable
+from kube.objects import ObjectOwner, resource_path
+from kube.rights import review_right
+
+_MOST_OWNERS: Final = 3
+_SHARED: Final = {"labelSelector": keys.GPU_GROUP}
+"""Selects pods in one GPU group and reservation pods; a share of several GPUs has other labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpuPods:
+    """The pods in GPU groups."""
+
+    everywhere: list[Pod] | Absence
+    """Those of all namespaces."""
+    members: Sequence[Pod]
+    """The other pods of the pod's namespace in its GPU groups."""
+
+
+async def read_owners(requests: Requests, pod: Pod, named: Workload | None = None) -> list[Workload]:
+    """Read the pod's owners, the nearest first, up to one that cannot be read.
+
+    Args:
+        requests: for the API server.
+        pod: the pod.
+        named: an owner that has been read already.
+    """
+    owners: list[Workload] = []
+    metadata: Meta = pod.metadata
+    while len(owners) < _MOST_OWNERS and (reference := _controller(metadata)) is not None:
+        path = owner_path(reference, pod.metadata.namespace)
+        owner: Workload | Absence = Absence.NOT_READ
+        if named is not None and (named.kind, named.metadata.name) == (reference.kind, reference.name):
+            owner = named
+        elif path is not None:
+            owner = await requests.get(path, decode_workload, f"{reference.kind} {reference.name}")
+        if isinstance(owner, Absence):
+            break
+        owners.append(owner)
+        metadata = owner.metadata
+    return owners
+
+
+def _controller(metadata: Meta) -> ObjectOwner | None:
+    owners = metadata.owner_references
+    return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+
+
+async def read_nodes(requests: Requests) -> list[Node] | Absence:
+    """Read the nodes of the cluster."""
+    return await requests.list(resource_path("", "v1", "nodes"), decode_node, "nodes")
+
+
+async def read_shared_gpu_pods(requests: Requests, pod: Pod) -> SharedGpuPods:
+    """Read the pods in GPU groups: of all namespaces if the caller may, else of the pod's namespace."""
+    pods = await requests.list(
+        resource_path("", "v1", "pods"), decode_one_pod, "pods of other namespaces", params=_SHARED
+    )
+    near = pods
+    if isinstance(pods, Absence) and pod.gpu_groups:
+        path = POD.path_in(pod.metadata.namespace)
+        near = await requests.list(path, decode_one_pod, "pods", params=_SHARED)
+    members = [] if isinstance(near, Absence) else [each for each in near if _is_neighbour(each, pod)]
+    return SharedGpuPods(pods, members)
+
+
+def _is_neighbour(other: Pod, pod: Pod) -> bool:
+    is_near = other.metadata.namespace == pod.metadata.namespace and other.name != pod.name
+    return is_near and not other.gpu_groups.isdisjoint(pod.gpu_groups)
+
+
+async def read_claims(requests: Requests, pod: Pod) -> dict[str, Claim | Absence]:
+    """Read the PersistentVolumeClaims that the pod mounts, by name."""
+    names = frozenset(pod.claim_names)
+
+    def is_mounted(claim: Claim) -> bool:
+        return claim.metadata.name in names
+
+    path = resource_path("", "v1", "persistentvolumeclaims", pod.metadata.namespace)
+    claims = await requests.list(path, decode_claim, "PersistentVolumeClaims", keep=is_mounted)
+    if isinstance(claims, Absence):
+        return dict.fromkeys(names, claims)
+    by_name: dict[str, Claim | Absence] = dict.fromkeys(names, Absence.MISSING)
+    by_name.update((claim.metadata.name, claim) for claim in claims)
+    return by_name
+
+
+async def may_list_all_pods(requests: Requests) -> bool:
+    """Ask whether the caller may list pods in all namespaces; False without an answer."""
+    try:
+        return (await review_right(requests.client, verb="list", resource="pods")).allowed
+    except (ApiError, Unreachable, AccessError) as error:
+        requests.record(error, "your rights")
+        return False

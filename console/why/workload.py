@@ -1,0 +1,169 @@
+"""Finds the pod that an answer is about: by its name, or as the newest one of a workload."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from console.why.evidence import Absence
+from console.why.objects import Pod, Workload, decode_one_pod, decode_workload
+from console.why.requests import MOST_REQUESTS, Requests
+from console.why.target import POD, Target, find_kind, pod_label
+from kube.access import AccessError
+from kube.discovery import ServedKind, discover_groups
+from kube.errors import ApiError, Unreachable
+from kube.objects import ObjectOwner
+from service.command import UsageError
+from service.names import is_label_value
+from service.text import MALFORMED, quoted
+
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The pod of an answer, and the workload that was named."""
+
+    kind: str
+    """Kind of the named object, such as `Deployment`."""
+    pod: Pod | Absence
+    workload: Workload | Absence = Absence.NOT_READ
+
+
+class _Expression(Struct, frozen=True):
+    key: str
+    operator: str
+    values: Sequence[str] | None = None
+
+    def __str__(self) -> str:
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
+
+
+class _Selector(Struct, frozen=True, rename="camel"):
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[_Expression] | None = None
+
+    def __str__(self) -> str:
+        labels = (f"{key}={value}" for key, value in (self.match_labels or {}).items())
+        return ",".join([*labels, *map(str, self.match_expressions or ())])
+
+
+class _Spec(Struct, frozen=True):
+    selector: _Selector | None = None
+
+
+class _Selecting(Struct, frozen=True):
+    spec: _Spec = _Spec()
+
+
+_selecting = msgspec.json.Decoder(_Selecting).decode
+
+
+async def find_pod(requests: Requests, target: Target) -> Subject:
+    """Find the pod of an answer.
+
+    Raises:
+        UsageError: the pod or the list of pods cannot be read, or the kind does not exist; the message is one
+            line.
+    """
+    if target.is_pod:
+        path = f"{POD.path_in(target.namespace)}/{target.name}"
+        pod = await requests.get(path, decode_one_pod, f"Pod {target.name}")
+        if isinstance(pod, Absence) and pod is not Absence.MISSING:
+            raise UsageError(_unreadable(requests, pod, f"get pods in namespace {target.namespace}"))
+        return Subject(kind=POD.kind, pod=pod)
+    kind = target.known_kind or await _discover(requests, target)
+    workload, selector = await _get(requests, kind, target)
+    if workload is Absence.UNSERVED:  # the operator of this cluster serves another version
+        kind = await _discover(requests, target)
+        workload, selector = await _get(requests, kind, target)
+    if workload is Absence.MISSING:
+        return Subject(kind=kind.kind, pod=Absence.MISSING, workload=workload)
+    pod = await _newest_pod(requests, kind, target, selector)
+    return Subject(kind=kind.kind, pod=pod, workload=workload)
+
+
+async def _discover(requests: Requests, target: Target) -> ServedKind:
+    try:
+        kinds = await discover_groups(requests.client)
+    except (ApiError, Unreachable, AccessError) as error:
+        raise UsageError(f"the kinds of the cluster are not known: {error}") from None
+    kind = find_kind(target.kind, kinds)
+    if kind is None:
+        raise UsageError(f"the API server serves no kind {quoted(target.kind)} in namespaces")
+    return kind
+
+
+async def _get(requests: Requests, kind: ServedKind, target: Target) -> tuple[Workload | Absence, str]:
+    """Return a workload and the label selector of its pods; the selector is empty if there is none."""
+    path = f"{kind.path_in(target.namespace)}/{target.name}"
+    answer = await requests.get(path, _decode_selecting, f"{kind.kind} {target.name}")
+    return (answer, "") if isinstance(answer, Absence) else answer
+
+
+def _decode_selecting(document: bytes) -> tuple[Workload, str]:
+    workload = decode_workload(document)
+    try:
+        selector = _selecting(document).spec.selector
+    except MALFORMED:  # a custom resource's selector may have another shape
+        selector = None
+    return workload, str(selector or "")
+
+
+async def _newest_pod(requests: Requests, kind: ServedKind, target: Target, selector: str) -> Pod | Absence:
+    """Return a workload's newest pod that waits, else its newest pod; MISSING if it has none."""
+    label = pod_label(kind)
+    if not selector and label and is_label_value(target.name):
+        selector = f"{label}={target.name}"
+    best: Pod | None = None
+
+    def add(pod: Pod, _document: bytes) -> bool:
+        nonlocal best
+        owners = pod.metadata.owner_references
+        if (selector or _is_owned(owners, kind, target.name)) and (best is None or _rank(pod) > _rank(best)):
+            best = pod
+        return True
+
+    params = {"labelSelector": selector} if selector else None
+    path = POD.path_in(target.namespace)
+    absence = await requests.stream(path, decode_one_pod, "pods", add, params=params)
+    if absence is not None:
+        raise UsageError(_unreadable(requests, absence, f"list pods in namespace {target.namespace}"))
+    return best or Absence.MISSING
+
+
+def _rank(pod: Pod) -> tuple[bool, datetime, str]:
+    """Return a sort key: pods that wait first, then by their time of creation."""
+    waits = pod.status.phase not in ("Running", "Succeeded", "Failed") and not pod.metadata.deletion_timestamp
+    return waits, pod.metadata.creation_timestamp or _EARLIEST, pod.name
+
+
+def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> bool:
+    """Whether a pod belongs to a workload, or to an object in between."""
+    return any(
+        owner.name == name if owner.kind == kind.kind else _is_between(owner.name, kind, name)
+        for owner in owners
+    )
+
+
+def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
+    """Whether an owner of pods has the name of one that belongs to a workload: the workload's, and more.
+
+    A CronJob's Jobs have a number after it.
+    """
+    suffix = owner.removeprefix(f"{name}-")
+    return suffix != owner and (kind.kind != "CronJob" or suffix.isdigit())
+
+
+def _unreadable(requests: Requests, absence: Absence, right: str) -> str:
+    if absence is Absence.FORBIDDEN:
+        return f"you may not {right}"
+    return next(iter(requests.notes), f"not answered within {MOST_REQUESTS} requests: {right}")

@@ -1,0 +1,67 @@
+"""`doctor`: the pods that wait for KAI, by cause."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, cast
+
+import pytest
+
+from console.doctor.pending_pods import pending_findings
+from console.why.objects import Pod
+from service.check_results import CheckResult, State
+from tests.support.why_evidence import NOW, make_pod
+from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
+
+_FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
+_NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
+
+
+class _Reader:
+    """Lists given pods."""
+
+    def __init__(self, pods: Sequence[Pod], extent: Completeness, now: datetime | None) -> None:
+        self.client = self
+        self._pods, self._extent, self._now = pods, extent, now
+
+    def server_time(self) -> datetime | None:
+        return self._now
+
+    async def list(self, spec: ListSpec, read: Callable[[bytes], Any]) -> ListResult[Any]:
+        assert spec.params == {"fieldSelector": "status.phase=Pending"}
+        items = [value for pod in self._pods if (value := read(pod.document)) is not None]
+        return ListResult(tuple(items), self._extent)
+
+
+async def _findings(
+    *pods: Pod, extent: Completeness = Completeness.WHOLE, now: datetime | None = NOW
+) -> list[CheckResult]:
+    return list(await pending_findings(cast("ApiReader", _Reader(pods, extent, now))))
+
+
+async def test_pods_are_counted_by_cause_and_only_those_that_need_somebody_are_warnings() -> None:
+    waiting = [make_pod(name=f"full-{number}", unschedulable=_FULL) for number in range(7)]
+    broken = make_pod(name="lost", unschedulable=_NO_QUEUE)
+    full, lost = await _findings(*waiting, broken)
+    assert (full.state, full.what[:45]) == (State.OK, "7 pods wait for KAI (no-gpu-fits): team/full-")
+    assert full.what.endswith("and 2 more")
+    assert (lost.state, lost.what) == (State.WARNING, "1 pod waits for KAI (queue-missing): team/lost")
+    assert lost.advice == "kaishare why -n team lost"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        make_pod(unschedulable=_FULL, age=30),
+        make_pod(node="node-1"),
+        make_pod(scheduler="default-scheduler", grouped=False, unschedulable=_FULL),
+        make_pod(unschedulable=_FULL, metadata={"deletionTimestamp": "2026-05-01T11:59:00Z"}),
+    ],
+    ids=["young", "bound", "not KAI's", "being deleted"],
+)
+async def test_other_pods_are_left_out(pod: Pod) -> None:
+    (finding,) = await _findings(pod)
+    assert (finding.state, finding.what) == (State.OK, "no pod has waited for KAI for a minute")
+
+
+async def test_nothing_is_said_without_the_list() -> None:
+    assert await _findings(extent=Completeness.UNREAD) == []
