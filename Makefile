@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 
-# The newest supported Python, and tests on it that depend most on the interpreter; they take 45 s of CPU time.
+# The newest supported Python, and what depends most on the interpreter: HTTP, TLS, JSON, files, the log, the start of the programs.
 NEWEST := .newest-python
 NEWEST_STAMP := $(NEWEST)/.requirements-installed
-NEWEST_TESTS := tests/certs tests/gpuagent/ledger tests/gpuagent/shares tests/gpuagent/verdicts tests/kai tests/kube tests/service tests/webhook/admission tests/webhook/policy/test_decide.py
+NEWEST_TESTS := tests/certs tests/kube tests/service tests/webhook/admission tests/webhook/policy/test_decide.py tests/console/test_cli.py tests/gpuagent/test_cli.py tests/webhook/test_cli.py
 
 .PHONY: help test test-newest nightly demo lint docs manifests plugin lock clean
 

@@ -52,6 +52,7 @@ from benchmarks.agent_cluster import (
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.forked_python import ForkedPython
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
 
@@ -328,7 +329,7 @@ async def agent(start: Start, library: Path, interval_ms: int) -> AsyncIterator[
         await process.wait()
 
 
-def cpu_ms(process: "Process | subprocess.Popen[bytes]") -> float:
+def cpu_ms(process: "Process | subprocess.Popen[bytes] | ForkedPython") -> float:
     """Return the CPU time of all threads in milliseconds."""
     tasks = Path(f"/proc/{process.pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6

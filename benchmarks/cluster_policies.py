@@ -76,7 +76,7 @@ async def measure(count: int, seconds: float, plane: ControlPlane, folder: Path)
         pod = in_a_pod(plane, await admin.token("webhook", *rights), folder)
         options = ("--policies", "cluster", "--certs", f"{folder}/tls")
         async with serving(
-            folder / "log", *options, program=pod.program, environment=pod.environment
+            folder / "log", *options, program=pod.program, environment=pod.environment, is_forked=False
         ) as webhook:
 
             async def is_ready() -> bool:

@@ -124,7 +124,7 @@ async def measure_webhook(
     options = ("--policies", "cluster", "--certs", f"{folder}/tls")
     log = folder / "webhook.log"
     async with (
-        serving(log, *options, program=pod.program, environment=pod.environment) as webhook,
+        serving(log, *options, program=pod.program, environment=pod.environment, is_forked=False) as webhook,
         probing(f"http://{webhook.ops}") as probe,
     ):
 

@@ -16,7 +16,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-_PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off")
+# Python stores the bytecode of a module when a program imports it first, and most modules are never imported.
+_PIP = (
+    sys.executable,
+    "-m",
+    "pip",
+    "install",
+    "--no-compile",
+    "--disable-pip-version-check",
+    "--progress-bar",
+    "off",
+)
 _COLLECTING = re.compile(r"Collecting ([A-Za-z0-9._-]+)")
 _PIN = re.compile(r"^[A-Za-z0-9._-]+==", re.MULTILINE)
 _TICK_SECONDS = 0.5

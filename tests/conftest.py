@@ -15,10 +15,15 @@ from tests.support.markers import NIGHTLY, is_deselected, marker_of
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Python reads this file for each TLS context, and aiohttp creates two at its import. No test connects to a public server.
+os.environ.setdefault("SSL_CERT_FILE", os.devnull)
+
 # Hypothesis's deadline counts wall time, which depends on what else the machine runs.
-settings.register_profile("kaishare", deadline=None)
-settings.register_profile(NIGHTLY, deadline=None)
+settings.register_profile("kaishare", deadline=None, max_examples=50)
+settings.register_profile(NIGHTLY, deadline=None, max_examples=500)
 settings.load_profile("kaishare")
+
+pytest.register_assert_rewrite("tests.support.pod_invariants")
 
 pytest_plugins = (
     "tests.support.api_server_fixtures",
@@ -29,11 +34,17 @@ pytest_plugins = (
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each worker of `pytest -n` begin to collect in another folder."""
+    if hasattr(config, "workerinput"):
+        config.args = workers.begin_elsewhere(config.args, config.workerinput)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by place, leave nightly ones out, and begin with the files that have slow or many tests.
 
-    The other files fill the time of the workers evenly at the end.
+    The other files fill the time of the workers evenly at the end. The order is the same in all workers.
     """
     for item in items:
         marker = marker_of(item.path)
@@ -45,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not is_deselected(item, config.option.markexpr)]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     counts = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path not in slow, -counts[item.path]))
+    items.sort(key=lambda item: (item.path not in slow, -counts[item.path], item.path))
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,7 @@
 """What the webhook decided about a pod, and what it would decide about a new one like it."""
 
 import asyncio
+from typing import Final
 
 from console.why.evidence import PolicyDecision
 from console.why.objects import Pod
@@ -13,10 +14,12 @@ from webhook.explain.live.objects import explain_object
 from webhook.explain.live.owners import OwnedMetadata
 from webhook.explain.output.words import headline, reason_code
 from webhook.policy.labels import PolicyMetadata
+from webhook.policy.sizes import Source
 from webhook.settings.document import SettingsError
 from webhook.settings.reader import read_settings
 
-_LONGEST_REASON = 40
+_LONGEST_REASON: Final = 40
+_SOMETHING_ELSE: Final = "something else, because the policy or the pod has changed since"
 
 
 async def read_decision(
@@ -51,4 +54,17 @@ async def read_decision(
     explained = next((item for item in items if isinstance(item, ExplainedPod)), None)
     if explained is None:
         return unknown
+    if _is_outdated(explained):
+        return PolicyDecision(reason=reason, now_reason="", now=_SOMETHING_ELSE)
     return PolicyDecision(reason=reason, now_reason=reason_code(explained), now=headline(explained))
+
+
+def _is_outdated(pod: ExplainedPod) -> bool:
+    """Whether the pod has a share that the webhook gave it, and that the policy does not give any more.
+
+    The pod does not tell any more what its author requested, so that the new share cannot be computed.
+    """
+    earlier, decision = pod.earlier, pod.mutation.decision
+    if earlier is None or earlier.is_current or decision.source is not Source.OWN_SHARE:
+        return False
+    return earlier.reason != decision.reason.code

@@ -48,6 +48,16 @@ async def read_bind_request(requests: Requests, pod: Pod) -> BindRequest | Absen
     return Absence.MISSING
 
 
+async def is_served(requests: Requests) -> bool:
+    """Whether the API server serves KAI's kinds; True if it does not tell.
+
+    Every authenticated user may ask for an API group. A request for an object of a kind that is not served
+    is refused where the right to it is missing (Kubernetes 1.36.3).
+    """
+    absence = await requests.get(f"/apis/{_RUN_AI}", lambda _: None, "KAI's API group")
+    return absence not in (Absence.UNSERVED, Absence.MISSING)
+
+
 async def read_queues(requests: Requests, name: str) -> dict[str, Queue | Absence]:
     """Read a queue and its parents, up to one that cannot be read; empty if the name is."""
     queues: dict[str, Queue | Absence] = {}

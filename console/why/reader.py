@@ -18,6 +18,7 @@ from console.why.events import EventReader
 from console.why.evidence import Absence, AgentFigures, Evidence, PolicyDecision, known
 from console.why.kai_objects import (
     has_node_pool,
+    is_served,
     read_bind_request,
     read_pod_group,
     read_queues,
@@ -179,6 +180,8 @@ class _Reading:
 
     def _of_waiting(self, pod: Pod) -> _Work:
         work: _Work = [self._read_queues(pod)]
+        if self.bind_request is Absence.FORBIDDEN and not pod.pod_group_name:
+            work += [self._discover_kai()]
         verdict = verdict_of(self.evidence())
         if verdict is not None and _is_about_nodes(verdict):
             work += [self._read_nodes(), self._read_shared_gpu_pods(pod)]
@@ -197,7 +200,7 @@ class _Reading:
         if self.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
             work += [self._read_rights()]
         if pod is not None and not self.owners and self.requests.remaining > len(work):
-            work += [self._read_owners(pod)]
+            work += [self._read_owners(pod, is_optional=True)]
         return work
 
     async def _read_namespace(self) -> None:
@@ -219,13 +222,18 @@ class _Reading:
     async def _read_bind_request(self, pod: Pod) -> None:
         self.bind_request = await read_bind_request(self.requests, pod)
 
+    async def _discover_kai(self) -> None:
+        if not await is_served(self.requests):
+            self.bind_request = Absence.UNSERVED
+
     async def _read_queues(self, pod: Pod) -> None:
-        if isinstance(self.pod_group, Absence):
-            await self._read_owners(pod)  # the label of the topmost owner may name the queue
+        if isinstance(self.pod_group, Absence):  # then the label of the topmost owner may name the queue
+            await self._read_owners(pod, is_optional=False)
         self.queues = await read_queues(self.requests, self.evidence().queue_name)
 
-    async def _read_owners(self, pod: Pod) -> None:
-        self.owners = await read_owners(self.requests, pod, known(self.subject.workload))
+    async def _read_owners(self, pod: Pod, *, is_optional: bool) -> None:
+        workload = known(self.subject.workload)
+        self.owners = await read_owners(self.requests, pod, workload, is_optional=is_optional)
 
     async def _read_nodes(self) -> None:
         self.nodes = await read_nodes(self.requests)

@@ -104,7 +104,7 @@ class Requests:
                 return True
             size += len(document)
             if len(kept) == MOST_OBJECTS or size > MOST_BYTES:
-                self.note(f"only the first {counted(len(kept), 'object')} of {what} are considered")
+                self.note(f"only {counted(len(kept), 'object')} of {what} were read")
                 return False
             kept.append(item)
             return True

@@ -39,13 +39,16 @@ class SharedGpuPods:
     """The other pods of the pod's namespace in its GPU groups."""
 
 
-async def read_owners(requests: Requests, pod: Pod, named: Workload | None = None) -> list[Workload]:
+async def read_owners(
+    requests: Requests, pod: Pod, named: Workload | None, *, is_optional: bool
+) -> list[Workload]:
     """Read the pod's owners, the nearest first, up to one that cannot be read.
 
     Args:
         requests: for the API server.
         pod: the pod.
         named: an owner that has been read already.
+        is_optional: whether to end where the requests are used up, without a note.
     """
     owners: list[Workload] = []
     metadata: Meta = pod.metadata
@@ -54,7 +57,7 @@ async def read_owners(requests: Requests, pod: Pod, named: Workload | None = Non
         owner: Workload | Absence = Absence.NOT_READ
         if named is not None and (named.kind, named.metadata.name) == (reference.kind, reference.name):
             owner = named
-        elif path is not None:
+        elif path is not None and (requests.remaining or not is_optional):
             owner = await requests.get(path, decode_workload, f"{reference.kind} {reference.name}")
         if isinstance(owner, Absence):
             break

@@ -73,6 +73,8 @@ _WORDS: Final = """
     waits want wanted wants warning was watch way webhook webhooks were what when where whether which
     while who whole whose will with within without worker workers workload workloads would write writes
     written wrong yet you your zero zone zones internal max min post
+    chose chosen code desc digest resolve resolved rpc sandbox unauthorized unpack
+    daemonset deployment deployments replicaset revision statefulset
 """
 WORDS: Final = frozenset(_WORDS.split())
 """Words in lower case."""
@@ -113,11 +115,13 @@ _NODE_KEYS: Final = """
 
 def _keys() -> set[str]:
     """Return the keys of KAI and kaishare that are compounds and have no variable part."""
-    constants = [*vars(keys).values(), *vars(own_labels).values()]
-    strings = [value for value in constants if isinstance(value, str)]
+    constants = {**vars(keys), **vars(own_labels)}
+    strings = [value for name, value in constants.items() if name.isupper() and isinstance(value, str)]
     strings += [row.key for row in key_classes.TABLE if not row.is_prefix]
     strings += [framework.option.lstrip("-") for framework in FRAMEWORKS]
-    return {text for text in strings if text[-1:] not in "/." and " " not in text and set(text) & set("/.-")}
+    return {
+        text for text in strings if text[-1:] not in "/.-=" and " " not in text and set(text) & set("/.-")
+    }
 
 
 FIXED: Final = frozenset(

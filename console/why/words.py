@@ -8,20 +8,31 @@ therefore shown only if it is on a list, or has a form that no name of a Kuberne
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
+from itertools import islice, pairwise
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
 
 from console.why.evidence import Evidence, known
 from console.why.objects import Event, Pod
+from console.why.pod_groups import workload_of
 from console.why.vocabulary import FIXED, WORDS
 from kai import keys
-from service.text import ELLIPSIS, LONGEST_LINE, LONGEST_VALUE, one_line, shorten
+from kube.objects import FullMeta
+from service.text import ELLIPSIS, LONGEST_LINE, LONGEST_VALUE, MALFORMED, one_line, shorten
 
 _LONGEST_INPUT: Final = 4096
 """Characters of a message that are read; KAI's longest recorded message has fewer than 2000."""
 
 _LONGEST_WORD: Final = 600
 """Longest word that is compared, in characters: a namespace, a slash and a name have at most 507."""
+
+_MOST_STRINGS: Final = 2000
+"""Values of a pod's specification that count as known names."""
+
+_OF_KAI: Final = "kai.scheduler/"
+"""Prefix of the labels and annotations by which a workload names a queue, a node pool or a topology."""
 
 _JOINERS: Final = "-./:=@+~?&%#"
 """Punctuation that joins parts to one word."""
@@ -47,7 +58,6 @@ _RESOURCES: Final = FIXED | {"pods", "cpu", "memory", "services"}
 _NOT_IN_NAME = re.compile(r"([^a-z0-9.-])")
 _SUFFIX = re.compile(r"-(?:[bcdfghjklmnpqrstvwxz2456789]{5})?")
 """The end of a generated name (apimachinery, `pkg/util/rand`)."""
-_POD_GROUP = re.compile(r"pg-(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +205,8 @@ def _names(evidence: Evidence) -> Iterator[str]:
         yield from _names_of_pod(pod)
     for workload in (*evidence.owners, known(evidence.workload)):
         if workload is not None:
-            yield from (workload.metadata.name, workload.metadata.labels.get(keys.QUEUE_LABEL, ""))
+            yield workload.metadata.name
+            yield from _values(workload.metadata)
             yield from (owner.name for owner in workload.metadata.owner_references)
     group = known(evidence.pod_group)
     if group is not None:
@@ -217,28 +228,48 @@ def _names(evidence: Evidence) -> Iterator[str]:
 
 
 def _names_of_pod(pod: Pod) -> Iterator[str]:
-    yield from (pod.name, pod.pod_group_name, pod.queue_label, pod.spec.node_name, pod.spec.scheduler_name)
-    yield from (*pod.gpu_groups, *pod.claim_names)
-    labels = pod.metadata.labels
-    yield from (
-        labels.get(key, "") for key in (keys.NODE_POOL_LABEL, keys.PRIORITY_LABEL, keys.SUBGROUP_NAME)
-    )
+    yield from (pod.name, pod.pod_group_name, pod.queue_label, *pod.gpu_groups)
+    yield from _values(pod.metadata)
     yield from (owner.name for owner in pod.metadata.owner_references)
-    yield from (gate.name for gate in pod.spec.scheduling_gates or ())
-    yield from (status.name for status in pod.containers)
-    if pod.view is not None:
-        for container in pod.view.all_containers:
-            yield from (container.name or "", container.image or "")
+    yield from (pod.spec.node_name, *pod.claim_names)
+    yield from islice(_strings(pod), _MOST_STRINGS)
+
+
+class _Spec(Struct, frozen=True):
+    spec: Any = None
+
+
+_decode_spec = msgspec.json.Decoder(_Spec).decode
+
+
+def _strings(pod: Pod) -> Iterator[str]:
+    """Yield the values in the pod's specification, such as images, ConfigMaps, classes and gates."""
+    try:
+        pending = [_decode_spec(pod.document).spec]
+    except MALFORMED:
+        return
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+
+
+def _values(metadata: FullMeta) -> Iterator[str]:
+    """Yield the queue, priority, node pool, sub-group and topology that an object names for KAI."""
+    for key, value in (*metadata.labels.items(), *metadata.annotations.items()):
+        if key == keys.PRIORITY_LABEL or key.startswith(_OF_KAI):
+            yield value
 
 
 def _names_in_events(events: Iterable[Event]) -> Iterator[str]:
     """Yield the names of the objects of the namespace that Events are about."""
     for event in events:
         name = event.involved_object.name
-        yield name
-        match = _POD_GROUP.fullmatch(name)
-        if match:
-            yield match[1]
+        yield from (name, workload_of(name))
 
 
 def without_suffixes(text: str, base: str) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from console.why.evidence import Absence
 from console.why.objects import Pod, Workload, decode_one_pod, decode_workload
-from console.why.requests import MOST_REQUESTS, Requests
+from console.why.requests import Requests
 from console.why.target import POD, Target, find_kind, pod_label
 from kube.access import AccessError
 from kube.discovery import ServedKind, discover_groups
@@ -164,6 +164,10 @@ def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
 
 
 def _unreadable(requests: Requests, absence: Absence, right: str) -> str:
-    if absence is Absence.FORBIDDEN:
-        return f"you may not {right}"
-    return next(iter(requests.notes), f"not answered within {MOST_REQUESTS} requests: {right}")
+    """Say why pods cannot be read."""
+    match absence:
+        case Absence.FORBIDDEN:
+            return f"you may not {right}"
+        case Absence.UNSERVED:
+            return f"the server {requests.client.server} serves no pods; is it an API server?"
+    return next(iter(requests.notes), f"not read: {right}")

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from deploy.dashboards import fleet, namespace, node, webhook
+from deploy.dashboards import namespace, node, webhook
 from deploy.dashboards.board import assemble, to_text
+from deploy.dashboards.fleet import dashboard as fleet
 
 FOLDER: Final = Path(__file__).parent
 

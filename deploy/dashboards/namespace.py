@@ -4,7 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models import dashboard as model
 
-from deploy.dashboards import annotations, links, variables
+from deploy.dashboards import advice, annotations, links, variables
 from deploy.dashboards.board import Contents, Section
 from deploy.dashboards.panels import (
     BYTES,
@@ -78,12 +78,14 @@ def contents() -> Contents:
                 "Namespace as the tenant of the vCluster knows it. All also contains pods of the host.",
                 f'label_values(kaishare_pod_info{{{_NAMESPACE}, vcluster=~"$vcluster"}}, virtual_namespace)',
             ),
+            variables.agent_job(),
         ],
         annotations=[annotations.versions("webhook")],
         overview=_overview(),
         sections=[
             Section(title="Over time", panels=_over_time()),
             Section(title="Sizes and workloads", panels=_sizes()),
+            Section(title="Advice: which shares would do", panels=advice.panels(_PODS)),
             Section(
                 title="Waste: promised and not used for 7 days (reads 7 days of samples)", panels=_waste()
             ),

@@ -50,6 +50,7 @@ class Cluster:
             *f"--node {NODE} --gpus simulated:cluster --interval 200ms --grace 1s".split(),
             *options,
             program=self.program(token),
+            is_forked=True,
             **self.environment(),
             **environment,
         ) as running:

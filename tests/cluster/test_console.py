@@ -9,9 +9,7 @@ import http.client
 import json
 import os
 import re
-import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +40,7 @@ from tests.support.agent_fleet import (
 from tests.support.cluster_webhook import configured, our_configurations
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
+from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import egress_option, pod_network
 from tests.support.samples import GIB, in_pod, pod_share, sample, snapshot_of
@@ -89,26 +88,16 @@ async def fleet(plane: ControlPlane, admin: Administrator) -> AsyncIterator[Agen
         yield fleet
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    status: int
-    out: str
-    err: str
-
-
-async def kaishare(plane: ControlPlane, *arguments: str, token: str | None = None, **settings: str) -> Ended:
+async def kaishare(
+    plane: ControlPlane, *arguments: str, token: str | None = None, **settings: str
+) -> EndedProgram:
     """Run the command with a kubeconfig, and without a terminal."""
     kubeconfig = plane.kubeconfig(token=token) if token else plane.kubeconfig()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "console", *arguments, "--kubeconfig", str(kubeconfig),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **settings},
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    out, err = await process.communicate()
-    assert b"Traceback" not in err
-    return Ended(process.returncode or 0, out.decode(), err.decode())
+    command = [*arguments, "--kubeconfig", str(kubeconfig)]
+    environment = {**os.environ, **settings}
+    done = await asyncio.to_thread(run_forked, "-m", "console", *command, environment=environment)
+    assert "Traceback" not in done.err
+    return done
 
 
 async def doctor(plane: ControlPlane, **settings: Any) -> list[CheckResult]:

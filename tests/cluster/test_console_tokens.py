@@ -7,9 +7,7 @@ import asyncio
 import contextlib
 import io
 import json
-import os
 import re
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -47,6 +45,7 @@ from tests.support.agent_fleet import (
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
 from tests.support.control_plane_fixtures import EGRESS_SOCKET
+from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.helm_chart import rendered
 from tests.support.kai_standin import Binder
 from tests.support.kube_objects import GPU_0, fraction, namespace_object, node
@@ -76,25 +75,12 @@ async def platform(admin: Administrator) -> str:
     return await admin.token(READER["name"])
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    status: int
-    out: str
-    err: str
-
-
-async def kaishare(plane: ControlPlane, token: str, *arguments: str) -> Ended:
+async def kaishare(plane: ControlPlane, token: str, *arguments: str) -> EndedProgram:
     """Run the command with a token in its kubeconfig, and without a terminal."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "console", *arguments, "--kubeconfig", str(plane.kubeconfig(token=token)),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=dict(os.environ),
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    out, err = await process.communicate()
-    assert b"Traceback" not in err
-    return Ended(process.returncode or 0, out.decode(), err.decode())
+    command = [*arguments, "--kubeconfig", str(plane.kubeconfig(token=token))]
+    done = await asyncio.to_thread(run_forked, "-m", "console", *command)
+    assert "Traceback" not in done.err
+    return done
 
 
 # --- real agents as processes ---
@@ -121,7 +107,7 @@ def start_agent(plane: ControlPlane, folder: Path, number: int, token: str, *opt
     program = ("-c", PROGRAM, str(plane.account(token)), str(folder / "loaded"))
     usual = f"--node {node_name(number)} --gpus simulated:cluster --interval 200ms --log-level debug".split()
     every = (*usual, "--authentication=tokens", *options)
-    return agent(folder / "log", *every, program=program, **environment)
+    return agent(folder / "log", *every, program=program, is_forked=True, **environment)
 
 
 def write_certificate(folder: Path) -> None:

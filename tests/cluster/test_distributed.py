@@ -5,8 +5,6 @@ import base64
 import json
 import os
 import ssl
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ import jsonpatch
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import ensure_namespaces, installed, managed_namespace
 from tests.support.control_plane import ControlPlane
+from tests.support.forked_python import run_forked
 from tests.support.operator_jobs import generated_pods
 from tests.support.webhook_server import review_of
 
@@ -65,11 +64,10 @@ def without_empty_amounts(pod: dict[str, Any]) -> dict[str, Any]:
 def previewed(plane: ControlPlane, pods: Sequence[dict[str, Any]], folder: Path) -> list[str]:
     """Return the lines of `explain -o patch` with the policies of the cluster."""
     (folder / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
-    command = [sys.executable, "-m", "webhook", "explain", "--policies", "cluster",
-               "--kubeconfig", str(plane.kubeconfig()), "-f", f"{folder}/pods.json", "-o", "patch"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode().splitlines()
+    command = f"explain --policies cluster --kubeconfig {plane.kubeconfig()} -f {folder}/pods.json -o patch"
+    done = run_forked("-m", "webhook", *command.split())
+    assert done.status == 0, done.err
+    return done.out.splitlines()
 
 
 async def test_the_same_answers_everywhere(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> None:

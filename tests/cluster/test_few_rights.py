@@ -25,7 +25,6 @@ from tests.support.administrator import Administrator
 from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import agent_fleet, agent_pod, gpu_node, pod_name, pod_status
 from tests.support.cluster_webhook import bare_pod, installed, managed_namespace
-from tests.support.console_processes import EndedConsole, run_console
 from tests.support.control_plane import (
     ADMIN_TOKEN,
     ControlPlane,
@@ -36,6 +35,7 @@ from tests.support.control_plane import (
 from tests.support.control_plane_fixtures import HOW
 from tests.support.doc_blocks import ROOT
 from tests.support.doc_tables import table_under
+from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.helm_chart import NAMESPACE as RELEASE
 from tests.support.helm_chart import rendered
 from tests.support.helm_release import token_of
@@ -91,15 +91,15 @@ class Site:
         await self.admin.create({"kind": "ServiceAccount", "metadata": {"name": name, "namespace": ACCOUNTS}})
         return await token_of(self.admin.client, name, ACCOUNTS)
 
-    async def kaishare(self, token: str, command: str) -> EndedConsole:
+    async def kaishare(self, token: str, command: str) -> EndedProgram:
         """Run a command, whose kubeconfig has the context's namespace `few-team`."""
         config = json.loads(self.proxy.kubeconfig(token).read_text())
         config["contexts"][0]["context"]["namespace"] = TEAM
         path = self.folder / "kubeconfig"
         path.write_text(json.dumps(config))
-        environment = {"KUBECONFIG": str(path), "COLUMNS": "300"}
+        environment = without_cluster(KUBECONFIG=str(path), COLUMNS="300")
         return await asyncio.to_thread(
-            run_console, command.split(), folder=self.folder, environment=environment
+            run_forked, "-m", "console", *command.split(), folder=self.folder, environment=environment
         )
 
 
@@ -283,6 +283,12 @@ CASES = [
             " one namespace with your rights"
         ),
     ),
+    case(f"why -n {TEAM} alone", answer("Pending: KAI has said nothing about the pod", status=1)),
+    case("why pod/alone -o json", answer('"code": "kai-not-served"', status=1), has_long_lines=True),
+    case("why deploy/web", answer("No pod: ", status=1)),
+    case("why nothing", error(f"Pod nothing does not exist in namespace {TEAM}, and no Event tells of it")),
+    case(f"why -n {OTHER} theirs", error(f"you may not get pods in namespace {OTHER}")),
+    case(f"why -n {NOWHERE} deploy/web", error(f"you may not list pods in namespace {NOWHERE}")),
     case(
         f"doctor -n {TEAM}",
         answer(
@@ -365,8 +371,8 @@ class Recorded:
     """What an administrator's command requested, and its end for two accounts."""
 
     rights: frozenset[UsedRight]
-    administrator: EndedConsole
-    account: EndedConsole
+    administrator: EndedProgram
+    account: EndedProgram
     """The end for an account with exactly these rights."""
     more: frozenset[UsedRight]
     """Rights of requests that only the account's command sent."""
@@ -396,10 +402,10 @@ async def recorded(site: Site, number: int, command: str) -> Recorded:
 class Results:
     """The ends of all commands."""
 
-    ends: Mapping[tuple[str, str], EndedConsole]
+    ends: Mapping[tuple[str, str], EndedProgram]
     """By role and command."""
     recorded: Mapping[str, Recorded]
-    many: EndedConsole
+    many: EndedProgram
     """The end of `explain` about pods in many namespaces, with the right to get each."""
 
 
@@ -422,7 +428,7 @@ def results(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Re
     return asyncio.run(run())
 
 
-async def in_many_namespaces(site: Site) -> EndedConsole:
+async def in_many_namespaces(site: Site) -> EndedProgram:
     """Explain a pod in each of more namespaces than are read one by one, without the right to list them."""
     names = [f"few-of-many-{number}" for number in range(MOST_NAMED + 1)]
     for name in names:

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from tests.support.guard import (
     HOST,
     NAMESPACES,
     SYNCER,
+    create_namespaces,
+    guard_on,
     is_refused,
     put_on,
     rendered,
@@ -47,8 +49,7 @@ async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
 @pytest.fixture
 async def pods(asker: Asker) -> AsyncIterator[None]:
     """Create a pod in an enforced namespace, and one that a vCluster's syncer created."""
-    made = await put_on(asker, GUARD)
-    await take_off(asker, made)
+    await create_namespaces(asker)
     plain = synced_pod("plain", namespace=ENFORCED, labels={"vcluster.loft.sh/managed-by": None})
     synced = synced_pod("synced")
     for item, user in ((plain, ADMINISTRATOR), (synced, SYNCER)):
@@ -59,15 +60,20 @@ async def pods(asker: Asker) -> AsyncIterator[None]:
         await asker.remove(where(item))
 
 
+@pytest.fixture(scope="module")
+def guarded(plane: ControlPlane) -> Iterator[None]:
+    with guard_on(plane, GUARD / "deny"):
+        yield
+
+
 @pytest.fixture
-async def denying(asker: Asker, pods: None) -> AsyncIterator[dict[str, dict[str, Any]]]:
-    """Put the guard on deny; yield its objects by name."""
-    made = await put_on(asker, GUARD / "deny")
-    try:
-        await until_all(asker, is_refused)
-        yield {item["metadata"]["name"]: item for item in made}
-    finally:
-        await take_off(asker, made)
+async def denying(guarded: None, asker: Asker, pods: None) -> AsyncIterator[dict[str, dict[str, Any]]]:
+    """Yield the objects of the guard on deny by name; undo the test's change of them."""
+    objects = {item["metadata"]["name"]: item for item in rendered(GUARD / "deny")}
+    yield copy.deepcopy(objects)
+    for item in objects.values():
+        await put(asker, item)
+    await until_all(asker, is_refused)
 
 
 async def findings(plane: ControlPlane, token: str = ADMIN_TOKEN) -> list[CheckResult]:
@@ -107,6 +113,35 @@ async def until_it_stands(plane: ControlPlane) -> None:
         if [result.state for result in results] == [State.OK, State.OK]:
             return
         assert time.monotonic() < ends, results
+
+
+# --- without refusals: these tests come before the guard is on deny for the rest of the file ---
+
+
+@pytest.mark.parametrize("overlay", ["audit", "warn"])
+async def test_a_guard_that_refuses_nothing_is_compared_and_not_proved(
+    asker: Asker, plane: ControlPlane, pods: None, overlay: str
+) -> None:
+    made = await put_on(asker, GUARD / overlay)
+    try:
+        results = await findings(plane)
+    finally:
+        await take_off(asker, made)
+    assert {result.state for result in results} == {State.WARNING, State.UNKNOWN}
+    (proof,) = [result.what for result in results if result.state is State.UNKNOWN]
+    assert proof.startswith("compared, not proved: ")
+    assert proof.endswith(": the binding does not deny")
+    assert "differs" not in str(results), "the API server's defaults are no difference"
+
+
+async def test_a_guard_that_is_not_installed(plane: ControlPlane, pods: None) -> None:
+    (finding,) = await findings(plane)
+    assert finding.state is State.WARNING
+    assert ENFORCED in finding.what  # beside namespaces of other tests
+    assert finding.what.endswith(": kaishare.dev/mode=enforce, but the guard is not installed")
+
+
+# --- the guard on deny ---
 
 
 async def test_the_guard_on_deny_is_proved(plane: ControlPlane, denying: dict[str, Any]) -> None:
@@ -173,22 +208,6 @@ async def test_a_tenants_namespace_among_kais_is_a_problem(
     await until_reported(plane, f"{KEYS}: kaiNamespaces has {HOST}: the accounts of the tenant's namespace")
 
 
-@pytest.mark.parametrize("overlay", ["audit", "warn"])
-async def test_a_guard_that_refuses_nothing_is_compared_and_not_proved(
-    asker: Asker, plane: ControlPlane, pods: None, overlay: str
-) -> None:
-    made = await put_on(asker, GUARD / overlay)
-    try:
-        results = await findings(plane)
-    finally:
-        await take_off(asker, made)
-    assert {result.state for result in results} == {State.WARNING, State.UNKNOWN}
-    (proof,) = [result.what for result in results if result.state is State.UNKNOWN]
-    assert proof.startswith("compared, not proved: ")
-    assert proof.endswith(": the binding does not deny")
-    assert "differs" not in str(results), "the API server's defaults are no difference"
-
-
 async def test_a_caller_without_rights_to_edit_compares(
     admin: Administrator, plane: ControlPlane, denying: dict[str, Any]
 ) -> None:
@@ -226,13 +245,6 @@ async def test_an_account_of_kai_is_not_told_that_the_guard_fails(
     while "exempt as one of KAI's" not in str(results := await findings(plane, token)):
         assert time.monotonic() < ends, results
     assert "does not act" not in str(results)
-
-
-async def test_the_guard_is_removed(plane: ControlPlane, pods: None) -> None:
-    (finding,) = await findings(plane)
-    assert finding.state is State.WARNING
-    assert ENFORCED in finding.what  # beside namespaces of other tests
-    assert finding.what.endswith(": kaishare.dev/mode=enforce, but the guard is not installed")
 
 
 def test_the_table_of_hollow_guards_names_every_policy_of_deny() -> None:

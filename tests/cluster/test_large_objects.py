@@ -82,7 +82,9 @@ async def test_a_webhook_reads_a_namespace_of_12_000_labels_while_healthz_answer
     log = tmp_path / "log"
     try:
         async with (
-            serving(log, *options, program=pod.program, environment=pod.environment) as webhook,
+            serving(
+                log, *options, program=pod.program, environment=pod.environment, is_forked=False
+            ) as webhook,
             probing(f"http://{webhook.ops}") as probe,
         ):
 

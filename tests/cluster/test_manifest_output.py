@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from service.documents import DocumentError, flatten_lists, load_file
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import ensure_namespaces, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane
+from tests.support.forked_python import run_forked
 from tests.support.pods import folder_from
 from tests.support.webhook_process import until
 from webhook.explain.manifests.kinds import workload_kind
@@ -62,11 +61,11 @@ async def rewritten(folder: Path, namespace: dict[str, Any], items: list[dict[st
     """Return the output of `explain -o manifest`."""
     (folder / "policies.yaml").write_text(yaml.safe_dump(namespace))
     (folder / "given.yaml").write_text(yaml.safe_dump_all(items, sort_keys=False))
-    command = [sys.executable, "-m", "webhook", "explain", "--policies", f"{folder}/policies.yaml",
-               "-n", namespace["metadata"]["name"], "-f", f"{folder}/given.yaml", "-o", "manifest"]  # fmt: skip
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode()
+    command = f"explain --policies {folder}/policies.yaml -n {namespace['metadata']['name']}"
+    files = f"-f {folder}/given.yaml -o manifest"
+    done = await asyncio.to_thread(run_forked, "-m", "webhook", *command.split(), *files.split())
+    assert done.status == 0, done.err
+    return done.out
 
 
 async def create_classes(admin: Administrator, items: list[dict[str, Any]]) -> None:

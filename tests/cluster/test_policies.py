@@ -165,11 +165,15 @@ async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(
 
 
 @contextlib.asynccontextmanager
-async def webhook(plane: ControlPlane, token: str, folder: Path) -> AsyncIterator[Serving]:
+async def webhook(
+    plane: ControlPlane, token: str, folder: Path, *, is_forked: bool = True
+) -> AsyncIterator[Serving]:
     """Run the webhook as in a pod, with its policies from the cluster."""
     pod = in_a_pod(plane, token, folder)
     options = ("--certs", str(folder / "tls"), "--host-name", "127.0.0.1")
-    async with serving(folder / "log", *options, program=pod.program, environment=pod.environment) as running:
+    async with serving(
+        folder / "log", *options, program=pod.program, environment=pod.environment, is_forked=is_forked
+    ) as running:
         yield running
 
 
@@ -194,7 +198,7 @@ async def test_a_whole_webhook_needs_few_rights_little_memory_and_no_kubeconfig_
 ) -> None:
     await namespaces.make("whole", gpu_fraction="0.5", priority="train")
     token = await admin.token("webhook", NAMESPACES, EVENTS)
-    async with webhook(plane, token, tmp_path) as running:
+    async with webhook(plane, token, tmp_path, is_forked=False) as running:
         await until_true(lambda: is_ready(running), "ready")
         async with configured(admin.client, *our_configurations(running.target, ca_of(tmp_path))):
             await Canary(admin.client, "whole").until_mutated()

@@ -14,6 +14,7 @@ from service.text import width
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
+from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.kube_objects import namespace_object
 from tests.support.markers import scaled
 
@@ -72,21 +73,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
-def run(plane: ControlPlane, token: str, *command: str) -> "subprocess.CompletedProcess[str]":
-    program, *arguments = command
-    return subprocess.run(
-        [sys.executable, "-m", program, *arguments],
-        env={
-            **{key: value for key, value in os.environ.items() if not key.startswith("KUBE")},
-            "KUBECONFIG": str(plane.kubeconfig(token=token)),
-            "COLUMNS": "300",
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def run(plane: ControlPlane, token: str, *command: str) -> EndedProgram:
+    environment = without_cluster(KUBECONFIG=str(plane.kubeconfig(token=token)), COLUMNS="300")
+    return run_forked("-m", *command, environment=environment)
 
 
 @pytest.fixture
@@ -156,12 +145,12 @@ async def test_every_line_of_every_command_fits_80_columns(
     for command in COMMANDS:
         for token in (crowded, "a-token-without-rights")[: scaled(1)]:  # both in a nightly run
             done = run(plane, token, *(str(manifest) if word == MANIFEST else word for word in command))
-            assert "Traceback" not in done.stderr, done.stderr
-            lines = done.stdout.splitlines()
+            assert "Traceback" not in done.err, done.err
+            lines = done.out.splitlines()
             if "explain" in command and "text" in command:
                 lines = list(without_diffs(lines))
-            if done.returncode != 2:  # the one line of an error is not wrapped
-                lines += done.stderr.splitlines()
+            if done.status != 2:  # the one line of an error is not wrapped
+                lines += done.err.splitlines()
             assert [line for line in lines if width(line) > 80] == [], command
             seen += lines
     assert any(QUEUE in line for line in seen), "wide has the name whole"

@@ -8,8 +8,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +32,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
+from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kai_accounts import KaiAccounts, node
 from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
@@ -597,26 +596,20 @@ async def test_a_caller_with_the_essential_read_permissions(
 # --- the command ---
 
 
-def command(*options: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "webhook", "doctor", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def command(*options: str) -> EndedProgram:
+    return run_forked("-m", "webhook", "doctor", *options)
 
 
 async def test_the_command_has_a_text_and_a_json_output(plane: ControlPlane, admin: Administrator) -> None:
     config = str(plane.kubeconfig())
     text = await asyncio.to_thread(command, "--kubeconfig", config, "--context", "test")
-    assert text.returncode == 1, text.stderr
-    assert text.stderr == ""
-    assert "problem  installation " in text.stdout
+    assert text.status == 1, text.err
+    assert text.err == ""
+    assert "problem  installation " in text.out
     as_json = await asyncio.to_thread(
         command, "--kubeconfig", config, "-o", "json", "--webhook-configuration", "x"
     )
-    report = json.loads(as_json.stdout)
+    report = json.loads(as_json.out)
     assert (report["configuration"], report["problems"]) == ("x", 1)
     assert report["server"].endswith(f":{plane.port}")
 
@@ -629,7 +622,7 @@ async def test_an_unusable_option_is_an_error_of_one_line(
 ) -> None:
     known = () if "--kubeconfig" in options else ("--kubeconfig", str(plane.kubeconfig()))
     done = await asyncio.to_thread(command, *known, *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("kaishare-webhook: ")
-    assert done.stderr.count("\n") == 1
-    assert options[1] in done.stderr
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("kaishare-webhook: ")
+    assert done.err.count("\n") == 1
+    assert options[1] in done.err

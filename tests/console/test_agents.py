@@ -67,6 +67,11 @@ async def test_the_agents_of_the_namespace_are_listed_by_their_labels(
     )
 
 
+async def test_the_agent_of_one_node_is_listed_alone(server: ApiServer, agents: Agents) -> None:
+    await agents.list("n0")
+    assert server.requests[-1].query["fieldSelector"] == "spec.nodeName=n0"
+
+
 @pytest.mark.parametrize(
     ("status", "trouble"),
     [

@@ -5,8 +5,18 @@ from typing import Any
 import pytest
 
 from gpuagent.cli import _parser as agent_parser
-from tests.deploy.test_chart import agent_pod, container, webhook_pod
-from tests.support.helm_chart import CHART, NAMESPACE, Object, find_object, helm, options, rendered
+from tests.support.helm_chart import (
+    CHART,
+    NAMESPACE,
+    Object,
+    agent_pod,
+    container,
+    find_object,
+    helm,
+    options,
+    rendered,
+    webhook_pod,
+)
 from webhook.cli import _parser as webhook_parser
 
 PODS = {"webhook": webhook_pod, "agent": agent_pod}

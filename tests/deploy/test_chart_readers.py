@@ -8,8 +8,18 @@ from console.agent_options import AGENT_ACCOUNT, AGENT_NAMESPACE
 from gpuagent.cli import _parser as agent_parser
 from gpuagent.server.server import OPEN_PATHS as AGENT_OPEN_PATHS
 from kube.token_authorizer import right_url
-from tests.deploy.test_chart import AGENT, WEBHOOK, agent_pod, container, webhook_pod
-from tests.support.helm_chart import CHART, find_object, helm, kinds, options, rendered
+from tests.support.chart_variants import AGENT, WEBHOOK
+from tests.support.helm_chart import (
+    CHART,
+    agent_pod,
+    container,
+    find_object,
+    helm,
+    kinds,
+    options,
+    rendered,
+    webhook_pod,
+)
 from webhook.cli import _parser as webhook_parser
 
 READER = "kaishare-metrics-reader"

@@ -4,17 +4,20 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_chart import AGENT, PUBLISHES, VARIANTS, container, webhook_pod
+from tests.deploy.test_chart_values import PUBLISHES
+from tests.support.chart_variants import AGENT, VARIANTS
 from tests.support.helm_chart import (
     CHART,
     NAMESPACE,
     Object,
+    container,
     find_object,
     helm,
     kinds,
     options,
     rendered,
     rendered_text,
+    webhook_pod,
 )
 from webhook.cli import _parser as webhook_parser
 from webhook.settings.document import NAME

@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,16 @@ from webhook.policy import checks
 from webhook.policy.labels import MODE
 
 
+@cache
+def expressions(policy: str) -> dict[str, str]:
+    """Return the variables of a policy."""
+    document = yaml.safe_load((GUARD / "policies" / f"{policy}.yaml").read_text())
+    return {entry["name"]: entry["expression"] for entry in document["spec"]["variables"]}
+
+
 def variable(name: str, *, policy: str = "keys") -> Any:
     """Return a constant of a policy; CEL's lists and strings read as Python's."""
-    document = yaml.safe_load((GUARD / "policies" / f"{policy}.yaml").read_text())
-    [expression] = [entry["expression"] for entry in document["spec"]["variables"] if entry["name"] == name]
-    return ast.literal_eval(expression)
+    return ast.literal_eval(expressions(policy)[name])
 
 
 def named(folder: Path) -> dict[str, dict[str, Any]]:
@@ -33,9 +39,7 @@ def named(folder: Path) -> dict[str, dict[str, Any]]:
 
 def pattern(name: str) -> re.Pattern[str]:
     """Return a regular expression of the policy of keys; the first in the expression of a variable."""
-    document = yaml.safe_load((GUARD / "policies" / "keys.yaml").read_text())
-    [expression] = [entry["expression"] for entry in document["spec"]["variables"] if entry["name"] == name]
-    match = re.search(r"'(\^[^']+)'", expression)
+    match = re.search(r"'(\^[^']+)'", expressions("keys")[name])
     assert match
     return re.compile(match[1])
 

@@ -72,7 +72,10 @@ def indices(running: Agent, name: str) -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("from_the_start", [True, False], ids=["before the start", "later"])
+@pytest.mark.parametrize(
+    "from_the_start",
+    [pytest.param(True, id="before the start"), pytest.param(False, id="later", marks=pytest.mark.nightly)],
+)
 def test_every_scrape_has_the_gpus_that_answer(tmp_path: Path, library: Path, from_the_start: bool) -> None:
     """Of 16 GPUs one hangs for ever, one fails, and one takes 12 s a call."""
     with running_agent(tmp_path, library, *(FAULTS if from_the_start else ())) as running:
@@ -100,7 +103,12 @@ def test_every_scrape_has_the_gpus_that_answer(tmp_path: Path, library: Path, fr
 
 
 @pytest.mark.parametrize(
-    "faults", [FAULTS, ("hang",), ("delay 0 -", "serial")], ids=["some GPUs", "all calls", "a serial library"]
+    "faults",
+    [
+        pytest.param(FAULTS, id="some GPUs", marks=pytest.mark.nightly),
+        pytest.param(("hang",), id="all calls"),
+        pytest.param(("delay 0 -", "serial"), id="a serial library"),
+    ],
 )
 def test_a_signal_ends_the_agent_while_calls_hang(
     tmp_path: Path, library: Path, faults: tuple[str, ...]

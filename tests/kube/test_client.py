@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from certs.authority import Authority
-from kube.access import AccessError, InCluster
+from kube.access import AccessError, InCluster, RequestLimitReached
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from tests.support.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
@@ -77,6 +77,32 @@ async def test_a_token_that_is_refused_twice_is_reported(server: ApiServer, clie
         await client.get(PODS)
     assert caught.value.status == 401
     assert len(server.requests) == 2
+
+
+async def test_a_limited_client_counts_each_http_request(server: ApiServer, client: KubeClient) -> None:
+    limited, access = client.limited(6)
+    await limited.get(PODS)
+    server.answers = [refuses(401, "Unauthorized"), lists(pod("a"), more="next"), lists(pod("b"))]
+    await read_list(limited)
+    assert (access.sent, access.remaining, len(server.requests)) == (4, 2, 4), "a repetition and two pages"
+    await limited.get_from_pod(f"{PODS}/a:80/proxy/")
+    await limited.request("POST", PODS, body=b"{}")
+    for work in (limited.get(PODS), read_list(limited), limited.get_from_pod(PODS), read_lines(limited)):
+        with pytest.raises(RequestLimitReached, match="not requested: the limit of 6 requests is reached"):
+            await work
+    assert len(server.requests) == 6
+    await client.get(PODS)
+    assert (limited.server, limited.namespace) == (client.server, client.namespace)
+    assert limited.server_time() is not None
+
+
+async def test_an_error_names_the_object_that_does_not_exist(server: ApiServer, client: KubeClient) -> None:
+    missing = {**status_object(404, "NotFound"), "details": {"name": "a\x1b", "kind": "pods"}}
+    server.answers = [says(json.dumps(missing), status=404), says("404 page not found", status=404)]
+    for name in ("a\ufffd", ""):
+        with pytest.raises(ApiError) as caught:
+            await client.get(f"{PODS}/a")
+        assert (caught.value.is_not_found, caught.value.object_name) == (True, name)
 
 
 async def test_a_401_that_is_no_json_is_a_401(server: ApiServer, client: KubeClient) -> None:

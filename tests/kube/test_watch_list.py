@@ -325,7 +325,7 @@ async def test_memory_does_not_grow_with_the_number_of_objects(
     """The server of this process is measured too; it makes one object at a time."""
     server.watch_list = watch_list
     peaks = []
-    for count in (10, 60, 240):
+    for count in (10, 40, 160):
         server.always = sends_large(count)
         tracemalloc.start()
         async with running(client, read=lambda item: "kept", timing=WatchTiming()) as run:
@@ -335,7 +335,7 @@ async def test_memory_does_not_grow_with_the_number_of_objects(
         tracemalloc.stop()
     _, few, many = peaks
     assert many < few * 1.5 + 500_000
-    assert many < 240 * 300_000 / 5
+    assert many < 160 * 300_000 / 5
 
 
 async def test_bookmarks_keep_the_contact_fresh(server: ApiServer, client: KubeClient) -> None:

@@ -47,10 +47,15 @@ _EXEMPT: Final = frozenset(
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
 _STRINGS: Final = frozenset({tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)})
 _MARKERS: Final = re.compile(r"^[ \t]*(?:#+|//|\*|\|-?)", re.MULTILINE)
-_PHRASES: Final = {
-    re.compile(rf"\b(?:{phrase})(?![\w-])".replace(" ", r"\s+"), re.IGNORECASE): instead
-    for phrase, instead in PHRASES.items()
-}
+
+
+def _compiled(phrase: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{phrase})(?![\w-])".replace(" ", r"\s+"), re.IGNORECASE)
+
+
+_PHRASES: Final = {_compiled(phrase): instead for phrase, instead in PHRASES.items()}
+_ANY_PHRASE: Final = _compiled("|".join(PHRASES))
+"""Searched first: most texts have no phrase, and one search is faster than one for each phrase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class _Text:
     def findings(self, file: str) -> Iterator[LanguageFinding]:
         """Find phrases in the joined pieces, so that a phrase may cross from one line to the next."""
         joined = "\n".join(text for _, text in self.pieces)
+        if not _ANY_PHRASE.search(joined):
+            return
         ends = [0]
         for _, text in self.pieces:
             ends.append(ends[-1] + len(text) + 1)

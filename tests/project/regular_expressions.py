@@ -8,7 +8,7 @@ whose text is bounded may stand in `BOUNDED` instead, with the bound and who hol
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,8 @@ BOUNDED: Final[dict[tuple[str, str], str]] = {
 _ANCHORED: Final = frozenset({"match", "fullmatch"})
 _SEARCHING: Final = frozenset({"search", "findall", "finditer", "split", "sub", "subn"})
 _HARMLESS: Final = frozenset({"escape", "error", "Pattern", "Match", "purge"})
+_MENTION: Final = re.compile(r"\bre\b")
+"""Each module that uses `re` names it; most modules do not, so that their syntax need not be read."""
 _IN_SCRIPT: Final = re.compile(r"RegExp|\.(?:match|matchAll|replace|replaceAll|search|split|test|exec)\(\s*/")
 
 
@@ -82,12 +84,12 @@ def expressions(root: Path = ROOT) -> Iterator[Expression | Refusal]:
 
 def find(source: str, file: str) -> Iterator[Expression | Refusal]:
     """Find every regular expression of one module."""
-    tree = ast.parse(source)
-    uses = _uses(tree)
-    names = {
-        id(node.value): _name(node) for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign)
-    }
-    for node in ast.walk(tree):
+    if not _MENTION.search(source):
+        return
+    nodes = list(ast.walk(ast.parse(source)))
+    uses = _uses(nodes)
+    names = {id(node.value): _name(node) for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign)}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module == "re":
             yield Refusal(file, node.lineno, "`from re import …`: write `import re`")
         elif isinstance(node, ast.Import) and any(a.name == "re" and a.asname for a in node.names):
@@ -119,11 +121,11 @@ def _expression(call: ast.Call, function: str, file: str, uses: frozenset[str]) 
     return Expression(file, call.lineno, pattern, flags, not uses <= _ANCHORED)
 
 
-def _uses(tree: ast.Module) -> dict[str, frozenset[str]]:
+def _uses(nodes: Sequence[ast.AST]) -> dict[str, frozenset[str]]:
     """Return the methods that are called on each name; a name used in another way may be searched with."""
     uses: dict[str, set[str]] = {}
-    called = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
+    called = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             uses.setdefault(node.value.id, set()).add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in called:

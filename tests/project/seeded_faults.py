@@ -102,7 +102,7 @@ FAULTS: Final = (
         "admission: /mutate fails open after an internal error",
         "return _without_patch(review, Action.ERROR, finding)",
         "return None",
-        "webhook/policy/test_properties.py",
+        "webhook/policy/test_any_body.py",
     ),
     Fault(
         "admission: a review leaves nothing in memory",
@@ -132,8 +132,8 @@ FAULTS: Final = (
     ),
     Fault(
         "guard: users may not write KAI's key of a pod's PodGroup",
-        "_row(_ANNOTATION, keys.POD_GROUP_NAME, _ONLY,",
-        "_row(_ANNOTATION, keys.POD_GROUP_NAME, _FREE,",
+        "KaiKey(_ANNOTATION, keys.POD_GROUP_NAME, _ONLY,",
+        "KaiKey(_ANNOTATION, keys.POD_GROUP_NAME, _FREE,",
         "webhook",
     ),
     Fault(
@@ -240,8 +240,8 @@ FAULTS: Final = (
     ),
     Fault(
         "connections: one above the limit closes another",
-        "if len(self) <= self._limits.max_connections:",
-        "if len(self) <= self._limits.max_connections + 1:",
+        "if len(self.table) > self._limits.max_connections:",
+        "if len(self.table) > self._limits.max_connections + 1:",
         "service/http",
     ),
     Fault(

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from tests.support.free_ports import free_port, free_ports
-from tests.support.workers import file_of, next_file, scheduler
+from tests.support.workers import begin_elsewhere, file_of, next_file, scheduler
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,13 @@ def test_every_other_worker_begins_with_the_cluster(
     files: list[str], prefers_cluster: bool, file: str
 ) -> None:
     assert next_file(files, prefers_cluster=prefers_cluster) == file
+
+
+@pytest.mark.parametrize(("worker", "first"), [("gw0", "a"), ("gw1", "b"), ("gw2", "d"), ("gw3", "e")])
+def test_each_worker_collects_all_folders_and_begins_in_another(worker: str, first: str) -> None:
+    folders = begin_elsewhere("abcdef", {"workerid": worker, "workercount": 4})
+    assert folders[0] == first
+    assert sorted(folders) == list("abcdef")
 
 
 @pytest.mark.parametrize("mode", ["no", "loadfile", "worksteal"])

@@ -93,7 +93,7 @@ class Administrator:
     async def ensure(self, item: dict[str, Any]) -> None:
         """Create an object that stays, unless it exists."""
         try:
-            await self._post(_PATHS[item["kind"]], item)
+            await self._post(_PATHS[item["kind"]].format(item["metadata"].get("namespace", "")), item)
         except ApiError as error:
             if error.status != 409:
                 raise

@@ -9,12 +9,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked_python import ForkedPython
 from tests.support.service_log import log_lines
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ PATIENCE_SECONDS = 30
 class Agent:
     """A running agent process."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedPython
     log: Path
     url: str
 
@@ -70,16 +71,23 @@ class Agent:
 
 @contextmanager
 def agent(
-    log: Path, *options: str, program: Sequence[str] = ("-m", "gpuagent"), **environment: str
+    log: Path,
+    *options: str,
+    program: Sequence[str] = ("-m", "gpuagent"),
+    is_forked: bool = False,
+    **environment: str,
 ) -> Iterator[Agent]:
-    """Start `python -m gpuagent serve` or another program on a free port; stop it at the end of the test."""
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, *program, "serve", "--listen", "127.0.0.1:0", *options],
-            cwd=ROOT,
-            stderr=stream,
-            env={**os.environ, **environment},
-        )
+    """Start `python -m gpuagent serve` or another program on a free port; stop it at the end of the test.
+
+    A fork is cheap, and ignores LD_LIBRARY_PATH.
+    """
+    command = [*program, "serve", "--listen", "127.0.0.1:0", *options]
+    variables = {**os.environ, **environment}
+    process = (
+        ForkedPython(command, err=log, environment=variables)
+        if is_forked
+        else _start(log, command, variables)
+    )
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (url := re.search(r'"url":"([^"]+)"', log.read_text())):
@@ -91,3 +99,8 @@ def agent(
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+def _start(log: Path, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as stream:
+        return subprocess.Popen([sys.executable, *command], cwd=ROOT, stderr=stream, env=environment)

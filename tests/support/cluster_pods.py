@@ -13,11 +13,33 @@ from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.lookups import FetchTiming
 from kube.client import KubeClient
 from service.log import JsonLog
-from tests.support.kube_objects import NODE, RESERVATIONS
+from tests.support.api_server import ApiServer, refuses
+from tests.support.kube_objects import (
+    NODE,
+    RESERVATIONS,
+    bind_request,
+    config_map,
+    fraction,
+    namespace_object,
+    node,
+    reservation,
+)
 from tests.support.watches import QUICK
 
 SOON = FetchTiming(gap=0.0, first_refused=0.1, longest_refused=0.2, first_pause=0.01, longest_pause=0.05)
 """Timing about 500 times as fast as in production."""
+
+FORBIDDEN = refuses(403, "Forbidden", "no")
+CONFIG_MAPS = "/api/v1/namespaces/research/configmaps"
+NAMESPACE = namespace_object(labels={"team": "a"})
+EVERYTHING = (
+    fraction(schedulerName="kai-scheduler"),
+    reservation(),
+    bind_request(),
+    config_map(GPU_PORTION="0.50"),
+    node(),
+    NAMESPACE,
+)
 
 
 @dataclass
@@ -67,3 +89,37 @@ async def running(client: KubeClient, **options: Any) -> AsyncIterator[Running]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def versioned(item: dict[str, Any], version: int = 1) -> dict[str, Any]:
+    """Add a resource version, as the API server does."""
+    metadata = {**item["metadata"], "resourceVersion": str(version)}
+    return {**item, "metadata": metadata}
+
+
+def offer(server: ApiServer, *items: dict[str, Any]) -> None:
+    """Add objects to the server."""
+    for item in items:
+        name = item["metadata"]["name"]
+        match item["kind"]:
+            case "Pod":
+                server.pods[name] = versioned(item)
+            case "Node":
+                server.named[f"/api/v1/nodes/{name}"] = item
+            case "Namespace":
+                server.named[f"/api/v1/namespaces/{name}"] = item
+            case "BindRequest":
+                server.bind_requests.pods[name] = versioned(item)
+            case "ConfigMap":
+                server.named[f"{CONFIG_MAPS}/{name}"] = item
+
+
+def portion_of(run: Running, name: str = "half") -> str | None:
+    """Return the portion of a pod's BindRequest; None if it is not known."""
+    request = run.inventory.bind_requests.get(("research", name))
+    return None if request is None else request.portion
+
+
+def scheduled_by(scheduler: str, made: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod with the name of a scheduler."""
+    return {**made, "spec": {**made["spec"], "schedulerName": scheduler}}

@@ -23,6 +23,7 @@ from kube.errors import ApiError
 from service.http.listeners import Address
 from tests.support.administrator import right
 from tests.support.control_plane import ControlPlane
+from tests.support.forked_python import ForkedPython
 from tests.support.service_log import log_lines
 from tests.support.webhook_process import PATIENCE_SECONDS, until
 from tests.support.webhook_recorder import Recorder
@@ -245,7 +246,7 @@ def _series(text: str) -> dict[str, float]:
 class Serving:
     """A process of `kaishare-webhook serve`."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | ForkedPython"
     log: Path
     admission: Address
     ops: Address
@@ -303,6 +304,7 @@ async def start_serving(
     listen: int = 0,
     environment: Mapping[str, str] | None = None,
     program: Sequence[str] = ("-m", "webhook"),
+    is_forked: bool = True,
 ) -> Serving:
     """Start `kaishare-webhook serve` on loopback, and wait for its log line `serving`.
 
@@ -312,12 +314,18 @@ async def start_serving(
         listen: the admission port; 0 selects a free port.
         environment: the complete environment; None for this process' environment.
         program: the Python module to run.
+        is_forked: whether the process is a fork, which is cheap; a new Python otherwise.
 
     Raises:
         AssertionError: the process ended; the message is its log.
     """
     ports = f"--listen 127.0.0.1:{listen} --ops-listen 127.0.0.1:0"
-    process = _run(log, *program, "serve", *ports.split(), *options, environment=environment)
+    command = [*program, "serve", *ports.split(), *options]
+    process = (
+        ForkedPython(command, err=log, environment=environment)
+        if is_forked
+        else _run(log, *command, environment=environment)
+    )
     try:
         await until(lambda: log_lines(log, "serving") or process.poll() is not None, "it serves")
         assert process.poll() is None, _text(log)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.test_agent import PROGRAM
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
@@ -28,6 +27,18 @@ RIGHTS = (
     right("events", "create", "patch"),
 )
 EVICT = (right("pods/eviction", "create"), right("pods", "get"), right("events", "list"))
+# As in a pod, but for the folder where the kubelet would mount the credentials, and the driver's stand-in.
+_PROGRAM = """
+import ctypes, sys
+from pathlib import Path
+import pynvml
+from kube.access import InCluster
+folder, library = Path(sys.argv.pop(1)), sys.argv.pop(1)
+InCluster.__init__.__kwdefaults__["folder"] = folder
+pynvml.nvmlLib = ctypes.CDLL(library)
+from gpuagent.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 AGENT_NAMESPACE = "team-a"
 """Namespace of the agent's service account, from `Administrator.token`."""
 
@@ -69,14 +80,16 @@ class GpuNode:
         self.plane.access(token)
         (self.plane.account(token) / "namespace").write_text(AGENT_NAMESPACE)
         environment = {
-            "LD_LIBRARY_PATH": str(built_library(self.folder).parent),
             ANSWERS: str(self.folder / "answers"),
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(port or self.plane.port),
         }
-        program = ("-c", PROGRAM, str(self.plane.account(token)), str(self.folder / "loaded"))
+        library = built_library(self.folder.parent)  # one for all tests of the session
+        program = ("-c", _PROGRAM, str(self.plane.account(token)), str(library))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
-        with agent(self.folder / "log", *fixed.split(), *options, program=program, **environment) as running:
+        with agent(
+            self.folder / "log", *fixed.split(), *options, program=program, is_forked=True, **environment
+        ) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running
 

@@ -13,7 +13,8 @@ import yaml
 from deploy.render import EVERY_RIGHT
 
 ROOT = Path(__file__).parents[2]
-CHART = ROOT / "deploy" / "helm" / "kaishare"
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "kaishare"
 NAMESPACE = "kaishare"
 EVERYTHING: dict[str, Any] = {
     **EVERY_RIGHT,
@@ -25,7 +26,8 @@ EVERYTHING: dict[str, Any] = {
 """Values that enable all parts of the chart."""
 
 Object = dict[str, Any]
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; depends on how PyYAML was built
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C, which takes a tenth of the time, if PyYAML was built with it."""
 
 
 def helm_program() -> Path:
@@ -69,6 +71,12 @@ def _rendered(values: str) -> str:
     return done.stdout
 
 
+@cache
+def _objects(text: str) -> str:
+    """Return the list of objects as JSON, of which each test gets a copy of its own."""
+    return json.dumps([item for item in yaml.load_all(text, LOADER) if item is not None])
+
+
 def rendered_text(values: dict[str, Any] | None = None) -> str:
     """Return the chart's output of helm."""
     return _rendered(json.dumps(values or {}, sort_keys=True))
@@ -76,7 +84,7 @@ def rendered_text(values: dict[str, Any] | None = None) -> str:
 
 def rendered(values: dict[str, Any] | None = None, *, tests: bool = False) -> list[Object]:
     """Return the chart's objects; hooks only on request."""
-    objects = [item for item in yaml.load_all(rendered_text(values), _LOADER) if item is not None]
+    objects: list[Object] = json.loads(_objects(rendered_text(values)))
     return [
         item for item in objects if tests or "helm.sh/hook" not in item["metadata"].get("annotations", {})
     ]
@@ -91,3 +99,26 @@ def find_object(objects: list[Object], kind: str, name: str) -> Object:
 def kinds(objects: list[Object]) -> set[tuple[str, str]]:
     """Return kinds and names."""
     return {(item["kind"], item["metadata"]["name"]) for item in objects}
+
+
+def pod_of(objects: list[Object], kind: str, name: str) -> Object:
+    """Return the template of a workload's pods."""
+    template: Object = find_object(objects, kind, name)["spec"]["template"]
+    return template
+
+
+def webhook_pod(values: dict[str, Any] | None = None) -> Object:
+    """Return the template of the webhook's pods."""
+    return pod_of(rendered(values), "Deployment", "kaishare-webhook")
+
+
+def agent_pod(values: dict[str, Any] | None = None) -> Object:
+    """Return the template of the agent's pods."""
+    return pod_of(rendered(values), "DaemonSet", "kaishare-agent")
+
+
+def container(pod: Object) -> Object:
+    """Return the only container of a pod."""
+    (only,) = pod["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only

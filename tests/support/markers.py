@@ -1,6 +1,7 @@
 """Markers of tests by their place in the repository, and what `nightly` means."""
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,6 +28,7 @@ BY_PLACE: Final = {
 """Marker by folder or file, relative to tests/."""
 
 
+@cache
 def marker_of(path: Path) -> str | None:
     """Return the marker of a test file; None if its place implies none."""
     relative = path.relative_to(_TESTS)

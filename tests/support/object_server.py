@@ -5,6 +5,7 @@ are not served and missing rights apart as a real one does (seen on Kubernetes 1
 """
 
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -65,7 +66,7 @@ class ObjectServer:
     unserved: tuple[str, ...] = ()
     """Beginnings of paths that are not served."""
     faults: dict[str, Answer] = field(default_factory=dict)
-    """Answers to the requests whose path contains a text."""
+    """Answers to the requests whose path and query match a regular expression."""
     requests: list[str] = field(default_factory=list)
     """Paths of the requests with their queries, oldest first."""
     server: str = ""
@@ -94,8 +95,8 @@ class ObjectServer:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path
         self.requests.append(str(request.rel_url))
-        for part, fault in self.faults.items():
-            if part in str(request.rel_url):
+        for pattern, fault in self.faults.items():
+            if re.search(pattern, str(request.rel_url)):
                 return await fault(request)
         if path == REVIEWS:
             allowed = not self.forbidden(list_path("Pod"))

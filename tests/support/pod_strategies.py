@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kai import keys
@@ -16,6 +17,7 @@ from kai import own_labels as labels_of
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
 from tests.support import size_oracle
+from tests.support.markers import scaled
 from tests.support.pods import GPU
 from webhook.policy.decide import Rules
 from webhook.policy.labels import LABELS, NamespacePolicy
@@ -23,6 +25,13 @@ from webhook.policy.labels import LABELS, NamespacePolicy
 Json = Any
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Jsons = st.SearchStrategy[Json]
+
+MANY = settings(
+    deadline=None,
+    max_examples=scaled(400),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+FEWER = settings(MANY, max_examples=scaled(100))
 
 VERSIONS = tuple(Version.parse(text) for text in ("0.7.11", "0.9.8", "0.9.12", "0.13.0", "0.17.0"))
 MIG = "nvidia.com/mig-1g.5gb"

@@ -58,7 +58,9 @@ def make_pod(
         given.setdefault(keys.GPU_FRACTION, fraction)
     if grouped:
         given.setdefault(keys.POD_GROUP_NAME, GROUP)
-    told = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}]
+    unscheduled = [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": unschedulable}
+    ]
     resources = {"limits": {keys.GPU_RESOURCE: str(whole)}} if whole else {}
     document = {
         "metadata": {
@@ -77,7 +79,7 @@ def make_pod(
         },
         "status": {
             "phase": phase,
-            "conditions": [*(told if unschedulable else []), *conditions],
+            "conditions": [*(unscheduled if unschedulable else []), *conditions],
             "containerStatuses": list(containers),
             **(status or {}),
         },

@@ -1,7 +1,7 @@
 """Distribution of the tests between pytest's workers (`pytest -n 4`)."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -19,6 +19,20 @@ def next_file(files: Iterable[str], *, prefers_cluster: bool) -> str:
     """Return the first file of the kind that a worker prefers, or else the first one."""
     waiting = list(files)
     return next((file for file in waiting if file.startswith(_CLUSTER) is prefers_cluster), waiting[0])
+
+
+def begin_elsewhere(folders: Sequence[str], worker: Mapping[str, Any]) -> list[str]:
+    """Return the folders in the order in which one of several workers collects their tests.
+
+    Each worker collects all tests. A module without stored bytecode is compiled by the first worker that reaches it;
+    the others load the result.
+
+    Args:
+        folders: folders and files with tests.
+        worker: what xdist tells a worker about itself: its name (`gw0`), and the number of workers.
+    """
+    first = int(worker["workerid"].removeprefix("gw")) * len(folders) // worker["workercount"]
+    return [*folders[first:], *folders[:first]]
 
 
 class ScheduleByFile(LoadScopeScheduling):

@@ -53,10 +53,10 @@ def waiting_for_evicted(evidence: Evidence) -> Finding | None:
 
     The Event Pipelined tells of it in v0.9.8, v0.13.4 and v0.17.0.
     """
-    told = [
+    events = [
         event for event in evidence.pod_events if event.component in ("", keys.SCHEDULER_NAME) and event.last
     ]
-    newest = max(told, key=lambda event: event.last or evidence.now, default=None)
+    newest = max(events, key=lambda event: event.last or evidence.now, default=None)
     if newest is None or newest.reason != "Pipelined" or known(evidence.bind_request) is not None:
         return None
     return Finding(

@@ -8,7 +8,7 @@ from console.why.causes.amounts import request_of
 from console.why.causes.binding import is_reservation
 from console.why.causes.outside import SETTLED
 from console.why.codes import Code
-from console.why.evidence import Evidence, known
+from console.why.evidence import AgentFigures, Evidence, known
 from console.why.objects import NO_RESERVED_GPU, ContainerStatus, Pod
 from console.why.words import Redactor
 from gpuagent.api_types import ApiVerdict
@@ -38,7 +38,7 @@ def failed(pod: Pod, redactor: Redactor) -> Finding:
     if status.reason == "UnexpectedAdmissionError":
         remedies = [
             Remedy(
-                "Administrator: two schedulers share a node, so that KAI gave away a GPU"
+                "Administrator: two schedulers share a node, so that KAI allocated a GPU"
                 " that was taken. Give each"
                 " scheduler its own nodes."
             )
@@ -62,7 +62,7 @@ def terminating(evidence: Evidence, pod: Pod) -> Finding:
 
 
 def bound(evidence: Evidence, pod: Pod, redactor: Redactor) -> Iterator[Finding]:
-    """Yield the findings for a pod that has a node, problems first, then notes; none if all is well."""
+    """Yield the findings for a pod that has a node, problems first, then notes; none without a problem."""
     yield from _flags(evidence, redactor)
     yield from _waiting(evidence, pod, redactor)
     yield from _reservation(evidence, pod)
@@ -172,27 +172,27 @@ def _ranks(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
 
 def _flags(evidence: Evidence, redactor: Redactor) -> Iterator[Finding]:
     """Yield a finding for each flag, by the node's agent, else by the newest of its Events."""
-    told = _told_flags(evidence)
+    messages = _messages(evidence)
     figures = evidence.figures
     if figures is not None and figures.pod is not None and not figures.failure:
         flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
         for reason in FlagReason:
             if reason.value in flagged:
-                yield _flag(reason, told.get(reason, ""), redactor, flagged[reason.value])
+                yield _flag(reason, messages.get(reason, ""), redactor, flagged[reason.value])
         return
-    for reason, message in told.items():
+    for reason, message in messages.items():
         yield _flag(reason, message, redactor, None)
 
 
-def _told_flags(evidence: Evidence) -> dict[FlagReason, str]:
+def _messages(evidence: Evidence) -> dict[FlagReason, str]:
     """Return the messages of the agent's Events about flags that no later Event ends."""
-    told: dict[FlagReason, str] = {}
+    messages: dict[FlagReason, str] = {}
     for event in sorted(evidence.pod_events, key=lambda event: event.last.timestamp() if event.last else 0.0):
         if event.reason in _FLAG_REASONS:
-            told[_FLAG_REASONS[event.reason]] = event.message
+            messages[_FLAG_REASONS[event.reason]] = event.message
         elif event.reason == _WITHIN_SHARE:
-            told.pop(FlagReason.OVER_SHARE, None)
-    return told
+            messages.pop(FlagReason.OVER_SHARE, None)
+    return messages
 
 
 def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerdict | None) -> Finding:
@@ -265,13 +265,19 @@ def _use(evidence: Evidence, pod: Pod) -> str:
     """Return how much of its share a running pod uses, as far as the agent tells."""
     request = request_of(pod)
     text = f"; the pod has {request.text}" if request.is_any else ""
-    measured = evidence.figures.pod if evidence.figures is not None else None
+    uses = uses_of(evidence.figures) if evidence.figures is not None else []
+    return f"{text or '; the pod has no GPU'}, and uses {first_few(uses, 4)}" if uses else text
+
+
+def uses_of(figures: AgentFigures) -> list[str]:
+    """Return the memory in use and the share on each GPU of the pod; empty if the agent does not list it."""
+    pod = figures.pod
     uses = []
-    for holding in measured.gpus if measured is not None else ():
-        share = measured.share_on(holding.gpu_uuid) if measured is not None else None
+    for holding in pod.gpus if pod is not None else ():
+        share = pod.share_on(holding.gpu_uuid) if pod is not None else None
         of_share = f" of {size(share.bytes)}" if share else ""
         uses.append(f"{size(holding.used_bytes)}{of_share} on GPU {holding.gpu}")
-    return f"{text or '; the pod has no GPU'}, and uses {first_few(uses, 4)}" if uses else text
+    return uses
 
 
 def _logs(pod: Pod) -> str:

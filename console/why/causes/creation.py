@@ -1,4 +1,4 @@
-"""Why a workload has no pod, or what became of a pod that is gone. Pure."""
+"""Why a workload has no pod, or how a pod that is gone has ended. Pure."""
 
 import re
 from typing import Final

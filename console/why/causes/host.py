@@ -32,12 +32,12 @@ def refused_by_host(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding
     """Return the finding for a pod of a vCluster that the host's API server refuses."""
     if pod.pod_group_name:
         return None  # the host has accepted the pod
-    told = [
+    events = [
         event.message
         for event in evidence.pod_events
         if event.reason == "SyncError" and _HARMLESS not in event.message
     ]
-    return refusal(told[-1], evidence, redactor) if told else None
+    return refusal(events[-1], evidence, redactor) if events else None
 
 
 def not_served(evidence: Evidence) -> Finding:

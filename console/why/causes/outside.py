@@ -19,7 +19,7 @@ SETTLED: Final = timedelta(seconds=20)
 Pod-grouper, scheduler and binder were done within 3 s each (v0.9.8, v0.13.4, v0.17.0).
 """
 
-_HARMLESS: Final = ("not found", "the object has been modified")
+HARMLESS: Final = ("not found", "the object has been modified")
 """Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
 
 
@@ -84,7 +84,7 @@ def ungrouped(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | Non
     warnings = [
         event.message
         for event in evidence.pod_events
-        if event.reason == "PodGrouperWarning" and not any(text in event.message for text in _HARMLESS)
+        if event.reason == "PodGrouperWarning" and not any(text in event.message for text in HARMLESS)
     ]
     if warnings:
         return Finding(

@@ -4,11 +4,11 @@ KAI does not always tell: v0.9.8 says nothing about a queue that does not exist,
 queue has children. KAI says "does not exist" of a queue whose parent is missing, too.
 """
 
-import re
 from typing import Final
 
 from console.why.answer import Finding, Remedy
 from console.why.causes.amounts import gpus, number
+from console.why.causes.phrases import between, number_after, word_before
 from console.why.causes.words_of_kai import Verdict
 from console.why.codes import Code
 from console.why.evidence import Absence, Evidence, known
@@ -20,14 +20,6 @@ from service.text import first_few
 _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
 """All that KAI says of a queue with children and, in v0.9.8, of a queue without a parent."""
 
-_LIMIT: Final = re.compile(
-    r"(\S{1,253}) quota has reached the allowable limit of (.{1,40}?)\. Limit is ([0-9.]{1,20})"
-    r" .{0,40}?, currently ([0-9.]{1,20}) .{0,40}? allocated and workload requested ([0-9.]{1,20})"
-)
-_QUOTA: Final = re.compile(
-    r"Workload requested ([0-9.]{1,20}) (.{1,40}?), but (\S{1,253}) quota is ([0-9.]{1,20})"
-    r" .{0,40}?, while ([0-9.]{1,20}) "
-)
 _LIST_QUEUES: Final = "kubectl get queues.scheduling.run.ai"
 _SMALLEST: Final = 0.005
 
@@ -136,16 +128,19 @@ def full_queue(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Find
 
 
 def _over_limit(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Finding:
-    match = _LIMIT.search(verdict.text)
-    if match is None:
+    text = verdict.text
+    limit = number_after(text, "Limit is ")
+    used = number_after(text, ", currently ")
+    requested = number_after(text, "workload requested ")
+    if limit is None or used is None or requested is None:
         return Finding(
             Code.QUEUE_OVER_LIMIT,
-            f"a limit of the queue is reached: {redactor.clean(verdict.text)}",
+            f"a limit of the queue is reached: {redactor.clean(text)}",
             [Remedy("Wait until other pods of the queue end, or ask for a higher limit.", _LIST_QUEUES)],
         )
-    limit, used, requested = float(match[3]), float(match[4]), float(match[5])
-    queue = _whose(evidence, match[1], redactor)
-    amount, used_text, requested_text = _amounts(match[2], limit, used, requested)
+    queue = _whose(evidence, word_before(text, " quota has reached"), redactor)
+    unit = between(text, "allowable limit of ", ". Limit is ")
+    amount, used_text, requested_text = _amounts(unit, limit, used, requested)
     details: dict[str, float | str] = {"limit": limit, "used": used, "requested": requested}
     if requested > limit + _SMALLEST:
         return Finding(
@@ -175,20 +170,24 @@ def _over_quota(evidence: Evidence, verdict: Verdict, redactor: Redactor) -> Fin
         Remedy("Or wait until other pods of the queue end."),
         Remedy("Or ask an administrator for a larger quota of the queue.", _LIST_QUEUES),
     ]
-    match = _QUOTA.search(verdict.text)
-    if match is None:
+    text = verdict.text
+    requested = number_after(text, "Workload requested ")
+    quota = number_after(text, " quota is ")
+    used = number_after(text, ", while ")
+    if requested is None or quota is None or used is None:
         return Finding(
             Code.QUEUE_OVER_QUOTA,
-            f"the pod is not preemptible, and the queue's quota is used: {redactor.clean(verdict.text)}",
+            f"the pod is not preemptible, and the queue's quota is used: {redactor.clean(text)}",
             [preemptible, *others],
         )
-    requested, quota, used = float(match[1]), float(match[4]), float(match[5])
-    queue = _whose(evidence, match[3], redactor)
-    amount, used_text, requested_text = _amounts(match[2], quota, used, requested)
+    name = between(text, ", but ", " quota is ")
+    queue = _whose(evidence, name, redactor)
+    unit = between(text, "Workload requested ", ", but ").partition(" ")[2]
+    amount, used_text, requested_text = _amounts(unit, quota, used, requested)
     group = known(evidence.pod_group)
     priority = group.spec.priority_class_name if group else ""
     because = f"priority {redactor.clean(priority)} is not preemptible" if priority else "not preemptible"
-    if match[3] == keys.DEFAULT_QUEUE and not _names_queue(evidence):
+    if name == keys.DEFAULT_QUEUE and not _names_queue(evidence):
         others.insert(
             0, Remedy(f"Or name a queue with the label {keys.QUEUE_LABEL}: the workload names none.")
         )

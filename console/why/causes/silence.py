@@ -29,16 +29,16 @@ def silent(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
 
 
 def _incomplete_gang(evidence: Evidence, pod: Pod, redactor: Redactor) -> Finding | None:
-    told = [
+    events = [
         event
         for event in evidence.group_events
         if event.reason == "NotReady" and event.involved_object.name == pod.pod_group_name
     ]
-    if not told:
+    if not events:
         return None
-    match = _WAITING.search(told[-1].message)
+    match = _WAITING.search(events[-1].message)
     if match is None:
-        what = redactor.clean(told[-1].message)
+        what = redactor.clean(events[-1].message)
         return Finding(Code.GANG_INCOMPLETE, f"the workload's pods are not complete: {what}", _GANG_REMEDIES)
     of = f" of its part {redactor.clean(match[2])}" if match[2] else ""
     gated = f", {match[4]} of them with a scheduling gate" if match[4] != "0" else ""

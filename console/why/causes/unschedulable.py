@@ -8,8 +8,9 @@ import re
 from typing import Final
 
 from console.why.answer import Finding, Remedy
-from console.why.causes.amounts import request_of
+from console.why.causes.amounts import number, request_of
 from console.why.causes.capacity import no_gpu_fits
+from console.why.causes.phrases import between, number_after
 from console.why.causes.words_of_kai import Verdict
 from console.why.codes import Code
 from console.why.evidence import Absence, Evidence, known
@@ -24,17 +25,13 @@ _TOPOLOGY: Final = re.compile(
     r"|matching topology tree haven't been found for job \S{1,400} workload topology name: (\S{1,253})"
 )
 _TOPOLOGY_TOO_SMALL: Final = ("no domains found", "can allocate only")
-_MAXIMUM: Final = re.compile(
-    r"Max (.{1,40}?) resources available in a single node in .{1,300}? is topped at ([^\n]{1,60})"
-)
-_NO_GPUS: Final = re.compile(r"No node in .{1,300}? has GPU resources")
 _GANG: Final = re.compile(r"Resources were found for ([0-9]{1,6}) pods while ([0-9]{1,6}) are required")
 _SUBGROUP: Final = re.compile(
     r"Resources were found for ([0-9]{1,6}) pods from all sub-groups while sub-group (\S{1,253}) requires"
     r" ([0-9]{1,6}) pods"
 )
-_PART: Final = re.compile(r"(?:^|: |\n)\s*([0-9]{1,6}) node(?:\(s\))? ([^\n]{1,400})")
-"""One line of `no nodes with enough resources were found`: a number of nodes, and their reason."""
+_PART: Final = re.compile(r"([0-9]{1,6}) node(?:\(s\))? (.{1,400})")
+"""A number of nodes, and the reason why they cannot take the pod."""
 
 _DESCRIBE_NODES: Final = "kubectl describe nodes"
 
@@ -111,7 +108,9 @@ def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redact
     """Return the finding for a pod that is larger than any node."""
     request = request_of(pod)
     nodes = known(evidence.nodes)
-    if _NO_GPUS.search(verdict.all_text) or (request.is_any and nodes and not any(n.gpus for n in nodes)):
+    if between(verdict.all_text, "No node in ", " has GPU resources") or (
+        request.is_any and nodes and not any(n.gpus for n in nodes)
+    ):
         return Finding(
             Code.NO_GPU_NODES,
             "no node offers GPUs (nvidia.com/gpu)",
@@ -123,15 +122,16 @@ def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redact
                 )
             ],
         )
-    match = _MAXIMUM.search(verdict.all_text)
-    if match is None:
+    resource = between(verdict.all_text, "Max ", " resources available in a single node")
+    most = verdict.all_text.partition(" is topped at ")[2].partition("\n")[0].rstrip(". ")
+    if not resource or not most:
         return None
-    what, most = redactor.clean(match[1]), redactor.clean(match[2].strip().rstrip("."))
-    needed = re.search(rf"{re.escape(match[1])}: ([0-9.]{{1,20}})", verdict.all_text, re.IGNORECASE)
+    requested = number_after(verdict.all_text.lower(), f"{resource.lower()}: ")
     return Finding(
         Code.NODE_TOO_SMALL,
-        f"the pod requests {what} {needed[1].rstrip('.') if needed else 'in excess'}, and no"
-        f" node has more than {most}",
+        f"the pod requests {redactor.clean(resource)}"
+        f" {'in excess' if requested is None else number(requested)},"
+        f" and no node has more than {redactor.clean(most)}",
         [Remedy("Request what one node has, or spread the work over several pods.", _DESCRIBE_NODES)],
     )
 
@@ -139,18 +139,18 @@ def _never_fits(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redact
 def _gang(verdict: Verdict, redactor: Redactor) -> Finding | None:
     match = _SUBGROUP.search(verdict.all_text)
     if match is not None:
-        found, needed = match[1], match[3]
+        room, needed = match[1], match[3]
         whose = f" of its part {redactor.clean(match[2])}"
     else:
         match = _GANG.search(verdict.all_text)
         if match is None:
             return None
-        found, needed, whose = match[1], match[2], ""
+        room, needed, whose = match[1], match[2], ""
     return Finding(
         Code.GANG_DOES_NOT_FIT,
-        f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {found}",
+        f"the workload needs {needed} pods{whose} at the same time, and KAI finds room for {room}",
         [Remedy("Wait until other pods end, or start the workload with fewer or smaller pods.")],
-        {"needed": int(needed), "found": int(found)},
+        {"needed": int(needed), "found": int(room)},
     )
 
 
@@ -160,7 +160,9 @@ def _nodes(evidence: Evidence, pod: Pod, verdict: Verdict, redactor: Redactor) -
     A reason that all nodes have is the cause. Else the nodes with too few free GPUs are: the others would not
     take the pod at any time.
     """
-    parts = [(int(match[1]), match[2].strip().rstrip(".")) for match in _PART.finditer(verdict.text)]
+    lines = verdict.text.partition("were found: ")[2].split("\n")
+    matches = filter(None, (_PART.match(line.strip()) for line in lines))
+    parts = [(int(match[1]), match[2].rstrip(". ")) for match in matches]
     texts = [text for _, text in parts]
     request = request_of(pod)
     if any("GPU memory" in text for text in texts):

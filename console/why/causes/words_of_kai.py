@@ -45,12 +45,12 @@ def verdict_of(evidence: Evidence) -> Verdict | None:
     pod, group = evidence.pod, evidence.pod_group
     text, since = _pod_text(pod) if isinstance(pod, Pod) else ("", None)
     if not text:
-        text, since = _told(evidence.pod_events)
+        text, since = _newest(evidence.pod_events)
     condition = group.condition if isinstance(group, PodGroup) else None
     group_text = condition.message if condition else ""
     if not group_text and isinstance(pod, Pod):
         name = pod.pod_group_name
-        group_text, _ = _told([each for each in evidence.group_events if each.involved_object.name == name])
+        group_text, _ = _newest([each for each in evidence.group_events if each.involved_object.name == name])
     if not text and not group_text:
         return None
     reasons = (condition.reasons if condition else None) or ()
@@ -65,9 +65,9 @@ def verdict_of(evidence: Evidence) -> Verdict | None:
     )
 
 
-def _told(events: Sequence[Event]) -> tuple[str, datetime | None]:
-    told = [event for event in events if event.reason == "Unschedulable"]
-    return (told[-1].message, told[-1].first) if told else ("", None)
+def _newest(events: Sequence[Event]) -> tuple[str, datetime | None]:
+    verdicts = [event for event in events if event.reason == "Unschedulable"]
+    return (verdicts[-1].message, verdicts[-1].first) if verdicts else ("", None)
 
 
 def _pod_text(pod: Pod) -> tuple[str, datetime | None]:

@@ -38,7 +38,7 @@ async def _findings(
     return list(await pending_findings(cast("ApiReader", _Reader(pods, extent, now))))
 
 
-async def test_pods_are_counted_by_cause_and_only_those_that_need_somebody_are_warnings() -> None:
+async def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_warnings() -> None:
     waiting = [make_pod(name=f"full-{number}", unschedulable=_FULL) for number in range(7)]
     broken = make_pod(name="lost", unschedulable=_NO_QUEUE)
     full, lost = await _findings(*waiting, broken)

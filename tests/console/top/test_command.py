@@ -12,12 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from console.cli import main
 from tests.support.free_ports import free_port
+from tests.support.markers import sampled
 from tests.support.top_agents import GIB, document, pod
 
 ROOT = Path(__file__).parents[3]
@@ -163,8 +165,9 @@ def test_unusable_options_are_one_line_and_status_2(
     assert err.strip().isprintable()
 
 
-@pytest.mark.parametrize("ending", ["q", signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("no_color", [False, True])
+@pytest.mark.parametrize(
+    ("no_color", "ending"), sampled(product((False, True), ("q", signal.SIGTERM, signal.SIGINT)), 2)
+)
 def test_on_a_terminal_the_view_opens_and_the_terminal_is_restored(
     ending: str | signal.Signals, no_color: bool
 ) -> None:

@@ -134,8 +134,8 @@ def test_words_that_no_rule_knows_are_told_with_the_time_since_they_were_said() 
 def test_what_kai_does_not_tell_follows_from_its_objects(
     fields: dict[str, Any], code: Code, words: str
 ) -> None:
-    found, sentence = _cause(make_evidence(**fields))
-    assert found is code
+    actual, sentence = _cause(make_evidence(**fields))
+    assert actual is code
     assert words in sentence
 
 
@@ -350,7 +350,7 @@ class TestInAVCluster:
         assert not any(remedy.command for remedy in answer.cause.remedies)
         assert "kaishare why -n HOST_NAMESPACE train-0-x-team-x-VCLUSTER" in answer.notes[-1]
 
-    def test_a_pod_of_which_nothing_comes_back_blames_nobody(self) -> None:
+    def test_a_pod_of_which_nothing_comes_back_blames_no_component(self) -> None:
         assert _cause(self._evidence(make_pod(grouped=False)))[0] is Code.KAI_NOT_SERVED
 
     def test_a_refusal_of_the_host_is_told(self) -> None:

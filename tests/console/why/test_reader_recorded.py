@@ -13,7 +13,8 @@ from console.why.reader import read_evidence
 from console.why.requests import MOST_REQUESTS
 from console.why.target import Target
 from kube.client import KubeClient
-from tests.console.why.test_recorded_states import _id, _targets
+from tests.console.why.test_recorded_states import _id, targets
+from tests.support.markers import sampled
 from tests.support.object_server import ObjectServer, object_server
 from tests.support.why_states import RELEASES, State, folder, states
 
@@ -58,7 +59,7 @@ async def read(server: ObjectServer, namespace: str, kind: str, name: str) -> Ev
         )
 
 
-@pytest.mark.parametrize(("state", "kind", "name"), list(_targets()), ids=_id)
+@pytest.mark.parametrize(("state", "kind", "name"), sampled(targets(), 3), ids=_id)
 async def test_the_reader_finds_what_the_core_needs(
     tmp_path: Path, authority: Authority, served: ssl.SSLContext, state: State, kind: str, name: str
 ) -> None:

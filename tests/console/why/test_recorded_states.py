@@ -109,7 +109,7 @@ _OF_RELEASE: dict[tuple[str, str, str], tuple[Code, Code]] = {
 """Where a release differs."""
 
 
-def _targets() -> Iterator[tuple[State, str, str]]:
+def targets() -> Iterator[tuple[State, str, str]]:
     """Yield each state with the kind and name of what is asked for: each pod, else each workload."""
     for release in RELEASES:
         for state in states(release):
@@ -121,7 +121,7 @@ def _targets() -> Iterator[tuple[State, str, str]]:
                     yield state, item["kind"], item["metadata"]["name"]
 
 
-def _expected(state: State, kind: str, name: str) -> tuple[Code, Code]:
+def expected_codes(state: State, kind: str, name: str) -> tuple[Code, Code]:
     number = state.path.name.partition("-")[0]
     stem = (
         re.sub(r"(-[0-9a-z]{8,10})?-[0-9a-z]{5}$", "", name)
@@ -140,13 +140,13 @@ def _id(value: object) -> str:
     return f"{value.path.parent.name}/{value.path.name}" if isinstance(value, State) else str(value)
 
 
-@pytest.mark.parametrize(("state", "kind", "name"), list(_targets()), ids=_id)
+@pytest.mark.parametrize(("state", "kind", "name"), list(targets()), ids=_id)
 def test_the_cause_of_a_recorded_state_is_found(state: State, kind: str, name: str) -> None:
     evidence = state.evidence(name, kind=kind)
     is_bound = not isinstance(evidence.pod, Absence) and evidence.pod.is_bound
     # Some pods of these workloads wait, because KAI evicted others; the rest runs.
     is_survivor = is_bound and state.path.name.startswith(("07b", "08"))
-    expected = _RUNNING if is_survivor else _expected(state, kind, name)
+    expected = _RUNNING if is_survivor else expected_codes(state, kind, name)
     answer = explain(evidence)
     with_edit = explain(state.evidence(name, kind=kind, is_edit=True))
     assert (answer.cause.code, with_edit.cause.code) == expected
@@ -160,7 +160,7 @@ def test_the_cause_of_a_recorded_state_is_found(state: State, kind: str, name: s
     ("number", "code"),
     [("07b", Code.EVICTED), ("08", Code.EVICTED), ("24b", Code.POD_DELETED), ("29", Code.GANG_STALE)],
 )
-def test_what_became_of_a_pod_that_is_gone_is_told_by_events(release: str, number: str, code: Code) -> None:
+def test_events_tell_how_a_pod_that_is_gone_has_ended(release: str, number: str, code: Code) -> None:
     state = next(state for state in states(release) if state.path.name.startswith(f"{number}-"))
     gone = {item["metadata"]["name"] for item in state.items("pod-deleted")} - {
         pod.name for pod in state.pods()

@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from console.why.vocabulary import FIXED, WORDS
 from console.why.words import Redactor, without_suffixes
 from tests.support.markers import scaled
+from tests.support.why_evidence import GROUP, make_event, make_evidence, make_node, make_pod, make_queue
 
 UUID = "c0627d2b-7ec1-4879-910d-bc33c85a86ca"
 NAMES = frozenset(
@@ -41,7 +43,7 @@ SURROUNDINGS = st.sampled_from(
 
 
 @given(before=SURROUNDINGS, left=PUNCTUATION, name=MARKED_NAMES, right=PUNCTUATION, after=SURROUNDINGS)
-@settings(max_examples=scaled(400))
+@settings(max_examples=scaled(200))
 def test_no_unknown_name_is_left_in_a_message(
     before: str, left: str, name: str, right: str, after: str
 ) -> None:
@@ -55,7 +57,7 @@ def test_no_unknown_name_is_left_in_a_message(
     name=OBJECT_NAMES,
     quotes=st.sampled_from(["''", '""', "<>", "()", "[]", "{}", "  ", " .", " :", " ,", "/ "]),
 )
-@settings(max_examples=scaled(300))
+@settings(max_examples=scaled(150))
 def test_an_unknown_name_of_any_form_is_hidden(name: str, quotes: str) -> None:
     left, right = quotes[0], quotes[1]
     cleaned = USER.clean(f"Waiting for {left}{name}{right} in team/{name}, not {name}/train-1; see {name}-7.")
@@ -141,6 +143,22 @@ def test_a_message_with_known_names_stays_as_it_is(message: str) -> None:
     assert USER.clean(message, 1000) == message
 
 
+@given(message=st.sampled_from(RECORDED), name=MARKED_NAMES, place=st.integers(0, 40), mark=PUNCTUATION)
+@settings(max_examples=scaled(200))
+def test_a_name_anywhere_in_a_recorded_message_is_hidden(
+    message: str, name: str, place: int, mark: str
+) -> None:
+    words = message.split(" ")
+    words.insert(place, f"{mark}{name}{mark}")
+    assert name not in USER.clean(" ".join(words))
+
+
+def test_nothing_public_is_a_path_or_the_beginning_of_a_key() -> None:
+    assert {text for text in FIXED if text != text.strip("/.-=") or text.endswith((".py", ".pyc"))} == set()
+    assert "kai.scheduler/queue" in FIXED
+    assert "project" not in FIXED | WORDS
+
+
 HIDDEN = {
     "Queue 'secret-project' does not exist.": "Queue '…' does not exist.",
     "Pod other/train-1 was preempted by higher priority workload other/pg-llm-0": (
@@ -181,6 +199,35 @@ def test_a_long_message_is_cut_before_the_beginning_of_a_name() -> None:
     assert "team" not in cleaned
     assert USER.clean("x" * 1_000_000) == "…"
     assert len(USER.clean("pod " * 1_000_000, 100)) == 100
+
+
+def test_the_names_in_the_evidence_are_known() -> None:
+    """The user's own pod names its image, claims and ConfigMaps; a queue's children are others' objects."""
+    volumes = [{"name": "cfg", "configMap": {"name": "train-config"}}]
+    pod = make_pod(
+        spec={"containers": [{"name": "main", "image": "registry.example/team/train:1"}], "volumes": volumes},
+        annotations={"kai.scheduler/topology": "racks", "example.com/note": "speech"},
+        metadata={
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Job", "name": "train", "controller": True}]
+        },
+    )
+    evidence = make_evidence(
+        pod,
+        sees_all=False,
+        nodes=[make_node("node-1")],
+        queues={"vision": make_queue(children=["speech"])},
+        pod_events=[make_event("BackOff", "speech", name="train-1")],
+    )
+    redactor = Redactor.of(evidence)
+    for name in (
+        "team/train-0", "train", "vision", "research", "node-1", "racks", "train-config", GROUP, "train-1",
+        "registry.example/team/train:1", "main",
+    ):  # fmt: skip
+        assert redactor.clean(f"'{name}'") == f"'{name}'"
+    for name in ("speech", "team/speech", "rivals/train-0", "node-2"):
+        assert redactor.clean(f"'{name}'") == "'…'"
+    broken = make_evidence(msgspec.structs.replace(pod, document=b"["), sees_all=False)
+    assert Redactor.of(broken).clean("racks of speech") == "racks of …"
 
 
 def test_an_administrator_sees_everything_in_one_line() -> None:

@@ -12,10 +12,10 @@ from gpuagent.verdicts.over_share import OverSharePolicy
 from tests.support.eviction_histories import BUDGET, History, with_older_consent
 from tests.support.markers import sampled
 
-HISTORIES = 1_000
+HISTORIES = 500
 
 
-@pytest.mark.parametrize("part", sampled(range(10), 10))
+@pytest.mark.parametrize("part", sampled(range(20), 20))
 def test_no_generated_history_has_an_eviction_without_fresh_consent(part: int) -> None:
     results: Counter[str] = Counter()
     sent = carried_out = 0

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.explain import DOCUMENTS, MOST_SECONDS, documents, measure, write_input
 from service.documents import load_text
+from tests.support.markers import nightly
 from tests.webhook.explain.conftest import Run
 
 SLOW_MACHINE = 6
@@ -13,7 +14,7 @@ SLOW_MACHINE = 6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("output", ["text", "manifest"])
+@pytest.mark.parametrize("output", ["manifest", nightly("text")])
 def test_the_time_is_bounded(output: str, tmp_path: Path) -> None:
     seconds, size = measure(write_input(tmp_path, DOCUMENTS), output)
     assert seconds < SLOW_MACHINE * MOST_SECONDS

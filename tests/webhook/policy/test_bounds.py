@@ -157,7 +157,7 @@ def readable_kinds() -> Iterator[str]:
     """The kinds of pod that are JSON, and of the shape of a pod."""
     for name, kind in PODS.items():
         try:
-            document = json.loads(kind.make(128 * KIB))
+            document = json.loads(kind.make(8 * KIB))
         except (ValueError, RecursionError):
             continue
         if isinstance(document.get("spec"), dict):

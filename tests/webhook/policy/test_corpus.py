@@ -10,6 +10,7 @@ import ssl
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,12 @@ from service.http.listeners import Address
 from service.log import JsonLog
 from tests.support.certificates import directory_context
 from tests.support.kai_oracle import refusal
+from tests.support.markers import sampled
+from tests.support.pod_documents import SHARES, as_kais, counted, entries, exact, groups, named_gpus
+from tests.support.pod_invariants import assert_only_ours_changed
 from tests.support.pod_strategies import VERSIONS
 from tests.support.pods import GPU, folder_from
 from tests.support.webhook_server import review_of
-from tests.webhook.policy.test_properties import (
-    SHARES,
-    as_kais,
-    assert_only_ours_changed,
-    counted,
-    entries,
-    exact,
-    groups,
-    named_gpus,
-)
 from webhook.explain.manifests.pods import FoundPod, find_pods
 from webhook.explain.manifests.values import as_json
 from webhook.metrics import Metrics
@@ -145,8 +139,11 @@ def every_pod(
         yield f"{title}, marked", pod, created(pod, namespace, mark=True)
 
 
-@pytest.mark.parametrize("version", [None, *VERSIONS], ids=lambda v: str(v) if v else "KAI of any version")
-@pytest.mark.parametrize("namespace", POLICIES)
+@pytest.mark.parametrize(
+    ("namespace", "version"),
+    sampled(product(POLICIES, (None, *VERSIONS)), 5),
+    ids=lambda value: str(value) if value else "KAI of any version",
+)
 def test_every_pod(corpus_pods: list[tuple[str, FoundPod]], namespace: str, version: Version | None) -> None:
     policy = NamespacePolicy.from_labels(namespace, POLICIES[namespace])
     assert policy is not None

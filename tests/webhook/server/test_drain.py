@@ -65,7 +65,7 @@ class Load:
 
 
 async def test_a_drain_loses_no_review_that_was_accepted(tmp_path: Path) -> None:
-    async with started(tmp_path, "--drain", "1s") as server:
+    async with started(tmp_path, "--drain", "600ms") as server:
         live, load = server.live, Load(server.live)
         async with asyncio.TaskGroup() as group:
             load.begin(group)

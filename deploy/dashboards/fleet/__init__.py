@@ -1,0 +1,1 @@
+"""The dashboard of all nodes; each section has a module."""

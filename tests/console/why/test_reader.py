@@ -1,0 +1,635 @@
+"""The reader of `kaishare why` on a simulated API server: few requests, faults, hostile names and sizes."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from console.agent_options import AgentOptions
+from console.why.core import explain
+from console.why.events import LONGEST_MESSAGE, MOST_EVENTS
+from console.why.evidence import Absence, Evidence
+from console.why.objects import Pod, PodGroup, Queue
+from console.why.reader import read_evidence
+from console.why.requests import MOST_REQUESTS
+from console.why.target import Target
+from kube.client import KubeClient
+from service.command import UsageError
+from tests.support.agent_fleet import LABELS as AGENT_LABELS
+from tests.support.api_server import Answer, refuses, says
+from tests.support.object_server import ObjectServer, list_path
+from tests.support.published_settings import settings_object
+from tests.support.why_cluster import (
+    FULL,
+    GROUP,
+    NAME,
+    TEAM,
+    UID,
+    Item,
+    cluster,
+    make,
+    make_event,
+    make_pod,
+    owner,
+)
+from webhook.policy.decide import Rules
+
+NO_VOLUME = "Scheduling conditions were not met: VolumeBinding: pod has unbound PersistentVolumeClaims."
+
+
+async def read(server: ObjectServer, name: str = NAME, kind: str = "Pod", namespace: str = TEAM) -> Evidence:
+    """Read the evidence, and check what holds for each: few requests, and an answer of the core."""
+    async with KubeClient(server.access) as client:
+        target = Target(namespace=namespace, kind=kind, name=name)
+        evidence = await read_evidence(client, target, agents=AgentOptions(), settings_namespace="kaishare")
+    assert len(server.requests) <= MOST_REQUESTS, server.requests
+    assert all("\n" not in line for line in (*evidence.notes, *evidence.not_visible))
+    assert explain(evidence).findings
+    return evidence
+
+
+def requested(server: ObjectServer, part: str) -> list[str]:
+    return [path for path in server.requests if part in path]
+
+
+# --- a pod that waits ---
+
+
+async def test_everything_about_a_pod_that_waits(server: ObjectServer) -> None:
+    server.add(*cluster())
+    evidence = await read(server)
+    assert isinstance(evidence.pod, Pod)
+    assert isinstance(evidence.pod_group, PodGroup)
+    assert evidence.bind_request is Absence.MISSING
+    assert list(evidence.queues) == ["vision", "research"]
+    assert all(isinstance(each, Queue) for each in evidence.queues.values())
+    assert [each.metadata.name for each in evidence.nodes] == ["node-1"]  # type: ignore[union-attr]
+    assert [each.name for each in evidence.shared_gpu_pods] == ["other"]  # type: ignore[union-attr]
+    assert [each.message for each in evidence.pod_events] == [FULL]
+    assert [each.involved_object.name for each in evidence.group_events] == [GROUP]
+    assert (evidence.sees_all, evidence.not_visible, evidence.notes) == (True, (), ())
+    assert evidence.decision is not None
+    assert evidence.decision.now_reason == "own-share"
+    assert evidence.shards is Absence.NOT_READ, "the pod names no node pool"
+    assert evidence.claims == {}
+
+
+async def test_a_pod_without_gpus_and_words_needs_few_requests(server: ObjectServer) -> None:
+    server.add(make("Namespace", TEAM, ""), make_pod(message="", annotations={"pod-group-name": ""}))
+    evidence = await read(server)
+    assert evidence.decision is None, "the namespace is not managed"
+    assert evidence.pod_group is Absence.NOT_READ
+    assert evidence.nodes is evidence.shared_gpu_pods is Absence.NOT_READ
+    assert not requested(server, "nodes")
+    assert evidence.sees_all is True, "asked by a SelfSubjectAccessReview"
+
+
+@pytest.mark.parametrize(
+    ("message", "reads_nodes", "reads_claims"),
+    [
+        (FULL, True, False),
+        ("Unable to schedule pod", True, False),
+        (NO_VOLUME, False, True),
+        ("OverLimit: vision quota has reached the allowable limit of GPUs.", False, False),
+        ("NonPreemptibleOverQuota: Non-preemptible workload is over quota.", False, False),
+        ("QueueDoesNotExist: Queue 'vision' does not exist.", False, False),
+        ("PodSchedulingErrors: Requested topology rack does not exist.", False, False),
+        ("", False, False),
+    ],
+)
+async def test_only_what_the_words_of_kai_need_is_read(
+    server: ObjectServer, message: str, reads_nodes: bool, reads_claims: bool
+) -> None:
+    volumes = [{"name": "a", "persistentVolumeClaim": {"claimName": name}} for name in ("data", "gone")]
+    server.add(
+        *(item for item in cluster(message=message, volumes=volumes) if item["kind"] != "Event"),
+        make("PersistentVolumeClaim", "data", status={"phase": "Pending"}),
+        make("PersistentVolumeClaim", "another"),
+    )
+    evidence = await read(server)
+    assert bool(requested(server, "/nodes")) is reads_nodes
+    assert bool(requested(server, "/persistentvolumeclaims")) is reads_claims
+    if reads_claims:
+        assert evidence.claims["data"].status.phase == "Pending"  # type: ignore[union-attr]
+        assert evidence.claims["gone"] is Absence.MISSING
+        assert "another" not in evidence.claims
+
+
+async def test_a_node_pool_needs_the_shards(server: ObjectServer) -> None:
+    server.add(*cluster(labels={"kai.scheduler/node-pool": "h100"}))
+    server.add(make("SchedulingShard", "default", "", spec={"partitionLabelValue": ""}))
+    evidence = await read(server)
+    assert [each.metadata.name for each in evidence.shards] == ["default"]  # type: ignore[union-attr]
+
+
+async def test_without_the_pod_group_the_topmost_owner_names_the_queue(server: ObjectServer) -> None:
+    server.add(*cluster())
+    server.add(make("Deployment", "web", metadata={"labels": {"kai.scheduler/queue": "speech"}}))
+    server.forbidden = lambda path: ".run.ai" in path
+    evidence = await read(server)
+    assert [each.kind for each in evidence.owners] == ["ReplicaSet", "Deployment"]
+    assert evidence.queue_name == "speech"
+    assert evidence.queues == {"speech": Absence.FORBIDDEN}
+    assert evidence.not_visible == (f"PodGroup {GROUP}", f"BindRequest {NAME}", "Queue speech")
+
+
+async def test_objects_of_an_earlier_pod_of_the_name_do_not_count(server: ObjectServer) -> None:
+    server.add(*cluster())
+    earlier = {"creationTimestamp": "2026-05-01T11:59:59Z"}
+    server.add(make("BindRequest", NAME, metadata=earlier))
+    server.add(
+        {
+            **make_event(2, message="of the earlier pod"),
+            "metadata": {"name": "e", **earlier, "namespace": TEAM},
+        }
+    )
+    evidence = await read(server)
+    assert evidence.bind_request is Absence.MISSING
+    assert [each.message for each in evidence.pod_events] == [FULL]
+
+
+async def test_events_of_earlier_pods_of_the_workload_are_read_and_no_others(server: ObjectServer) -> None:
+    server.add(*cluster())
+    groups = [f"pg-web-7f6b5d-{each}-{UID}" for each in ("earlier", "latest")] + [
+        f"pg-rival-{UID}",
+        "by-hand",
+    ]
+    server.add(
+        *(
+            make_event(number + 2, kind="PodGroup", about=each, reason="Evict")
+            for number, each in enumerate(groups)
+        )
+    )
+    evidence = await read(server)
+    about = [each.involved_object.name for each in evidence.group_events]
+    assert about == [GROUP, *groups[:2]]
+
+
+# --- kinds that are not served, rights, faults ---
+
+
+async def test_in_a_vcluster_the_kinds_of_kai_are_not_served(server: ObjectServer) -> None:
+    server.add(*(item for item in cluster() if item["kind"] not in ("PodGroup", "Queue")))
+    server.unserved = ("/apis/scheduling.run.ai/", "/apis/kai.scheduler/")
+    evidence = await read(server)
+    assert evidence.pod_group is evidence.bind_request is Absence.UNSERVED
+    assert evidence.queues == {"vision": Absence.UNSERVED}
+    assert not evidence.is_kai_served
+    assert evidence.notes == ()
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+async def test_without_rights_discovery_tells_whether_kai_is_there(
+    server: ObjectServer, is_served: bool
+) -> None:
+    """A real API server refuses a request for a kind that it does not serve, if the right is missing."""
+    server.add(*cluster(annotations={"pod-group-name": ""}))
+    server.forbidden = lambda path: "scheduling.run.ai/" in path
+    group = says(json.dumps({"kind": "APIGroup"})) if is_served else FAULTS["not served"]
+    server.faults = {"/apis/scheduling.run.ai$": group}
+    evidence = await read(server)
+    assert evidence.is_kai_served is is_served
+
+
+async def test_with_the_role_edit(server: ObjectServer) -> None:
+    server.add(*cluster())
+    own = f"/api/v1/namespaces/{TEAM}"
+    server.forbidden = lambda path: not (path == own or f"/namespaces/{TEAM}/" in path) or ".run.ai" in path
+    evidence = await read(server)
+    assert evidence.sees_all is False
+    assert evidence.nodes is evidence.shared_gpu_pods is evidence.pod_group is Absence.FORBIDDEN
+    assert set(evidence.not_visible) == {
+        f"PodGroup {GROUP}", f"BindRequest {NAME}", "Queue vision", "nodes", "pods of other namespaces",
+    }  # fmt: skip
+    assert evidence.notes == (
+        "what a new pod would get is not known: ConfigMap kaishare-settings in namespace kaishare: you may not get it",
+    )
+    assert evidence.decision is not None
+    assert evidence.decision.now == "", "without the settings a preview would be a guess"
+
+
+def cut() -> Answer:
+    """Answer with a part of a list, and end the connection."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(b'{"kind":"List","items":[{"metadata":{"name":"a"}},{"metadata":')
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    return answer
+
+
+FAULTS = {
+    "forbidden": refuses(403, "Forbidden"),
+    "not found": refuses(404, "NotFound"),
+    "not served": says("404 page not found\n", status=404, kind="text/plain"),
+    "gone": refuses(410, "Expired"),
+    "failed": refuses(500, "InternalError", "etcd\x1b[2J is\ndown"),
+    "cut": cut(),
+    "no JSON": says("<html>"),
+    "another type": says('{"metadata": 7, "items": 7}'),
+    "nothing": says(""),
+    "deep": says('{"metadata":' + "[" * 10_000),
+}
+PARTS = (
+    f"/namespaces/{TEAM}$", "/events", "/podgroups", "/bindrequests", "/queues/vision", "/queues/research", "/nodes",
+    "/pods[?]labelSelector", "/configmaps", "/replicasets", "/deployments",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_request_that_fails_is_noted_and_ends_nothing(
+    server: ObjectServer, fault: str, part: str
+) -> None:
+    server.add(*cluster())
+    server.faults = {part: FAULTS[fault]}
+    evidence = await read(server)
+    assert isinstance(evidence.pod, Pod)
+    assert all(note.isprintable() for note in evidence.notes)
+
+
+@pytest.mark.parametrize(
+    ("fault", "absence"),
+    [
+        ("forbidden", Absence.FORBIDDEN),
+        ("not served", Absence.UNSERVED),
+        ("gone", Absence.FAILED),
+        ("failed", Absence.FAILED),
+        ("cut", Absence.FAILED),
+        ("no JSON", Absence.FAILED),
+        ("another type", Absence.FAILED),
+        ("deep", Absence.FAILED),
+    ],
+)
+async def test_why_an_object_is_absent(server: ObjectServer, fault: str, absence: Absence) -> None:
+    server.add(*cluster(owners=[]))
+    server.faults = {"/podgroups": FAULTS[fault], "/nodes": FAULTS[fault]}
+    evidence = await read(server)
+    assert evidence.pod_group is evidence.nodes is absence
+    assert bool(evidence.not_visible) is (absence is Absence.FORBIDDEN)
+    assert len(evidence.notes) == (2 if absence is Absence.FAILED else 0)
+
+
+async def test_everything_vanishes_after_the_first_request(server: ObjectServer) -> None:
+    server.add(*cluster())
+
+    async def last(request: web.Request) -> web.StreamResponse:
+        pod = dict(server.objects)
+        server.faults.clear()
+        server.objects = {path: pod[path] for path in pod if pod[path]["kind"] == "Namespace"}
+        return await says(json.dumps(pod[f"{list_path('Pod', TEAM)}/{NAME}"]))(request)
+
+    server.faults = {f"/pods/{NAME}": last}
+    evidence = await read(server)
+    assert evidence.pod_group is evidence.bind_request is evidence.queues["vision"] is Absence.MISSING
+    assert evidence.nodes == evidence.shared_gpu_pods == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("forbidden", f"you may not get pods in namespace {TEAM}"),
+        (
+            "failed",
+            f"Pod {NAME} not read: GET {list_path('Pod', TEAM)}/{NAME}: 500 InternalError: etcd\ufffd[2J is down",
+        ),
+        ("no JSON", f"Pod {NAME} not read: unexpected answer: "),
+        ("not served", "the server https://127.0.0.1:"),
+    ],
+)
+async def test_without_the_pod_there_is_one_line(server: ObjectServer, fault: str, message: str) -> None:
+    server.faults = {"/pods/": FAULTS[fault]}
+    with pytest.raises(UsageError) as error:
+        await read(server)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+async def test_a_namespace_that_does_not_exist(server: ObjectServer) -> None:
+    with pytest.raises(UsageError, match="namespace team does not exist in this cluster"):
+        await read(server)
+
+
+# --- sizes and names that a tenant can write ---
+
+
+async def test_the_newest_of_many_events_are_kept_with_short_messages(server: ObjectServer) -> None:
+    server.add(*cluster())
+    server.add(*(make_event(number, message="x" * 100) for number in range(5000)))
+    server.add(make_event(9999, message="y" * 2_000_000, reason="z" * 100_000))
+    server.add(
+        make(
+            "Event",
+            "times",
+            involvedObject={"kind": "Pod", "name": NAME},
+            lastTimestamp="0001-01-01T00:00:00Z",
+        )
+    )
+    server.add(make("Event", "broken", involvedObject={"kind": "Pod", "name": NAME}, count="many"))
+    evidence = await read(server)
+    assert len(evidence.pod_events) == MOST_EVENTS
+    assert evidence.events_cut
+    assert [each.metadata.name for each in evidence.pod_events[-2:]] == ["event-4999", "event-9999"]
+    assert len(evidence.pod_events[-1].message) == LONGEST_MESSAGE
+    assert len(evidence.pod_events[-1].reason) < 200
+    assert evidence.notes == ("1 object of Events cannot be decoded",)
+
+
+HOSTILE = (
+    "../../secrets",
+    "..",
+    ".",
+    "a/b",
+    "a?watch=true",
+    "a%2fb",
+    "a\x1b[2J",
+    "A",
+    "x" * 300,
+    "a#b",
+    "é",
+    " ",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_name_that_a_tenant_wrote_becomes_no_part_of_a_path(server: ObjectServer, name: str) -> None:
+    chain = [owner("ReplicaSet", name), owner("Job", "a", f"batch/{name}"), owner("Secret", "a", "v1")]
+    for reference in chain:
+        server.objects.clear()
+        server.add(
+            *cluster(
+                annotations={"pod-group-name": name},
+                labels={"kai.scheduler/queue": name, "kai.scheduler/node-pool": name},
+                owners=[reference],
+                volumes=[{"name": "a", "persistentVolumeClaim": {"claimName": name}}],
+            )
+        )
+        evidence = await read(server)
+        assert evidence.pod_group is Absence.MISSING
+        assert evidence.queues == {name: Absence.MISSING}
+        assert not evidence.owners
+        paths = {path.partition("?")[0] for path in server.requests}
+        server.requests.clear()
+        assert not [path for path in paths if "secret" in path or "replicasets" in path or "jobs" in path]
+        assert not [path for path in paths if "podgroups" in path or "queues" in path]
+
+
+async def test_a_node_that_no_node_can_be_named_after_is_not_requested(server: ObjectServer) -> None:
+    server.add(*cluster(node="a,metadata.name!=b", phase="Running"))
+    evidence = await read(server)
+    assert evidence.figures is None
+    assert not requested(server, "kaishare-agent")
+
+
+async def test_the_objects_of_a_list_are_bounded(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.why.requests.MOST_OBJECTS", 2)
+    monkeypatch.setattr("console.why.requests.MOST_BYTES", 10_000)
+    server.add(*cluster(), *(make("Node", f"more-{number}", "") for number in range(3)))
+    server.add(make_pod("large", "rivals", labels={"runai-gpu-group": "a"}, annotations={"x": "y" * 10_000}))
+    evidence = await read(server)
+    assert [len(each) for each in (evidence.nodes, evidence.shared_gpu_pods)] == [2, 1]  # type: ignore[arg-type]
+    assert set(evidence.notes) == {
+        "only 2 objects of nodes were read",
+        "only 1 object of pods of other namespaces were read",
+    }
+
+
+async def test_objects_that_cannot_be_decoded_are_skipped(server: ObjectServer) -> None:
+    server.add(*cluster(), {**make("Node", "broken", ""), "spec": {"taints": 7}})
+    evidence = await read(server)
+    assert [each.metadata.name for each in evidence.nodes] == ["node-1"]  # type: ignore[union-attr]
+    assert evidence.notes == ("1 object of nodes cannot be decoded",)
+
+
+# --- what the policy decides ---
+
+
+@pytest.mark.parametrize(
+    ("reason", "share", "now_reason", "now"),
+    [
+        ("", "0.5", "own-share", "unchanged: the pod sets its own share"),
+        ("default-share", "0.5", "default-share", "unchanged: changed at its creation"),
+        ("default-share", "0.25", "", "something else, because the policy or the pod has changed since"),
+        ("own-share", "0.25", "own-share", "unchanged: the pod sets its own share"),
+    ],
+)
+async def test_the_decision_then_and_now(
+    server: ObjectServer, reason: str, share: str, now_reason: str, now: str
+) -> None:
+    annotations = {"gpu-fraction": share, "gpu-fraction-container-name": "main"}
+    server.add(*cluster(annotations=annotations | ({"kaishare.dev/reason": reason} if reason else {})))
+    decision = (await read(server)).decision
+    assert decision is not None
+    assert (decision.reason, decision.now_reason) == (reason, now_reason)
+    assert decision.now.startswith(now)
+
+
+async def test_policies_of_files_are_not_those_of_the_namespace(server: ObjectServer) -> None:
+    server.add(*cluster())
+    settings = settings_object(Rules())
+    settings["data"] = {key: text.replace('"cluster"', '"files"') for key, text in settings["data"].items()}
+    server.add(settings)
+    decision = (await read(server)).decision
+    assert decision is not None
+    assert decision.now == ""
+
+
+async def test_the_scheduler_is_the_one_of_the_policy(server: ObjectServer) -> None:
+    server.add(*cluster())
+    labels = {"kai.scheduler/queue": "vision", "kaishare.dev/scheduler": "kai-of-team"}
+    server.add(make("Namespace", TEAM, "", metadata={"labels": labels}))
+    assert (await read(server)).scheduler == "kai-of-team"
+
+
+# --- a pod that runs ---
+
+AGENTS = "/api/v1/namespaces/kaishare-agent/pods"
+
+
+def agent(**more: Any) -> Item:
+    return make(
+        "Pod",
+        "agent-1",
+        "kaishare-agent",
+        metadata={"labels": AGENT_LABELS},
+        spec={"nodeName": "node-1", "containers": [{"ports": [{"name": "http", "containerPort": 9445}]}]},
+        status={"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        **more,
+    )
+
+
+def figures(**more: Any) -> str:
+    pods = [
+        {"namespace": TEAM, "name": NAME, "uid": UID, "gpuUuids": ["GPU-1"]},
+        {"namespace": "rivals", "name": "other", "uid": "2", "gpuUuids": ["GPU-1"]},
+        {"namespace": "rivals", "name": "far", "uid": "3", "gpuUuids": ["GPU-2"]},
+    ]
+    gpus = [{"uuid": "GPU-1", "index": 0}, {"uuid": "GPU-2", "index": 1}]
+    return json.dumps({"node": "node-1", "sampleTimestamp": 1.0, "gpus": gpus, "pods": pods, **more})
+
+
+def running_cluster() -> list[Item]:
+    shared = {"runai-gpu-group": "group-1"}
+    return [
+        *cluster(labels=shared, node="node-1", phase="Running"),
+        make_pod("mate", labels=shared, node="node-1", phase="Running"),
+        make_pod("far", labels={"runai-gpu-group": "group-2"}, node="node-1", phase="Running"),
+        agent(),
+    ]
+
+
+async def test_everything_about_a_pod_that_runs(server: ObjectServer) -> None:
+    server.add(*running_cluster())
+    server.faults = {"/proxy/": says(figures())}
+    evidence = await read(server)
+    assert [each.name for each in evidence.group_members] == ["mate"]
+    assert evidence.figures is not None
+    assert evidence.figures.pod is not None
+    assert (evidence.figures.pod.name, evidence.figures.neighbours) == (NAME, 1)
+    assert [gpu.uuid for gpu in evidence.figures.gpus] == ["GPU-1", "GPU-2"]
+    (listing,) = requested(server, AGENTS + "?")
+    assert "spec.nodeName" in listing, "not every agent of the cluster is listed"
+    assert [each.kind for each in evidence.owners] == ["ReplicaSet", "Deployment"]
+    assert evidence.notes == ()
+    assert not requested(server, "/queues")
+
+
+async def test_an_agent_that_asks_for_a_token_uses_up_the_requests(server: ObjectServer) -> None:
+    server.add(*running_cluster())
+    token = {"kind": "TokenRequest", "status": {"token": "of-the-agent"}}
+    server.faults = {"/proxy/": says("", status=401), "/serviceaccounts/": says(json.dumps(token))}
+    evidence = await read(server)
+    assert len(server.requests) == MOST_REQUESTS
+    assert evidence.figures is not None
+    assert "refuses the service account" in evidence.figures.failure
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (says(figures(sampleTimestamp=None)), "the agent has no recent sample"),
+        (says(figures(node="node-2")), 'the response is for another node: "node-2"'),
+        (refuses(500, "InternalError"), "500"),
+    ],
+)
+async def test_why_there_are_no_figures(server: ObjectServer, answer: Answer, failure: str) -> None:
+    server.add(*running_cluster())
+    server.faults = {"/proxy/": answer}
+    evidence = await read(server)
+    assert evidence.figures is not None
+    assert failure in evidence.figures.failure
+    assert (evidence.figures.pod, evidence.figures.gpus) == (None, ())
+
+
+@pytest.mark.parametrize("part", ["/proxy/", AGENTS])
+async def test_agents_that_the_caller_may_not_read(server: ObjectServer, part: str) -> None:
+    server.add(*running_cluster())
+    server.forbidden = lambda path: part in path
+    evidence = await read(server)
+    assert evidence.figures is None
+    assert evidence.not_visible == ("the agents",)
+
+
+async def test_members_of_the_own_namespace_are_listed_without_rights_in_others(server: ObjectServer) -> None:
+    server.add(*running_cluster())
+    server.forbidden = lambda path: path == list_path("Pod")
+    evidence = await read(server)
+    assert [each.name for each in evidence.group_members] == ["mate"]
+    assert (evidence.sees_all, evidence.shared_gpu_pods) == (False, Absence.FORBIDDEN)
+
+
+# --- workloads ---
+
+
+async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectServer) -> None:
+    server.add(*cluster())
+    later = {"creationTimestamp": "2026-05-02T12:00:00Z"}
+    runs = make_pod("web-7f6b5d-runs", node="node-1", phase="Running")
+    ends = make_pod("web-7f6b5d-ends")
+    runs["metadata"] |= later
+    ends["metadata"] |= later | {"deletionTimestamp": "2026-05-02T13:00:00Z"}
+    server.add(runs, ends)
+    evidence = await read(server, "web", "deploy")
+    assert isinstance(evidence.pod, Pod)
+    assert (evidence.kind, evidence.name, evidence.pod.name) == ("Deployment", "web", NAME)
+    assert [each.kind for each in evidence.owners] == []
+    del server.objects[f"{list_path('Pod', TEAM)}/{NAME}"]
+    del server.objects[f"{list_path('Pod', TEAM)}/web-7f6b5d-ends"]
+    server.requests.clear()
+    evidence = await read(server, "web", "deploy")
+    assert isinstance(evidence.pod, Pod)
+    assert evidence.pod.name == "web-7f6b5d-runs"
+
+
+async def test_without_a_pod_the_events_of_its_creation_count(server: ObjectServer) -> None:
+    server.add(*(item for item in cluster() if item["kind"] != "Pod"))
+    denied = [
+        make_event(7, kind="ReplicaSet", about="web-7f6b5d", reason="FailedCreate"),
+        make_event(8, kind="PyTorchJob", about="web", reason="FailedCreatePod"),
+        make_event(9, kind="ReplicaSet", about="webs-1", reason="FailedCreate"),
+    ]
+    server.add(*denied)
+    evidence = await read(server, "web", "deployments.apps")
+    assert evidence.pod is Absence.MISSING
+    assert [each.metadata.name for each in evidence.creation_events] == ["event-7", "event-8"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "pod_owner", "labels"),
+    [
+        ("job", "train", owner("Job", "train", "batch/v1"), {}),
+        ("cj", "night", owner("Job", "night-29000000", "batch/v1"), {}),
+        ("pytorchjob", "llm", None, {"training.kubeflow.org/job-name": "llm"}),
+    ],
+)
+async def test_the_pods_of_a_workload_without_selector(
+    server: ObjectServer, kind: str, name: str, pod_owner: Item | None, labels: Mapping[str, str]
+) -> None:
+    served = {"job": "Job", "cj": "CronJob", "pytorchjob": "PyTorchJob"}[kind]
+    server.add(
+        make("Namespace", TEAM, ""),
+        make(served, name),
+        make_pod("own", owners=[pod_owner] if pod_owner else [], labels=labels),
+        make_pod("of-another", owners=[owner("Job", f"{name}-x-1", "batch/v1")]),
+        make_pod("bare"),
+    )
+    if kind == "job":
+        del server.objects[f"{list_path('Pod', TEAM)}/of-another"]
+    evidence = await read(server, name, kind)
+    assert isinstance(evidence.pod, Pod)
+    assert evidence.pod.name == "own"
+
+
+async def test_a_workload_that_does_not_exist_or_is_not_served(server: ObjectServer) -> None:
+    server.add(make("Namespace", TEAM, ""))
+    evidence = await read(server, "nothing", "sts")
+    assert (evidence.workload, evidence.pod) == (Absence.MISSING, Absence.MISSING)
+    server.unserved = ("/apis/kubeflow.org/",)
+    server.faults = {"/apis$": says(json.dumps({"items": []}))}
+    for kind in ("mpijob", "unknown"):
+        server.requests.clear()
+        with pytest.raises(UsageError, match=f'the API server serves no kind "{kind}" in namespaces'):
+            await read(server, "llm", kind)
+
+
+async def test_concurrent_answers_have_limits_of_their_own(server: ObjectServer) -> None:
+    server.add(*cluster())
+    async with KubeClient(server.access) as client:
+        target = Target(namespace=TEAM, name=NAME)
+        readings = [
+            read_evidence(client, target, agents=AgentOptions(), settings_namespace="kaishare")
+            for _ in range(3)
+        ]
+        for evidence in await asyncio.gather(*readings):
+            assert evidence.notes == ()
+    assert len(server.requests) > MOST_REQUESTS

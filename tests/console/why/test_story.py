@@ -1,0 +1,299 @@
+"""The story of a pod: which steps, in which order, and with which words."""
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.why.answer import Step
+from console.why.evidence import Absence, AgentFigures, Evidence, PolicyDecision
+from console.why.objects import Event
+from console.why.story import tell_story
+from console.why.words import Redactor
+from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod
+from tests.support.why_evidence import (
+    GROUP,
+    NAME,
+    NAMESPACE,
+    NOW,
+    make_bind_request,
+    make_event,
+    make_evidence,
+    make_pod,
+    make_pod_group,
+)
+from tests.support.why_states import RELEASES, folder, states
+
+NO_ROOM = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
+OWNED = {
+    "ownerReferences": [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train", "controller": True},
+    ]
+}
+
+
+def story(evidence: Evidence, *, sees_all: bool = True) -> list[Step]:
+    evidence = dataclasses.replace(evidence, sees_all=sees_all)
+    return tell_story(evidence, Redactor.of(evidence))
+
+
+def lines(evidence: Evidence, *, sees_all: bool = True) -> list[tuple[str, str, int]]:
+    return [(step.what, step.text, step.times) for step in story(evidence, sees_all=sees_all)]
+
+
+def test_a_waiting_pod() -> None:
+    evidence = make_evidence(
+        make_pod(unschedulable=NO_ROOM, metadata=OWNED),
+        decision=PolicyDecision(reason="whole-gpu-converted", now_reason="whole-gpu-converted", now="0.5"),
+        pod_events=[
+            make_event("PodGrouperWarning", f'Pod "{NAME}" not found', age=85),
+            make_event("Scheduled", "Successfully assigned pod to node", age=75),
+            make_event("Bound", "Pod bound successfully to node node-1", age=74),
+            make_event("Unschedulable", NO_ROOM, age=70, count=25),
+        ],
+        group_events=[
+            make_event(
+                "Unschedulable",
+                f"PodSchedulingErrors: Resources were not found for pod {NAMESPACE}/{NAME} due to: {NO_ROOM}.",
+                kind="PodGroup",
+                name=GROUP,
+                age=71,
+                count=24,
+            ),
+            make_event("NotReady", "Waiting for 1 pods.", kind="PodGroup", name=GROUP, age=78),
+        ],
+    )
+    assert lines(evidence) == [
+        ("created", f"pod {NAME} by ReplicaSet train, requests 0.5 of a GPU", 1),
+        (
+            "decided",
+            "container main: one whole GPU became 0.5 of a GPU by namespace team (whole-gpu-converted)",
+            1,
+        ),
+        ("grouped", "by KAI in the queue vision, priority train", 1),
+        ("waiting", NO_ROOM.rstrip("."), 25),
+        ("waiting", "KAI chose a node", 1),
+        ("waiting", "Waiting for 1 pods", 1),
+    ]
+    steps = story(evidence)
+    assert [step.at for step in steps[:2]] == [NOW - timedelta(seconds=90)] * 2
+    assert steps[3].at == NOW - timedelta(seconds=71)
+    assert steps[3].last == NOW - timedelta(seconds=70)
+    assert steps[5].last is None
+
+
+@pytest.mark.parametrize(
+    ("decision", "text"),
+    [
+        (None, None),
+        (PolicyDecision(reason="", now_reason="", now=""), None),
+        (
+            PolicyDecision(reason="", now_reason="share-injected", now="gpu-fraction 0.5"),
+            "kaishare added nothing to the pod; a new pod would get now: gpu-fraction 0.5",
+        ),
+        (
+            PolicyDecision(reason="distributed", now_reason="distributed", now="a whole GPU"),
+            "container main keeps its whole GPU: … (distributed)",
+        ),
+        (
+            PolicyDecision(reason="own-share", now_reason="", now=""),
+            "the pod sets its own share, which is not changed (own-share)",
+        ),
+        (PolicyDecision(reason="of-a-newer-release\n", now_reason="", now=""), "by kaishare: of-a-newer-release"),
+    ],
+)  # fmt: skip
+def test_what_was_decided(decision: PolicyDecision | None, text: str | None) -> None:
+    decided = [step.text for step in story(make_evidence(decision=decision)) if step.what == "decided"]
+    assert decided == ([] if text is None else [text])
+
+
+def test_a_gang_in_a_group() -> None:
+    grouped = [
+        step.text
+        for step in story(make_evidence(pod_group=make_pod_group(minMember=4)))
+        if step.what == "grouped"
+    ]
+    assert grouped == ["by KAI in the queue vision, priority train, with at least 4 pods at once"]
+
+
+def test_a_group_that_may_not_be_read_has_its_place_without_a_time() -> None:
+    evidence = make_evidence(make_pod(unschedulable=NO_ROOM), pod_group=Absence.FORBIDDEN)
+    steps = story(evidence, sees_all=False)
+    assert [(step.what, step.at is None) for step in steps] == [
+        ("created", False),
+        ("grouped", True),
+        ("waiting", True),
+    ]
+    assert steps[1].text == "by KAI, by its labels in the queue vision"
+
+
+def test_events_about_binding_prove_nothing() -> None:
+    bound = {"type": "PodBound", "status": "True"}
+    events = [make_event("Bound", "Pod bound successfully to node node-1")]
+    evidence = make_evidence(
+        make_pod(conditions=[bound]), pod_events=events, bind_request=make_bind_request()
+    )
+    assert [step.what for step in story(evidence)] == ["created", "grouped", "waiting"]
+    assert story(evidence)[-1].text == "KAI chose the node node-1"
+    chosen = [
+        make_event("Scheduled", "Successfully assigned pod to node node-1 at node-pool default", count=2)
+    ]
+    evidence = make_evidence(pod_events=chosen, bind_request=Absence.FORBIDDEN)
+    assert lines(evidence)[2:] == [("waiting", "KAI chose a node", 2)]
+    evidence = make_evidence(make_pod(node="node-1"), pod_events=events, bind_request=make_bind_request())
+    assert lines(evidence)[2:] == [("bound", "to node node-1", 1)]
+
+
+def test_a_running_pod_with_figures_and_a_flag() -> None:
+    message = "uses 12.0 GiB on GPU 0 (GPU-1), above its share of 8.0 GiB, for 95 s"
+    holding = ApiHolding(gpu_uuid="GPU-1", gpu=0, used_bytes=12 << 30)
+    shares = {"GPU-1": ApiAmount(bytes=8 << 30, source="bindrequest")}
+    agent = ApiPod(namespace=NAMESPACE, name=NAME, uid="u", shares=shares, gpus=[holding])
+    pod = make_pod(
+        node="node-1",
+        phase="Running",
+        conditions=[
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-05-01T11:58:40Z"},
+            {"type": "Ready", "status": "True", "lastTransitionTime": "2026-05-01T11:58:45Z"},
+        ],
+        containers=[{"name": "main", "ready": True, "restartCount": 2}],
+    )
+    evidence = make_evidence(
+        pod,
+        figures=AgentFigures(pod=agent, gpus=[], neighbours=2),
+        pod_events=[
+            make_event("GPUMemoryOverShare", message, age=30, count=2, component="kaishare-agent"),
+            make_event("GPUShareEvicted", "is evicted by its namespace's over-share policy", age=5),
+        ],
+    )
+    assert [(what, text) for what, text, _ in lines(evidence)][2:] == [
+        ("bound", "to node node-1"),
+        ("running", "12.0 GiB of 8.0 GiB on GPU 0; 2 other pods on the same GPU; 2 restarts"),
+        ("flagged", message),
+        ("evicted", "is evicted by its namespace's over-share policy"),
+    ]
+    failed = AgentFigures(pod=None, gpus=[], neighbours=0, failure="no answer within 5 s")
+    assert lines(make_evidence(pod, figures=failed))[3][1] == "no figures: no answer within 5 s; 2 restarts"
+    silent = lines(make_evidence(make_pod(node="node-1", phase="Running")))
+    assert silent[3] == ("running", "all containers have started", 1)
+
+
+def evict(pod: str, evictor: str, *, age: float) -> Event:
+    return make_event(
+        "Evict",
+        f"Pod {NAMESPACE}/{pod} was preempted by workload other/pg-{evictor}-{GROUP[-36:]}.\nsecret uses <GPU: 3>",
+        kind="PodGroup",
+        name=f"pg-{pod}-{GROUP[-36:]}",
+        age=age,
+    )
+
+
+def test_evictions_of_earlier_pods_are_one_line_for_a_user_and_name_the_evictor_for_an_administrator() -> (
+    None
+):
+    pod = make_pod(name="train-74999dfcb-zqtz5", metadata=OWNED)
+    events = [
+        evict("train-74999dfcb-mt7l7", "llm-0", age=200),
+        evict("train-74999dfcb-66f7j", "llm-1", age=190),
+        evict("train-74999dfcb-bbbbb", "llm-2", age=10),  # a sibling of the present pod
+    ]
+    evidence = make_evidence(pod, name=pod.name, group_events=events, owners=[])
+    evidence = dataclasses.replace(evidence, group_events=events)
+    text = f"Pod {NAMESPACE}/train-74999dfcb-… was preempted by workload"
+    redactor = Redactor.of(dataclasses.replace(evidence, sees_all=False))
+    redactor = dataclasses.replace(redactor, names=redactor.names | {"train-74999dfcb"})
+    steps = [step for step in tell_story(evidence, redactor) if step.what == "evicted"]
+    assert [(step.text, step.times) for step in steps] == [(f"{text} …", 1)]
+    assert steps[0].at == NOW - timedelta(seconds=200)
+    assert tell_story(evidence, redactor)[0].what == "evicted"
+    evictors = [step.text for step in story(evidence) if step.what == "evicted"]
+    assert [evictor.partition("other/pg-")[2][:5] for evictor in evictors] == ["llm-1", "llm-0"]
+
+
+def test_refusals_that_differ_by_the_pods_name_are_one_line() -> None:
+    base = "server-746f6bbdc7"
+    quota = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=1"
+    events = [
+        make_event("FailedCreate", f'Error creating: pods "{base}-{end}" is forbidden: {quota}', kind="ReplicaSet",
+                   name=base, age=100 - age)
+        for age, end in enumerate(("gkczz", "j66wn", "v662n"))
+    ]  # fmt: skip
+    events.append(
+        make_event(
+            "FailedCreate",
+            f'(combined from similar events): Error creating: pods "{base}-tkz9b" is forbidden: {quota}',
+            kind="ReplicaSet",
+            name=base,
+            age=20,
+            count=7,
+        )
+    )
+    evidence = make_evidence(Absence.MISSING, kind="Deployment", name="server", creation_events=events)
+    assert lines(evidence, sees_all=False) == [("refused", f'pods "{base}-…" is forbidden: {quota}', 10)]
+    assert story(evidence)[0].last == NOW - timedelta(seconds=20)
+
+
+def test_at_most_five_messages_of_a_kind_are_steps() -> None:
+    events = [
+        make_event("BindingError", f"Failed to bind pod: error {number}", age=5000 - number)
+        for number in range(5000)
+    ]
+    steps = story(make_evidence(pod_events=events))
+    waiting = [step.text for step in steps if step.what == "waiting"]
+    assert waiting[0] == "Failed to bind pod: error 4999"
+    assert waiting[-1] == "and 4995 more messages"
+    assert len(waiting) == 6
+
+
+def test_attempts_that_name_other_gpu_groups_are_one_step() -> None:
+    events = [
+        make_event(
+            "BindingError",
+            f"failed to reserve GPUs in gpu group <{digit * 8}-1111-4111-8111-111111111111>: failed waiting:"
+            f" kai-resource-reservation/gpu-reservation-{digit}",
+            age=80 - 40 * int(digit),
+        )
+        for digit in "01"
+    ]
+    waiting = [step for step in story(make_evidence(pod_events=events)) if step.what == "waiting"]
+    assert [(step.times, step.last) for step in waiting] == [(2, NOW - timedelta(seconds=40))]
+    assert waiting[0].text.endswith("gpu-reservation-1")
+
+
+MESSAGES = (
+    st.text(max_size=300) | st.just("Unable to schedule pod") | st.text("\x1b[31m\u202e…. \n", max_size=20)
+)
+
+
+@given(
+    messages=st.lists(
+        st.tuples(st.sampled_from(["Unschedulable", "BindingError", "SyncError", "BackOff"]), MESSAGES)
+    ),
+    sees_all=st.booleans(),
+)
+def test_any_messages_are_printable_lines(messages: list[tuple[str, str]], sees_all: bool) -> None:
+    events = [make_event(reason, message) for reason, message in messages]
+    steps = story(make_evidence(pod_events=events), sees_all=sees_all)
+    assert len(steps) <= 8
+    assert all(step.text.isprintable() and len(step.text) <= 300 for step in steps)
+
+
+@pytest.mark.skipif(folder() is None, reason="KAISHARE_FIXTURES must name a folder with why/")
+@pytest.mark.parametrize("release", RELEASES)
+def test_recorded_stories_are_in_order_and_name_nothing_of_others(release: str) -> None:
+    """For the role edit, no step names an object outside of the namespace that the pod does not name itself."""
+    seen = 0
+    for state in states(release):
+        for pod in state.pods():
+            steps = story(state.evidence(pod.name, is_edit=True), sees_all=False)
+            firsts = [step.at for step in steps if step.at and step.what != "waiting"]
+            assert firsts == sorted(firsts), state.path.name
+            assert steps[0].what in ("created", "evicted")
+            text = " ".join(step.text for step in steps)
+            assert "gpu-reservation" not in text
+            foreign = {"gpu-node-0", "gpu-node-1", "limited-department", "gpu-node-9"} - {pod.spec.node_name}
+            assert not any(name in text for name in foreign), text
+            seen += 1
+    assert seen > 70

@@ -1,0 +1,184 @@
+"""The answer of `kaishare why` as text and as JSON."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.why.answer import Answer, Finding, Remedy, Step
+from console.why.codes import Code
+from console.why.text import as_json, as_text
+from service.text import width
+
+
+def time(hour: int, minute: int, day: int = 1) -> datetime:
+    return datetime(2026, 5, day, hour, minute, 7, tzinfo=UTC)
+
+
+ANSWER = Answer(
+    namespace="team",
+    kind="Pod",
+    name="train-0",
+    state="Pending",
+    findings=[
+        Finding(
+            Code.QUEUE_OVER_QUOTA,
+            "the queue vision has a quota of 1 GPU and uses 1 of it, and the pod may not go over quota",
+            [
+                Remedy("Wait until other pods of the queue end, or ask for a larger quota."),
+                Remedy("See which pods the queue has.", f"kaishare top {'--namespace team ' * 6}--once"),
+            ],
+            {"gpu_quota": 1.0, "queue": "vision", "rate": float("nan")},
+        ),
+        Finding(Code.EVICTED, "KAI evicted an earlier pod", [Remedy("Look.", "kubectl get events")]),
+    ],
+    story=[
+        Step(at=time(11, 58), what="created", text="pod train-0 by Job train"),
+        Step(at=None, what="grouped", text="by KAI in the queue vision"),
+        Step(at=time(11, 59), last=time(12, 1), times=25, what="waiting", text="no room " * 12),
+        Step(at=time(12, 0), times=3, what="refused", text="no"),
+    ],
+    not_visible=["Queue vision", "Node"],
+    notes=["the agent on node-1 did not answer"],
+)
+LINES = """\
+Pending: the queue vision has a quota of 1 GPU and uses 1 of it, and the pod may
+  not go over quota
+
+What to do
+  - Wait until other pods of the queue end, or ask for a larger quota.
+  - See which pods the queue has.
+      kubectl kaishare top --namespace team --namespace team --namespace team --namespace team --namespace team --namespace team --once
+
+Also
+  KAI evicted an earlier pod (evicted)
+  - Look.
+      kubectl get events
+
+Story (times in UTC)
+  11:58:07  created  pod train-0 by Job train
+            grouped  by KAI in the queue vision
+  11:59:07  waiting  no room no room no room no room no room no room no room no
+                     room no room no room no room no room  (25 times or more,
+                     last at 12:01:07)
+  12:00:07  refused  no (3 times)
+
+note: the agent on node-1 did not answer
+not visible to you: Queue vision, Node
+More: docs/troubleshooting.md#queue-over-quota
+"""
+
+
+def text(answer: Answer, columns: int = 80, *, colour: bool = False) -> list[str]:
+    return as_text(answer, columns=columns, colour=colour, program="kubectl kaishare")
+
+
+def test_the_text() -> None:
+    assert "".join(f"{line}\n" for line in text(ANSWER)) == LINES
+
+
+def test_in_a_narrow_terminal_the_story_is_below_time_and_event() -> None:
+    lines = text(ANSWER, 40)
+    start = lines.index("  11:58:07  created")
+    assert lines[start + 1 : start + 4] == [
+        "    pod train-0 by Job train",
+        "  grouped",
+        "    by KAI in the queue vision",
+    ]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_only_commands_are_wider_than_the_terminal(columns: int) -> None:
+    wide = [line for line in text(ANSWER, columns) if width(line) > columns]
+    assert all(line.startswith("      kubectl ") for line in wide)
+    assert len(wide) == 1 or columns == 200
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "colour"),
+    [("Pending", Code.NO_GPU_FITS, "33"), ("No pod", Code.NO_POD, "31"), ("Running", Code.FLAGGED, "31"), ("Running", Code.RUNNING, "")],
+)  # fmt: skip
+def test_the_state_has_a_colour(state: str, code: Code, colour: str) -> None:
+    answer = Answer(namespace="n", kind="Pod", name="p", state=state, findings=[Finding(code, "so it is")])
+    line = text(answer, colour=True)[0]
+    assert line == (f"\033[{colour}m{state}\033[0m: so it is" if colour else f"{state}: so it is")
+    assert text(answer) == [f"{state}: so it is", "", f"More: docs/troubleshooting.md#{code.value}"]
+
+
+def test_what_is_not_visible_is_dim() -> None:
+    assert "\033[2mnot visible to you: Queue vision, Node\033[0m" in text(ANSWER, colour=True)
+
+
+def test_times_of_several_days_have_their_date() -> None:
+    steps = [
+        Step(at=time(23, 59), last=time(0, 1, day=2), times=2, what="waiting", text="no room"),
+        Step(at=time(0, 2, day=2), what="bound", text="to node node-1"),
+    ]
+    answer = Answer(
+        namespace="n",
+        kind="Pod",
+        name="p",
+        state="Running",
+        story=steps,
+        findings=[Finding(Code.RUNNING, "ok")],
+    )
+    assert text(answer)[3:5] == [
+        "  2026-05-01 23:59:07  waiting  no room (2 times, last at 2026-05-02 00:01:07)",
+        "  2026-05-02 00:02:07  bound    to node node-1",
+    ]
+
+
+def test_the_document() -> None:
+    document: dict[str, Any] = json.loads(as_json(ANSWER))
+    assert {key: document[key] for key in ("namespace", "kind", "name", "state", "fine")} == {
+        "namespace": "team",
+        "kind": "Pod",
+        "name": "train-0",
+        "state": "Pending",
+        "fine": False,
+    }
+    assert document["findings"][1] == {
+        "code": "evicted",
+        "fine": False,
+        "sentence": "KAI evicted an earlier pod",
+        "remedies": [{"text": "Look.", "command": "kubectl get events"}],
+        "details": {},
+        "page": "docs/troubleshooting.md#evicted",
+    }
+    assert document["findings"][0]["details"] == {"gpuQuota": 1.0, "queue": "vision", "rate": None}
+    assert document["findings"][0]["remedies"][0]["command"] is None
+    assert document["story"][1:3] == [
+        {"at": None, "last": None, "times": 1, "what": "grouped", "text": "by KAI in the queue vision"},
+        {
+            "at": "2026-05-01T11:59:07Z",
+            "last": "2026-05-01T12:01:07Z",
+            "times": 25,
+            "what": "waiting",
+            "text": "no room " * 12,
+        },
+    ]
+    assert document["notVisible"] == ["Queue vision", "Node"]
+    assert document["notes"] == ["the agent on node-1 did not answer"]
+
+
+@given(sentence=st.text(), command=st.text(), columns=st.integers(40, 200))
+def test_any_text_is_printable_and_fits(sentence: str, command: str, columns: int) -> None:
+    answer = Answer(
+        namespace="n",
+        kind="Pod",
+        name="p",
+        state="Pending",
+        findings=[Finding(Code.UNDECIDED, sentence, [Remedy(sentence, command)], {"text": sentence})],
+        story=[Step(at=time(1, 2), what="waiting", text=sentence)],
+        not_visible=[sentence],
+        notes=[sentence],
+    )
+    lines = text(answer, columns)
+    assert all(line.isprintable() for line in lines)
+    assert all(width(line) <= columns or line.startswith("      ") for line in lines)
+    document = as_json(answer)
+    assert document.isascii()
+    assert json.loads(document)["notes"] == [sentence]

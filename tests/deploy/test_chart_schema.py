@@ -1,0 +1,320 @@
+"""Values that the chart refuses, and the schema of its values."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent.actions.eviction_settings import Budget
+from gpuagent.cli import _duration as agent_duration
+from gpuagent.ledger.slack import Slack
+from kai.version import Version
+from service.units import parse_duration
+from tests.support.chart_variants import PEM
+from tests.support.helm_chart import (
+    CHART,
+    EVERYTHING,
+    LOADER,
+    Object,
+    helm,
+    options,
+    rendered,
+)
+from tests.support.markers import sampled
+
+SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
+
+
+BY_THE_SCHEMA: list[tuple[dict[str, Any], str]] = [
+    ({"webhok": {}}, "'webhok' not allowed"),
+    ({"webhook": {"replica": 3}}, "'replica' not allowed"),
+    ({"webhook": {"replicas": 0}}, "/webhook/replicas"),
+    ({"webhook": {"replicas": None}}, "at '/webhook': missing property 'replicas'"),
+    ({"webhook": {"certificates": {"mode": None}}}, "at '/webhook/certificates': missing property 'mode'"),
+    ({"agent": {"image": {"repository": None}}}, "at '/agent/image': missing property 'repository'"),
+    ({"guard": {"kaiNamespaces": None}}, "at '/guard': missing property 'kaiNamespaces'"),
+    ({"excludedNamespaces": None}, "missing property 'excludedNamespaces'"),
+    ({"webhook": {"certificates": {"mode": "none"}}}, "/webhook/certificates/mode"),
+    ({"webhook": {"certificates": {"caBundle": "MIIB"}}}, "/webhook/certificates/caBundle"),
+    ({"webhook": {"port": 80}}, "/webhook/port"),
+    ({"agent": {"gpuAccess": "privileged"}}, "/agent/gpuAccess"),
+    ({"agent": {"migMonitor": "all"}}, "/agent/migMonitor"),
+    ({"agent": {"migMonitor": True, "gpuAccess": "cdi"}}, "/agent/migMonitor"),
+    ({"agent": {"simulated": "cluster"}}, "/agent/simulated"),
+    ({"agent": {"interval": "5"}}, "/agent/interval"),
+    ({"agent": {"interval": "0s"}}, "/agent/interval"),
+    ({"agent": {"grace": "99ms"}}, "/agent/grace"),
+    ({"agent": {"graceMin": "0m"}}, "/agent/graceMin"),
+    ({"agent": {"runtimeClassName": "a b"}}, "/agent/runtimeClassName"),
+    ({"webhook": {"resources": {"limit": {"memory": "1Gi"}}}}, "'limit' not allowed"),
+    ({"agent": {"resources": {"limits": {"memory": "512MB"}}}}, "/agent/resources/limits/memory"),
+    ({"agent": {"resources": {"requests": {"cpu": {"min": 1}}}}}, "/agent/resources/requests/cpu"),
+    ({"webhook": {"extraEnv": [{"name": "PORT", "value": 3128}]}}, "/webhook/extraEnv/0/value"),
+    ({"agent": {"extraEnv": [{"name": "DEBUG", "value": True}]}}, "/agent/extraEnv/0/value"),
+    ({"agent": {"cdiDevice": "nvidia.com/gpu=all: x"}}, "/agent/cdiDevice"),
+    ({"webhook": {"image": {"tag": "1.0 # newest"}}}, "/webhook/image/tag"),
+    ({"webhook": {"image": {"repository": "*registry"}}}, "/webhook/image/repository"),
+    (
+            {"webhook": {"certificates": {"certManager": {"issuerRef": {"kind": "ClusterIssuer"}}}}},
+            "/webhook/certificates/certManager/issuerRef': properties 'name' required",
+        ),
+    ({"agent": {"eviction": {"mode": True}}}, "/agent/eviction/mode"),
+    ({"agent": {"slack": "5%"}}, "/agent/slack"),
+    ({"agent": {"namespace": "Not A Name"}}, "/agent/namespace"),
+    ({"agent": {"hostNames": ["agent:9445"]}}, "/agent/hostNames/0"),
+    ({"agent": {"hostNames": ["*.example.com"]}}, "/agent/hostNames/0"),
+    ({"webhook": {"logLevel": "trace"}}, "/webhook/logLevel"),
+    ({"agent": {"logLevel": None}}, "at '/agent': missing property 'logLevel'"),
+    ({"webhook": {"podLabels": {"app.kubernetes.io/component": "agent"}}}, "invalid propertyName 'app.kubernetes.io/component'"),
+    ({"agent": {"podLabels": {"team": "a b"}}}, "/agent/podLabels/team"),
+    ({"agent": {"podAnnotations": {"cdi.k8s.io/kaishare": "nvidia.com/gpu=all"}}}, "invalid propertyName 'cdi.k8s.io/kaishare'"),
+    ({"agent": {"extraEnv": [{"name": "NODE_NAME", "value": "another"}]}}, "/agent/extraEnv/0/name"),
+    ({"agent": {"extraEnv": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}}, "/agent/extraEnv/0/name"),
+    ({"webhook": {"extraVolumes": [{"name": "certs", "emptyDir": {}}]}}, "/webhook/extraVolumes/0/name"),
+    (
+            {"webhook": {"extraVolumeMounts": [{"name": "a", "mountPath": "/etc//kaishare/certs"}]}},
+            "/webhook/extraVolumeMounts/0/mountPath",
+        ),
+    (
+            {"agent": {"extraVolumeMounts": [{"name": "a", "mountPath": "/proc"}]}},
+            "/agent/extraVolumeMounts/0/mountPath",
+        ),
+    ({"networkPolicies": {"apiServerCIDRs": ["10.0.0.10"]}}, "/networkPolicies/apiServerCIDRs/0"),
+    ({"imagePullSecrets": [{"nam": "registry"}]}, "/imagePullSecrets/0"),
+    ({"agent": {"tlsSecret": "Not A Name"}}, "/agent/tlsSecret"),
+    ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
+    ({"agent": {"excludedNamespaces": "mps"}}, "/agent/excludedNamespaces"),
+    ({"kaiVersion": "latest"}, "/kaiVersion"),
+]  # fmt: skip
+"""Values, and a part of the error of the schema. helm prints all errors of a run."""
+BY_A_CHECK: list[tuple[dict[str, Any], str]] = [
+    ({"webhook": {"certificates": {"mode": "secret"}}}, "mode secret needs the CA's PEM certificates"),
+    ({"webhook": {"port": 8080}}, "webhook.port and webhook.opsPort are both 8080; they must differ"),
+    (
+            {"agent": {"simulated": True, "eviction": {"mode": "on"}}},
+            "agent.simulated=true refuses agent.eviction.mode=on: synthetic figures must not evict pods",
+        ),
+    ({"agent": {"graceMin": "61m", "graceMax": "1h"}}, "agent.graceMin=61m is longer than agent.graceMax=1h"),
+    ({"agent": {"graceMin": "999999999h"}}, "agent.graceMin=999999999h is longer than agent.graceMax=24h"),
+    ({"webhook": {"hostNetwork": True, "port": 10250}}, "port 10250 of a node is the kubelet's"),
+    (
+            {"authentication": {"enabled": True}, "monitors": {"enabled": True}},
+            "needs monitors.tokenSecret.name, a Secret with Prometheus' token",
+        ),
+]  # fmt: skip
+"""Combinations of values, and a part of the error. helm ends at the first one."""
+
+
+def merged(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any] | None:
+    """Return both values in one; None if both have a value at one place."""
+    result = {**values, **more}
+    for key in values.keys() & more.keys():
+        if not (isinstance(values[key], dict) and isinstance(more[key], dict)):
+            return None
+        both = merged(values[key], more[key])
+        if both is None:
+            return None
+        result[key] = both
+    return result
+
+
+def batches() -> list[tuple[dict[str, Any], list[str]]]:
+    """Return the rows of `BY_THE_SCHEMA` in as few runs of helm as their places allow."""
+    runs: list[tuple[dict[str, Any], list[str]]] = []
+    for values, problem in BY_THE_SCHEMA:
+        for index, (others, problems) in enumerate(runs):
+            if (both := merged(others, values)) is not None:
+                runs[index] = both, [*problems, problem]
+                break
+        else:
+            runs.append((values, [problem]))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("values", "problems"),
+    [*batches(), *((values, [problem]) for values, problem in BY_A_CHECK)],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_an_invalid_value_is_refused_by_name(values: dict[str, Any], problems: list[str]) -> None:
+    done = helm("template", "kaishare", str(CHART), "--kube-version", "1.30.0", *options(values))
+    assert done.returncode != 0
+    assert [problem for problem in problems if problem not in done.stderr] == [], done.stderr
+
+
+def test_an_old_kubernetes_is_refused() -> None:
+    done = helm("template", "kaishare", str(CHART), "--kube-version", "1.29.9")
+    assert done.returncode != 0
+    assert ">=1.30.0" in done.stderr
+
+
+@pytest.mark.parametrize("word", sampled(["0x1f", "007", "null", "yes"], 4))
+def test_a_name_that_yaml_reads_as_another_type_stays_a_text(word: str) -> None:
+    """A namespace may be named 007, which YAML reads as the number 7."""
+
+    def texts(name: str) -> list[Object]:
+        tls = {"opsTlsSecret": name, "certificates": {"mode": "secret", "tlsSecret": name, "caBundle": PEM}}
+        values: dict[str, Any] = {
+            **EVERYTHING,
+            "imagePullSecrets": [name, {"name": name}],
+            "networkPolicies": {"monitoringNamespace": name},
+            "webhook": {**tls, "priorityClassName": name, "image": {"repository": name, "tag": name}},
+            "agent": {
+                "namespace": name,
+                "tlsSecret": name,
+                "priorityClassName": name,
+                "runtimeClassName": name,
+            },
+            "authentication": {
+                "enabled": True,
+                "readers": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
+            },
+            "settings": {"readers": [{"kind": "ServiceAccount", "name": name, "namespace": name}]},
+            "monitors": {"enabled": True, "tokenSecret": {"name": name, "key": name}},
+        }
+        self_signed = {"webhook": {"certificates": {"mode": "self", "caSecret": name}}}
+        issued = {"webhook": {"certificates": {"mode": "cert-manager", "tlsSecret": name}}}
+        return [
+            item
+            for chosen in (values, self_signed, issued)
+            for item in yaml.load_all(
+                helm(
+                    "template", name, str(CHART), "--namespace", name, "--kube-version", "1.30.0",
+                    *options(chosen),
+                ).stdout,
+                LOADER,
+            )
+            if item is not None
+        ]  # fmt: skip
+
+    for plain, item in zip(texts("plain-name"), texts(word), strict=True):
+        assert list(misread(plain, item, "plain-name", word)) == []
+
+
+def misread(plain: Any, value: Any, old: str, new: str, path: str = "") -> Iterator[str]:
+    """Yield the places whose value is not the plain one with the new word in the place of the old one."""
+    if type(plain) is not type(value):
+        yield f"{path}: {plain!r} became {value!r}"
+    elif isinstance(plain, dict):
+        assert plain.keys() == value.keys(), path
+        for key in plain:
+            yield from misread(plain[key], value[key], old, new, f"{path}.{key}")
+    elif isinstance(plain, list):
+        assert len(plain) == len(value), path
+        for index, (before, after) in enumerate(zip(plain, value, strict=True)):
+            yield from misread(before, after, old, new, f"{path}[{index}]")
+    elif plain == old and value != new and "values" not in path:  # lists of namespaces are sorted
+        yield f"{path}: {plain!r} became {value!r}"
+
+
+WORDS = [
+    "", "0", "5", "5s", "0s", "100ms", "2m", "1h", "1d", "5 s", "-5s", "1.5s", "9999999999s", "1/10m", "1/0m", "0/10m", "1000/10m",
+    "01/10m", "1/10", "1 / 10m", "256Mi,5%", "0,0%", "1Gi,0.5%", "256Mi,100%", "256Mi,101%", "256MiB,5%", "5%", "256Mi,5", ",5%",
+    "256Mi,5%,", "0.13.0", "v0.13.0", "0.13", "0.13.0-rc1", "0.13.0foo", "0.13.0-", "00.1.2", "0.17.0.1", "latest", "0.1234567.0",
+]  # fmt: skip
+READ = {
+    "kaiVersion": (SCHEMA["properties"]["kaiVersion"], Version.parse),
+    "a duration": (SCHEMA["definitions"]["duration"], parse_duration),
+    "a duration of the agent": (SCHEMA["definitions"]["agentDuration"], agent_duration),
+    "agent.slack": (SCHEMA["properties"]["agent"]["properties"]["slack"], Slack.parse),
+    "agent.eviction.budget": (
+        SCHEMA["properties"]["agent"]["properties"]["eviction"]["properties"]["budget"],
+        Budget.parse,
+    ),
+}
+
+
+@pytest.mark.parametrize("value", READ)
+def test_the_programs_accept_every_word_of_the_schema(value: str) -> None:
+    schema, read = READ[value]
+    taken = set()
+    for word in WORDS:
+        with suppress(ValueError):
+            read(word)
+            taken.add(word)
+    unset = {""} if value == "kaiVersion" else set[str]()
+    assert {word for word in WORDS if re.fullmatch(schema["pattern"], word)} == taken | unset
+
+
+def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
+    """Return the keys that only one of both has."""
+    known = schema["properties"]
+    odd = [f"{path}.{key}" for key in set(known) ^ set(values) if key != "global"]
+    for key in set(known) & set(values):
+        inner = (
+            known[key]
+            if "$ref" not in known[key]
+            else SCHEMA["definitions"][known[key]["$ref"].split("/")[-1]]
+        )
+        if "properties" in inner and isinstance(values[key], dict) and values[key]:
+            odd += every_key(inner, values[key], f"{path}.{key}")
+    return odd
+
+
+def test_the_schema_has_exactly_the_values_of_the_chart() -> None:
+    assert every_key(SCHEMA, yaml.safe_load((CHART / "values.yaml").read_text())) == []
+
+
+def optional_values(schema: Object, values: Object, replace: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the values with every value that may be null replaced."""
+    optional: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = schema["properties"][key]
+        if "$ref" in inner:
+            inner = SCHEMA["definitions"][inner["$ref"].split("/")[-1]]
+        if key not in schema.get("required", ()):
+            optional[key] = replace(value)
+        elif "properties" in inner and (among := optional_values(inner, value, replace)):
+            optional[key] = among
+    return optional
+
+
+def emptied(value: Any) -> Any:
+    """Return the empty value of the same type. Helm merges maps, so every key of a map becomes null."""
+    return dict.fromkeys(value) if isinstance(value, dict) else type(value)()
+
+
+def without_empty(value: Any) -> Any:
+    """Return a value without nulls, empty maps and empty lists."""
+    if isinstance(value, dict):
+        inner = {key: without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in inner.items() if item not in (None, {}, [])}
+    if isinstance(value, list):
+        return [without_empty(item) for item in value]
+    return value
+
+
+def test_a_null_value_counts_as_empty() -> None:
+    """helm removes a value that is set to null, and with it the chart's default."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    null = optional_values(SCHEMA, values, lambda _: None)
+    empty = optional_values(SCHEMA, values, emptied)
+    assert null["agent"]["nodeSelector"] is None
+    assert empty["agent"]["runtimeClassName"] == ""
+    assert without_empty(rendered(null)) == without_empty(rendered(empty))
+    on = {"enabled": True}
+    for part in ("monitors", "alerts", "dashboard", "guard"):
+        null[part], empty[part] = {**null.get(part, {}), **on}, {**empty.get(part, {}), **on}
+    assert without_empty(rendered(null)) == without_empty(rendered(empty))
+
+
+# What Kubernetes itself explains, and switches named after what they switch.
+PLAIN = {
+    "affinity", "digest", "enabled", "image", "nodeSelector", "podAnnotations", "pullPolicy", "repository", "resources", "tag",
+    "tolerations", "agent", "webhook", "certificates", "certManager", "duration", "renewBefore", "createNamespace", "interval",
+    "requests", "limits", "extraVolumeMounts", "name", "grafana_dashboard", "grafana_folder", "cpu", "memory", "key", "operator", "grace", "monitoringNamespace", "eviction",
+}  # fmt: skip
+
+
+def test_every_value_is_explained() -> None:
+    above, odd = "", []
+    for line in (CHART / "values.yaml").read_text().splitlines():
+        key = re.match(r" *(\w+):", line)
+        if key and key[1] not in PLAIN and not above.lstrip().startswith("#"):
+            odd.append(key[1])
+        above = line
+    assert odd == []

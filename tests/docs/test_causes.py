@@ -1,0 +1,65 @@
+"""docs/troubleshooting.md has a section for each cause that `kaishare why` finds, and no other of that form."""
+
+import re
+
+import pytest
+
+from console.why.codes import Code
+from console.why.core import explain
+from console.why.text import as_text
+from tests.support.doc_blocks import ROOT, blocks_of
+from tests.support.why_states import RELEASES, folder, states
+
+PAGE = ROOT / "docs" / "troubleshooting.md"
+SECTIONS = dict(
+    re.findall(
+        r"^### ([a-z-]+)\n\n(.+?)(?=\n##|\Z)", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+)
+READERS = ("Developer", "Policy owner", "Administrator")
+
+
+def test_every_code_has_a_section_and_every_section_a_code() -> None:
+    assert set(SECTIONS) == {code.value for code in Code}
+
+
+@pytest.mark.parametrize("code", Code)
+def test_the_page_of_a_code_is_its_section(code: Code) -> None:
+    page, _, anchor = code.page.partition("#")
+    assert ROOT / page == PAGE
+    assert anchor in SECTIONS
+
+
+@pytest.mark.parametrize("code", [code for code in Code if not code.is_fine])
+def test_a_section_says_who_can_do_something(code: Code) -> None:
+    items = re.findall(r"^- ([A-Z][A-Za-z ,]+?):", SECTIONS[code.value], re.MULTILINE)
+    readers = [reader for item in items for reader in item.capitalize().split(", ")]
+    assert readers
+    assert {reader.capitalize() for reader in readers} <= set(READERS), items
+
+
+def test_the_first_command_of_the_page_is_why() -> None:
+    commands = re.findall(r"^\$ (.+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert commands[0].startswith("kaishare why")
+
+
+def test_the_readers_are_explained() -> None:
+    head = PAGE.read_text(encoding="utf-8").split("\n## ", 1)[0]
+    assert all(reader.lower() in head for reader in READERS)
+
+
+@pytest.mark.skipif(folder() is None, reason="KAISHARE_FIXTURES must name a folder with why/")
+def test_the_example_of_the_command_is_the_answer_about_a_recorded_state() -> None:
+    (example,) = (
+        command.output
+        for block in blocks_of(ROOT / "docs" / "commands.md")
+        if block.holds_commands
+        for command in block.commands()
+        if command.text.startswith("kaishare why ")
+    )
+    (state,) = (each for each in states(RELEASES[0]) if each.path.name == "04d-deployment-in-default-queue")
+    name = next(pod.name for pod in state.pods() if pod.name.startswith("server-77"))
+    answer = explain(state.evidence(name))
+    lines = as_text(answer, columns=80, colour=False, program="kaishare")
+    assert example is not None
+    assert example.splitlines() == lines

@@ -1,0 +1,149 @@
+"""The node and the namespaces of its pods: one request each, repeated now and again."""
+
+import asyncio
+from dataclasses import replace
+
+from aiohttp import web
+
+from gpuagent.pods.lookups import ObjectRef
+from kube.client import KubeClient
+from tests.support.api_server import (
+    ApiServer,
+    says,
+)
+from tests.support.cluster_pods import (
+    CONFIG_MAPS,
+    EVERYTHING,
+    NAMESPACE,
+    SOON,
+    offer,
+    running,
+    versioned,
+)
+from tests.support.kube_objects import (
+    NODE,
+    fraction,
+    namespace_object,
+    node,
+    pod,
+)
+from tests.support.watches import until
+
+
+async def test_one_namespace_that_cannot_be_read_does_not_keep_others_from_being_read(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, pod("a", 1, namespace="broken"), pod("b", 2), namespace_object(labels={"team": "a"}))
+    server.refusals = {"/namespaces/broken": says("<html>")}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.inventory.namespaces)
+        assert run.inventory.namespaces == {"research": {"team": "a"}}
+
+
+async def test_a_hanging_request_for_namespaces_delays_nothing_else(
+    server: ApiServer, client: KubeClient
+) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    offer(server, *EVERYTHING)
+    server.refusals = {"/api/v1/namespaces/research": never}
+    async with running(client) as run:
+        assert await until(lambda: run.pods.inventory) < 2
+        assert run.inventory.node_labels
+        assert run.inventory.bind_requests
+
+
+async def test_node_and_namespaces_are_read_from_the_memory_of_the_api_server(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, *EVERYTHING)
+    async with running(client, read_config_maps=True) as run:
+        await until(lambda: run.pods.inventory and run.inventory.namespaces)
+        assert {
+            request.path: request.query.get("resourceVersion")
+            for request in server.requests
+            if request not in server.watch_requests
+        } == {
+            f"/api/v1/nodes/{NODE}": "0",
+            "/api/v1/namespaces/research": "0",
+            "/api/v1/namespaces/kai-resource-reservation": "0",
+            f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0": None,
+        }
+
+
+async def test_namespaces_are_read_one_after_the_other_and_do_not_delay_the_first_inventory(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """A roll-out starts hundreds of agents at once. The pods are judged before the namespaces are read."""
+    names = [f"team-{number}" for number in range(20)]
+    offer(server, *(pod("a", number, namespace=name) for number, name in enumerate(names)))
+    server.pods = {name: versioned(pod("a", number, namespace=name)) for number, name in enumerate(names)}
+    timing = replace(SOON, gap=1.0, spread=0.6)
+    async with running(client, fetch_timing=timing) as run:
+        took = await until(lambda: run.pods.inventory)
+        assert len(server.requested_paths("/namespaces/")) < 10
+        took += await until(lambda: len(server.requested_paths("/namespaces/")) == 20)
+        assert 0.4 < took < 2
+        assert len(run.inventory.pods) == 20
+
+
+async def test_labels_of_a_namespace_are_read_again_after_half_an_hour_or_for_a_new_pod(
+    server: ApiServer, client: KubeClient
+) -> None:
+    offer(server, *EVERYTHING)
+    now = 0.0
+
+    def label() -> str | None:
+        return run.inventory.namespaces.get("research", {}).get("team")
+
+    async with running(client, clock=lambda: now) as run:
+        await until(lambda: run.pods.inventory and label() == "a")
+        offer(server, namespace_object(labels={"team": "b"}))
+        now = 30.0
+        server.change("ADDED", versioned(pod("early", 2)))
+        await until(lambda: "early" in (run.names or ()))
+        await asyncio.sleep(0.1)
+        assert label() == "a", "a namespace is read once a minute at most"
+        now = 70.0
+        server.change("MODIFIED", versioned(pod("early", 2, labels={"edited": "1"})))
+        await asyncio.sleep(0.1)
+        assert label() == "a", "a known pod reads nothing"
+        server.change("ADDED", versioned(pod("late", 3)))
+        await until(lambda: label() == "b")
+        offer(server, namespace_object(labels={"team": "c"}))
+        requests = len(server.requested_paths("/namespaces/research"))
+        now = 70.0 + 1799
+        server.change("ADDED", versioned(pod("elsewhere", 4, namespace="elsewhere")))
+        await until(lambda: "elsewhere" in (run.names or ()))
+        await asyncio.sleep(0.1)
+        assert len(server.requested_paths("/namespaces/research")) == requests
+        now = 70.0 + 1800 * 1.2 + 1
+        server.change("ADDED", versioned(pod("other", 5, namespace="other")))
+        await until(lambda: label() == "c")
+
+
+async def test_a_namespace_that_the_api_server_does_not_know_yet_is_read_again_soon(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """Its memory may be older than the namespace of a new pod."""
+    now = 0.0
+    offer(server, fraction())
+    async with running(client, clock=lambda: now) as run:
+        await until(lambda: server.requested_paths("/namespaces/research"))
+        offer(server, NAMESPACE)
+        now = 73.0
+        server.change("ADDED", versioned(pod("elsewhere", 4, namespace="elsewhere")))
+        await until(lambda: run.pods.inventory and "research" in run.inventory.namespaces)
+
+
+async def test_labels_of_the_node_are_read_again(server: ApiServer, client: KubeClient) -> None:
+    offer(server, *EVERYTHING)
+    now = 0.0
+    async with running(client, clock=lambda: now) as run:
+        await until(lambda: run.pods.inventory and run.inventory.node_labels)
+        offer(server, node(memory="46068"))
+        now = 361.0
+        run.pods._nodes.request([ObjectRef(names=(NODE,))])
+        await until(lambda: (run.inventory.node_labels or {})["nvidia.com/gpu.memory"] == "46068")
