@@ -1,4 +1,4 @@
-"""Rows of the namespace's dashboard about the shares that would do: use against share, by size and by workload."""
+"""Tables of the namespace's dashboard about the shares that would do, by size and by workload."""
 
 from typing import Final
 
@@ -9,9 +9,9 @@ from deploy.dashboards.queries import AGENT_JOB, join
 
 _OWNER: Final = ("cluster", "namespace", "vcluster", "virtual_namespace")
 _EXPLANATION: Final = (
-    "In parts of the GPU's memory as KAI counts it. 99 % of the time: the quantile 0.99 of the pod that used most. "
-    "Select at least a day. The advice of kaishare advise adds 15 % to it and names the pods that fill "
-    "their share whatever it is."
+    "In parts of the GPU's memory as KAI counts it. 99 % of the time: the quantile 0.99 of the pod that "
+    "used most. Select at least a day. The advice of kaishare advise adds 15 % to it and names the pods "
+    "that fill their share whatever it is."
 )
 
 

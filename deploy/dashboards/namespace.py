@@ -148,7 +148,7 @@ def _overview() -> list[model.Panel]:
             "than 5 %. flagged is empty while the pod is not evaluated. utilisation is the part of the time "
             "with a kernel on the GPU, and empty where the driver does not report it. used is empty where it "
             "is unknown.",
-            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node(),)),
+            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node("agent_job"),)),
             *largest(
                 100,
                 *pod_columns(_PODS),
@@ -160,7 +160,7 @@ def _overview() -> list[model.Panel]:
             "Flags",
             "Which pods are flagged, and why? docs/metrics.md has the reasons, docs/runbooks.md what to do "
             "about each.",
-            TableLayout(labels=(*_POD, "reason"), links=(links.to_node(),)),
+            TableLayout(labels=(*_POD, "reason"), links=(links.to_node("agent_job"),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
             width=14,
             height=6,
@@ -323,7 +323,7 @@ def _waste() -> list[model.Panel]:
             "Which pods could have a smaller share, and how small? highest use is the largest sample of 7 "
             "days; a share a little above it would have done. Trust a row as far as it was seen, and as its "
             "use was known in the samples. Hours without an agent have no samples.",
-            TableLayout(labels=_POD, sort_by="unused", links=(links.to_node(),)),
+            TableLayout(labels=_POD, sort_by="unused", links=(links.to_node("agent_job"),)),
             *largest(
                 50,
                 Column(title="unused", expr=unused(_PODS), unit=BYTES),

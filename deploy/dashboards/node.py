@@ -194,7 +194,7 @@ def _overview() -> list[model.Panel]:
             "Which pods are on which GPU, and do they keep to their shares? use of share in red: above by "
             "more than 5 %. flagged is empty while the pod is not evaluated; the reason is in the table "
             "Flags. utilisation is empty where the driver does not report it.",
-            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(),)),
+            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace("agent_job"),)),
             *pod_columns(_PODS),
             height=10,
         ),
@@ -202,7 +202,7 @@ def _overview() -> list[model.Panel]:
             "Flags",
             "Why are pods of this node flagged? docs/metrics.md has the reasons, docs/runbooks.md what to "
             "do.",
-            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace(),)),
+            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace("agent_job"),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
             width=12,
             height=6,

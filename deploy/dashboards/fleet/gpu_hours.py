@@ -1,4 +1,4 @@
-"""GPU-hours of the selected time: promised, used, idle, and saved by sharing. `kaishare report` shows the same."""
+"""GPU-hours of the selected time, as `kaishare report` counts them."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ _WHERE: Final = join(SELECTED, AGENT_JOB)
 
 
 def _hours(figure: str, by: str = "cluster") -> str:
-    """Return the sum of a record over the selected time; `figure` is the middle of `usage:kaishare_…:sum15m`."""
+    """Return the sum of `usage:kaishare_…:sum15m` over the selected time."""
     return f"sum by ({by}) (sum_over_time(usage:kaishare_{figure}:sum15m{{{_WHERE}}}[$__range]))"
 
 
@@ -36,14 +36,14 @@ def panels() -> list[model.Panel]:
     return [
         number(
             "GPU-hours promised",
-            "How many GPU-hours did pods have? Shares as KAI counts them, and whole GPUs as 1. Recorded every "
-            "15 minutes.",
+            "How many GPU-hours did pods have? Shares as KAI counts them, and whole GPUs as 1. Recorded "
+            "every 15 minutes.",
             _hours("gpu_hours_promised"),
         ),
         number(
             "GPU-hours used",
-            "How many GPU-hours of memory were in use? Far below promised: shares are larger than needed. Time in "
-            "which the use was unknown is left out.",
+            "How many GPU-hours of memory were in use? Far below promised: shares are larger than needed. "
+            "Time in which the use was unknown is left out.",
             _hours("gpu_hours_used"),
         ),
         number(
@@ -64,16 +64,16 @@ def panels() -> list[model.Panel]:
         ),
         number(
             "Time with known use",
-            "In which part of their time was the use of the pods known? Below 90 %, do not trust the hours used: "
-            "agents or Prometheus did not run, or see the row Agents.",
+            "In which part of their time was the use of the pods known? Orange, below 90 %: the hours used "
+            "are too few; agents or Prometheus did not run, or see the row Agents.",
             _use_known(),
             unit=RATIO,
             limits=orange_below(0.9),
         ),
         rows(
             "GPU-hours by team",
-            "Which team had how much, used it, and left it idle? over: hours of pods above their shares. kaishare "
-            "report has the same figures for longer times, with prices.",
+            "Which team had how much, used it, and left it idle? over: hours of pods above their shares. use "
+            "known in orange: below 90 %. kaishare report has the same figures for longer times, with prices.",
             TableLayout(labels=_TEAM, sort_by="promised"),
             Column(title="promised", expr=of_team(_hours("gpu_hours_promised", team))),
             Column(title="used", expr=of_team(_hours("gpu_hours_used", team))),
