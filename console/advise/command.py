@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from console.advise.documents import as_commands, as_json
-from console.advise.namespaces import NOT_READ, read_namespaces
+from console.advise.html import as_html
+from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.rows import Advice, AdviceOptions, advise
@@ -80,9 +81,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-o",
         "--output",
-        choices=("text", "json", "kubectl"),
+        choices=("text", "json", "html", "kubectl"),
         default="text",
-        help="output format; kubectl prints the commands and nothing else (default %(default)s)",
+        help="output format; html is one file with a picture for each row, kubectl prints the commands and"
+        " nothing else (default %(default)s)",
     )
 
 
@@ -129,9 +131,12 @@ def run(arguments: argparse.Namespace) -> int:
         cover_peak=arguments.cover_peak,
         by_workload=arguments.by == "workload",
     )
-    advice = asyncio.run(_advice(arguments, options))
+    window = parse_window(arguments)
+    advice = asyncio.run(_advice(arguments, options, window))
     if arguments.output == "json":
         write_document(as_json(advice))
+    elif arguments.output == "html":
+        write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
         write_output("".join(f"{line}\n" for line in as_commands(advice)))
     else:
@@ -140,9 +145,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _advice(arguments: argparse.Namespace, options: AdviceOptions) -> Advice:
+async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window: Window) -> Advice:
     settings = parse_prometheus_options(arguments)
-    window = parse_window(arguments)
     notes: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
         client = None
@@ -151,7 +155,7 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions) -> Advi
         except AccessError as error:
             if settings.service is not None:
                 raise
-            notes.append(f"{NOT_READ} {one_line(str(error))}")
+            notes.append(f"The Namespaces were not read ({one_line(str(error))}): {NOT_READ}")
         prometheus = await stack.enter_async_context(Prometheus.open(settings, client))
         usage = await read_usage(
             prometheus, window, quantile=options.quantile, namespace=arguments.namespace or ""
@@ -160,7 +164,7 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions) -> Advi
         if client is not None:
             namespaces = await read_namespaces(client, arguments.namespace)
             if namespaces is None:
-                notes.append(NOT_READ)
+                notes.append(MAY_NOT_READ)
     return advise(usage.uses, namespaces, options, remarks=(*usage.remarks, *notes))
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from console.advise.rows import Advice, Row
+from console.advise.rows import Advice, AdviceRow
 
 
 def as_json(advice: Advice) -> str:
@@ -22,7 +22,7 @@ def as_json(advice: Advice) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: AdviceRow) -> dict[str, Any]:
     key = row.key
     return {
         "namespace": key.namespace,

@@ -8,9 +8,9 @@ from kube.errors import ApiError, Unreachable
 from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_metadata
 
 NOT_READ: Final = (
-    "You may not read the Namespaces: rows are by the share that pods had, and no command is given, because"
-    " labels and caps are not known."
+    "rows are by the share that pods had, and no command is given, because labels and caps are not known."
 )
+MAY_NOT_READ: Final = f"You may not read the Namespaces: {NOT_READ}"
 
 
 async def read_namespaces(client: KubeClient, namespace: str | None) -> dict[str, KnownNamespace] | None:

@@ -92,7 +92,7 @@ async def read_usage(
 
 async def _presence(prometheus: Prometheus, queries: Queries) -> float:
     series = await prometheus.instant(queries.presence, queries.window.end)
-    return max((one.value for one in series), default=0.0)
+    return max((entry.value for entry in series), default=0.0)
 
 
 def _without_records(recorded: float, at_all: float) -> str:
@@ -184,7 +184,7 @@ class _Reader:
         return float(gpu.total_bytes or 0) if self._queries.in_ratios else 1.0
 
     def _require_one_cluster(self, series: Iterable[InstantSeries]) -> None:
-        clusters = {one.labels.get("cluster", "") for one in series}
+        clusters = {entry.labels.get("cluster", "") for entry in series}
         if len(clusters) > 1:
             raise PrometheusError(
                 f"{self._prometheus.address}: series of {len(clusters)} clusters; name one with --selector,"
@@ -195,7 +195,7 @@ class _Reader:
         """Return the values of an expression for each part of the window."""
         window = self._queries.window
         series = await self._prometheus.range(query, window.first_bucket, window.end, window.bucket)
-        return {_key(one.labels): one for one in series}
+        return {_key(entry.labels): entry for entry in series}
 
     async def _spans(self) -> dict[_Key, "_Span"]:
         """Return when each pod was first and last seen.
@@ -247,7 +247,7 @@ class _Reader:
         step = window.step
         start = window.start // step * step + step
         series = await self._prometheus.range(query, start, window.end, step)
-        return {_key(one.labels): dict(zip(one.times, one.values, strict=True)) for one in series}
+        return {_key(entry.labels): dict(zip(entry.times, entry.values, strict=True)) for entry in series}
 
 
 def _part_of(
@@ -294,10 +294,10 @@ def _names(labels: Mapping[str, str], info: Mapping[str, str], model: str) -> Po
 def _infos(series: Iterable[InstantSeries]) -> dict[str, dict[str, str]]:
     """Return the description of each pod by UID; of several the one that was seen most."""
     by_uid: defaultdict[str, list[InstantSeries]] = defaultdict(list)
-    for one in series:
-        by_uid[one.labels.get("uid", "")].append(one)
+    for entry in series:
+        by_uid[entry.labels.get("uid", "")].append(entry)
     return {
-        uid: max(several, key=lambda one: (one.value, sorted(one.labels.items()))).labels
+        uid: max(several, key=lambda entry: (entry.value, sorted(entry.labels.items()))).labels
         for uid, several in by_uid.items()
     }
 
@@ -305,13 +305,13 @@ def _infos(series: Iterable[InstantSeries]) -> dict[str, dict[str, str]]:
 def _gpus(series: Iterable[InstantSeries]) -> dict[str, _Gpu]:
     """Return the GPUs by UUID; the memory is None if KAI would share no such GPU."""
     gpus = {}
-    for one in series:
-        total: int | None = round(one.value)
+    for entry in series:
+        total: int | None = round(entry.value)
         try:
-            card_of(round(one.value))
+            card_of(round(entry.value))
         except ValueError:
             total = None
-        gpus[one.labels.get("gpu_uuid", "")] = _Gpu(one.labels.get("model", ""), total)
+        gpus[entry.labels.get("gpu_uuid", "")] = _Gpu(entry.labels.get("model", ""), total)
     return gpus
 
 

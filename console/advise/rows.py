@@ -76,7 +76,7 @@ class RowKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AdviceRow:
     """The advice for one size or workload."""
 
     key: RowKey
@@ -123,7 +123,7 @@ class Balance:
 class Advice:
     """The rows, the balance, and what could not be used."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[AdviceRow, ...]
     balance: Balance
     dropped: int
     """Pods with a name that no Kubernetes object can have."""
@@ -202,7 +202,7 @@ def _row(
     uses: Sequence[PodUse],
     namespaces: Mapping[str, KnownNamespace] | None,
     options: AdviceOptions,
-) -> Row:
+) -> AdviceRow:
     by_pod: defaultdict[str, list[PodUse]] = defaultdict(list)
     for use in uses:
         by_pod[use.names.uid].append(use)
@@ -226,7 +226,7 @@ def _row(
     if suggested is not None and len(models) > 1 and not suggested.mib:
         notes.append(_by_model(uses, options))
     commands = _commands(key, uses, suggested, namespaces, options, notes)
-    return Row(
+    return AdviceRow(
         key=key,
         models=models,
         pods=len(by_pod),
@@ -386,7 +386,7 @@ def _vcluster_commands(
     return tuple(edit.commands(kubectl, key.virtual_namespace))
 
 
-def _balance(rows: Iterable[Row]) -> Balance:
+def _balance(rows: Iterable[AdviceRow]) -> Balance:
     promised = suggested = 0.0
     for row in rows:
         for use in row.uses:

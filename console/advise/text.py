@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from console.advise.rows import Advice, AdviceOptions, Balance, Row
+from console.advise.rows import Advice, AdviceOptions, AdviceRow, Balance
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, one_line
 from service.text_table import column_widths, table_lines
@@ -11,16 +11,16 @@ from service.units import size
 
 _NONE: Final = "-"
 _INDENT: Final = "  "
-_Cell = Callable[[Row], str]
+_Cell = Callable[[AdviceRow], str]
 
 
-def place(row: Row) -> str:
+def place(row: AdviceRow) -> str:
     """Return the namespace, or the vCluster and the namespace inside."""
     key = row.key
     return f"{key.vcluster}/{key.virtual_namespace}" if key.vcluster else key.namespace
 
 
-def subject(row: Row) -> str:
+def subject(row: AdviceRow) -> str:
     """Return the workload, or the size; a hyphen for the default share."""
     key = row.key
     if key.workload:
@@ -28,7 +28,7 @@ def subject(row: Row) -> str:
     return key.size or _NONE
 
 
-def suggestion(row: Row) -> str:
+def suggestion(row: AdviceRow) -> str:
     """Return the suggested share; `≥` before it if the pods may need more."""
     if row.suggested is None:
         return _NONE

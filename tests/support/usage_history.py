@@ -5,7 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.promtool import promtool
+import yaml
+
+from tests.support.prometheus_server import prometheus
+from tests.support.promtool import ALERTS, promtool
 
 MIB, GIB = 1 << 20, 1 << 30
 STEP = 60
@@ -87,6 +90,25 @@ class PodHistory:
         """Yield the agents that report the pod at a time."""
         generation = sum(hour > at for at in self.restarts)
         yield from (f"10.0.{generation}.{agent}:9445" for agent in range(self.agents))
+
+
+def recorded(folder: Path, *names: str) -> None:
+    """Add some records of pods to a folder's `tsdb`, as if Prometheus had evaluated the rules at the time.
+
+    A record that reads other records needs their blocks, so that there are two rounds.
+    """
+    rules = yaml.safe_load((ALERTS / "rules.yaml").read_text())
+    groups = {group["name"]: group for group in rules["groups"]}
+    seen, *of_pods = groups["kaishare-usage-pods"]["rules"]
+    needed_rules = [rule for rule in of_pods if rule["record"] in names]
+    counted = [rule for rule in groups["kaishare-gpu-figures"]["rules"] if "counted" in rule["record"]]
+    for number, round_of_rules in enumerate(([*counted, seen], needed_rules)):
+        file = folder / f"round-{number}.yaml"
+        group = {"name": "round", "interval": "1m", "rules": round_of_rules}
+        file.write_text(yaml.safe_dump({"groups": [group]}))
+        times = (f"--start={START + STEP}", f"--end={END}", f"--output-dir={folder}/tsdb")
+        with prometheus(folder, {}) as running:
+            promtool("tsdb", "create-blocks-from", "rules", f"--url={running.url}", *times, file)
 
 
 def rendered(labels: Mapping[str, str]) -> str:

@@ -1,8 +1,11 @@
 """`advise` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
 
+import asyncio
 import dataclasses
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from console.advise.documents import as_commands, as_json
 from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
 from console.advise.reading import read_usage
-from console.advise.rows import Advice, AdviceOptions, Row, advise
+from console.advise.rows import Advice, AdviceOptions, AdviceRow, advise
 from console.advise.text import as_text
+from console.cli import main
 from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.options import PrometheusOptions
 from tests.support import prometheus_server
@@ -29,6 +33,7 @@ from tests.support.usage_history import (
     PodHistory,
     always,
     noisy,
+    recorded,
 )
 from webhook.policy.labels import PolicyMetadata, label_problems
 
@@ -117,6 +122,13 @@ LABELS = {
     "capped": {**QUEUE, "kaishare.dev/max-gpu-fraction": "0.50", "size.kaishare.dev/small": "0.5", "size.kaishare.dev/brief": "0.25"},
 }  # fmt: skip
 OPTIONS = AdviceOptions()
+RECORDS = (
+    "pod:kaishare_gpu_share:ratio",
+    "pod:kaishare_gpu_used:ratio",
+    "pod:kaishare_gpu_used:max1m",
+    "pod:kaishare_gpu_over:seconds1m",
+)
+"""The records that `advise` reads, beside those that the others need."""
 
 
 def known(labels: dict[str, str]) -> KnownNamespace:
@@ -128,13 +140,30 @@ NAMESPACES = {name: known(labels) for name, labels in LABELS.items()}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def without_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus with the histories; yield its address."""
     needed("prometheus")
     folder: Path = tmp_path_factory.mktemp("usage")
     History(PODS).write(folder)
     with prometheus_server.prometheus(folder, {}) as running:
         yield running.url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus with the histories and the records about them; yield its address."""
+    needed("prometheus")
+    folder: Path = tmp_path_factory.mktemp("recorded")
+    History(PODS).write(folder)
+    recorded(folder, *RECORDS)
+    with prometheus_server.prometheus(folder, {}) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def everything(server: str) -> Advice:
+    """Return the advice about all pods."""
+    return asyncio.run(ask(server))
 
 
 async def ask(server: str, *, namespace: str = "", selector: str = 'job="kaishare-agent"') -> Advice:
@@ -187,17 +216,17 @@ def smallest(need: float, model: str = H100) -> str:
     return next(f"0.{h:02d}" for h in range(2, 100) if share_of(h / 100, model) >= need)
 
 
-def row(advice: Advice, namespace: str, size: str, current: str) -> Row:
-    (found,) = [
+def row(advice: Advice, namespace: str, size: str, current: str) -> AdviceRow:
+    (match,) = [
         each
         for each in advice.rows
         if (each.key.namespace, each.key.size, str(each.current)) == (namespace, size, current)
         and not each.key.ranks
     ]
-    return found
+    return match
 
 
-def assert_equal(actual: Row, expected: Reference) -> None:
+def assert_equal(actual: AdviceRow, expected: Reference) -> None:
     assert actual.pod_hours == pytest.approx(expected.hours, rel=0.01)
     assert actual.over_hours == pytest.approx(expected.over_hours, rel=0.01, abs=0.01)
     assert actual.coverage == pytest.approx(expected.coverage, rel=0.01)
@@ -221,17 +250,31 @@ ROWS = {
 
 @pytest.mark.parametrize(("namespace", "size", "current", "uids", "model"), ROWS.values(), ids=ROWS)
 async def test_row_equals_the_reference(
-    server: str, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str
+    everything: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str
 ) -> None:
-    advice = await ask(server, namespace=namespace)
-    actual, expected = row(advice, namespace, size, current), reference(*uids)
+    actual, expected = row(everything, namespace, size, current), reference(*uids)
     assert_equal(actual, expected)
     assert actual.pods == len(uids)
     assert str(actual.suggested) == smallest(expected.quantile * 1.15, model)
 
 
-async def test_share_that_changed_half_way(server: str) -> None:
-    advice = await ask(server, namespace="rebound")
+@pytest.mark.parametrize("title", [next(iter(ROWS)), "counter with resets"])
+async def test_row_without_records_equals_the_reference(without_records: str, title: str) -> None:
+    namespace, size, current, uids, _ = ROWS[title]
+    advice = await ask(without_records, namespace=namespace)
+    assert_equal(row(advice, namespace, size, current), reference(*uids))
+    (remark,) = advice.remarks
+    assert remark.startswith(
+        "The recording rules have no data: the agents' own series were read, which is slower."
+    )
+
+
+async def test_records_are_used(everything: Advice) -> None:
+    assert everything.remarks == ()
+
+
+async def test_share_that_changed_half_way(everything: Advice) -> None:
+    advice = everything
     for current, share in (("0.10", share_of(0.1)), ("0.20", share_of(0.2))):
         actual = row(advice, "rebound", "small", current)
         assert_equal(actual, reference("again", share=share))
@@ -242,8 +285,8 @@ async def test_share_that_changed_half_way(server: str) -> None:
     assert row(advice, "rebound", "small", "0.10").commands == ()
 
 
-async def test_largest_fraction_of_several_models_counts(server: str) -> None:
-    advice = await ask(server, namespace="mixed")
+async def test_largest_fraction_of_several_models_counts(everything: Advice) -> None:
+    advice = everything
     actual = row(advice, "mixed", "dual", "0.50")
     on_t4 = smallest(reference("on-t4").quantile * 1.15, T4)
     on_a100 = smallest(reference("on-a100").quantile * 1.15, A100)
@@ -252,8 +295,8 @@ async def test_largest_fraction_of_several_models_counts(server: str) -> None:
     assert actual.notes == (f"several models of card, the largest counts: {A100} {on_a100}, {T4} {on_t4}",)
 
 
-async def test_what_is_not_known_is_stated(server: str) -> None:
-    advice = await ask(server)
+async def test_what_is_not_known_is_stated(everything: Advice) -> None:
+    advice = everything
     assert "use known in 67% of the time" in row(advice, "blind", "small", "0.25").notes
     never = row(advice, "blind", "large", "0.50")
     assert (never.suggested, never.notes) == (None, ("the use is unknown",))
@@ -261,8 +304,8 @@ async def test_what_is_not_known_is_stated(server: str) -> None:
     assert (brief.suggested, brief.notes) == (None, ("too few hours: 2.0 of 24",))
 
 
-async def test_pods_that_fill_their_share(server: str) -> None:
-    advice = await ask(server, namespace="llm")
+async def test_pods_that_fill_their_share(everything: Advice) -> None:
+    advice = everything
     vllm = row(advice, "llm", "serve", "0.50")
     assert str(vllm.suggested) == "0.50"
     assert vllm.is_at_least
@@ -273,8 +316,8 @@ async def test_pods_that_fill_their_share(server: str) -> None:
     assert grows.notes == ("a pod filled its share and may need more",)
 
 
-async def test_ranks_and_several_gpus_keep_whole_gpus(server: str) -> None:
-    advice = await ask(server, namespace="whole")
+async def test_ranks_and_several_gpus_keep_whole_gpus(everything: Advice) -> None:
+    advice = everything
     (ranks,) = [each for each in advice.rows if each.key.ranks]
     assert (ranks.pods, ranks.suggested, ranks.commands) == (2, None, ())
     assert ranks.pod_hours == pytest.approx(2 * HOURS, rel=0.01)  # two GPUs of one pod count once
@@ -283,8 +326,8 @@ async def test_ranks_and_several_gpus_keep_whole_gpus(server: str) -> None:
     )
 
 
-async def test_labels_are_in_mib_under_a_cap_in_mib(server: str) -> None:
-    advice = await ask(server, namespace="mib")
+async def test_labels_are_in_mib_under_a_cap_in_mib(everything: Advice) -> None:
+    advice = everything
     need = -(-6 * 1024 * 115 // 100)
     assert row(advice, "mib", "", "8192Mi").commands == (
         f"kubectl label namespace mib kaishare.dev/gpu-memory={need} --overwrite",
@@ -294,8 +337,8 @@ async def test_labels_are_in_mib_under_a_cap_in_mib(server: str) -> None:
     )
 
 
-async def test_sentence_where_no_label_covers_the_need(server: str) -> None:
-    advice = await ask(server, namespace="capped")
+async def test_sentence_where_no_label_covers_the_need(everything: Advice) -> None:
+    advice = everything
     capped = row(advice, "capped", "small", "0.50")
     assert str(capped.suggested) == smallest(45 * GIB * 1.15)
     assert capped.commands == ()
@@ -304,25 +347,23 @@ async def test_sentence_where_no_label_covers_the_need(server: str) -> None:
     assert "is above this namespace's own kaishare.dev/max-gpu-fraction 0.50" in note
 
 
-async def test_vcluster_gets_commands_for_its_own_context(server: str) -> None:
-    advice = await ask(server, namespace="vcluster-red")
-    (red,) = advice.rows
+async def test_vcluster_gets_commands_for_its_own_context(everything: Advice) -> None:
+    advice = everything
+    (red,) = [each for each in advice.rows if each.key.vcluster]
     assert (red.key.vcluster, red.key.virtual_namespace) == ("red", "default")
-    assert red.commands == (
-        "vcluster connect red --namespace vcluster-red -- kubectl label namespace default"
-        f" size.kaishare.dev/small={smallest(6 * GIB * 1.15)} --overwrite",
-    )
+    begin = "vcluster connect red --namespace vcluster-red -- kubectl label namespace default"
+    assert red.commands == (f"{begin} size.kaishare.dev/small={smallest(6 * GIB * 1.15)} --overwrite",)
 
 
-async def test_names_that_would_act_elsewhere_are_dropped_and_counted(server: str) -> None:
-    advice = await ask(server)
+async def test_names_that_would_act_elsewhere_are_dropped_and_counted(everything: Advice) -> None:
+    advice = everything
     assert advice.dropped == 5
     outputs = [as_json(advice), *as_text(advice, OPTIONS), *as_commands(advice)]
     assert not any(word in line for line in outputs for word in ("reboot", "cmd()", "\x1b", "a b"))
 
 
-async def test_commands_are_accepted_and_cover_the_need(server: str) -> None:
-    advice = await ask(server)
+async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> None:
+    advice = everything
     commands = list(as_commands(advice))
     assert len(commands) >= 8
     for command in commands:
@@ -353,6 +394,7 @@ async def test_selector_without_pods_is_one_line(server: str) -> None:
 
 async def test_balance_counts_the_pods_that_exist(server: str) -> None:
     advice = await ask(server, namespace="mixed")
+    assert {each.key.namespace for each in advice.rows} == {"mixed"}
     suggested = row(advice, "mixed", "dual", "0.50").suggested
     assert suggested is not None
     assert advice.balance.promised == 1.0
@@ -363,3 +405,71 @@ def test_histories_have_unique_pods() -> None:
     keys = [(pod.key, pod.job) for pod in PODS]
     assert len(keys) == len(set(keys))
     assert all(dataclasses.is_dataclass(pod) for pod in PODS)
+
+
+def run(server: str, *words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
+    """Run the command line without a kubeconfig."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    until = datetime.fromtimestamp(END, UTC).isoformat()
+    return main(["advise", "--prometheus", server, "--since", "36h", "--until", until, *words])
+
+
+@pytest.mark.parametrize("output", ["text", "json", "html", "kubectl"])
+def test_command_line(
+    server: str,
+    output: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    words = ("-n", "mixed", "-o", output)
+    assert run(server, *words, monkeypatch=monkeypatch, tmp_path=tmp_path) == 0
+    text = capsys.readouterr().out
+    if output == "json":
+        document = json.loads(text)
+        (only,) = document["rows"]
+        assert (only["namespace"], only["size"], only["pods"], only["current"]) == (
+            "mixed",
+            "dual",
+            2,
+            "0.50",
+        )
+        assert document["balance"]["promised"] == 1.0
+    elif output == "kubectl":
+        assert text == ""  # without the labels no command is known to be accepted
+    elif output == "html":
+        assert text.count("<svg") == 1
+        assert "The Namespaces were not read (" in text
+    else:
+        assert [line.split()[:3] for line in text.splitlines()[:2]] == [
+            ["NAMESPACE", "SIZE", "PODS"],
+            ["mixed", "dual", "2"],
+        ]
+        assert "The Namespaces were not read (" in text
+        assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_rows_by_workload(
+    server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = ("-n", "whole", "--by", "workload", "-o", "json")
+    assert run(server, *words, monkeypatch=monkeypatch, tmp_path=tmp_path) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {(each["workloadKind"], each["workload"]) for each in rows} == {
+        ("Deployment", "web"), ("PyTorchJob", "train"), ("Job", "pair"),
+    }  # fmt: skip
+
+
+def test_commands_need_rows_by_size(
+    server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert run(server, "--by", "workload", "-o", "kubectl", monkeypatch=monkeypatch, tmp_path=tmp_path) == 2
+    assert "-o kubectl needs --by size" in capsys.readouterr().err
+
+
+def test_unreachable_prometheus_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert run("http://127.0.0.1:1", monkeypatch=monkeypatch, tmp_path=tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(": http://127.0.0.1:1: 127.0.0.1:1: Connection refused")
