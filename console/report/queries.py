@@ -11,8 +11,8 @@ from typing import Final
 FIGURES: Final = (
     "promised", "whole", "used", "used_known", "active", "active_known", "idle", "over", "expected",
 )  # fmt: skip
-"""Hours of each row: `whole` is promised if each pod had whole GPUs, `expected` the time between the first and
-the last value of each pod, and `…_known` the part of it with a figure."""
+"""Hours of each row: `whole` is promised if each pod had whole GPUs, `expected` the time between the first
+and the last value of each pod, and `…_known` the part of it with a figure."""
 
 _RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
@@ -26,7 +26,8 @@ _DAY: Final = 86_400
 _RECORDS_AT_ONCE: Final = 31 * _DAY
 _STEP: Final = 60
 """Seconds between two looks at the agents' own series."""
-_OVER_STEP: Final = 300
+_LONGEST_GAP: Final = 600
+"""Seconds for which a counter keeps its last value; the records keep it for an hour, which is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Raw:
                 f" or max_over_time({latest}) - min_over_time({latest}) + {_STEP}) / 3600"
             )
         if figure == "over":
-            over = f"({self._of_pod(self._over)})[{part.length}s:{_OVER_STEP}s]"
+            over = f"({self._of_pod(self._over)})[{part.length}s:{_STEP}s]"
             return f"sum by ({by}) (max by ({_DESCRIBED}, cluster, job, uid) (sum_over_time({over}))) / 3600"
         expression = {
             "promised": self._promised,
@@ -136,8 +137,8 @@ class Raw:
     @property
     def _over(self) -> str:
         counter = self._series("pod_over_share_seconds_total")
-        now = f"last_over_time({counter}[{_OVER_STEP}s])"
-        before = f"last_over_time({counter}[1h] offset {_OVER_STEP}s)"
+        now = f"last_over_time({counter}[{_STEP}s])"
+        before = f"last_over_time({counter}[{_LONGEST_GAP}s] offset {_STEP}s)"
         return f"max by ({_ON_GPU}) ({now} - {before} >= 0 or {now} < {before} or clamp_max({now}, {_STEP}))"
 
     @property

@@ -40,7 +40,7 @@ def figure_cells(report: Report, hours: Hours) -> list[str]:
 
 
 def cells_of(report: Report) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the cells of names and of figures: of the rows, of each model if there are several, and of all."""
+    """Yield names and figures of the rows, of each model if there are several, and of all."""
     for row in report.rows:
         yield (
             [*(name or NONE for name in row.names.values()), row.model or NONE],

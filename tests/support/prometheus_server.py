@@ -68,9 +68,11 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any]) -> Iterator[Prometheus]:
+def prometheus(
+    folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any], lookback: str = "5m"
+) -> Iterator[Prometheus]:
     """Start Prometheus with kaishare's rules; `jobs` maps names to addresses, `others` are scrape
-    configurations. Blocks in the folder's `tsdb` are part of its data."""
+    configurations. An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data."""
     program = needed("prometheus")
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -95,6 +97,7 @@ def prometheus(folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any]
                 f"--config.file={folder}/prometheus.yaml",
                 f"--storage.tsdb.path={folder}/tsdb",
                 f"--web.listen-address={address}",
+                f"--query.lookback-delta={lookback}",
             ],
             stdout=stream,
             stderr=stream,
