@@ -54,9 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="MODEL=PRICE",
         help='price of a promised GPU-hour, such as "Tesla T4=0.35"; repeatable',
     )
-    command.add_argument(
-        "--currency", type=read_by(_currency), default="", metavar="NAME", help="currency of the prices"
-    )
+    command.add_argument("--currency", type=read_by(_currency), metavar="NAME", help="currency of the prices")
     command.add_argument(
         "-o",
         "--output",
@@ -102,7 +100,7 @@ async def _report(arguments: argparse.Namespace, start: float, end: float) -> Re
         prometheus = await stack.enter_async_context(Prometheus.open(settings, client))
         sums, remarks = await read_sums(prometheus, labels, start=start, end=end)
     prices = dict(arguments.price)
-    return build_report(sums, labels, prices=prices, currency=arguments.currency, remarks=remarks)
+    return build_report(sums, labels, prices=prices, currency=arguments.currency or "", remarks=remarks)
 
 
 def _day(seconds: float) -> str:

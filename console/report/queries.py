@@ -31,8 +31,8 @@ _LONGEST_GAP: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the time, in Unix seconds."""
+class Period:
+    """A time, in Unix seconds."""
 
     start: int
     end: int
@@ -43,57 +43,57 @@ class Part:
         return self.end - self.start
 
 
-def parts(start: float, end: float, *, has_records: bool) -> Iterator[Part]:
-    """Divide the time into parts that one query can read."""
+def periods(start: float, end: float, *, has_records: bool) -> Iterator[Period]:
+    """Divide the time into periods that one query can read."""
     most = _RECORDS_AT_ONCE if has_records else _DAY
     at = int(start)
     while at < int(end):
-        yield Part(at, min(at + most, int(end)))
+        yield Period(at, min(at + most, int(end)))
         at += most
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Expressions on the records, evaluated at the end of a part of the time."""
+    """Expressions on the records, evaluated at the end of a period."""
 
     selector: str
     """Label matchers without braces."""
     by: Sequence[str]
     """Labels of a row."""
 
-    def hours(self, figure: str, part: Part) -> str:
-        """Return the hours of a figure in a part of the time, by row."""
-        samples = f"{_RECORDS[figure]}{{{self.selector}}}[{part.length}s]"
+    def hours(self, figure: str, period: Period) -> str:
+        """Return the hours of a figure in a period, by row."""
+        samples = f"{_RECORDS[figure]}{{{self.selector}}}[{period.length}s]"
         return f"sum by ({', '.join(self.by)}) (sum_over_time({samples}))"
 
-    def presence(self, part: Part, step: int) -> str:
+    def presence(self, period: Period, step: int) -> str:
         """Return at how many times there was any pod."""
         pods = f"group(pod:kaishare_gpu_seen:timestamp{{{self.selector}}})"
-        return f"count_over_time({pods}[{part.length}s:{step}s])"
+        return f"count_over_time({pods}[{period.length}s:{step}s])"
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Expressions on the agents' own series, evaluated at the end of a part of the time."""
+    """Expressions on the agents' own series, evaluated at the end of a period."""
 
     selector: str
     by: Sequence[str]
 
-    def hours(self, figure: str, part: Part) -> str:
-        """Return the hours of a figure in a part of the time, by row."""
+    def hours(self, figure: str, period: Period) -> str:
+        """Return the hours of a figure in a period, by row."""
         by = ", ".join(self.by)
         if figure == "expected":
             seen = f"(0 * ({self._description}) + time())"
             latest, before = (
-                f"{seen}[{part.length}s:{_STEP}s]",
-                f"{seen}[{_DAY}s:{_STEP}s] offset {part.length}s",
+                f"{seen}[{period.length}s:{_STEP}s]",
+                f"{seen}[{_DAY}s:{_STEP}s] offset {period.length}s",
             )
             return (
                 f"sum by ({by}) (max_over_time({latest}) - last_over_time({before})"
                 f" or max_over_time({latest}) - min_over_time({latest}) + {_STEP}) / 3600"
             )
         if figure == "over":
-            over = f"({self._of_pod(self._over)})[{part.length}s:{_STEP}s]"
+            over = f"({self._of_pod(self._over)})[{period.length}s:{_STEP}s]"
             return f"sum by ({by}) (max by ({_DESCRIBED}, cluster, job, uid) (sum_over_time({over}))) / 3600"
         expression = {
             "promised": self._promised,
@@ -104,12 +104,14 @@ class Raw:
             "active_known": f"{self._active} > bool -1",
             "idle": f"{self._promised} * on ({_ON_GPU}) ({self._active} == bool 0)",
         }[figure]
-        values = f"({self._of_pod(expression)})[{part.length}s:{_STEP}s]"
+        values = f"({self._of_pod(expression)})[{period.length}s:{_STEP}s]"
         return f"sum by ({by}) (sum_over_time({values})) * {_STEP} / 3600"
 
-    def presence(self, part: Part, step: int) -> str:
+    def presence(self, period: Period, step: int) -> str:
         """Return at how many times there was any pod."""
-        return f"count_over_time(group({self._series('pod_gpu_memory_share_bytes')})[{part.length}s:{step}s])"
+        return (
+            f"count_over_time(group({self._series('pod_gpu_memory_share_bytes')})[{period.length}s:{step}s])"
+        )
 
     def _series(self, name: str) -> str:
         return f"kaishare_{name}{{{self.selector}}}"

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from console.prometheus.client import Prometheus, PrometheusError
-from console.report.queries import FIGURES, Part, Raw, Recorded, parts
+from console.report.queries import FIGURES, Period, Raw, Recorded, periods
 
 _LOOKS: Final = 100
 """Times at which it is asked whether there was any pod."""
 
 _ENOUGH_RECORDS: Final = 0.95
-"""Part of the time with pods that the records must cover to be used."""
+"""Period of the time with pods that the records must cover to be used."""
 
 _SLOWER: Final = (
     "The recording rules do not cover this time: the agents' own series were read, which is slower."
@@ -18,7 +18,7 @@ _SLOWER: Final = (
 )
 
 Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
-"""Hours by labels of a row, in several parts, for each figure."""
+"""Hours by labels of a row, in several periods, for each figure."""
 
 
 async def read_sums(
@@ -40,7 +40,7 @@ async def read_sums(
     """
     by = (*labels, "model")
     recorded, raw = Recorded(prometheus.selector, by), Raw(prometheus.selector, by)
-    whole = Part(int(start), int(end))
+    whole = Period(int(start), int(end))
     step = max(whole.length // _LOOKS, 60)
     with_records = await _largest(prometheus, recorded.presence(whole, step), end)
     at_all = await _largest(prometheus, raw.presence(whole, step), end)
@@ -52,12 +52,12 @@ async def read_sums(
     has_records = with_records >= _ENOUGH_RECORDS * at_all
     queries = recorded if has_records else raw
     sums: dict[str, list[tuple[Mapping[str, str], float]]] = {figure: [] for figure in FIGURES}
-    for part in parts(start, end, has_records=has_records):
+    for period in periods(start, end, has_records=has_records):
         for figure in FIGURES:
-            series = await prometheus.instant(queries.hours(figure, part), part.end)
-            sums[figure] += [(one.labels, one.value) for one in series]
+            series = await prometheus.instant(queries.hours(figure, period), period.end)
+            sums[figure] += [(row.labels, row.value) for row in series]
     return sums, () if has_records else (_SLOWER,)
 
 
 async def _largest(prometheus: Prometheus, query: str, at: float) -> float:
-    return max((one.value for one in await prometheus.instant(query, at)), default=0.0)
+    return max((row.value for row in await prometheus.instant(query, at)), default=0.0)

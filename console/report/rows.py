@@ -112,17 +112,17 @@ def build_report(
     every = (*labels, "model")
     figures: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for figure in FIGURES:
-        for found, hours in sums.get(figure, ()):
-            own = figures[tuple(found.get(label, "") for label in every)]
+        for names, hours in sums.get(figure, ()):
+            own = figures[tuple(names.get(label, "") for label in every)]
             own[figure] = own.get(figure, 0.0) + hours
     rows, dropped = [], 0
     for key, own in figures.items():
-        names = dict(zip(every, key, strict=True))
-        if not _are_valid(names):
+        of_row = dict(zip(every, key, strict=True))
+        if not _are_valid(of_row):
             dropped += 1
             continue
-        model = names.pop("model")
-        rows.append(ReportRow(names=names, model=model, hours=_hours([own], prices.get(model))))
+        model = of_row.pop("model")
+        rows.append(ReportRow(names=of_row, model=model, hours=_hours([own], prices.get(model))))
     rows.sort(key=lambda row: (-(row.hours.promised or 0.0), *row.names.values(), row.model))
     of_models: dict[str, list[dict[str, float]]] = defaultdict(list)
     for key, own in figures.items():

@@ -12,20 +12,25 @@ NONE: Final = "-"
 MARK: Final = "!"
 """Beside the coverage of a row below 90 %."""
 
+_HEADINGS: Final = {"virtual_namespace": "in vcluster", "workload_kind": "kind"}
+_OF_VCLUSTERS: Final = ("vcluster", "virtual_namespace")
 _LEAST: Final = 8
 """Smallest width of a column of names."""
 
 
 def headings(report: Report) -> tuple[list[str], list[str]]:
     """Return the headings of names and of figures."""
-    names = [
-        label.replace("virtual_namespace", "in vcluster").replace("workload_kind", "kind")
-        for label in report.labels
-    ]
+    names = [_HEADINGS.get(label, label) for label in _shown(report)]
     figures = ["promised", "used", "active", "idle", "over", "saved", "known"]
     if report.total.cost is not None:
         figures.append("cost")
     return [*names, "model"], figures
+
+
+def _shown(report: Report) -> list[str]:
+    """Return the labels that are columns: those of vClusters only if there is one."""
+    used = {label for row in report.rows for label, name in row.names.items() if name}
+    return [label for label in report.labels if label not in _OF_VCLUSTERS or label in used]
 
 
 def figure_cells(report: Report, hours: Hours) -> list[str]:
@@ -41,15 +46,15 @@ def figure_cells(report: Report, hours: Hours) -> list[str]:
 
 def cells_of(report: Report) -> Iterator[tuple[list[str], list[str]]]:
     """Yield names and figures of the rows, of each model if there are several, and of all."""
+    labels = _shown(report)
     for row in report.rows:
-        yield (
-            [*(name or NONE for name in row.names.values()), row.model or NONE],
-            figure_cells(report, row.hours),
-        )
-    totals = dict(report.models) if len(report.models) > 1 else {}
-    for model, hours in totals.items():
-        yield ["total", *[""] * (len(report.labels) - 1), model or NONE], figure_cells(report, hours)
-    yield ["total", *[""] * len(report.labels)], figure_cells(report, report.total)
+        names = [row.names.get(label) or NONE for label in labels]
+        yield [*names, row.model or NONE], figure_cells(report, row.hours)
+    begin = ["total", *[""] * (len(labels) - 1)]
+    if len(report.models) > 1:
+        for model, hours in report.models.items():
+            yield [*begin, model or NONE], figure_cells(report, hours)
+    yield [*begin, ""], figure_cells(report, report.total)
 
 
 def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.prometheus.client import Prometheus, PrometheusError, InstantSeries
+from console.prometheus.client import InstantSeries, Prometheus, PrometheusError
 from console.prometheus.options import PrometheusOptions, ServiceAddress
 from console.prometheus.transports import MOST_BYTES
 from kube.client import KubeClient

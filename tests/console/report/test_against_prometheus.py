@@ -102,12 +102,11 @@ def reference() -> dict[tuple[str, str], dict[str, float]]:
         series = samples[(match[1], *key)]
         series[at] = max(series.get(at, value), value)
     pods: dict[tuple[str, str], dict[str, float]] = {}
-    for name, uid, gpu in samples:
+    for (name, uid, gpu), shares in samples.items():
         if not name.endswith("share_bytes"):
             continue
         mib = next(mib for index, mib in enumerate(MODELS.values()) if gpu.startswith(f"GPU-{index}-"))
         card = Card.from_mib(mib)
-        shares = samples[(name, uid, gpu)]
         used = samples.get(("kaishare_pod_gpu_memory_used_bytes", uid, gpu), {})
         active = samples.get(("kaishare_pod_gpu_utilization_ratio", uid, gpu), {})
         charged = {at: min(card.portion_of_memory(int(share / MIB)), 1.0) for at, share in shares.items()}
