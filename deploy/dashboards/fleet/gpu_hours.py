@@ -73,7 +73,7 @@ def panels() -> list[model.Panel]:
         rows(
             "GPU-hours by team",
             "Which team had how much, used it, and left it idle? over: hours of pods above their shares. use "
-            "known in orange: below 90 %. kaishare report has the same figures for longer times, with prices.",
+            "known in orange: below 90 %. kaishare report has the same figures, with prices.",
             TableLayout(labels=_TEAM, sort_by="promised"),
             Column(title="promised", expr=of_team(_hours("gpu_hours_promised", team))),
             Column(title="used", expr=of_team(_hours("gpu_hours_used", team))),

@@ -120,7 +120,17 @@ def test_labels_of_a_row(by: Sequence[str], labels: tuple[str, ...]) -> None:
 
 def test_text_marks_rows_with_little_known_time() -> None:
     lines = list(as_text(report()))
-    assert lines[0].split() == ["NAMESPACE", "MODEL", "PROMISED", "USED", "ACTIVE", "IDLE", "OVER", "SAVED", "KNOWN"]
+    assert lines[0].split() == [
+        "NAMESPACE",
+        "MODEL",
+        "PROMISED",
+        "USED",
+        "ACTIVE",
+        "IDLE",
+        "OVER",
+        "SAVED",
+        "KNOWN",
+    ]
     assert lines[1].split()[-1] == "75%!"
     assert all(len(line) <= 80 for line in lines)
 
