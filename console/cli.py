@@ -20,6 +20,7 @@ from console.cluster import (
 )
 from console.kubectl_completion import COMMAND, write_candidates
 from console.prometheus.client import PrometheusError
+from console.report import command as report
 from console.top import command as top
 from console.why import arguments as why
 from kube.access import AccessError
@@ -80,6 +81,7 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     _add_policies(commands)
     _add_top(commands)
     _add_advise(commands)
+    _add_report(commands)
     _add_completion(commands)
     return program
 
@@ -194,6 +196,14 @@ def _add_advise(commands: Any) -> None:
     )
     advise.add_arguments(advising)
     advising.set_defaults(run=advise.run)
+
+
+def _add_report(commands: Any) -> None:
+    reporting = commands.add_parser(
+        "report", help="show GPU-hours by team: promised, used, idle, and saved by sharing"
+    )
+    report.add_arguments(reporting)
+    reporting.set_defaults(run=report.run)
 
 
 def _add_completion(commands: Any) -> None:

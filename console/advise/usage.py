@@ -8,11 +8,9 @@ from typing import Final
 
 from console.prometheus.series import RangeSeries
 from kai.own_labels import is_size_name
-from service.names import is_dns_label, is_dns_subdomain
+from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind
 
-_KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
-_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,99}")
 
 NEAR: Final = 0.95
 """Part of the share from which a pod counts as using all of it."""
@@ -47,9 +45,9 @@ class PodNames:
             and all(not name or is_dns_label(name) for name in (self.vcluster, self.virtual_namespace))
             and bool(self.vcluster) >= bool(self.virtual_namespace)
             and (not self.size or is_size_name(self.size))
-            and (not self.workload_kind or _KIND.fullmatch(self.workload_kind) is not None)
+            and (not self.workload_kind or is_kind(self.workload_kind))
             and (not self.workload or is_dns_subdomain(self.workload))
-            and (not self.model or _MODEL.fullmatch(self.model) is not None)
+            and (not self.model or is_gpu_model(self.model))
         )
 
 

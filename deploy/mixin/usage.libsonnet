@@ -98,9 +98,7 @@ local text = import 'text.libsonnet';
           record('pod:kaishare_gpu_promised:ratio', ofPod(promised)),
           record('pod:kaishare_gpu_used:ratio', ofPod(ofGpu(once(used)))),
           // Without samples in the last minute, where scrapes are rarer, the present value counts.
-          record('pod:kaishare_gpu_used:max1m', ofPod(ofGpu(|||
-            max by (%s) (max_over_time(%s{${agent}}[1m]) or %s{${agent}})
-          ||| % [onGpu, used, used]))),
+          record('pod:kaishare_gpu_used:max1m', ofPod(ofGpu('max by (%s) (max_over_time(%s{${agent}}[1m]) or %s{${agent}})' % [onGpu, used, used]))),
           record('pod:kaishare_gpu_active:ratio', ofPod(|||
             %s
               and on (${cluster}, job, gpu_uuid) kaishare_gpu_memory_total_bytes{${agent}}

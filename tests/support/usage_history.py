@@ -57,6 +57,9 @@ class PodHistory:
     """Agents that report the pod at the same time."""
     gpus: int = 1
     job: str = JOB
+    queue: str = "team"
+    utilization: Callable[[float], float | None] = lambda _: None
+    """From 0 to 1 by hours since the start; None while unknown."""
     over: bool = False
     """Whether the counter of the time above the share is served."""
 
@@ -75,7 +78,7 @@ class PodHistory:
     def labels(self, instance: str, gpu: int | None = 0) -> str:
         labels = {
             "job": self.job, "instance": instance, "namespace": self.namespace, "pod": self.pod,
-            "uid": self.key, "node": "n1", "queue": "team", "vcluster": self.vcluster,
+            "uid": self.key, "node": "n1", "queue": self.queue, "vcluster": self.vcluster,
             "virtual_namespace": self.virtual_namespace,
             "virtual_pod": f"{self.pod}-v" if self.vcluster else "",
         }  # fmt: skip
@@ -95,19 +98,25 @@ class PodHistory:
 def recorded(folder: Path, *names: str) -> None:
     """Add some records of pods to a folder's `tsdb`, as if Prometheus had evaluated the rules at the time.
 
-    A record that reads other records needs their blocks, so that there are two rounds.
+    A record that reads other records needs their blocks, so that there are several rounds. Made-up series have no
+    end that Prometheus marks, so that a sample counts for a minute.
     """
     rules = yaml.safe_load((ALERTS / "rules.yaml").read_text())
     groups = {group["name"]: group for group in rules["groups"]}
     seen, *of_pods = groups["kaishare-usage-pods"]["rules"]
     needed_rules = [rule for rule in of_pods if rule["record"] in names]
     counted = [rule for rule in groups["kaishare-gpu-figures"]["rules"] if "counted" in rule["record"]]
-    for number, round_of_rules in enumerate(([*counted, seen], needed_rules)):
+    sums = [rule for rule in groups["kaishare-usage"]["rules"] if rule["record"] in names]
+    for number, (interval, round_of_rules) in enumerate(
+        ((STEP, [*counted, seen]), (STEP, needed_rules), (900, sums))
+    ):
+        if not round_of_rules:
+            continue
         file = folder / f"round-{number}.yaml"
-        group = {"name": "round", "interval": "1m", "rules": round_of_rules}
+        group = {"name": "round", "interval": f"{interval}s", "rules": round_of_rules}
         file.write_text(yaml.safe_dump({"groups": [group]}))
-        times = (f"--start={START + STEP}", f"--end={END}", f"--output-dir={folder}/tsdb")
-        with prometheus(folder, {}) as running:
+        times = (f"--start={START}", f"--end={END + interval}", f"--output-dir={folder}/tsdb")
+        with prometheus(folder, {}, lookback="1m") as running:
             promtool("tsdb", "create-blocks-from", "rules", f"--url={running.url}", *times, file)
 
 
@@ -141,6 +150,7 @@ class History:
         families = (
             ("kaishare_pod_gpu_memory_used_bytes", "gauge", self._used),
             ("kaishare_pod_gpu_memory_share_bytes", "gauge", self._share),
+            ("kaishare_pod_gpu_utilization_ratio", "gauge", self._utilization),
             ("kaishare_pod_info", "gauge", self._info),
             ("kaishare_pod_over_share_seconds", "counter", self._over),
         )
@@ -166,6 +176,14 @@ class History:
     def _used(self, pod: PodHistory) -> Iterator[tuple[str, float, int]]:
         for at, hour in pod.times():
             value = pod.used(hour)
+            if value is not None:
+                for instance in pod.instances(hour):
+                    for gpu in range(pod.gpus):
+                        yield pod.labels(instance, gpu), value, at
+
+    def _utilization(self, pod: PodHistory) -> Iterator[tuple[str, float, int]]:
+        for at, hour in pod.times():
+            value = pod.utilization(hour)
             if value is not None:
                 for instance in pod.instances(hour):
                     for gpu in range(pod.gpus):
