@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from console.advise import command as advise
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import (
     DEFAULT_KUBECONFIG,
@@ -18,6 +19,8 @@ from console.cluster import (
     use_own_kubeconfig,
 )
 from console.kubectl_completion import COMMAND, write_candidates
+from console.prometheus.client import PrometheusError
+from console.report import command as report
 from console.top import command as top
 from console.why import arguments as why
 from kube.access import AccessError
@@ -31,7 +34,7 @@ from webhook.explain.arguments import add_explain
 from webhook.namespaces.documents import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
-_UNUSABLE: Final = (PoliciesError, DocumentError, AccessError, ApiError, Unreachable)
+_UNUSABLE: Final = (PoliciesError, DocumentError, AccessError, ApiError, PrometheusError, Unreachable)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,6 +80,8 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_policies(commands)
     _add_top(commands)
+    _add_advise(commands)
+    _add_report(commands)
     _add_completion(commands)
     return program
 
@@ -183,6 +188,22 @@ def _add_top(commands: Any) -> None:
     watching = commands.add_parser("top", help="show the agents of the cluster in one interactive view")
     top.add_arguments(watching)
     watching.set_defaults(run=top.run)
+
+
+def _add_advise(commands: Any) -> None:
+    advising = commands.add_parser(
+        "advise", help="suggest the share that each size or workload should have, from what it used"
+    )
+    advise.add_arguments(advising)
+    advising.set_defaults(run=advise.run)
+
+
+def _add_report(commands: Any) -> None:
+    reporting = commands.add_parser(
+        "report", help="show GPU-hours by team: promised, used, idle, and saved by sharing"
+    )
+    report.add_arguments(reporting)
+    reporting.set_defaults(run=report.run)
 
 
 def _add_completion(commands: Any) -> None:

@@ -40,7 +40,8 @@ _MOST_HEADERS: Final = 1024
 _BY_THE_CLOCK: Final = (9, 10)
 """OpenSSL's error codes for certificates that are not yet valid or have expired."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-_TRANSPORT: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+TRANSPORT_ERRORS: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+"""Errors of a request that brought no valid answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +229,34 @@ class KubeClient:
         )
         return await self._read_any(sent, is_trusted=False)
 
+    async def post_to_service(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str],
+        seconds: float,
+        most_bytes: int,
+    ) -> AnyResponse:
+        """Post a body to a path of a service's port through the API server's proxy.
+
+        The response is not trusted, and the caller's credentials are not forwarded; see `get_from_pod`.
+
+        Args:
+            path: `/api/v1/namespaces/NAMESPACE/services/NAME:PORT/proxy/PATH`.
+            body: the content, of the type in `headers`.
+            headers: further headers for the service; the caller's credentials take precedence.
+            seconds: time limit of the whole request.
+            most_bytes: maximum size of the response.
+
+        Raises:
+            Unreachable: there is no valid response, or it is too large.
+            kube.access.AccessError: there are no credentials.
+        """
+        limit = aiohttp.ClientTimeout(total=seconds)
+        sent = _Request("POST", path, headers=headers, body=body, limit=limit)
+        return await self._read_any(sent, is_trusted=False, most_bytes=most_bytes)
+
     @contextlib.asynccontextmanager
     async def list_objects(
         self, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
@@ -277,14 +306,16 @@ class KubeClient:
         async with self._open(sent) as response:
             yield _lines(response, sent)
 
-    async def _read_any(self, sent: _Request, *, is_trusted: bool = True) -> AnyResponse:
-        """Read a response of any status; arguments as `_answer`."""
+    async def _read_any(
+        self, sent: _Request, *, is_trusted: bool = True, most_bytes: int | None = None
+    ) -> AnyResponse:
+        """Read a response of any status and at most a number of bytes (16 MiB); see `_answer`."""
         async with self._answer(sent, is_trusted=is_trusted) as response:
             _require_plain(response, sent)
             return AnyResponse(
                 status=response.status,
                 reason=response.reason or "",
-                body=await _bounded_body(response, sent),
+                body=await _bounded_body(response, sent, most_bytes),
                 date=response.headers.get("Date", ""),
                 warnings=parse_warnings(response.headers.getall("Warning", [])),
             )
@@ -397,12 +428,15 @@ def _require_plain(response: aiohttp.ClientResponse, sent: _Request) -> None:
         raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
 
 
-async def _bounded_body(response: aiohttp.ClientResponse, sent: _Request) -> bytes:
+async def _bounded_body(
+    response: aiohttp.ClientResponse, sent: _Request, most_bytes: int | None = None
+) -> bytes:
+    most_bytes = most_bytes or _LONGEST_ANSWER
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > _LONGEST_ANSWER:
-            raise Unreachable(f"{sent}: an answer of more than {_LONGEST_ANSWER} bytes")
+        if len(body) > most_bytes:
+            raise Unreachable(f"{sent}: an answer of more than {most_bytes} bytes")
     return bytes(body)
 
 
@@ -445,12 +479,12 @@ def _transport_errors(sent: _Request) -> Iterator[None]:
         yield
     except aiohttp.SocketTimeoutError:
         raise Silent(f"{sent}: no data in time") from None
-    except _TRANSPORT as error:
-        raise Unreachable(f"{sent}: {_error_text(error)}") from None
+    except TRANSPORT_ERRORS as error:
+        raise Unreachable(f"{sent}: {transport_error_text(error)}") from None
 
 
-def _error_text(error: BaseException) -> str:
-    """Describe a connection error, without details that differ between attempts."""
+def transport_error_text(error: BaseException) -> str:
+    """Describe one of `TRANSPORT_ERRORS`, without details that differ between attempts."""
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

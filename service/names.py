@@ -11,6 +11,8 @@ LONGEST_SUBDOMAIN: Final = 253
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+_GPU_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,99}")
 
 
 def is_dns_label(text: str) -> bool:
@@ -32,3 +34,13 @@ def is_label_key(text: str) -> bool:
 def is_label_value(text: str) -> bool:
     """Whether a text is the value of a label; it may be empty."""
     return not text or (len(text) <= LONGEST_LABEL and _QUALIFIED.fullmatch(text) is not None)
+
+
+def is_kind(text: str) -> bool:
+    """Whether a text is the kind of an object, such as `Deployment`."""
+    return _KIND.fullmatch(text) is not None
+
+
+def is_gpu_model(text: str) -> bool:
+    """Whether a text is the name of a model of GPU as NVML reports it, such as `NVIDIA A100-SXM4-80GB`."""
+    return _GPU_MODEL.fullmatch(text) is not None

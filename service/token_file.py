@@ -11,8 +11,16 @@ _MOST_TOKEN: Final = 1 << 16
 """Characters that are read; tokens of service accounts have about 1000."""
 
 
-def read_token(file: str) -> str:
+FOR_AGENTS: Final = "create one with kubectl create token --audience kaishare-agent"
+"""Advice for a file without a token of the agents' audience."""
+
+
+def read_token(file: str, advice: str = FOR_AGENTS) -> str:
     """Read a token from a file, or from standard input if the file is `-`.
+
+    Args:
+        file: name of the file, or `-`.
+        advice: the end of the message about a file without a token.
 
     Raises:
         UsageError: the file cannot be read, or contains no token.
@@ -30,7 +38,5 @@ def read_token(file: str) -> str:
         raise UsageError(f"{name}: not a token: not ASCII") from None
     token = text.strip()
     if not is_token(token):
-        raise UsageError(
-            f"{name}: not a token; create one with kubectl create token --audience kaishare-agent"
-        )
+        raise UsageError(f"{name}: not a token; {advice}")
     return token

@@ -5,15 +5,7 @@ KAI counts a fraction in hundredths of a GPU whose memory is rounded down to a m
 memory. 0.01 absorbs the bytes that `int(fraction × units)` cuts off.
 """
 
-from typing import Final
-
-from deploy.dashboards.queries import CLUSTER, PODS, gpu
-
-_HUNDRED_MIB: Final = 104_857_600
-
-
-def _kai_memory(where: str) -> str:
-    return f"(floor({gpu('total', where)} / {_HUNDRED_MIB}) * {_HUNDRED_MIB})"
+from deploy.dashboards.queries import CLUSTER, PODS, counted, gpu
 
 
 def free_hundredths(where: str = CLUSTER) -> str:
@@ -21,7 +13,7 @@ def free_hundredths(where: str = CLUSTER) -> str:
 
     A GPU whose promised memory is unknown has no series.
     """
-    promised = f"ceil(100 * {gpu('promised', where)} / {_kai_memory(where)} - 0.01)"
+    promised = f"ceil(100 * {gpu('promised', where)} / {counted(where)} - 0.01)"
     return (
         f"(clamp_min(100 - {promised}, 0) unless on (cluster, node, gpu) "
         f'kaishare_pod_gpu_memory_used_bytes{{{where}, gpu_uuid=~"MIG-.+"}})'
@@ -30,7 +22,7 @@ def free_hundredths(where: str = CLUSTER) -> str:
 
 def share_hundredths(where: str = PODS) -> str:
     """Return the hundredths of a GPU that each pod's share takes, with the GPU's model."""
-    memory = _kai_memory(CLUSTER)
+    memory = counted(CLUSTER)
     of_pods = f"max by (cluster, uid, node, gpu_uuid) (kaishare_pod_gpu_memory_share_bytes{{{where}}})"
     return f"ceil(100 * {of_pods} / on (cluster, node, gpu_uuid) group_left (model) {memory} - 0.01)"
 

@@ -27,12 +27,13 @@ def to_node(*variables: str) -> Link:
     )
 
 
-def to_namespace(column: str = "namespace") -> Link:
-    """Return a link from a namespace's name to its dashboard."""
+def to_namespace(*kept: str, column: str = "namespace") -> Link:
+    """Return a link from a namespace's name to its dashboard; `kept` are further variables of both."""
+    variables = "".join(f"&${{{name}:queryparam}}" for name in kept)
     return Link(
         column=column,
         title="Namespace ${__value.raw}",
-        url=f"/d/kaishare-namespace?{_KEPT}&var-namespace=${{__value.raw}}",
+        url=f"/d/kaishare-namespace?{_KEPT}{variables}&var-namespace=${{__value.raw}}",
     )
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.models import dashboard as model
 
-from deploy.dashboards import annotations, links, variables
+from deploy.dashboards import advice, annotations, links, variables
 from deploy.dashboards.board import Contents, Section
 from deploy.dashboards.panels import (
     BYTES,
@@ -78,12 +78,14 @@ def contents() -> Contents:
                 "Namespace as the tenant of the vCluster knows it. All also contains pods of the host.",
                 f'label_values(kaishare_pod_info{{{_NAMESPACE}, vcluster=~"$vcluster"}}, virtual_namespace)',
             ),
+            variables.agent_job(),
         ],
         annotations=[annotations.versions("webhook")],
         overview=_overview(),
         sections=[
             Section(title="Over time", panels=_over_time()),
             Section(title="Sizes and workloads", panels=_sizes()),
+            Section(title="Advice: which shares would do", panels=advice.panels(_PODS)),
             Section(
                 title="Waste: promised and not used for 7 days (reads 7 days of samples)", panels=_waste()
             ),
@@ -146,7 +148,7 @@ def _overview() -> list[model.Panel]:
             "than 5 %. flagged is empty while the pod is not evaluated. utilisation is the part of the time "
             "with a kernel on the GPU, and empty where the driver does not report it. used is empty where it "
             "is unknown.",
-            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node(),)),
+            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_node("agent_job"),)),
             *largest(
                 100,
                 *pod_columns(_PODS),
@@ -158,7 +160,7 @@ def _overview() -> list[model.Panel]:
             "Flags",
             "Which pods are flagged, and why? docs/metrics.md has the reasons, docs/runbooks.md what to do "
             "about each.",
-            TableLayout(labels=(*_POD, "reason"), links=(links.to_node(),)),
+            TableLayout(labels=(*_POD, "reason"), links=(links.to_node("agent_job"),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
             width=14,
             height=6,
@@ -321,7 +323,7 @@ def _waste() -> list[model.Panel]:
             "Which pods could have a smaller share, and how small? highest use is the largest sample of 7 "
             "days; a share a little above it would have done. Trust a row as far as it was seen, and as its "
             "use was known in the samples. Hours without an agent have no samples.",
-            TableLayout(labels=_POD, sort_by="unused", links=(links.to_node(),)),
+            TableLayout(labels=_POD, sort_by="unused", links=(links.to_node("agent_job"),)),
             *largest(
                 50,
                 Column(title="unused", expr=unused(_PODS), unit=BYTES),

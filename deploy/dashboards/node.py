@@ -34,6 +34,8 @@ from deploy.dashboards.queries import (
     join,
     known_or_zero,
     pod,
+    promised_part,
+    promised_ratio,
     ratio,
     reported_gpus,
     share,
@@ -103,7 +105,7 @@ def _overview() -> list[model.Panel]:
             "Promised",
             "How much of the node's GPU memory is promised? Red above 101 %: KAI placed too much; see "
             "KaishareGPUOverpromised in docs/runbooks.md.",
-            ratio(gpu("promised", _NODE), gpu("total", _NODE)),
+            promised_ratio(where=_NODE),
             unit=RATIO,
             limits=red_from(1.01),
             width=3,
@@ -171,7 +173,7 @@ def _overview() -> list[model.Panel]:
             Column(title="total", expr=gpu("total", _NODE), unit=BYTES),
             Column(
                 title="promised",
-                expr=f"{gpu('promised', _NODE)} / {gpu('total', _NODE)}",
+                expr=promised_part(_NODE),
                 unit=RATIO,
                 limits=red_from(1.01),
             ),
@@ -192,7 +194,7 @@ def _overview() -> list[model.Panel]:
             "Which pods are on which GPU, and do they keep to their shares? use of share in red: above by "
             "more than 5 %. flagged is empty while the pod is not evaluated; the reason is in the table "
             "Flags. utilisation is empty where the driver does not report it.",
-            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace(),)),
+            TableLayout(labels=_POD, sort_by="use of share", links=(links.to_namespace("agent_job"),)),
             *pod_columns(_PODS),
             height=10,
         ),
@@ -200,7 +202,7 @@ def _overview() -> list[model.Panel]:
             "Flags",
             "Why are pods of this node flagged? docs/metrics.md has the reasons, docs/runbooks.md what to "
             "do.",
-            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace(),)),
+            TableLayout(labels=(*_POD, "reason"), links=(links.to_namespace("agent_job"),)),
             Column(title="flagged", expr=f"{flagged(_PODS)} == 1"),
             width=12,
             height=6,
@@ -265,7 +267,7 @@ def _gpus_over_time() -> list[model.Panel]:
         lines(
             "Promised, by GPU",
             "Which GPU is booked out? Above 101 %: KAI placed too much.",
-            Query(expr=f"{gpu('promised', _NODE)} / {gpu('total', _NODE)}", legend=_BY_GPU),
+            Query(expr=promised_part(_NODE), legend=_BY_GPU),
             unit=RATIO,
             limits=red_from(1.01),
         ),

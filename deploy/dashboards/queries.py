@@ -19,12 +19,15 @@ GPU_LABELS: Final = "cluster, node, gpu, gpu_uuid, model"
 POD_LABELS: Final = (
     "cluster, namespace, pod, uid, vcluster, virtual_namespace, virtual_pod, queue, node, gpu, gpu_uuid"
 )
+AGENT_JOB: Final = 'job=~"$agent_job"'
+"""Recorded figures of the agents: every scraped target can export their names."""
 POD_ON_GPU: Final = "cluster, uid, gpu_uuid"
 """Identity of a pod on a GPU."""
 
 USED: Final = "kaishare_pod_gpu_memory_used_bytes"
 SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
 UTILIZATION: Final = "kaishare_pod_gpu_utilization_ratio"
+_HUNDRED_MIB: Final = 104_857_600
 _REPORTED: Final = ("total", "promised", "host")
 """Figures of a GPU, of which each GPU that an agent reports has one at least."""
 
@@ -37,6 +40,26 @@ def join(*selectors: str) -> str:
 def gpu(figure: str, where: str = CLUSTER) -> str:
     """Return one series for each GPU; `figure` is the middle of `kaishare_gpu_memory_…_bytes`."""
     return f"max by ({GPU_LABELS}) (kaishare_gpu_memory_{figure}_bytes{{{where}}})"
+
+
+def counted(where: str = CLUSTER) -> str:
+    """Return the memory of each GPU that KAI counts: whole hundreds of MiB (kai/memory.py)."""
+    return f"(floor({gpu('total', where)} / {_HUNDRED_MIB}) * {_HUNDRED_MIB} > 0)"
+
+
+def promised_part(where: str = CLUSTER) -> str:
+    """Return the promised part of the memory of each GPU that KAI counts.
+
+    A pod with a whole GPU has it alone: then the total is promised, which is 1. deploy/mixin/rules.libsonnet
+    counts in the same way.
+    """
+    promised = gpu("promised", where)
+    return f"({promised} / {counted(where)} <= 1 or {promised} / {gpu('total', where)})"
+
+
+def promised_ratio(by: str = "cluster", where: str = CLUSTER) -> str:
+    """Return the promised part of the memory that KAI counts, over the GPUs of which both are known."""
+    return ratio(f"{promised_part(where)} * {counted(where)}", counted(where), by)
 
 
 def reported_gpus(where: str = CLUSTER) -> str:

@@ -152,12 +152,13 @@ local notScraped(installed, selector, expected) = |||
           'KaishareWorkloadOverShare',
           'The pods of a workload exceed their shares one after the other, each for less than the grace',
           |||
-            sum by (${cluster}, namespace, vcluster, virtual_namespace, workload_kind, workload) (
-              pod:kaishare_pod_over_share_seconds:increase1h
-                unless on (${cluster}, uid) max_over_time(ALERTS{alertname=~"KaisharePodOverShare|KaisharePodOverShareRepeatedly", alertstate="firing", job=""}[1h])
-            )
-              / avg_over_time(workload:kaishare_pods_judged:count[1h])
-              > ${minutes} * 60
+            max without (job) (
+              sum by (${cluster}, job, namespace, vcluster, virtual_namespace, workload_kind, workload) (
+                pod:kaishare_pod_over_share_seconds:increase1h
+                  unless on (${cluster}, uid) max_over_time(ALERTS{alertname=~"KaisharePodOverShare|KaisharePodOverShareRepeatedly", alertstate="firing", job=""}[1h])
+              )
+                / avg_over_time(workload:kaishare_pods_judged:count[1h])
+            ) > ${minutes} * 60
           |||,
           '{{ with $labels.workload }}Pods of the {{ $labels.workload_kind }} {{ . }}{{ else }}Pods without a controller{{ end }} in namespace {{ $labels.namespace }}{{ with $labels.virtual_namespace }} ({{ . }} of vCluster {{ $labels.vcluster }}){{ end }} held more than their shares for {{ $value | humanizeDuration }} of the last hour, counted as one pod at a time, and none of them was flagged for long.'
         ),
@@ -210,9 +211,10 @@ local notScraped(installed, selector, expected) = |||
           'KaishareGPUUnattributedGrown',
           'GPU memory that no process accounts for has grown',
           |||
-            gpu:kaishare_gpu_memory_unattributed_bytes:max
-              - min_over_time(gpu:kaishare_gpu_memory_unattributed_bytes:max[1d])
-              > ${gibibytes} * 2^30
+            max without (job) (
+              gpu:kaishare_gpu_memory_unattributed_bytes:max
+                - min_over_time(gpu:kaishare_gpu_memory_unattributed_bytes:max[1d])
+            ) > ${gibibytes} * 2^30
           |||,
           '{{ $value | humanize1024 }}B more memory of ' + gpu + ' is in use without a listed process than at the lowest point of the last day.'
         ),

@@ -1,4 +1,5 @@
 (import 'config.libsonnet')
 + (import 'alerts.libsonnet')
 + (import 'rules.libsonnet')
++ (import 'usage.libsonnet')
 + (import 'dashboards.libsonnet')

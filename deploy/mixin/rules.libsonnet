@@ -3,6 +3,8 @@
 // - Pods are compared by uid, GPUs by gpu_uuid. The cluster's label counts where several clusters share one Prometheus,
 //   and is absent elsewhere.
 // - A series that is absent never counts as 0.
+// - Only series of the services' jobs count, and records keep `job`: any scraped target can export these names.
+// - A pod that several agents or targets report counts once: the largest figure by uid and gpu_uuid.
 local text = import 'text.libsonnet';
 
 local windows = ['5m', '30m', '1h', '6h'];
@@ -10,21 +12,28 @@ local windows = ['5m', '30m', '1h', '6h'];
   local texts = text.shared($._config),
   local record(name, expr) = { record: name, expr: text.fill(expr, texts) },
 
-  local perGpu(series) = |||
-    %s
-      / on (${cluster}, gpu_uuid) group_left max by (${cluster}, gpu_uuid) (kaishare_gpu_memory_total_bytes)
-  ||| % series,
-  local used = 'kaishare_pod_gpu_memory_used_bytes',
-  local share = 'kaishare_pod_gpu_memory_share_bytes',
+  local onGpu = '${cluster}, job, uid, gpu_uuid',
+  local used = 'kaishare_pod_gpu_memory_used_bytes{${agent}}',
+  local share = 'kaishare_pod_gpu_memory_share_bytes{${agent}}',
+  // One series for each pod and GPU, with its labels. Two agents may know different labels of one pod.
+  local once(series) = 'topk by (%s) (1, %s)' % [onGpu, series],
   // Memory in use divided by shares. A pod counts only if both its figures are known.
   local usedOfShare(labels) = |||
     sum by (%(labels)s) (
-      %(used)s and on (${cluster}, uid, gpu_uuid) %(share)s
+      %(oneUsed)s and on (%(onGpu)s) %(share)s
     ) / sum by (%(labels)s) (
-      %(share)s and on (${cluster}, uid, gpu_uuid) %(used)s
+      %(oneShare)s and on (%(onGpu)s) %(used)s
     )
-  ||| % { labels: labels, used: used, share: share },
-  local gpus(labels, series) = 'sum by (%s) (\n  %s\n)' % [labels, std.strReplace(std.rstripChars(perGpu(series), '\n'), '\n', '\n  ')],
+  ||| % { labels: labels, onGpu: onGpu, used: used, share: share, oneUsed: once(used), oneShare: once(share) },
+  // Parts of the memory that KAI counts.
+  local perGpu(series) = |||
+    %s
+      / on (${cluster}, job, gpu_uuid) group_left max by (${cluster}, job, gpu_uuid) (${countedTotal})
+  ||| % once(series),
+  local indented(expr) = std.strReplace(std.rstripChars(expr, '\n'), '\n', '\n  '),
+  local gpusUsed(labels) = 'sum by (%s) (\n  %s\n)' % [labels, indented(perGpu(used))],
+  // KAI charges hundredths of a GPU. A whole GPU is a little more than the memory that KAI counts.
+  local gpusPromised(labels) = 'sum by (%s) (\n  clamp_max(ceil(100 * %s - 0.01) / 100, 1)\n)' % [labels, indented(perGpu(share))],
 
   // Time over the share in the last hour, of pods that have ended in it, too. The agent counts from 0 for each new pod.
   // increase() does not see what a counter had at its first scrape, and nothing of a pod that one scrape saw. So there are
@@ -32,12 +41,11 @@ local windows = ['5m', '30m', '1h', '6h'];
   // 1. The pod is new: an hour ago its agent evaluated pods and did not know this one, or the agent is younger than an hour
   //    and did not continue the counter of another. All that the counter reached lies within the hour.
   // 2. increase() for all others. The counter of an agent that was blind for a while returns with its old value.
-  // Only targets with the agent's job count: a tenant's target can export these names.
   local overSeconds = 'kaishare_pod_over_share_seconds_total{${agent}}',
   local overInAnHour = |||
     (
       max_over_time(%(series)s[1h])
-        unless on (${cluster}, uid) kaishare_pod_info{${agent}} offset 1h
+        unless on (${cluster}, job, uid) kaishare_pod_info{${agent}} offset 1h
         and on (${cluster}, job, instance) (
           kaishare_agent_attribution_ok{${agent}} offset 1h == 1
           or time() - max_over_time(process_start_time_seconds{${agent}}[1h]) < 3600
@@ -50,33 +58,43 @@ local windows = ['5m', '30m', '1h', '6h'];
   local ofWorkload(figure, info) = |||
     (
       %(figure)s
-    ) * on (${cluster}, uid) group_left (workload_kind, workload) topk by (${cluster}, uid) (1, %(info)s)
-  ||| % { figure: std.strReplace(std.rstripChars(figure, '\n'), '\n', '\n  '), info: info },
-  local workloadLabels = '${cluster}, namespace, vcluster, virtual_namespace, workload_kind, workload',
+    ) * on (${cluster}, job, uid) group_left (workload_kind, workload) topk by (${cluster}, job, uid) (1, %(info)s)
+  ||| % { figure: indented(figure), info: info },
+  local queue = '${cluster}, job, vcluster, queue',
+  local namespace = '${cluster}, job, namespace',
+  local workloadLabels = '${cluster}, job, namespace, vcluster, virtual_namespace, workload_kind, workload',
+
+  local gpuMax(series) = 'max by (${cluster}, job, node, gpu, gpu_uuid, model) (%s)' % series,
 
   // Reviews that got no answer of the webhook's, each counted once: shed reviews, and failures by stage. The stage policies
   // also counts failed updates that concern no review. They are rare, and no other series has the pods that mode enforce
   // refuses because their policy is unknown: such a review is answered with HTTP 500 and has no action.
   local failed = |||
-    rate(kaishare_webhook_shed_total[${window}])
-      or rate(kaishare_webhook_errors_total{stage=~"patch|mutate|validate-pods|validate-namespaces|timeout|policies|http"}[${window}])
+    rate(kaishare_webhook_shed_total{${webhook}}[${window}])
+      or rate(kaishare_webhook_errors_total{${webhook}, stage=~"patch|mutate|validate-pods|validate-namespaces|timeout|policies|http"}[${window}])
   |||,
   local ours = 'name=~".+\\\\.kaishare\\\\.dev"',
   local slow(labels, histogram, matcher) = |||
     sum by (%(labels)s) (rate(%(histogram)s_count{%(matcher)s}[${window}]))
-      - sum by (%(labels)s) (rate(%(histogram)s_bucket{%(all)sle="${fastSeconds}"}[${window}]))
-  ||| % { labels: labels, histogram: histogram, matcher: matcher, all: if matcher == '' then '' else matcher + ', ' },
+      - sum by (%(labels)s) (rate(%(histogram)s_bucket{%(matcher)s, le="${fastSeconds}"}[${window}]))
+  ||| % { labels: labels, histogram: histogram, matcher: matcher },
 
   prometheusRules+:: {
     groups+: [
       {
         name: 'kaishare-gpu-figures',
         rules: [
-          record('gpu:kaishare_gpu_memory_unattributed_bytes:max', 'max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_unattributed_bytes)'),
+          record('gpu:kaishare_gpu_memory_unattributed_bytes:max', gpuMax('kaishare_gpu_memory_unattributed_bytes{${agent}}')),
+          record('gpu:kaishare_gpu_memory_counted_bytes:max', gpuMax('${countedTotal}')),
+          // A pod with a whole GPU has it alone: then the total is promised, which is 1.
           record('gpu:kaishare_gpu_memory_promised:ratio', |||
-            max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_promised_bytes)
-              / max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_memory_total_bytes)
-          |||),
+            %(promised)s / %(counted)s <= 1
+            or %(promised)s / %(total)s
+          ||| % {
+            promised: gpuMax('kaishare_gpu_memory_promised_bytes{${agent}}'),
+            counted: gpuMax('${countedTotal}'),
+            total: gpuMax('kaishare_gpu_memory_total_bytes{${agent}}'),
+          }),
         ],
       },
       // Over-share by workload and namespace. A pod on several GPUs counts with the one on which it was over for longest. Pods
@@ -86,8 +104,8 @@ local windows = ['5m', '30m', '1h', '6h'];
         rules: [
           record('pod:kaishare_pod_over_share_seconds:increase1h', ofWorkload(
             |||
-              max by (${cluster}, namespace, pod, uid, vcluster, virtual_namespace) (
-                sum by (${cluster}, namespace, pod, uid, vcluster, virtual_namespace, gpu_uuid) (
+              max by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace) (
+                sum by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace, gpu_uuid) (
                   %s
                 )
               ) > 0
@@ -95,10 +113,10 @@ local windows = ['5m', '30m', '1h', '6h'];
             'max_over_time(kaishare_pod_info{${agent}}[1h])'
           )),
           record('workload:kaishare_pod_over_share_seconds:increase1h', 'sum by (%s) (pod:kaishare_pod_over_share_seconds:increase1h)' % workloadLabels),
-          record('namespace:kaishare_pod_over_share_seconds:increase1h', 'sum by (${cluster}, namespace) (pod:kaishare_pod_over_share_seconds:increase1h)'),
+          record('namespace:kaishare_pod_over_share_seconds:increase1h', 'sum by (${cluster}, job, namespace) (pod:kaishare_pod_over_share_seconds:increase1h)'),
           record('workload:kaishare_pods_judged:count', 'count by (%s) (\n  %s\n)' % [
             workloadLabels,
-            std.strReplace(std.rstripChars(ofWorkload('max by (${cluster}, namespace, uid, vcluster, virtual_namespace) (%s)' % overSeconds, 'kaishare_pod_info{${agent}}'), '\n'), '\n', '\n  '),
+            std.strReplace(std.rstripChars(ofWorkload('max by (${cluster}, job, namespace, uid, vcluster, virtual_namespace) (%s)' % overSeconds, 'kaishare_pod_info{${agent}}'), '\n'), '\n', '\n  '),
           ]),
         ],
       },
@@ -107,23 +125,23 @@ local windows = ['5m', '30m', '1h', '6h'];
       {
         name: 'kaishare-figures',
         rules: [
-          record('queue:kaishare_pod_gpu_memory_used_bytes:sum', 'sum by (${cluster}, vcluster, queue) (%s)' % used),
-          record('queue:kaishare_pod_gpu_memory_share_bytes:sum', 'sum by (${cluster}, vcluster, queue) (%s)' % share),
-          record('queue:kaishare_pod_gpu_memory_used_share:ratio', usedOfShare('${cluster}, vcluster, queue')),
-          record('namespace:kaishare_pod_gpu_memory_used_bytes:sum', 'sum by (${cluster}, namespace) (%s)' % used),
-          record('namespace:kaishare_pod_gpu_memory_share_bytes:sum', 'sum by (${cluster}, namespace) (%s)' % share),
-          record('namespace:kaishare_pod_gpu_memory_used_share:ratio', usedOfShare('${cluster}, namespace')),
+          record('queue:kaishare_pod_gpu_memory_used_bytes:sum', 'sum by (%s) (%s)' % [queue, once(used)]),
+          record('queue:kaishare_pod_gpu_memory_share_bytes:sum', 'sum by (%s) (%s)' % [queue, once(share)]),
+          record('queue:kaishare_pod_gpu_memory_used_share:ratio', usedOfShare(queue)),
+          record('namespace:kaishare_pod_gpu_memory_used_bytes:sum', 'sum by (%s) (%s)' % [namespace, once(used)]),
+          record('namespace:kaishare_pod_gpu_memory_share_bytes:sum', 'sum by (%s) (%s)' % [namespace, once(share)]),
+          record('namespace:kaishare_pod_gpu_memory_used_share:ratio', usedOfShare(namespace)),
           // Of each pod on each GPU: quantile_over_time() of it is the share that would do.
           record('pod:kaishare_pod_gpu_memory_used_share:ratio', |||
-            max by (${cluster}, vcluster, queue, namespace, pod, uid, gpu_uuid) (%s)
-              / (max by (${cluster}, vcluster, queue, namespace, pod, uid, gpu_uuid) (%s) > 0)
+            max by (${cluster}, job, vcluster, queue, namespace, pod, uid, gpu_uuid) (%s)
+              / (max by (${cluster}, job, vcluster, queue, namespace, pod, uid, gpu_uuid) (%s) > 0)
           ||| % [used, share]),
 
           // In GPUs, the unit of KAI's own figures. Not for MIG devices, which are no part of a shared GPU.
-          record('queue:kaishare_gpus_promised:sum', gpus('${cluster}, vcluster, queue', share)),
-          record('queue:kaishare_gpus_used:sum', gpus('${cluster}, vcluster, queue', used)),
-          record('namespace:kaishare_gpus_promised:sum', gpus('${cluster}, namespace', share)),
-          record('namespace:kaishare_gpus_used:sum', gpus('${cluster}, namespace', used)),
+          record('queue:kaishare_gpus_promised:sum', gpusPromised(queue)),
+          record('queue:kaishare_gpus_used:sum', gpusUsed(queue)),
+          record('namespace:kaishare_gpus_promised:sum', gpusPromised(namespace)),
+          record('namespace:kaishare_gpus_used:sum', gpusUsed(namespace)),
 
           // The scrape configuration of a KAI inside a vCluster adds `vcluster` to its series.
           record('queue:kai_queue_allocated_gpus:max', 'max by (${cluster}, vcluster, queue) (label_replace(kai_queue_allocated_gpus, "queue", "$1", "queue_name", "(.+)"))'),
@@ -131,9 +149,11 @@ local windows = ['5m', '30m', '1h', '6h'];
           record('queue:kai_queue_deserved_gpus:max', 'max by (${cluster}, vcluster, queue) (label_replace(kai_queue_deserved_gpus >= 0, "queue", "$1", "queue_name", "(.+)"))'),
           // The host's KAI counts a queue's pods of all vClusters together; a KAI inside a vCluster counts its own.
           record('queue:kaishare_gpus_used_allocated:ratio', |||
-            sum by (${cluster}, queue) (queue:kaishare_gpus_used:sum) / (queue:kai_queue_allocated_gpus:max{vcluster=""} > 0)
+            sum by (${cluster}, job, queue) (queue:kaishare_gpus_used:sum)
+              / on (${cluster}, queue) group_left () (queue:kai_queue_allocated_gpus:max{vcluster=""} > 0)
             or
-            queue:kaishare_gpus_used:sum{vcluster!=""} / (queue:kai_queue_allocated_gpus:max{vcluster!=""} > 0)
+            queue:kaishare_gpus_used:sum{vcluster!=""}
+              / on (${cluster}, vcluster, queue) group_left () (queue:kai_queue_allocated_gpus:max{vcluster!=""} > 0)
           |||),
 
           // dcgm-exporter's figures under kaishare's label, in base units. Beside a GPU's own it may have series of pods on
@@ -161,12 +181,12 @@ local windows = ['5m', '30m', '1h', '6h'];
           [
             windowed('job:kaishare_webhook_reviews', |||
               sum by (${cluster}, namespace, job) (
-                rate(kaishare_webhook_requests_total{action!="error"}[${window}])
+                rate(kaishare_webhook_requests_total{${webhook}, action!="error"}[${window}])
                 or %s
               )
             ||| % std.rstripChars(failed, '\n')),
             windowed('job:kaishare_webhook_reviews_failed', 'sum by (${cluster}, namespace, job) (\n  %s\n)' % std.rstripChars(failed, '\n')),
-            windowed('job:kaishare_webhook_reviews_slow', slow('${cluster}, namespace, job', 'kaishare_webhook_request_duration_seconds', '')),
+            windowed('job:kaishare_webhook_reviews_slow', slow('${cluster}, namespace, job', 'kaishare_webhook_request_duration_seconds', '${webhook}')),
             windowed('name:kaishare_webhook_calls', 'sum by (${cluster}, name) (rate(apiserver_admission_webhook_admission_duration_seconds_count{%s}[${window}]))' % ours),
             windowed('name:kaishare_webhook_calls_failed', |||
               sum by (${cluster}, name) (

@@ -16,6 +16,8 @@
     agent: config.agentSelector,
     webhook: config.webhookSelector,
     cluster: config.clusterLabel,
+    // The memory that KAI counts: whole hundreds of MiB (kai/memory.py).
+    countedTotal: 'floor(kaishare_gpu_memory_total_bytes{%s} / 104857600) * 104857600 > 0' % config.agentSelector,
     agentNamespace: config.agentNamespace,
     agentDaemonSet: config.agentDaemonSet,
     webhookNamespace: config.webhookNamespace,

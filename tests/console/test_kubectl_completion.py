@@ -14,7 +14,7 @@ from console.kubectl_completion import Directive, candidates
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "deploy" / "plugin" / "kubectl_complete-kaishare"
-COMMANDS = ["explain", "why", "doctor", "policies", "top", "completion"]
+COMMANDS = ["explain", "why", "doctor", "policies", "top", "advise", "report", "completion"]
 
 
 def complete(*words: str) -> tuple[list[str], Directive]:

@@ -507,9 +507,7 @@ def test_sizes_in_use_have_their_shares(watched: Prometheus) -> None:
 
 def test_memory_and_flags_of_the_fleet(watched: Prometheus) -> None:
     settled(watched)
-    promised = {"east": int(0.5 * A10_UNITS) + int(0.25 * A10_UNITS) + int(0.7 * A10_UNITS)}
-    promised[""] = int(0.25 * T4_UNITS)
-    expected = {"east": (promised["east"] << 20) / (2 * A10), "": (promised[""] << 20) / (2 * T4)}
+    expected = {"east": (0.5 + 0.25 + 0.7) / 2, "": 0.25 / 2}
     assert figures(watched, FLEET.expression("Memory promised")) == pytest.approx(expected)
     assert figures(watched, FLEET.expression("Nodes with GPUs")) == {"east": 1, "": 1}
     assert figures(watched, FLEET.expression("GPUs")) == {"east": 2, "": 2}

@@ -2,7 +2,7 @@
 
 from deploy.dashboards import annotations, variables
 from deploy.dashboards.board import Contents, Section
-from deploy.dashboards.fleet import agents, capacity, flags, nodes, overview, pods, queues, waste
+from deploy.dashboards.fleet import agents, capacity, flags, gpu_hours, nodes, overview, pods, queues, waste
 from deploy.dashboards.queries import CLUSTER, PODS
 
 
@@ -52,6 +52,7 @@ def contents() -> Contents:
                 title="Waste: promised and not used for 7 days (reads 7 days of samples)",
                 panels=waste.panels(),
             ),
+            Section(title="GPU-hours in the selected time, by team", panels=gpu_hours.panels()),
             Section(title="Flags", panels=flags.panels()),
             Section(title="Nodes and GPUs", panels=nodes.panels()),
             Section(title="Pods", panels=pods.panels()),

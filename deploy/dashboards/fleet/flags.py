@@ -61,14 +61,16 @@ def panels() -> list[model.Panel]:
             "Flagged pods and their reasons",
             "Which pods are flagged now? docs/metrics.md has the reasons, docs/runbooks.md what to do about "
             "each.",
-            TableLayout(labels=(*POD_LABELS, "reason"), links=(links.to_namespace(), TO_NODE)),
+            TableLayout(labels=(*POD_LABELS, "reason"), links=(links.to_namespace("agent_job"), TO_NODE)),
             Column(title="flagged", expr=f"{flagged(SELECTED)} == 1"),
         ),
         rows(
             "Time over the share in the selected time",
             "Which pods exceed their shares often, also too briefly for a flag? Pods that have ended since "
             "are listed, too.",
-            TableLayout(labels=POD_LABELS, sort_by="time over share", links=(links.to_namespace(), TO_NODE)),
+            TableLayout(
+                labels=POD_LABELS, sort_by="time over share", links=(links.to_namespace("agent_job"), TO_NODE)
+            ),
             *largest(
                 20,
                 Column(
@@ -85,7 +87,9 @@ def panels() -> list[model.Panel]:
             "at a time: more than 12 minutes raise the alert KaishareWorkloadOverShare. A row without a name "
             "has pods without a controller. Pods that have ended count, too. Needs the recorded figures.",
             TableLayout(
-                labels=("cluster", *_WORKLOAD), sort_by="time over share", links=(links.to_namespace(),)
+                labels=("cluster", *_WORKLOAD),
+                sort_by="time over share",
+                links=(links.to_namespace("agent_job"),),
             ),
             *largest(
                 20,
@@ -109,7 +113,9 @@ def panels() -> list[model.Panel]:
             "In which namespaces do pods exceed their shares, whatever their workloads are called? The sum "
             "over all pods. Needs the recorded figures.",
             TableLayout(
-                labels=("cluster", "namespace"), sort_by="time over share", links=(links.to_namespace(),)
+                labels=("cluster", "namespace"),
+                sort_by="time over share",
+                links=(links.to_namespace("agent_job"),),
             ),
             *largest(
                 20,

@@ -18,6 +18,7 @@ from deploy.dashboards.queries import (
     GPU_LABELS,
     gpu,
     known_or_zero,
+    promised_ratio,
     ratio,
     reported_gpus,
 )
@@ -44,7 +45,7 @@ def panels() -> list[model.Panel]:
             Column(title="total", expr=f"sum by (cluster, node) ({gpu('total')})", unit=BYTES),
             Column(
                 title="promised",
-                expr=of_nodes(gpu("promised"), gpu("total")),
+                expr=promised_ratio("cluster, node"),
                 unit=RATIO,
                 limits=red_from(1.01),
             ),
@@ -66,8 +67,8 @@ def panels() -> list[model.Panel]:
         ),
         lines(
             "Promised, by node",
-            "Which nodes are booked out? Promised memory divided by total.",
-            Query(expr=of_nodes(gpu("promised"), gpu("total")), legend="{{cluster}} {{node}}"),
+            "Which nodes are booked out? Promised memory divided by the memory that KAI counts.",
+            Query(expr=promised_ratio("cluster, node"), legend="{{cluster}} {{node}}"),
             unit=RATIO,
             limits=red_from(1.01),
             width=8,

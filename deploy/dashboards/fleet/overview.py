@@ -32,6 +32,7 @@ from deploy.dashboards.queries import (
     gpu,
     join,
     known_or_zero,
+    promised_ratio,
     ratio,
     reported_gpus,
     used,
@@ -60,10 +61,10 @@ def panels() -> list[model.Panel]:
         ),
         number(
             "Memory promised",
-            "How much of the GPUs' memory is promised to pods? Only GPUs whose shares are known count. Red "
-            "above 101 %: KAI placed more shares than a GPU has memory; see KaishareGPUOverpromised in "
-            "docs/runbooks.md.",
-            ratio(gpu("promised"), gpu("total")),
+            "How much of the GPUs' memory, as KAI counts it, is promised to pods? Only GPUs whose shares "
+            "are known count. Red above 101 %: KAI placed more shares than a GPU has memory; see "
+            "KaishareGPUOverpromised in docs/runbooks.md.",
+            promised_ratio(),
             unit=RATIO,
             limits=red_from(1.01),
         ),
@@ -173,7 +174,7 @@ def panels() -> list[model.Panel]:
             "column runbook links to it if the variable runbooks is set.",
             TableLayout(
                 labels=(*labels.split(", "), "runbook"),
-                links=(links.to_runbook(), TO_NODE, links.to_namespace()),
+                links=(links.to_runbook(), TO_NODE, links.to_namespace("agent_job")),
             ),
             Column(title="active", expr=links.with_runbook(f"sum by ({labels}) ({alerts})")),
             no_value="none",

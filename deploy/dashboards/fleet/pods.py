@@ -29,7 +29,9 @@ def panels() -> list[model.Panel]:
             "Which pods need more than they have, or much less? Use of share in red: above the share by "
             "more than 5 %. Flagged is empty while the pod is not evaluated. Utilisation is empty where the "
             "driver does not report it, used where it is unknown.",
-            TableLayout(labels=POD_LABELS, sort_by="use of share", links=(links.to_namespace(), TO_NODE)),
+            TableLayout(
+                labels=POD_LABELS, sort_by="use of share", links=(links.to_namespace("agent_job"), TO_NODE)
+            ),
             *largest(
                 50,
                 *pod_columns(SELECTED, has_time_over=False),

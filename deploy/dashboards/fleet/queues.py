@@ -55,7 +55,9 @@ def panels() -> list[model.Panel]:
             "Namespaces",
             "Which namespaces hold how much? Use of shares counts pods of which used memory and share are "
             "known; red: above 105 %. Click a namespace for its dashboard.",
-            TableLayout(labels=("cluster", "namespace"), sort_by="share", links=(links.to_namespace(),)),
+            TableLayout(
+                labels=("cluster", "namespace"), sort_by="share", links=(links.to_namespace("agent_job"),)
+            ),
             *largest(
                 50,
                 Column(title="share", expr=f"sum by (cluster, namespace) ({share(SELECTED)})", unit=BYTES),

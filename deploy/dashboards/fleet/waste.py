@@ -83,7 +83,9 @@ def panels() -> list[model.Panel]:
             "Trust a row as far as it was seen: for at least that long, with the use known in that part of "
             "the samples. Hours without an agent have no samples. Empty utilisation: the driver does not "
             "report it.",
-            TableLayout(labels=POD_LABELS, sort_by="unused", links=(links.to_namespace(), TO_NODE)),
+            TableLayout(
+                labels=POD_LABELS, sort_by="unused", links=(links.to_namespace("agent_job"), TO_NODE)
+            ),
             *largest(
                 50,
                 Column(title="unused", expr=unused(SELECTED), unit=BYTES),
@@ -112,7 +114,9 @@ def panels() -> list[model.Panel]:
             "Which namespaces never need what they are promised, also where pods live shorter than 7 days? "
             "From the recorded ratio of used memory to shares, over pods of which both are known.",
             TableLayout(
-                labels=("cluster", "namespace"), sort_by="seen for at least", links=(links.to_namespace(),)
+                labels=("cluster", "namespace"),
+                sort_by="seen for at least",
+                links=(links.to_namespace("agent_job"),),
             ),
             Column(
                 title="highest use of shares",

@@ -1,0 +1,241 @@
+"""The command `advise`: its options; reads a Prometheus and the Namespaces, and prints the advice."""
+
+import argparse
+import asyncio
+import contextlib
+import io
+import math
+import re
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Final
+
+from console.advise.documents import as_commands, as_json
+from console.advise.html import as_html
+from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
+from console.advise.queries import Window
+from console.advise.reading import read_usage
+from console.advise.rows import Advice, AdviceOptions, advise
+from console.advise.text import as_text
+from console.cluster import add_cluster_options, parse_cluster_options
+from console.prometheus.client import Prometheus
+from console.prometheus.options import add_prometheus_options, parse_prometheus_options
+from kube.client import KubeClient
+from kube.errors import AccessError
+from service.command import UsageError, columns_of, namespace_name, read_by, write_document, write_output
+from service.log import JsonLog
+from service.log_capture import capture_libraries
+from service.text import one_line, quoted
+
+_DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
+_SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST_SECONDS: Final = 400 * 86400
+_PERCENT: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of `advise`."""
+    command.description = (
+        "Suggests the share that each size of each namespace should have, from the memory that its pods used."
+        " Reads a Prometheus that scrapes the agents, and the labels of the Namespaces. Changes nothing."
+    )
+    add_cluster_options(command)
+    add_prometheus_options(command)
+    add_time_options(command, since="14d")
+    command.add_argument(
+        "-n",
+        "--namespace",
+        type=read_by(namespace_name),
+        metavar="NAMESPACE",
+        help="pods of this namespace only (default: all)",
+    )
+    command.add_argument(
+        "--by",
+        choices=("size", "workload"),
+        default="size",
+        help="what has a row of its own in each namespace (default %(default)s)",
+    )
+    command.add_argument(
+        "--quantile",
+        type=read_by(_quantile),
+        default=0.99,
+        help="quantile of the use that counts, of the pod that used most (default %(default)s)",
+    )
+    command.add_argument(
+        "--headroom",
+        type=read_by(_headroom),
+        default=0.15,
+        metavar="PERCENT",
+        help="added to the quantile (default 15%%)",
+    )
+    command.add_argument("--cover-peak", action="store_true", help="suggest no less than the peak")
+    command.add_argument(
+        "--min-hours",
+        type=read_by(_hours),
+        default=24.0,
+        metavar="HOURS",
+        help="pod-hours below which there is no advice (default 24)",
+    )
+    command.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "html", "kubectl"),
+        default="text",
+        help="output format; html is one file with a picture for each row, kubectl prints the commands and"
+        " nothing else (default %(default)s)",
+    )
+
+
+def add_time_options(command: argparse.ArgumentParser, *, since: str) -> None:
+    """Add the options `--since` and `--until`."""
+    command.add_argument(
+        "--since",
+        type=read_by(_since),
+        default=_since(since),
+        metavar="DURATION",
+        help=f"how far to look back, such as 36h, 14d or 4w (default {since})",
+    )
+    command.add_argument(
+        "--until",
+        type=read_by(_until),
+        metavar="TIME",
+        help="end of the time, such as 2026-05-12 or 2026-05-12T18:00:00Z; UTC unless it says otherwise"
+        " (default: now)",
+    )
+
+
+def parse_window(arguments: argparse.Namespace) -> Window:
+    """Return the time of `--since` and `--until`."""
+    end = time.time() if arguments.until is None else arguments.until
+    return Window(start=end - arguments.since, end=end)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the advice; return 0.
+
+    Raises:
+        UsageError: an option is invalid, or standard output cannot be written.
+        PrometheusError: the Prometheus gives no usable answer, or has no pod.
+        AccessError: the kubeconfig cannot be read.
+        ApiError, Unreachable: the namespaces cannot be read.
+    """
+    if arguments.output == "kubectl" and arguments.by == "workload":
+        raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
+    capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
+    options = AdviceOptions(
+        quantile=arguments.quantile,
+        headroom=arguments.headroom,
+        min_hours=arguments.min_hours,
+        cover_peak=arguments.cover_peak,
+        by_workload=arguments.by == "workload",
+    )
+    window = parse_window(arguments)
+    advice = asyncio.run(_advice(arguments, options, window))
+    if arguments.output == "json":
+        write_document(as_json(advice))
+    elif arguments.output == "html":
+        write_document("".join(as_html(advice, options, window)))
+    elif arguments.output == "kubectl":
+        write_output("".join(f"{line}\n" for line in as_commands(advice)))
+    else:
+        lines = as_text(advice, options, columns=columns_of(sys.stdout))
+        write_output("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window: Window) -> Advice:
+    settings = parse_prometheus_options(arguments)
+    notes: list[str] = []
+    async with contextlib.AsyncExitStack() as stack:
+        client = None
+        try:
+            client = await stack.enter_async_context(_cluster(arguments))
+        except AccessError as error:
+            if settings.service is not None:
+                raise
+            notes.append(f"The Namespaces were not read ({one_line(str(error))}): {NOT_READ}")
+        prometheus = await stack.enter_async_context(Prometheus.open(settings, client))
+        usage = await read_usage(
+            prometheus, window, quantile=options.quantile, namespace=arguments.namespace or ""
+        )
+        namespaces = None
+        if client is not None:
+            namespaces = await read_namespaces(client, arguments.namespace)
+            if namespaces is None:
+                notes.append(MAY_NOT_READ)
+    return advise(usage.uses, namespaces, options, remarks=(*usage.remarks, *notes))
+
+
+@contextlib.asynccontextmanager
+async def _cluster(arguments: argparse.Namespace) -> AsyncIterator[KubeClient]:
+    async with KubeClient(await parse_cluster_options(arguments).access()) as client:
+        yield client
+
+
+def _since(text: str) -> float:
+    """Read how far to look back; return seconds.
+
+    Raises:
+        ValueError: the text has another form, or the time is too short or too long.
+    """
+    match = _DAYS.fullmatch(text)
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
+    if not 600 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: 10m to 400d, in m, h, d or w, such as 14d")
+    return float(seconds)
+
+
+def _until(text: str) -> float:
+    """Read the end of the time; return Unix seconds.
+
+    Raises:
+        ValueError: the text is no date.
+    """
+    try:
+        when = datetime.fromisoformat(text)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{quoted(text)} is not a time; allowed: such as 2026-05-12T18:00:00Z") from None
+
+
+def _quantile(text: str) -> float:
+    """Read a quantile.
+
+    Raises:
+        ValueError: the text is no number from 0.5 to 1.
+    """
+    value = _number(text)
+    if not 0.5 <= value <= 1:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: 0.5 to 1")
+    return value
+
+
+def _headroom(text: str) -> float:
+    """Read a percentage; return a ratio.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    match = _PERCENT.fullmatch(text)
+    if match is None or float(match[1]) > 1000:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: 0% to 1000%, such as 15%")
+    return float(match[1]) / 100
+
+
+def _hours(text: str) -> float:
+    """Read a number of hours.
+
+    Raises:
+        ValueError: the text is no number of at least 0.
+    """
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: 0 and more")
+    return value
+
+
+def _number(text: str) -> float:
+    """Read a plain number; NaN if the text is none."""
+    return float(text) if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", text) else math.nan

@@ -1,0 +1,287 @@
+"""The PromQL expressions of `advise`: on records of deploy/mixin/usage.libsonnet, or on the agents' series.
+
+Only series that match the selector count, because any exporter can serve series with these names. Series of
+one pod from several agents, or from one agent before and after its restart, are one series here: the largest
+value at each time.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from console.prometheus.promql import one_of, string
+
+POD_LABELS: Final = "cluster, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace"
+INFO_LABELS: Final = "uid, size, workload_kind, workload"
+
+_USED: Final = "kaishare_pod_gpu_memory_used_bytes"
+_SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
+_OVER: Final = "kaishare_pod_over_share_seconds_total"
+_INFO: Final = "kaishare_pod_info"
+_TOTAL: Final = "kaishare_gpu_memory_total_bytes"
+
+_SHARE_RECORD: Final = "pod:kaishare_gpu_share:ratio"
+_USED_RECORD: Final = "pod:kaishare_gpu_used:ratio"
+_PEAK_RECORD: Final = "pod:kaishare_gpu_used:max1m"
+_OVER_RECORD: Final = "pod:kaishare_gpu_over:seconds1m"
+_COUNTED_RECORD: Final = "gpu:kaishare_gpu_memory_counted_bytes:max"
+_RECORD_STEP: Final = 60
+
+_OVER_STEP: Final = 300
+"""Seconds of one increase of the counter."""
+
+_MOST_STEPS: Final = 5000
+"""Prometheus refuses range queries of more than 11,000 values a series."""
+
+_SHORTEST_STEP: Final = 60
+
+_HOUR: Final = 3600
+_MOST_BUCKETS: Final = 336
+"""Hours of two weeks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The time that is looked at, in Unix seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def length(self) -> int:
+        """Seconds."""
+        return int(self.end - self.start)
+
+    @property
+    def step(self) -> int:
+        """Seconds between two values that count, a multiple of 60."""
+        return max(-(-self.length // (_MOST_STEPS * _SHORTEST_STEP)) * _SHORTEST_STEP, _SHORTEST_STEP)
+
+    @property
+    def bucket(self) -> int:
+        """Seconds of the parts into which the time is divided: hours, unless there would be too many."""
+        return -(-self.length // (_MOST_BUCKETS * _HOUR)) * _HOUR
+
+    @property
+    def first_bucket(self) -> float:
+        """End of the first part, in Unix seconds; the last one ends with the window."""
+        return self.end - (-(-self.length // self.bucket) - 1) * self.bucket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """Expressions on the agents' own series, evaluated at the end of the window.
+
+    Counts and quantiles look at one value a step, after series of several agents were merged; a subquery does
+    that, and takes long.
+    """
+
+    window: Window
+    selector: str
+    """Label matchers without braces."""
+    namespace: str = ""
+    """The only namespace, of the host cluster; empty for all."""
+    uids: tuple[str, ...] = ()
+    """The only pods; empty for all."""
+
+    in_ratios: ClassVar[bool] = False
+    """Whether amounts are parts of the memory that KAI counts of a GPU, not bytes."""
+
+    @property
+    def step(self) -> int:
+        """Seconds that one counted value stands for."""
+        return self.window.step
+
+    @property
+    def full_bucket(self) -> float:
+        """Number of values of a pod in a part of the time without a gap; 0 if it depends on the scrapes."""
+        return 0.0
+
+    def _pods(self, metric: str) -> str:
+        matchers = [self.selector]
+        if self.namespace:
+            matchers.append(f"namespace={string(self.namespace)}")
+        if self.uids:
+            matchers.append(f"uid=~{one_of(self.uids)}")
+        return f"{metric}{{{','.join(matchers)}}}"
+
+    def _direct(self, function: str, metric: str, seconds: int) -> str:
+        """Return a function of each series, and the largest result for each pod and GPU."""
+        return f"max by ({POD_LABELS}) ({function}({self._pods(metric)}[{seconds}s]))"
+
+    def _merged(self, function: str, expression: str, step: int) -> str:
+        """Return a function of the values of an instant vector; it may end with its first arguments."""
+        begin = function if "(" in function else f"{function}("
+        return f"{begin}({expression})[{self.window.length}s:{step}s])"
+
+    @property
+    def used(self) -> str:
+        """Bytes in use, by pod and GPU."""
+        return f"max by ({POD_LABELS}) ({self._pods(_USED)})"
+
+    @property
+    def share(self) -> str:
+        """Bytes of the share, by pod and GPU."""
+        return f"max by ({POD_LABELS}) ({self._pods(_SHARE)})"
+
+    @property
+    def over(self) -> str:
+        """Seconds above the share in the last five minutes, by pod: on the GPU where they are most."""
+        return f"max by (uid) (increase({self._pods(_OVER)}[{_OVER_STEP}s]))"
+
+    @property
+    def all_uids(self) -> str:
+        """A series for each pod."""
+        return self._merged("last_over_time", f"group by (uid) ({self._pods(_SHARE)})", _OVER_STEP)
+
+    @property
+    def share_count(self) -> str:
+        """Number of values of the share."""
+        return self._merged("count_over_time", self.share, self.step)
+
+    @property
+    def used_count(self) -> str:
+        """Number of values of the use."""
+        return self._merged("count_over_time", self.used, self.step)
+
+    def used_quantile(self, quantile: float) -> str:
+        """Quantile of the use."""
+        return self._merged(f"quantile_over_time({quantile}, ", self.used, self.step)
+
+    @property
+    def largest_share(self) -> str:
+        """Largest share."""
+        return self._direct("max_over_time", _SHARE, self.window.length)
+
+    @property
+    def smallest_share(self) -> str:
+        """Smallest share."""
+        return f"min by ({POD_LABELS}) (min_over_time({self._pods(_SHARE)}[{self.window.length}s]))"
+
+    @property
+    def counts_by_bucket(self) -> str:
+        """Number of values of the share in a part of the time."""
+        return self._direct("count_over_time", _SHARE, self.window.bucket)
+
+    @property
+    def peaks_by_bucket(self) -> str:
+        """Largest use in a part of the time."""
+        return self._direct("max_over_time", _USED, self.window.bucket)
+
+    @property
+    def over_seconds(self) -> str:
+        """Seconds above the share, by pod."""
+        return self._merged("sum_over_time", self.over, _OVER_STEP)
+
+    @property
+    def infos(self) -> str:
+        """Number of times that each description of a pod was seen."""
+        info = f"max by ({INFO_LABELS}) ({self._pods(_INFO)})"
+        return self._merged("count_over_time", info, _OVER_STEP)
+
+    @property
+    def presence(self) -> str:
+        """Number of times, of a hundred, at which there was any pod."""
+        step = max(self.window.length // 100, _SHORTEST_STEP)
+        return self._merged("count_over_time", f"group({self._pods(_SHARE)})", step)
+
+    @property
+    def gpus(self) -> str:
+        """Bytes of each GPU, by UUID and model."""
+        total = f"max by (gpu_uuid, model) ({_TOTAL}{{{self.selector}}})"
+        return self._merged("max_over_time", total, max(self.window.length // 1000, _SHORTEST_STEP))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordQueries(Queries):
+    """Expressions on the records, which have a value a minute for each pod and GPU, with its description."""
+
+    in_ratios: ClassVar[bool] = True
+
+    @property
+    def step(self) -> int:
+        """Seconds that one counted value stands for."""
+        return _RECORD_STEP
+
+    def _recorded(self, function: str, record: str) -> str:
+        """Return a function of the values of a record; it may end with its first arguments."""
+        begin = function if "(" in function else f"{function}("
+        return f"{begin}{self._pods(record)}[{self.window.length}s])"
+
+    @property
+    def full_bucket(self) -> float:
+        """Number of values of a pod in a part of the time without a gap."""
+        return self.window.bucket / _RECORD_STEP
+
+    @property
+    def used(self) -> str:
+        """Part of the GPU in use, by pod and GPU."""
+        return f"max by ({POD_LABELS}) ({self._pods(_USED_RECORD)})"
+
+    @property
+    def share(self) -> str:
+        """Part of the GPU that is the share, by pod and GPU."""
+        return f"max by ({POD_LABELS}) ({self._pods(_SHARE_RECORD)})"
+
+    @property
+    def over(self) -> str:
+        """Seconds above the share in the last five minutes, by pod: on the GPU where they are most."""
+        return f"max by (uid) (sum_over_time({self._pods(_OVER_RECORD)}[{_OVER_STEP}s]))"
+
+    @property
+    def share_count(self) -> str:
+        """Empty: `counts_by_bucket` has all values."""
+        return ""
+
+    @property
+    def used_count(self) -> str:
+        """Number of values of the use."""
+        return self._recorded("count_over_time", _USED_RECORD)
+
+    def used_quantile(self, quantile: float) -> str:
+        """Quantile of the use at the window's steps; every minute of two weeks takes twice as long."""
+        if self.window.step == _RECORD_STEP:
+            return self._recorded(f"quantile_over_time({quantile}, ", _USED_RECORD)
+        values = f"{self._pods(_USED_RECORD)}[{self.window.length}s:{self.window.step}s]"
+        return f"quantile_over_time({quantile}, {values})"
+
+    @property
+    def largest_share(self) -> str:
+        """Largest share."""
+        return self._recorded("max_over_time", _SHARE_RECORD)
+
+    @property
+    def smallest_share(self) -> str:
+        """Smallest share."""
+        return self._recorded("min_over_time", _SHARE_RECORD)
+
+    @property
+    def counts_by_bucket(self) -> str:
+        """Number of values of the share in a part of the time; parts do not overlap."""
+        return f"count_over_time({self._pods(_SHARE_RECORD)}[{self.window.bucket - 1}s])"
+
+    @property
+    def peaks_by_bucket(self) -> str:
+        """Largest use in a part of the time."""
+        return self._direct("max_over_time", _PEAK_RECORD, self.window.bucket)
+
+    @property
+    def over_seconds(self) -> str:
+        """Seconds above the share, by pod."""
+        return f"max by (uid) ({self._recorded('sum_over_time', _OVER_RECORD)})"
+
+    @property
+    def infos(self) -> str:
+        """Empty: the records have the description."""
+        return ""
+
+    @property
+    def gpus(self) -> str:
+        """Bytes of each GPU that KAI counts, by UUID and model."""
+        counted = f"{_COUNTED_RECORD}{{{self.selector}}}[{self.window.length}s]"
+        return f"max by (gpu_uuid, model) (max_over_time({counted}))"
+
+    @property
+    def presence(self) -> str:
+        """Number of times, of a hundred, at which there was any pod."""
+        step = max(self.window.length // 100, _SHORTEST_STEP)
+        return self._merged("count_over_time", f"group({self._pods(_SHARE_RECORD)})", step)

@@ -1,0 +1,421 @@
+"""Groups the use of pods into rows, and finds the share that would have done for each. Pure.
+
+| the row's pods | the advice |
+| --- | --- |
+| have the share that a label gives them now | a new value of that label |
+| have a whole GPU, and the namespace has no default share | a default share |
+| have another share than the label of their size, or wrote a share themselves | none: no label changes them |
+| are ranks of a distributed job, or have several whole GPUs | none: a rank keeps a whole GPU |
+| were seen for too few hours, or their use is unknown | none |
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from console.advise.policies import KnownNamespace
+from console.advise.shares import (
+    ShareValue,
+    seen_share,
+    smallest_fraction,
+    smallest_memory,
+)
+from console.advise.usage import PodUse
+from service.text import counted
+
+DISTRIBUTED_KINDS: Final = frozenset(
+    {
+        "JAXJob",
+        "LeaderWorkerSet",
+        "MPIJob",
+        "MXJob",
+        "PaddleJob",
+        "PyTorchJob",
+        "TFJob",
+        "TrainJob",
+        "XGBoostJob",
+    }
+)
+"""Controllers whose pods are ranks; the sources are in `webhook.policy.distributed`."""
+
+LEAST_COVERAGE: Final = 0.9
+"""Part of the time below which a row says that its use is not well known."""
+
+_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceOptions:
+    """How the advice is made."""
+
+    quantile: float = 0.99
+    headroom: float = 0.15
+    """Part of the quantile that is added to it."""
+    min_hours: float = 24.0
+    """Pod-hours below which a row has no advice."""
+    cover_peak: bool = False
+    """Whether the advice covers the peak, too."""
+    by_workload: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class RowKey:
+    """What the pods of a row have in common."""
+
+    namespace: str
+    vcluster: str = ""
+    virtual_namespace: str = ""
+    size: str = ""
+    workload_kind: str = ""
+    workload: str = ""
+    share: ShareValue
+    ranks: bool = False
+    """Whether the pods are ranks of distributed jobs, or have several whole GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRow:
+    """The advice for one size or workload."""
+
+    key: RowKey
+    models: tuple[str, ...]
+    pods: int
+    pod_hours: float
+    suggested: ShareValue | None
+    """None if there is no advice."""
+    is_at_least: bool
+    """Whether the pods may need more than `suggested`."""
+    peak_bytes: int | None
+    quantile_bytes: int | None
+    over_hours: float
+    coverage: float
+    notes: tuple[str, ...]
+    commands: tuple[str, ...] = ()
+    uses: tuple[PodUse, ...] = field(default=(), repr=False)
+
+    @property
+    def current(self) -> ShareValue:
+        """The share that the pods have."""
+        return self.key.share
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the advice differs from the share that the pods have."""
+        return self.suggested is not None and self.suggested != self.current
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """GPUs promised to the pods that exist at the end of the time, as KAI counts."""
+
+    promised: float
+    suggested: float
+
+    @property
+    def difference(self) -> float:
+        """GPUs that must be added; negative if GPUs are gained."""
+        return self.suggested - self.promised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The rows, the balance, and what could not be used."""
+
+    rows: tuple[AdviceRow, ...]
+    balance: Balance
+    dropped: int
+    """Pods with a name that no Kubernetes object can have."""
+    remarks: tuple[str, ...] = ()
+    """Sentences about the whole answer."""
+
+
+def advise(
+    uses: Iterable[PodUse],
+    namespaces: Mapping[str, KnownNamespace] | None,
+    options: AdviceOptions,
+    *,
+    dropped: int = 0,
+    remarks: Sequence[str] = (),
+) -> Advice:
+    """Make the advice.
+
+    Args:
+        uses: the use of all pods. Pods with invalid names are dropped and counted.
+        namespaces: the namespaces by name; None if they could not be read.
+        options: how the advice is made.
+        dropped: pods that were dropped before.
+        remarks: sentences about the whole answer.
+    """
+    groups: defaultdict[RowKey, list[PodUse]] = defaultdict(list)
+    invalid: set[str] = set()
+    gpus: defaultdict[str, set[str]] = defaultdict(set)
+    valid = []
+    for use in uses:
+        if use.names.are_valid:
+            gpus[use.names.uid].add(use.names.gpu_uuid)
+            valid.append(use)
+        else:
+            invalid.add(use.names.uid)
+    for use in valid:
+        groups[_key(use, len(gpus[use.names.uid]), namespaces, options)].append(use)
+    rows = _without_contradictions(
+        [_row(key, group, namespaces, options) for key, group in sorted(groups.items())]
+    )
+    return Advice(
+        rows=tuple(rows),
+        balance=_balance(rows),
+        dropped=dropped + len(invalid),
+        remarks=tuple(remarks),
+    )
+
+
+def _key(
+    use: PodUse, gpus: int, namespaces: Mapping[str, KnownNamespace] | None, options: AdviceOptions
+) -> RowKey:
+    names = use.names
+    share = seen_share(use.share_bytes, use.gpu_bytes)
+    label = _label_share(names.namespace, names.vcluster, names.size, namespaces)
+    if label is not None and use.gpu_bytes is not None and label.is_share(use.share_bytes, use.gpu_bytes):
+        share = label
+    return RowKey(
+        namespace=names.namespace,
+        vcluster=names.vcluster,
+        virtual_namespace=names.virtual_namespace,
+        size=names.size,
+        workload_kind=names.workload_kind if options.by_workload else "",
+        workload=names.workload if options.by_workload else "",
+        share=share,
+        ranks=names.workload_kind in DISTRIBUTED_KINDS or (share.is_whole and gpus > 1),
+    )
+
+
+def _label_share(
+    namespace: str, vcluster: str, size: str, namespaces: Mapping[str, KnownNamespace] | None
+) -> ShareValue | None:
+    """Return the share that the labels give now; None if they are unknown or give none."""
+    known = None if vcluster or namespaces is None else namespaces.get(namespace)
+    return None if known is None else known.share_of(size)
+
+
+def _row(
+    key: RowKey,
+    uses: Sequence[PodUse],
+    namespaces: Mapping[str, KnownNamespace] | None,
+    options: AdviceOptions,
+) -> AdviceRow:
+    by_pod: defaultdict[str, list[PodUse]] = defaultdict(list)
+    for use in uses:
+        by_pod[use.names.uid].append(use)
+    seconds = sum(max(use.seconds for use in pod) for pod in by_pod.values())
+    known, expected = sum(u.known_seconds for u in uses), sum(u.expected_seconds for u in uses)
+    coverage = min(known / expected, 1.0) if expected else 0.0
+    models = tuple(sorted({use.names.model for use in uses if use.names.model}))
+    notes: list[str] = []
+    suggested = _suggested(key, uses, seconds / _HOUR, _is_in_memory(key, namespaces), options, notes)
+    if coverage < LEAST_COVERAGE and any(use.known_seconds for use in uses):
+        notes.append(f"use known in {coverage:.0%} of the time")
+    full = {use.names.uid for use in uses if use.takes_all}
+    if full:
+        notes.append(
+            f"{counted(len(full), 'pod')} of {len(by_pod)} filled the share from the start: such use does not"
+            " show the need, and the advice is no smaller"
+        )
+    is_at_limit = any(use.is_at_limit for use in uses)
+    if is_at_limit:
+        notes.append("a pod filled its share and may need more")
+    if suggested is not None and len(models) > 1 and not suggested.mib:
+        notes.append(_by_model(uses, options))
+    commands = _commands(key, uses, suggested, namespaces, options, notes)
+    return AdviceRow(
+        key=key,
+        models=models,
+        pods=len(by_pod),
+        pod_hours=seconds / _HOUR,
+        suggested=suggested,
+        is_at_least=is_at_limit and suggested is not None,
+        peak_bytes=_largest(use.peak_bytes for use in uses),
+        quantile_bytes=_largest(use.quantile_bytes for use in uses),
+        over_hours=sum(max(use.over_seconds for use in pod) for pod in by_pod.values()) / _HOUR,
+        coverage=coverage,
+        notes=tuple(notes),
+        commands=commands,
+        uses=tuple(uses),
+    )
+
+
+def _largest(amounts: Iterable[float | None]) -> int | None:
+    return max((round(amount) for amount in amounts if amount is not None), default=None)
+
+
+def _is_in_memory(key: RowKey, namespaces: Mapping[str, KnownNamespace] | None) -> bool:
+    known = None if key.vcluster or namespaces is None else namespaces.get(key.namespace)
+    return bool(key.share.mib) if known is None else known.is_in_memory(key.share)
+
+
+def needed_bytes(use: PodUse, options: AdviceOptions) -> float | None:
+    """Return the bytes that would have done for a pod; None if its use is unknown."""
+    if use.quantile_bytes is None or use.peak_bytes is None:
+        return None
+    need = use.quantile_bytes * (1 + options.headroom)
+    if options.cover_peak:
+        need = max(need, use.peak_bytes)
+    if use.takes_all:
+        is_within = use.quantile_bytes <= use.share_bytes
+        return float(use.share_bytes) if is_within else max(need, use.share_bytes)
+    return need
+
+
+def _needs(uses: Iterable[PodUse], options: AdviceOptions) -> Iterator[tuple[float, int]]:
+    """Yield the need of each pod and the memory of its GPU."""
+    for use in uses:
+        need = needed_bytes(use, options)
+        if need is not None and use.gpu_bytes is not None:
+            yield need, use.gpu_bytes
+
+
+def _suggested(
+    key: RowKey,
+    uses: Sequence[PodUse],
+    hours: float,
+    is_in_memory: bool,
+    options: AdviceOptions,
+    notes: list[str],
+) -> ShareValue | None:
+    """Return the share that would have done; None, and a note, if there is none to advise."""
+    if key.ranks:
+        notes.append("ranks of a distributed job, or pods with several GPUs: each rank keeps a whole GPU")
+        return None
+    if hours < options.min_hours:
+        notes.append(f"too few hours: {hours:.1f} of {options.min_hours:g}")
+        return None
+    if any(use.gpu_bytes is None for use in uses):
+        notes.append("the memory of the GPU is unknown, as for MIG devices")
+        return None
+    needs = list(_needs(uses, options))
+    if not needs:
+        notes.append("the use is unknown")
+        return None
+    if any(need > gpu_bytes for need, gpu_bytes in needs):
+        notes.append("the need with headroom is more than a GPU has")
+    # A pod that takes what it is given needs its share, whose bytes differ between cards by rounding.
+    floor = key.share if any(use.takes_all for use in uses) else None
+    share = smallest_memory(needs) if is_in_memory else smallest_fraction(needs)
+    if floor is not None and _is_less(share, floor, uses):
+        return floor
+    return share
+
+
+def _is_less(share: ShareValue, floor: ShareValue, uses: Sequence[PodUse]) -> bool:
+    gpus = {use.gpu_bytes for use in uses if use.gpu_bytes is not None}
+    return any(share.bytes_on(gpu) < floor.bytes_on(gpu) for gpu in gpus)
+
+
+def _by_model(uses: Sequence[PodUse], options: AdviceOptions) -> str:
+    """Return what each model of card would need."""
+    models = sorted({use.names.model for use in uses if use.names.model})
+    parts = []
+    for model in models:
+        needs = list(_needs((use for use in uses if use.names.model == model), options))
+        if needs:
+            parts.append(f"{model} {smallest_fraction(needs)}")
+    return f"several models of card, the largest counts: {', '.join(parts)}"
+
+
+def _commands(
+    key: RowKey,
+    uses: Sequence[PodUse],
+    suggested: ShareValue | None,
+    namespaces: Mapping[str, KnownNamespace] | None,
+    options: AdviceOptions,
+    notes: list[str],
+) -> tuple[str, ...]:
+    """Return the commands for the suggested share; a note explains why there are none."""
+    if options.by_workload:
+        return ()
+    if key.vcluster:
+        return _vcluster_commands(key, uses, suggested, notes)
+    if namespaces is None:
+        return ()
+    known = namespaces.get(key.namespace)
+    if known is None or known.policy is None:
+        notes.append("the namespace does not exist" if known is None else "the namespace is not managed")
+        return ()
+    of_label = known.share_of(key.size)
+    if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
+        notes.append(_other_share(key, of_label, uses))
+        return ()
+    if suggested is None or suggested == key.share:
+        return ()
+    if suggested.is_whole and not key.size:
+        notes.append(
+            "needs a whole GPU: no default share covers it; define a size of 1, or write it on the pod"
+        )
+        return ()
+    edit = known.edit(key.size, suggested)
+    refusal = known.refusal(edit)
+    if refusal:
+        notes.append(f"no label covers the need: {refusal}")
+        return ()
+    return tuple(edit.commands("kubectl", key.namespace))
+
+
+def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse]) -> str:
+    """Return why no label gives the row's pods their share."""
+    if not key.size:
+        return "the pods have a share of their own, or had another default share; no label changes it"
+    last = datetime.fromtimestamp(max(use.last for use in uses), UTC)
+    now = f"is {of_label} now" if of_label else "does not exist now"
+    return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
+
+
+def _vcluster_commands(
+    key: RowKey, uses: Sequence[PodUse], suggested: ShareValue | None, notes: list[str]
+) -> tuple[str, ...]:
+    """Return the commands for the vCluster, whose namespaces cannot be read here."""
+    if suggested is None or suggested == key.share or not key.virtual_namespace:
+        return ()
+    if not any(use.is_current for use in uses):
+        notes.append("no pod has this share now")
+        return ()
+    if suggested.is_whole and not key.size:
+        notes.append("needs a whole GPU: no default share covers it")
+        return ()
+    notes.append("labels and caps inside the vCluster are not known here")
+    kubectl = f"vcluster connect {key.vcluster} --namespace {key.namespace} -- kubectl"
+    edit = KnownNamespace.unknown().edit(key.size, suggested)
+    return tuple(edit.commands(kubectl, key.virtual_namespace))
+
+
+def _without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
+    """Take away commands that set one label of a vCluster to several values: its present value is unknown."""
+    by_label = Counter(_label(row.key) for row in rows if row.commands)
+    note = "pods of this size have several shares: no command, because its label is not known here"
+    return [
+        replace(row, commands=(), notes=(*row.notes, note))
+        if row.commands and by_label[_label(row.key)] > 1
+        else row
+        for row in rows
+    ]
+
+
+def _label(key: RowKey) -> tuple[str, ...]:
+    return key.namespace, key.vcluster, key.virtual_namespace, key.size
+
+
+def _balance(rows: Iterable[AdviceRow]) -> Balance:
+    promised = suggested = 0.0
+    for row in rows:
+        for use in row.uses:
+            if use.is_current:
+                now = _portion(row.current, use)
+                promised += now
+                suggested += now if row.suggested is None else _portion(row.suggested, use)
+    return Balance(round(promised, 2), round(suggested, 2))
+
+
+def _portion(share: ShareValue, use: PodUse) -> float:
+    if use.gpu_bytes is None:
+        return 0.0
+    return min(share.portion_on(use.gpu_bytes), 1.0)

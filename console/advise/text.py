@@ -1,0 +1,108 @@
+"""Formats advice as a table for a terminal. Pure functions."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from console.advise.rows import Advice, AdviceOptions, AdviceRow, Balance
+from service.command import DEFAULT_COLUMNS
+from service.text import counted, fold, one_line
+from service.text_table import column_widths, table_lines
+from service.units import size
+
+_NONE: Final = "-"
+_INDENT: Final = "  "
+_Cell = Callable[[AdviceRow], str]
+
+
+def place(row: AdviceRow) -> str:
+    """Return the namespace, or the vCluster and the namespace inside."""
+    key = row.key
+    return f"{key.vcluster}/{key.virtual_namespace}" if key.vcluster else key.namespace
+
+
+def subject(row: AdviceRow) -> str:
+    """Return the workload, or the size; a hyphen for the default share."""
+    key = row.key
+    if key.workload:
+        return f"{key.workload_kind}/{key.workload}"
+    return key.size or _NONE
+
+
+def suggestion(row: AdviceRow) -> str:
+    """Return the suggested share; `≥` before it if the pods may need more."""
+    if row.suggested is None:
+        return _NONE
+    return f"{'≥ ' if row.is_at_least else ''}{row.suggested}"
+
+
+def _bytes(amount: int | None) -> str:
+    return _NONE if amount is None else size(amount)
+
+
+def _columns(options: AdviceOptions) -> Sequence[tuple[str, int, _Cell]]:
+    """Return heading, smallest width (0: cells are not shortened) and cell of each column."""
+    return (
+        ("NAMESPACE", 9, place),
+        ("WORKLOAD" if options.by_workload else "SIZE", 8, subject),
+        ("PODS", 0, lambda row: str(row.pods)),
+        ("HOURS", 0, lambda row: f"{row.pod_hours:.0f}"),
+        ("PEAK", 0, lambda row: _bytes(row.peak_bytes)),
+        (f"P{options.quantile * 100:g}", 0, lambda row: _bytes(row.quantile_bytes)),
+        ("OVER", 0, lambda row: f"{row.over_hours:.1f}h"),
+        ("SHARE", 0, lambda row: str(row.current)),
+        ("ADVICE", 0, suggestion),
+    )
+
+
+def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
+    """Yield the lines of the table, the notes, the commands and the balance.
+
+    Args:
+        advice: the advice.
+        options: how it was made.
+        columns: largest width of a line; a command is never broken.
+    """
+    described = _columns(options)
+    rows = [[heading for heading, _, _ in described]]
+    rows += [[cell(row) for _, _, cell in described] for row in advice.rows]
+    widths = column_widths(rows, columns, [least for _, least, _ in described])
+    if widths is None:
+        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    yield from table_lines(rows, widths)
+    yield from _notes(advice, columns)
+    commands = [command for row in advice.rows for command in row.commands]
+    if commands:
+        yield ""
+        yield from commands
+    yield ""
+    for line in (balance_sentence(advice.balance), *remarks(advice)):
+        yield from fold(one_line(line, 1000), columns)
+
+
+def _notes(advice: Advice, columns: int) -> Iterator[str]:
+    is_first = True
+    for row in advice.rows:
+        for note in row.notes:
+            if is_first:
+                yield ""
+            is_first = False
+            head = f"{place(row)} {subject(row)} {row.current}: "
+            yield from fold(one_line(head + note, 1000), columns, indent=_INDENT)
+
+
+def balance_sentence(balance: Balance) -> str:
+    """Return what the advice would change in GPUs."""
+    begin = f"Promised now: {balance.promised:.2f} GPUs; with this advice: {balance.suggested:.2f}"
+    difference = round(balance.difference, 2)
+    if difference < 0:
+        return f"{begin}; {-difference:.2f} GPUs are gained."
+    if difference > 0:
+        return f"{begin}; {difference:.2f} GPUs must be added."
+    return f"{begin}; nothing changes."
+
+
+def remarks(advice: Advice) -> Iterator[str]:
+    """Yield the sentences about the whole answer."""
+    yield from advice.remarks
+    if advice.dropped:
+        yield f"Dropped: {counted(advice.dropped, 'pod')} with names that no Kubernetes object can have."

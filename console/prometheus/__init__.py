@@ -1,0 +1,1 @@
+"""Access to a Prometheus, for `kaishare advise` and `kaishare report`."""

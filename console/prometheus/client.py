@@ -1,0 +1,240 @@
+"""A client for the query API of Prometheus, Thanos and Mimir.
+
+The answers are not trusted. They are bounded, decoded to plain rows, and nothing in an error message reaches
+a terminal without `service.text`. A message never repeats the token or the value of a header.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from array import array
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import Raw, Struct
+
+from console.prometheus.options import PrometheusOptions
+from console.prometheus.series import InstantSeries, RangeSeries
+from console.prometheus.transports import NoResponse, Response, Transport, open_transport
+from kube.client import KubeClient
+from kube.errors import status_error
+from service.text import MALFORMED, first_few, one_line
+
+__all__ = ["InstantSeries", "Prometheus", "PrometheusError", "RangeSeries"]
+
+_MOST_AT_ONCE: Final = 2
+"""Concurrent queries; a Prometheus also serves dashboards and rules meanwhile."""
+
+_LONGEST_REASON: Final = 200  # characters
+_SECRET_START: Final = 8
+"""Characters by which a token is recognised in an error; shorter values are no secrets."""
+_OK, _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE = 200, 400, 401, 403, 404, 422
+_ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
+"""Beginnings of annotations about an expression (Prometheus since 2.48); the result is complete even so."""
+
+
+class PrometheusError(Exception):
+    """The Prometheus gave no usable answer; the message is one line with its address and what it said."""
+
+
+class _Result(Struct, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None
+    values: Raw = Raw()
+
+
+class _Data(Struct, rename="camel", frozen=True):
+    result_type: str
+    result: list[_Result] = []
+
+
+class _Answer(Struct, rename="camel", frozen=True):
+    status: str
+    data: _Data | None = None
+    error_type: str = ""
+    error: str = ""
+    warnings: list[str] | None = None
+
+
+class _Header(Struct, rename="camel", frozen=True):
+    """An answer without its data, for an error whose data has any type."""
+
+    status: str = ""
+    error_type: str = ""
+    error: str = ""
+    message: str = ""
+
+
+_answer = msgspec.json.Decoder(_Answer)
+_header = msgspec.json.Decoder(_Header)
+_points = msgspec.json.Decoder(list[tuple[float, str]])
+
+
+class Prometheus:
+    """Sends queries. All requests together have one time limit."""
+
+    def __init__(
+        self, transport: Transport, options: PrometheusOptions, *, address: str, clock: Any = time.monotonic
+    ) -> None:
+        self.address = address
+        """The address for messages."""
+        self.selector = options.selector
+        """Label matchers without braces; each selector of a query must contain them."""
+        self._transport = transport
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._clock = clock
+        self._seconds = options.seconds
+        self._until = clock() + options.seconds
+        self._secrets = [text for text in (options.token, *(value for _, value in options.headers)) if text]
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls, options: PrometheusOptions, client: KubeClient | None = None
+    ) -> AsyncIterator["Prometheus"]:
+        """Open the Prometheus of the options; its time limit begins.
+
+        Args:
+            options: address and credentials.
+            client: the API server, for a service.
+
+        Raises:
+            UsageError: the CA certificates cannot be read.
+        """
+        through = f" through {client.server}" if client and options.service else ""
+        async with open_transport(options, client) as transport:
+            yield cls(transport, options, address=one_line(options.address + through))
+
+    async def instant(self, query: str, at: float) -> list[InstantSeries]:
+        """Return the value of each series of an expression at a time.
+
+        Values that are not finite are left out.
+
+        Args:
+            query: the expression.
+            at: Unix seconds.
+
+        Raises:
+            PrometheusError: there is no usable answer in time.
+            kube.access.AccessError: there are no credentials for the API server.
+        """
+        data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
+        samples = []
+        for result in data.result:
+            if result.value is not None:
+                value = self._number(result.value[1])
+                if math.isfinite(value):
+                    samples.append(InstantSeries(result.metric, value))
+        return samples
+
+    async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
+        """Return the values of each series of an expression over a time; see `instant`.
+
+        Args:
+            query: the expression.
+            start: Unix seconds of the first value.
+            end: Unix seconds of the last value, included.
+            step: seconds between two values.
+        """
+        times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        data = await self._query("/api/v1/query_range", query, times, "matrix")
+        return [self._series(result) for result in data.result]
+
+    def _series(self, result: _Result) -> RangeSeries:
+        """Decode the values of one series; only those of one are Python objects at a time."""
+        try:
+            points = _points.decode(result.values or b"[]")
+        except MALFORMED as error:
+            raise self._not_prometheus(one_line(str(error))) from None
+        times, values = array("d"), array("d")
+        for at, text in points:
+            value = self._number(text)
+            if math.isfinite(value):
+                times.append(at)
+                values.append(value)
+        return RangeSeries(result.metric, times, values)
+
+    def _number(self, text: str) -> float:
+        try:
+            return float(text[:40])
+        except ValueError:
+            raise self._not_prometheus("a value is no number") from None
+
+    async def _query(self, path: str, query: str, times: Mapping[str, str], expected: str) -> _Data:
+        left = self._until - self._clock()
+        form = {"query": query, **times, "timeout": f"{max(int(left * 1000), 1)}ms"}
+        try:
+            async with asyncio.timeout(left), self._slots:
+                response = await self._transport.post(path, urlencode(form).encode(), left + 1)
+        except TimeoutError:
+            late = f"no answer within {self._seconds:g} s; give a longer --timeout or a shorter --since"
+            raise PrometheusError(f"{self.address}: {late}") from None
+        except NoResponse as error:
+            raise PrometheusError(f"{self.address}: {error}") from None
+        if response.status != _OK:
+            raise self._refused(response)
+        data = self._decoded(response.body)
+        if data.result_type != expected:
+            raise self._not_prometheus(f"a {one_line(data.result_type, 40)} instead of a {expected}")
+        return data
+
+    def _decoded(self, body: bytes) -> _Data:
+        try:
+            answer = _answer.decode(body)
+        except MALFORMED:
+            raise self._not_prometheus(self._said(body)) from None
+        if answer.status != "success" or answer.data is None:
+            raise PrometheusError(f"{self.address}: {self._said(body)}")
+        partial = [line for line in answer.warnings or () if not line.startswith(_ABOUT_PROMQL)]
+        if partial:
+            statement = self._hidden(
+                first_few([one_line(line, _LONGEST_REASON) for line in partial], 2), partial
+            )
+            raise PrometheusError(f"{self.address}: the result is incomplete: {statement}")
+        return answer.data
+
+    def _refused(self, response: Response) -> PrometheusError:
+        """Describe a response with a status other than 200."""
+        statement = self._said(response.body)
+        status = f"{response.status} {one_line(self._hidden(response.reason), 40)}".rstrip()
+        advice = _ADVICE.get(response.status, "")
+        if 300 <= response.status < 400:
+            advice = "; it redirects to another address: give that one"
+        return PrometheusError(f"{self.address}: {status}{f': {statement}' if statement else ''}{advice}")
+
+    def _not_prometheus(self, statement: str) -> PrometheusError:
+        reason = f": {statement}" if statement else ""
+        return PrometheusError(f"{self.address}: the answer is not of a Prometheus{reason}; check the path")
+
+    def _said(self, body: bytes) -> str:
+        """Return what an answer says, in one line: the error of Prometheus or of the API server, or text."""
+        head = body[:65536]
+        text = head.decode("utf-8", "replace")
+        with contextlib.suppress(*MALFORMED):
+            header = _header.decode(head)
+            if header.status == "Failure":
+                text = status_error(head, "").message
+            else:
+                text = ": ".join(filter(None, (header.error_type, header.error or header.message))) or text
+        return self._hidden(one_line(text, _LONGEST_REASON), [text])
+
+    def _hidden(self, line: str, texts: list[str] | None = None) -> str:
+        """Return a text of an answer; a sentence instead if the text has the beginning of a secret."""
+        return "the answer repeats a header of the request" if any(self._leaks(texts or [line])) else line
+
+    def _leaks(self, texts: list[str]) -> Iterator[bool]:
+        for secret in self._secrets:
+            if len(secret) >= _SECRET_START:
+                yield any(secret[:_SECRET_START] in text for text in texts)
+
+
+_ADVICE: Final = {
+    _BAD_REQUEST: "",
+    _UNAUTHORIZED: "; check --token-file and --header",
+    _FORBIDDEN: "; check --token-file, --header and your rights",
+    _NOT_FOUND: "; check the path of the address",
+    _UNPROCESSABLE: "; give a shorter --since",
+}

@@ -1,0 +1,51 @@
+"""Parts of PromQL expressions that contain text from outside. Pure functions."""
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from service.text import quoted
+
+DEFAULT_SELECTOR: Final = 'job="kaishare-agent"'
+
+_LONGEST_SELECTOR: Final = 1000  # characters
+_MATCHER: Final = re.compile(
+    r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')\s*"""
+)
+_REGEX_SYNTAX: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
+
+
+def string(text: str) -> str:
+    """Return a text as a string of PromQL, in quotation marks."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def one_of(values: Collection[str]) -> str:
+    """Return a string of PromQL with a regular expression that matches any of the values and no other."""
+    return string("|".join(_REGEX_SYNTAX.sub(r"\\\g<0>", value) for value in values))
+
+
+def parse_selector(text: str) -> str:
+    """Check the label matchers of `--selector`; return them separated by commas, without braces.
+
+    Raises:
+        ValueError: the text is not a list of at least one matcher; the message is one line.
+    """
+    inner = text.strip()
+    if inner.startswith("{") and inner.endswith("}"):
+        inner = inner[1:-1]
+    matchers = []
+    position = 0
+    while len(text) <= _LONGEST_SELECTOR and (match := _MATCHER.match(inner, position)):
+        matchers.append("".join(match.groups()))
+        position = match.end()
+        if position == len(inner):
+            return ",".join(matchers)
+        if inner[position] != ",":
+            break
+        position += 1
+    raise ValueError(
+        f"{quoted(text)} is not a list of label matchers; allowed: such as {DEFAULT_SELECTOR},"
+        f" of at most {_LONGEST_SELECTOR} characters"
+    )

@@ -1,0 +1,165 @@
+"""The rules of the advice, and properties that hold for every need and card."""
+
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.advise.policies import KnownNamespace
+from console.advise.rows import AdviceOptions, AdviceRow, advise, needed_bytes
+from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
+from console.advise.usage import PodNames, PodUse, quantile_of
+from console.prometheus.series import RangeSeries
+from kai.share import MIB
+from webhook.policy.labels import PolicyMetadata, label_problems
+
+GIB = 1 << 30
+H100 = 81559 * MIB
+DAY = 86400.0
+OPTIONS = AdviceOptions()
+
+
+def pod(uid: str = "a", *, size: str = "small", share: str = "0.50", **changes: Any) -> PodUse:
+    """Return the use of a pod that was seen for two days: a quantile of 10 GiB, a peak of 20 GiB."""
+    names = {"namespace": "team", "pod": uid, "gpu_uuid": "GPU-1", "model": "H100", "uid": uid, "size": size}
+    names |= {
+        key: changes.pop(key) for key in ("vcluster", "virtual_namespace", "workload_kind") if key in changes
+    }
+    use = PodUse(
+        names=PodNames(**names), gpu_bytes=H100, share_bytes=int(float(share) * 81500) * MIB, seconds=2 * DAY,
+        known_seconds=2 * DAY, first=0.0, last=2 * DAY, peak_bytes=20.0 * GIB, quantile_bytes=10.0 * GIB, low_bytes=None,
+        is_current=True,
+    )  # fmt: skip
+    return replace(use, **changes)
+
+
+def namespaces(**labels: str) -> dict[str, KnownNamespace]:
+    own = {
+        key.replace("_", "-").replace("size-", "size.kaishare.dev/"): value for key, value in labels.items()
+    }
+    own = {key if "/" in key else f"kaishare.dev/{key}": value for key, value in own.items()}
+    metadata = PolicyMetadata({"kai.scheduler/queue": "team", **own})
+    return {"team": KnownNamespace(metadata, metadata.policy("team"))}
+
+
+def only(*uses: PodUse, options: AdviceOptions = OPTIONS, **labels: str) -> AdviceRow:
+    (row,) = advise(uses, namespaces(**labels), options).rows
+    return row
+
+
+@pytest.mark.parametrize(
+    ("options", "suggested"),
+    [
+        (AdviceOptions(), "0.15"),
+        (AdviceOptions(headroom=0), "0.13"),
+        (AdviceOptions(cover_peak=True), "0.26"),
+        (AdviceOptions(min_hours=49), "None"),
+    ],
+)
+def test_options(options: AdviceOptions, suggested: str) -> None:
+    assert str(only(pod(), options=options, size_small="0.5").suggested) == suggested
+
+
+def test_need_of_the_worst_pod_counts() -> None:
+    row = only(pod("a"), pod("b", quantile_bytes=30.0 * GIB, peak_bytes=31.0 * GIB), size_small="0.5")
+    assert (row.pods, row.quantile_bytes) == (2, 30 * GIB)
+    assert str(row.suggested) == "0.44"
+
+
+@pytest.mark.parametrize(
+    ("labels", "commands"),
+    {
+        "fraction": ({"size_small": "0.5"}, ["size.kaishare.dev/small=0.15"]),
+        "memory": ({"size_small": "40750Mi"}, ["size.kaishare.dev/small=11776Mi"]),
+        "cap in memory": ({"size_small": "40750Mi", "max_gpu_memory": "50000"}, ["size.kaishare.dev/small=11776Mi"]),
+        "below a cap": ({"size_small": "0.5", "max_gpu_fraction": "0.5"}, ["size.kaishare.dev/small=0.15"]),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_commands_of_a_size(labels: dict[str, str], commands: list[str]) -> None:
+    row = only(pod(), **labels)
+    assert row.commands == tuple(f"kubectl label namespace team {word} --overwrite" for word in commands)
+
+
+def test_default_share_in_another_unit_is_removed_first() -> None:
+    row = only(pod(size=""), gpu_fraction="0.5", max_gpu_memory="50000")
+    assert row.commands == (
+        "kubectl label namespace team kaishare.dev/gpu-fraction- --overwrite",
+        "kubectl label namespace team kaishare.dev/gpu-memory=11776 --overwrite",
+    )
+
+
+def test_whole_gpu_is_no_default_share() -> None:
+    row = only(pod(size="", quantile_bytes=75.0 * GIB, peak_bytes=76.0 * GIB), gpu_fraction="0.5")
+    assert (str(row.suggested), row.commands) == ("1", ())
+    assert row.notes[-1].startswith("needs a whole GPU: no default share covers it")
+
+
+def test_whole_gpu_as_a_size() -> None:
+    row = only(pod(quantile_bytes=68.9 * GIB, peak_bytes=70.0 * GIB), size_small="0.5")
+    assert row.commands == ("kubectl label namespace team size.kaishare.dev/small=1 --overwrite",)
+
+
+def test_ranks_keep_their_gpu() -> None:
+    row = only(pod(workload_kind="PyTorchJob", size="", share_bytes=H100))
+    assert (row.suggested, row.commands) == (None, ())
+
+
+def test_vcluster_with_several_shares_under_one_name_gets_no_command() -> None:
+    inside = {"vcluster": "red", "virtual_namespace": "default"}
+    rows = advise([pod("a", **inside), pod("b", share="0.25", **inside)], {}, OPTIONS).rows
+    assert [row.commands for row in rows] == [(), ()]
+    assert all(row.notes[-1].startswith("pods of this size have several shares") for row in rows)
+
+
+def test_balance() -> None:
+    balance = advise(
+        [pod("a"), pod("b"), pod("c", is_current=False)], namespaces(size_small="0.5"), OPTIONS
+    ).balance
+    assert (balance.promised, balance.suggested, round(balance.difference, 2)) == (1.0, 0.3, -0.7)
+
+
+CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771, 189471]).map(
+    lambda mib: mib * MIB
+)
+
+
+@given(gpu=CARDS, part=st.floats(0.001, 0.98), is_memory=st.booleans())
+def test_suggested_share_covers_the_need_and_is_accepted(gpu: int, part: float, is_memory: bool) -> None:
+    need = part * card_of(gpu).units * MIB
+    share = smallest_memory([(need, gpu)]) if is_memory else smallest_fraction([(need, gpu)])
+    assert share.bytes_on(gpu) >= need
+    labels = {"kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.5"}
+    after = PolicyMetadata({**labels, "size.kaishare.dev/small": str(share)})
+    assert label_problems(after, PolicyMetadata(labels)).count == 0
+    assert share.is_share(share.bytes_on(gpu), gpu)
+
+
+@given(gpu=CARDS, hundredths=st.integers(2, 99))
+def test_share_of_a_fraction_is_recognised(gpu: int, hundredths: int) -> None:
+    share = ShareValue(hundredths=hundredths)
+    assert seen_share(share.bytes_on(gpu), gpu) == share
+    others = (ShareValue(hundredths=other) for other in (hundredths - 1, hundredths + 1) if 2 <= other <= 99)
+    assert not any(other.is_share(share.bytes_on(gpu), gpu) for other in others)
+
+
+def test_pod_that_takes_all_needs_its_share() -> None:
+    share = int(0.5 * 81500) * MIB
+    use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97)
+    late = RangeSeries({}, array("d", [3600, 7200, 10800]), array("d", [GIB, GIB, share]))
+    early = RangeSeries({}, array("d", [3600]), array("d", [share]))
+    assert not replace(use, peaks=late).takes_all
+    full = replace(use, peaks=early)
+    assert full.takes_all
+    assert needed_bytes(full, OPTIONS) == share
+    row = only(full, size_small="0.5")
+    assert (str(row.suggested), row.is_at_least, row.commands) == ("0.50", True, ())
+
+
+def test_quantile_is_that_of_prometheus() -> None:
+    assert quantile_of([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+    assert quantile_of([1.0], 0.99) == 1.0
+    assert quantile_of([], 0.99) is None

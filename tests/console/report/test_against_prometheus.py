@@ -1,0 +1,286 @@
+"""`report` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
+
+import csv
+import io
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from console.prometheus.client import Prometheus
+from console.prometheus.options import PrometheusOptions
+from console.report.documents import as_csv, as_json
+from console.report.html import as_html
+from console.report.queries import FIGURES
+from console.report.reading import read_sums
+from console.report.rows import Hours, Report, build_report, row_labels
+from console.report.text import as_text
+from kai.memory import Card
+from tests.support import grafana, prometheus_server
+from tests.support.known_metrics import recorded as names_of_records
+from tests.support.promtool import needed
+from tests.support.usage_history import (
+    END,
+    GIB,
+    HOURS,
+    JOB,
+    MIB,
+    MODELS,
+    START,
+    History,
+    PodHistory,
+    always,
+    recorded,
+)
+
+UNTIL = END + 900
+"""The last record of the hours is written up to 15 minutes after the last sample."""
+
+H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
+
+
+def share_of(fraction: float, model: str = H100) -> float:
+    """Return the bytes of a fraction: KAI counts whole hundreds of MiB."""
+    return int(fraction * (MODELS[model] // 100 * 100)) * MIB
+
+
+def pod(namespace: str, name: str, fraction: float = 0.25, model: str = H100, **more: object) -> PodHistory:
+    settings = {"share": always(share_of(fraction, model)), "used": always(4 * GIB), "model": model, **more}
+    return PodHistory(namespace=namespace, pod=name, **settings)  # type: ignore[arg-type]
+
+
+PODS = (
+    # The agent was away for four hours and then replaced. Idle in the first half.
+    pod("vision", "web-a", gaps=((10, 14),), restarts=(14.0,), size="small", utilization=lambda hour: 0 if hour <= 18 else 0.5),
+    # Two agents report it, and an exporter of a tenant claims that it has the whole GPU.
+    pod("vision", "web-b", agents=2, size="small", utilization=always(0.25)),
+    pod("vision", "web-b", 1.0, job="tenant", size="small", used=always(70 * GIB), utilization=always(1.0)),
+    # A StatefulSet gives a new pod the name of the last one.
+    pod("names", "db-0", uid="first", hours=(0, 10), kind="StatefulSet", workload="db"),
+    pod("names", "db-0", uid="second", hours=(11, HOURS), kind="StatefulSet", workload="db"),
+    pod("rebound", "again", share=lambda hour: share_of(0.1 if hour <= 18 else 0.2)),
+    pod("mixed", "on-t4", 0.5, T4, queue="science"),
+    pod("mixed", "on-a100", 0.5, A100, queue="science"),
+    # KAI charges 10,000 MiB as 0.13 of an H100.
+    pod("mixed", "in-mib", queue="science", share=always(10_000 * MIB)),
+    pod("blind", "partly", used=lambda hour: None if 10 < hour <= 22 else 8 * GIB),
+    pod("blind", "never", used=lambda _: None),
+    # Above its share for six hours; the agent's restarts reset the counter.
+    pod("over", "greedy", 0.1, used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True, restarts=(9.0, 20.0)),
+    pod("tenant-a", "x-default", vcluster="red", virtual_namespace="default"),
+    pod("whole", "train", share=always(MODELS[H100] * MIB), gpus=2, kind="Job", workload="train"),
+    # Names that would act in a spreadsheet.
+    pod("vision", "lies", size="=cmd()"),
+    pod("vision", "spaces", workload="a b"),
+)  # fmt: skip
+
+_LINE = re.compile(r"(\w+)\{(.*)\} (\S+) (\d+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def reference() -> dict[tuple[str, str], dict[str, float]]:
+    """Return the hours of each pod on each GPU, from every raw sample of the agents, by UID and UUID."""
+    samples: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    counters: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    over: dict[tuple[str, str], float] = defaultdict(float)
+    for line in History(PODS).openmetrics():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        labels = dict(_LABEL.findall(match[2]))
+        if labels["job"] != JOB or "uid" not in labels or "gpu_uuid" not in labels:
+            continue
+        key, value, at = (labels["uid"], labels["gpu_uuid"]), float(match[3]), int(match[4])
+        if match[1] == "kaishare_pod_over_share_seconds_total":
+            before = counters[key].get(labels["instance"], 0.0)
+            counters[key][labels["instance"]] = value
+            over[key] += value - before
+            continue
+        series = samples[(match[1], *key)]
+        series[at] = max(series.get(at, value), value)
+    pods: dict[tuple[str, str], dict[str, float]] = {}
+    for (name, uid, gpu), shares in samples.items():
+        if not name.endswith("share_bytes"):
+            continue
+        mib = next(mib for index, mib in enumerate(MODELS.values()) if gpu.startswith(f"GPU-{index}-"))
+        card = Card.from_mib(mib)
+        used = samples.get(("kaishare_pod_gpu_memory_used_bytes", uid, gpu), {})
+        active = samples.get(("kaishare_pod_gpu_utilization_ratio", uid, gpu), {})
+        charged = {at: min(card.portion_of_memory(int(share / MIB)), 1.0) for at, share in shares.items()}
+        memory = card.units * card.unit_bytes
+        figures = {
+            "promised": sum(charged.values()) / 60,
+            "whole": len(charged) / 60,
+            "used": sum(value / memory for value in used.values()) / 60 if used else None,
+            "used_known": len(used) / 60 if used else None,
+            "active": sum(active.values()) / 60 if active else None,
+            "active_known": len(active) / 60 if active else None,
+            "idle": sum(charged[at] for at, value in active.items() if not value) / 60 if active else None,
+            "over": over[(uid, gpu)] / 3600 if (uid, gpu) in over else None,
+            "expected": (max(shares) - min(shares) + 60) / 3600,
+        }
+        pods[(uid, gpu)] = {figure: value for figure, value in figures.items() if value is not None}
+    return pods
+
+
+REFERENCE = reference()
+
+
+def of_pods(*uids: str) -> Hours:
+    """Return the reference of some pods as one row."""
+    sums = {
+        figure: [({}, own[figure]) for (uid, _), own in REFERENCE.items() if uid in uids and figure in own]
+        for figure in FIGURES
+    }
+    return build_report(sums, (), prices={}).total
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """Run a Prometheus with the histories, and one with the records as well; yield their addresses."""
+    needed("prometheus")
+    raw: Path = tmp_path_factory.mktemp("raw")
+    History(PODS).write(raw)
+    folder: Path = tmp_path_factory.mktemp("recorded")
+    History(PODS).write(folder)
+    recorded(folder, *names_of_records())
+    with (
+        prometheus_server.prometheus(raw, {}, lookback="1m") as without,
+        prometheus_server.prometheus(folder, {}, lookback="1m") as running,
+    ):
+        yield {"raw": without.url, "records": running.url}
+
+
+async def report_of(url: str, *by: str, selector: str = f'job="{JOB}"', **more: object) -> Report:
+    labels = row_labels(by)
+    async with Prometheus.open(PrometheusOptions(url=url, selector=selector)) as client:
+        sums, remarks = await read_sums(client, labels, start=START, end=UNTIL)
+    settings = {"prices": {}, **more}
+    return build_report(sums, labels, remarks=remarks, **settings)  # type: ignore[arg-type]
+
+
+def hours_of(report: Report, model: str = H100, **names: str) -> Hours:
+    (row,) = [
+        row
+        for row in report.rows
+        if row.model == model and all(row.names.get(label, "") == name for label, name in names.items())
+    ]
+    return row.hours
+
+
+def assert_equal(actual: Hours, expected: Hours) -> None:
+    for figure in ("promised", "used", "active", "idle", "over", "saved", "coverage", "active_coverage"):
+        value = getattr(expected, figure)
+        approximate = None if value is None else pytest.approx(value, rel=0.01, abs=1e-6)
+        assert getattr(actual, figure) == approximate, figure
+
+
+BY_NAMESPACE = {
+    "gap, restart and two agents": ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
+    "renamed pod": ("names", H100, ("first", "second")),
+    "share that changed": ("rebound", H100, ("again",)),
+    "a small card": ("mixed", T4, ("on-t4",)),
+    "a large card": ("mixed", A100, ("on-a100",)),
+    "share in MiB": ("mixed", H100, ("in-mib",)),
+    "unknown use": ("blind", H100, ("partly", "never")),
+    "counter with resets": ("over", H100, ("greedy",)),
+    "vCluster": ("tenant-a", H100, ("x-default",)),
+    "two whole GPUs": ("whole", H100, ("train",)),
+}
+
+
+@pytest.mark.parametrize("source", ["records", "raw"])
+async def test_rows_equal_the_reference(servers: Mapping[str, str], source: str) -> None:
+    report = await report_of(servers[source], "namespace")
+    assert len(report.rows) == len(BY_NAMESPACE)
+    for namespace, model, uids in BY_NAMESPACE.values():
+        assert_equal(hours_of(report, model, namespace=namespace), of_pods(*uids))
+    assert_equal(report.total, of_pods(*(uid for uid, _ in REFERENCE)))
+    assert report.dropped == 0
+    assert [remark.partition(":")[0] for remark in report.remarks] == (
+        ["The recording rules do not cover this time"] if source == "raw" else []
+    )
+
+
+async def test_unknown_time_is_marked_and_never_scaled_up(servers: Mapping[str, str]) -> None:
+    report = await report_of(servers["records"], "namespace")
+    blind = hours_of(report, namespace="blind")
+    assert blind.coverage == pytest.approx(24 / 72, rel=0.01)
+    assert blind.active is blind.idle is None
+    assert not blind.is_covered
+    assert hours_of(report, namespace="names").coverage == pytest.approx(1, rel=0.01)
+    (line,) = [line for line in as_text(report) if line.startswith("blind")]
+    assert line.endswith("33%!")
+    vision = next(row for row in json.loads(as_json(report))["rows"] if row["namespace"] == "vision")
+    assert vision["coverage"] == pytest.approx(1 - 4 / (4 * HOURS), rel=0.01)
+
+
+async def test_rows_of_a_vcluster_name_it(servers: Mapping[str, str]) -> None:
+    report = await report_of(servers["records"], "namespace")
+    (row,) = [row for row in report.rows if row.names["vcluster"]]
+    assert row.names == {"namespace": "tenant-a", "vcluster": "red", "virtual_namespace": "default"}
+
+
+@pytest.mark.parametrize(
+    ("by", "rows"),
+    [
+        (["queue"], {("science", T4), ("science", A100), ("science", H100), ("team", H100)}),
+        (["size"], {("", H100), ("small", H100), ("", T4), ("", A100)}),
+        (["node", "size"], {("n1", "", H100), ("n1", "small", H100), ("n1", "", T4), ("n1", "", A100)}),
+    ],
+    ids=["queue", "size", "node and size"],
+)
+async def test_every_grouping_has_the_same_totals(
+    servers: Mapping[str, str], by: Sequence[str], rows: set[tuple[str, ...]]
+) -> None:
+    report = await report_of(servers["records"], *by)
+    assert {(*row.names.values(), row.model) for row in report.rows} == rows
+    assert_equal(report.total, of_pods(*(uid for uid, _ in REFERENCE)))
+    assert report.dropped == (1 if "size" in by else 0)
+
+
+async def test_names_that_would_act_elsewhere_are_dropped_and_counted(servers: Mapping[str, str]) -> None:
+    report = await report_of(servers["records"], "workload", "size", prices={H100: 2.0}, currency="EUR")
+    assert report.dropped == 2
+    outputs = [as_json(report), as_csv(report), as_html(report, "May"), *as_text(report)]
+    assert not any(word in text for text in outputs for word in ("cmd()", "a b"))
+    assert any("Dropped: 2 rows" in text for text in outputs)
+    for cells in csv.reader(io.StringIO(as_csv(report))):
+        assert not any(re.match(r"[=@]|[+-](?![0-9.])", cell) for cell in cells)
+
+
+async def test_a_forged_exporter_counts_only_if_it_is_selected(servers: Mapping[str, str]) -> None:
+    own = hours_of(await report_of(servers["records"], "namespace"), namespace="vision")
+    assert own.used == pytest.approx(of_pods("web-a", "web-b", "lies", "spaces").used, rel=0.01)
+    # The rules leave its job out, whatever is selected.
+    every = await report_of(servers["records"], "namespace", selector='job=~".+"')
+    assert hours_of(every, namespace="vision").used == pytest.approx(own.used)
+
+
+async def test_costs_are_of_promised_hours_by_model(servers: Mapping[str, str]) -> None:
+    report = await report_of(servers["records"], "namespace", prices={H100: 2.0, A100: 1.5}, currency="EUR")
+    a100 = hours_of(report, A100, namespace="mixed")
+    assert a100.cost == pytest.approx(1.5 * 0.5 * HOURS, rel=0.01)
+    assert hours_of(report, T4, namespace="mixed").cost is None
+    expected = 2.0 * (report.models[H100].promised or 0) + (a100.cost or 0)
+    assert report.total.cost == pytest.approx(expected)
+    assert "No price for Tesla T4: the cost leaves these out." in list(as_text(report, columns=200))
+
+
+async def test_totals_are_those_of_the_dashboard(servers: Mapping[str, str]) -> None:
+    board = grafana.load("fleet")
+    report = await report_of(servers["records"], "namespace")
+    running = prometheus_server.Prometheus(servers["records"], None, Path())  # type: ignore[arg-type]
+    for title, value in (
+        ("GPU-hours promised", report.total.promised),
+        ("GPU-hours used", report.total.used),
+        ("GPU-hours idle", report.total.idle),
+        ("GPU-hours saved", report.total.saved),
+        ("Time with known use", report.total.coverage),
+    ):
+        query = board.interpolated(board.expression(title).replace("$__range", f"{UNTIL - START}s"))
+        (sample,) = running.instant(query, UNTIL)
+        assert float(sample["value"][1]) == pytest.approx(value), title

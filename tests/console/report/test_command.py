@@ -1,0 +1,142 @@
+"""The command `report`: options, and output without a cluster."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from console.cli import main
+from console.report.documents import as_csv, as_json
+from console.report.html import as_html
+from console.report.rows import Report, build_report, row_labels
+from console.report.text import as_text
+
+T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
+
+
+def report(*by: str, **more: object) -> Report:
+    """Return a report on a team with two models of card, and on a team with an unknown use."""
+    vision, speech = {"namespace": "vision", "model": T4}, {"namespace": "speech", "model": H100}
+    labels = row_labels(by or ("namespace",))
+    sums = {
+        "promised": [(vision, 10.0), (vision, 5.0), ({**vision, "model": H100}, 4.0), (speech, 2.0)],
+        "whole": [(vision, 60.0), ({**vision, "model": H100}, 4.0), (speech, 8.0)],
+        "used": [(vision, 6.0)],
+        "used_known": [(vision, 45.0)],
+        "expected": [(vision, 60.0), ({**vision, "model": H100}, 4.0), (speech, 8.0)],
+        "over": [(vision, 0.5)],
+    }
+    return build_report(sums, labels, **{"prices": {}, **more})  # type: ignore[arg-type]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Run the command with unusable options; return its one line."""
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main(["report", *options]))
+    assert ended.value.code == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--price", "T4"], "is not a price; allowed: MODEL=PRICE"),
+        (["--price", "=cmd()=1"], "is not a price"),
+        (["--price", "T4=-1"], "is not a price"),
+        (["--price", "T4=1", "--currency", "=EUR"], "is not a currency"),
+        (["--currency", "EUR"], "--currency needs --price"),
+        (["--by", "pod"], "invalid choice"),
+        ([], "give either --prometheus URL or --service"),
+    ],
+)
+def test_unusable_options_are_one_line(
+    options: Sequence[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problem in refused(capsys, *options)
+
+
+def test_unreachable_prometheus_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "--prometheus", "http://127.0.0.1:9/prefix")
+    assert "http://127.0.0.1:9/prefix" in line
+
+
+def test_rows_are_by_model_with_the_largest_first() -> None:
+    rows = report().rows
+    assert [(row.names["namespace"], row.model, row.hours.promised) for row in rows] == [
+        ("vision", T4, 15.0),
+        ("vision", H100, 4.0),
+        ("speech", H100, 2.0),
+    ]
+    assert [row.hours.saved for row in rows] == [45.0, 0.0, 6.0]
+    assert [row.hours.coverage for row in rows] == [0.75, 0.0, 0.0]
+    assert [row.hours.used for row in rows] == [6.0, None, None]
+
+
+def test_unknown_is_null_and_an_empty_cell() -> None:
+    document = json.loads(as_json(report()))
+    speech = document["rows"][2]
+    assert (speech["used"], speech["active"], speech["cost"], speech["vcluster"]) == (None, None, None, None)
+    assert document["totals"]["promised"] == 21.0
+    assert [row["model"] for row in document["totals"]["models"]] == [H100, T4]
+    cells = list(csv.DictReader(io.StringIO(as_csv(report()))))[2]
+    assert (cells["namespace"], cells["used"], cells["promised"]) == ("speech", "", "2.0")
+
+
+def test_cost_is_by_model_and_names_models_without_a_price() -> None:
+    priced = report(prices={T4: 2.0}, currency="EUR")
+    assert [row.hours.cost for row in priced.rows] == [30.0, None, None]
+    assert priced.total.cost == 30.0
+    assert list(priced.unpriced) == [H100]
+    assert f"No price for {H100}: the cost leaves these out." in list(as_text(priced, columns=200))
+
+
+def test_names_that_no_object_can_have_are_dropped_and_stay_in_the_totals() -> None:
+    sums = {
+        "promised": [({"namespace": "=cmd()", "model": T4}, 1.0), ({"namespace": "a", "model": "@x"}, 1.0)]
+    }
+    dropping = build_report(sums, row_labels(["namespace"]), prices={})
+    assert (dropping.dropped, len(dropping.rows), dropping.total.promised) == (2, 0, 2.0)
+    outputs = [as_json(dropping), as_csv(dropping), as_html(dropping, "May"), *as_text(dropping)]
+    assert not any(word in text for text in outputs for word in ("cmd()", "@x"))
+
+
+@pytest.mark.parametrize(
+    ("by", "labels"),
+    [
+        (["namespace"], ("namespace", "vcluster", "virtual_namespace")),
+        (["queue", "queue", "node"], ("queue", "node")),
+        (
+            ["size", "workload"],
+            ("size", "namespace", "vcluster", "virtual_namespace", "workload_kind", "workload"),
+        ),
+    ],
+    ids=" ".join,
+)
+def test_labels_of_a_row(by: Sequence[str], labels: tuple[str, ...]) -> None:
+    assert row_labels(by) == labels
+
+
+def test_text_marks_rows_with_little_known_time() -> None:
+    lines = list(as_text(report()))
+    assert lines[0].split() == [
+        "NAMESPACE",
+        "MODEL",
+        "PROMISED",
+        "USED",
+        "ACTIVE",
+        "IDLE",
+        "OVER",
+        "SAVED",
+        "KNOWN",
+    ]
+    assert lines[1].split()[-1] == "75%!"
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_html_is_one_page_that_loads_nothing() -> None:
+    text = as_html(report(prices={T4: 2.0}), "1 May to 1 June")
+    assert "default-src 'none'" in text
+    assert "http" not in text.replace("http-equiv", "")
+    assert text.count("<tr") == 1 + 3 + 2 + 1
