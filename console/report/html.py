@@ -19,7 +19,7 @@ _HEAD = """\
 body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem; }
 div { overflow-x: auto; }
 table { border-collapse: collapse; }
-th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid color-mix(in srgb, currentcolor 20%, transparent); }
+th, td { padding: 0.3rem 0.5rem; white-space: nowrap; border-bottom: 1px solid #8886; }
 th { text-align: left; }
 .figure { text-align: right; font-variant-numeric: tabular-nums; }
 .marked { font-weight: bold; }

@@ -23,7 +23,7 @@ def headings(report: Report) -> tuple[list[str], list[str]]:
     names = [_HEADINGS.get(label, label) for label in _shown(report)]
     figures = ["promised", "used", "active", "idle", "over", "saved", "known"]
     if report.total.cost is not None:
-        figures.append("cost")
+        figures.append(f"cost {report.currency}".rstrip())
     return [*names, "model"], figures
 
 

@@ -31,7 +31,6 @@ from tests.support.webhook_server import POLICIES, review_of
 BOARDS = {name: grafana.load(name) for name in NAMES}
 FLEET, NAMESPACE, NODE, WEBHOOK = (BOARDS[name] for name in NAMES)
 
-A10, T4 = 23028 << 20, 16384 << 20
 A10_UNITS, T4_UNITS = 23000, 16300
 """KAI counts in hundreds of MiB."""
 
@@ -507,7 +506,9 @@ def test_sizes_in_use_have_their_shares(watched: Prometheus) -> None:
 
 def test_memory_and_flags_of_the_fleet(watched: Prometheus) -> None:
     settled(watched)
-    expected = {"east": (0.5 + 0.25 + 0.7) / 2, "": 0.25 / 2}
+    promised = {"east": int(0.5 * A10_UNITS) + int(0.25 * A10_UNITS) + int(0.7 * A10_UNITS)}
+    promised[""] = int(0.25 * T4_UNITS)
+    expected = {"east": promised["east"] / (2 * A10_UNITS), "": promised[""] / (2 * T4_UNITS)}
     assert figures(watched, FLEET.expression("Memory promised")) == pytest.approx(expected)
     assert figures(watched, FLEET.expression("Nodes with GPUs")) == {"east": 1, "": 1}
     assert figures(watched, FLEET.expression("GPUs")) == {"east": 2, "": 2}

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from console.report.documents import as_csv, as_json
 from console.report.html import as_html
 from console.report.rows import Report, build_report, row_labels
 from console.report.text import as_text
+from tests.support.browser import CHROMIUM, Browser
 
 T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
 
@@ -88,6 +90,7 @@ def test_cost_is_by_model_and_names_models_without_a_price() -> None:
     priced = report(prices={T4: 2.0}, currency="EUR")
     assert [row.hours.cost for row in priced.rows] == [30.0, None, None]
     assert priced.total.cost == 30.0
+    assert next(as_text(priced, columns=200)).endswith("COST EUR")
     assert list(priced.unpriced) == [H100]
     assert f"No price for {H100}: the cost leaves these out." in list(as_text(priced, columns=200))
 
@@ -140,3 +143,19 @@ def test_html_is_one_page_that_loads_nothing() -> None:
     assert "default-src 'none'" in text
     assert "http" not in text.replace("http-equiv", "")
     assert text.count("<tr") == 1 + 3 + 2 + 1
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is not installed")
+async def test_html_in_chromium(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(as_html(report("namespace", "workload", prices={T4: 2.0}), "1 May to 1 June"))
+    async with Browser.started(tmp_path / "profile") as browser:
+        for width in (390, 1440):
+            for is_dark in (False, True):
+                await browser.show(width, is_dark=is_dark)
+                await browser.open(file.as_uri())
+                assert await browser.evaluate("document.documentElement.scrollWidth") <= width
+                color = await browser.evaluate("getComputedStyle(document.body).color")
+                assert color == ("rgb(255, 255, 255)" if is_dark else "rgb(0, 0, 0)")
+        assert not browser.complaints
