@@ -9,8 +9,8 @@ _GENERATED: Final = re.compile(
     r"|[0-9]{1,10}(?:-[0-9]{1,5})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
     r"|(?:chief|evaluator|head|launcher|leader|master|ps|server|worker)-[0-9]{1,5}"
 )
-"""What controllers add to an owner's name: hashes without vowels (apimachinery, `util/rand`), an index, the time
-of a CronJob, or a role and an index (training-operator)."""
+"""What controllers add to an owner's name: hashes without vowels (apimachinery, `util/rand`), an index, the
+time of a CronJob, or a role and an index (training-operator)."""
 
 
 def workload_of(group: str) -> str:
