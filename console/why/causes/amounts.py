@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import isnan
+from typing import Final
 
 from console.why.objects import PodObject
 from kai import keys
@@ -9,6 +10,9 @@ from kai.gpu_resources import gpus_at_once
 from kai.memory import Card
 from kai.pod import Container
 from kai.quantity import parse_quantity
+
+_MOST_GPUS: Final = 65536
+"""More GPUs than any node has; a larger number is no number of GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,10 @@ def request_of(pod: PodObject) -> Request:
 
 def _whole(container: Container) -> int:
     try:
-        return int(parse_quantity(container.asks(keys.GPU_RESOURCE) or 0))
-    except (ValueError, OverflowError):
+        amount = parse_quantity(container.asks(keys.GPU_RESOURCE) or 0)
+    except ValueError:
         return 0
+    return int(amount) if 0 <= amount <= _MOST_GPUS else 0
 
 
 def number(value: float) -> str:

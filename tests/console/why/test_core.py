@@ -440,3 +440,134 @@ def test_a_long_text_costs_linear_time(unit: str) -> None:
     text = unit * 100_000
     for pod in (make_pod(unschedulable=text), make_pod(unschedulable=f"OverLimit: {text}"), Absence.MISSING):
         _check(explain(make_evidence(pod, creation_events=[make_event("FailedCreate", text)])))
+
+
+_NO_GPUS = "2 node(s) didn't have enough resources: GPUs."
+_HEAD = "no nodes with enough resources were found: "
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (f"4 node(s) had untolerated taint(s). \n{_NO_GPUS}", Code.NO_NODE_FITS),
+        (
+            "3 node(s) had untolerated taint(s). \n5 non MIG jobs cant run on a node with MigStrategy='mixed'.",
+            Code.NO_NODE_FITS,
+        ),
+        (f"9 node(s) didn't have enough resources: CPU cores. \n{_NO_GPUS}", Code.NO_NODE_FITS),
+        (_NO_GPUS, Code.NO_GPU_FITS),
+        ("2 node(s) didn't have enough resources: GPU memory.", Code.GPU_MEMORY_TOO_BIG),
+        (f"2 node(s) didn't have enough resources: GPU memory. \n{_NO_GPUS}", Code.GPU_MEMORY_TOO_BIG),
+        (
+            "2 node(s) didn't have enough resources: GPU memory. \n3 node(s) didn't have enough resources: GPUs.",
+            Code.NO_GPU_FITS,
+        ),
+    ],
+)
+def test_a_reason_is_the_cause_only_if_all_nodes_have_it(lines: str, code: Code) -> None:
+    """KAI checks resources first: a node without GPUs lacks them, and a tainted node has room."""
+    pod = make_pod(unschedulable=_HEAD + lines, fraction=None, annotations={keys.GPU_MEMORY: "50000"})
+    assert _cause(make_evidence(pod))[0] is code
+
+
+def test_gpu_memory_that_a_card_has_is_not_too_big() -> None:
+    words = f"{_HEAD}2 node(s) didn't have enough resources: GPU memory."
+    pod = make_pod(unschedulable=words, fraction=None, annotations={keys.GPU_MEMORY: "1000"})
+    assert _cause(make_evidence(pod, nodes=[make_node()]))[0] is Code.NO_GPU_FITS
+
+
+def test_a_gang_without_room_for_one_pod_has_the_reason_of_the_nodes() -> None:
+    words = (
+        "PodSchedulingErrors: Resources were found for 0 pods while 4 are required for gang scheduling. Additional"
+        f" pods cannot be scheduled due to: {_HEAD}2 node(s) had untolerated taint(s)."
+    )
+    assert _cause(_of_words(words))[0] is Code.TAINT_NOT_TOLERATED
+
+
+def test_a_queue_by_the_label_alone_does_not_contradict_kai() -> None:
+    pod = make_pod(unschedulable=_HEAD + _NO_GPUS)
+    evidence = make_evidence(pod, pod_group=Absence.FORBIDDEN, queues={"vision": Absence.MISSING})
+    assert _cause(evidence)[0] is Code.NO_GPU_FITS
+
+
+@pytest.mark.parametrize("words", ["", _HEAD + _NO_GPUS])
+def test_a_chosen_node_is_newer_than_kais_old_words(words: str) -> None:
+    events = [make_event("Unschedulable", words, age=60), make_event("Scheduled", "to node-1", age=30)]
+    fields: dict[str, Any] = {"pod_group": Absence.FORBIDDEN, "bind_request": Absence.FORBIDDEN}
+    code, sentence = _cause(make_evidence(make_pod(unschedulable=words), pod_events=events, **fields))
+    assert code is Code.UNDECIDED
+    assert sentence.startswith("KAI chose a node")
+
+
+def test_a_gang_that_was_incomplete_once_is_not_incomplete_for_ever() -> None:
+    message = "Job is not ready for scheduling. Waiting for 4 pods, currently 2 exist, 0 are gated"
+    event = make_event("NotReady", message, kind="PodGroup", name=GROUP, age=70)
+    assert _cause(make_evidence(group_events=[event]))[0] is Code.SCHEDULER_SILENT
+
+
+def test_an_error_of_an_earlier_attempt_does_not_explain_the_present_one() -> None:
+    old = make_event("BindingError", "no luck", age=3000, component="binder")
+    assert (
+        _cause(make_evidence(bind_request=make_bind_request(age=2), pod_events=[old]))[0]
+        is Code.BINDER_SILENT
+    )
+    recent = make_event("BindingError", "no luck", age=20, component="binder")
+    assert (
+        _cause(make_evidence(bind_request=make_bind_request(age=2), pod_events=[recent]))[0]
+        is Code.BINDING_FAILED
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"state": {"terminated": {"exitCode": 1}}}, "has ended with exit code 1"),
+        (
+            {"restartCount": 90, "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+            "has been restarted 90 times; it ended with exit code 137 (OOMKilled)",
+        ),
+    ],
+)
+def test_a_running_pod_with_a_container_that_does_not_run_is_not_fine(
+    status: dict[str, Any], words: str
+) -> None:
+    pod = make_pod(node="node-1", phase="Running", containers=[{"name": "main", **status}])
+    answer = explain(make_evidence(pod))
+    assert (answer.cause.code, answer.is_fine) == (Code.CONTAINER_WAITING, False)
+    assert words in answer.cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("refused", "evicted", "code"), [(50, 5, Code.EVICTED), (5, 50, Code.REFUSED_AT_CREATION)]
+)
+def test_the_newer_of_a_refusal_and_an_eviction_is_the_cause(
+    refused: float, evicted: float, code: Code
+) -> None:
+    fields: dict[str, Any] = {
+        "creation_events": [make_event("FailedCreate", "no", kind="Job", name="a", age=refused)],
+        "group_events": [make_event("Evict", "by higher priority", kind="PodGroup", name="a", age=evicted)],
+    }
+    assert _cause(make_evidence(Absence.MISSING, kind="Job", name="a", **fields))[0] is code
+
+
+def test_a_workload_without_replicas_is_not_refused_any_more() -> None:
+    workload = decode_workload(b'{"kind":"ReplicaSet","metadata":{"name":"a"},"spec":{"replicas":0}}')
+    refused = [make_event("FailedCreate", "no", kind="ReplicaSet", name="a")]
+    evidence = make_evidence(
+        Absence.MISSING, kind="ReplicaSet", name="a", workload=workload, creation_events=refused
+    )
+    assert _cause(evidence)[0] is Code.NO_POD
+
+
+def test_a_consolidation_needs_nothing() -> None:
+    event = make_event(
+        "Evict", f"Pod team/{NAME} was rescheduled due to bin packing", kind="PodGroup", name=GROUP
+    )
+    cause = explain(make_evidence(Absence.MISSING, group_events=[event])).cause
+    assert (cause.code, cause.remedies[0].text[:13]) == (Code.EVICTED, "Nothing to do")
+
+
+@pytest.mark.parametrize("amount", ["1e400", "-1e400"])
+def test_an_amount_beyond_all_numbers_is_no_amount(amount: str) -> None:
+    spec = {"containers": [{"name": "main", "resources": {"limits": {keys.GPU_RESOURCE: amount}}}]}
+    assert explain(make_evidence(make_pod(fraction=None, spec=spec))).cause.code is Code.SCHEDULER_SILENT
