@@ -126,4 +126,4 @@ async def test_a_client_that_reads_slowly_keeps_only_the_bytes_that_it_gets_in_m
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await client.send(get("/large", "Accept-Encoding: gzip"))
         await until(lambda: running.server.table._stalled != {})
-        assert [page() for page in pages] == [None]
+        await until(lambda: [page() for page in pages] == [None])
