@@ -171,6 +171,7 @@ class _Reader:
                 low_bytes=None,
                 over_seconds=over.get(key[0], 0.0),
                 is_current=presence.last > end - _RECENT_SECONDS,
+                bucket=queries.window.bucket,
                 peaks=peak,
             )
             uses.append(use)
