@@ -10,16 +10,18 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from console.advise.documents import as_commands, as_json
 from console.advise.html import as_html
 from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
+from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.rows import Advice, AdviceOptions, advise
 from console.advise.text import as_text
-from console.cluster import add_cluster_options, parse_cluster_options
+from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from kube.client import KubeClient
@@ -130,6 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         min_hours=arguments.min_hours,
         cover_peak=arguments.cover_peak,
         by_workload=arguments.by == "workload",
+        cluster=_target(arguments),
     )
     window = parse_window(arguments)
     advice = asyncio.run(_advice(arguments, options, window))
@@ -166,6 +169,15 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
             if namespaces is None:
                 notes.append(MAY_NOT_READ)
     return advise(usage.uses, namespaces, options, remarks=(*usage.remarks, *notes))
+
+
+def _target(arguments: argparse.Namespace) -> TargetCluster:
+    """Return the cluster of the options; what kubectl reads without an option needs none."""
+    kubeconfig = arguments.kubeconfig or default_kubeconfig()
+    is_default = kubeconfig == default_kubeconfig()
+    return TargetCluster(
+        kubeconfig="" if is_default else str(Path(kubeconfig).expanduser()), context=arguments.context or ""
+    )
 
 
 @contextlib.asynccontextmanager

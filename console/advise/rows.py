@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from console.advise.policies import KnownNamespace
+from console.advise.policies import KnownNamespace, TargetCluster
 from console.advise.shares import (
     ShareValue,
     seen_share,
@@ -58,6 +58,8 @@ class AdviceOptions:
     cover_peak: bool = False
     """Whether the advice covers the peak, too."""
     by_workload: bool = False
+    cluster: TargetCluster = field(default_factory=TargetCluster)
+    """The cluster that the commands change."""
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -335,7 +337,7 @@ def _commands(
     if options.by_workload:
         return ()
     if key.vcluster:
-        return _vcluster_commands(key, uses, suggested, notes)
+        return _vcluster_commands(key, uses, suggested, options, notes)
     if namespaces is None:
         return ()
     known = namespaces.get(key.namespace)
@@ -358,7 +360,7 @@ def _commands(
     if refusal:
         notes.append(f"no label covers the need: {refusal}")
         return ()
-    return tuple(edit.commands("kubectl", key.namespace))
+    return tuple(edit.commands(options.cluster.kubectl, key.namespace))
 
 
 def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse]) -> str:
@@ -371,7 +373,11 @@ def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse
 
 
 def _vcluster_commands(
-    key: RowKey, uses: Sequence[PodUse], suggested: ShareValue | None, notes: list[str]
+    key: RowKey,
+    uses: Sequence[PodUse],
+    suggested: ShareValue | None,
+    options: AdviceOptions,
+    notes: list[str],
 ) -> tuple[str, ...]:
     """Return the commands for the vCluster, whose namespaces cannot be read here."""
     if suggested is None or suggested == key.share or not key.virtual_namespace:
@@ -383,7 +389,7 @@ def _vcluster_commands(
         notes.append("needs a whole GPU: no default share covers it")
         return ()
     notes.append("labels and caps inside the vCluster are not known here")
-    kubectl = f"vcluster connect {key.vcluster} --namespace {key.namespace} -- kubectl"
+    kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
     edit = KnownNamespace.unknown().edit(key.size, suggested)
     return tuple(edit.commands(kubectl, key.virtual_namespace))
 

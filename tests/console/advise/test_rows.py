@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.advise.policies import KnownNamespace
+from console.advise.policies import KnownNamespace, TargetCluster
 from console.advise.rows import AdviceOptions, AdviceRow, advise, needed_bytes
 from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
 from console.advise.usage import PodNames, PodUse, quantile_of
@@ -84,6 +84,19 @@ def test_commands_of_a_size(labels: dict[str, str], commands: list[str]) -> None
     assert row.commands == tuple(f"kubectl label namespace team {word} --overwrite" for word in commands)
 
 
+def test_commands_name_the_cluster_that_was_given() -> None:
+    options = AdviceOptions(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
+    (command,) = only(pod(), options=options, size_small="0.5").commands
+    assert command.startswith(
+        "kubectl '--context=prod;reboot' '--kubeconfig=/home/a b/config' label namespace team "
+    )
+    inside = pod(vcluster="red", virtual_namespace="default")
+    (command,) = only(inside, options=options).commands
+    assert command.startswith(
+        "KUBECONFIG='/home/a b/config' vcluster connect red --namespace team '--context=prod;reboot' -- kubectl label"
+    )
+
+
 def test_default_share_in_another_unit_is_removed_first() -> None:
     row = only(pod(size=""), gpu_fraction="0.5", max_gpu_memory="50000")
     assert row.commands == (
@@ -157,6 +170,16 @@ def test_pod_that_takes_all_needs_its_share() -> None:
     assert needed_bytes(full, OPTIONS) == share
     row = only(full, size_small="0.5")
     assert (str(row.suggested), row.is_at_least, row.commands) == ("0.50", True, ())
+
+
+@pytest.mark.parametrize("hours", [1, 2, 3, 7])
+def test_pod_that_takes_all_is_recognised_in_long_windows(hours: int) -> None:
+    share = int(0.5 * 81500) * MIB
+    bucket = hours * 3600.0
+    use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97, bucket=bucket)
+    peaks = RangeSeries({}, array("d", [bucket, 2 * bucket]), array("d", [share, share]))
+    row = only(replace(use, peaks=peaks), size_small="0.5")
+    assert (str(row.suggested), row.commands) == ("0.50", ())
 
 
 def test_quantile_is_that_of_prometheus() -> None:
