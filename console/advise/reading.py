@@ -24,9 +24,6 @@ _CHANGED_AT_ONCE: Final = 10
 """Pods of one query for all their values."""
 
 _LOW: Final = 0.05
-_RECENT_SECONDS: Final = 900.0
-"""Age of the last value of a pod that exists; Prometheus shows a value for five minutes."""
-
 _Key = tuple[str, str]
 """UID of a pod, and UUID of a GPU."""
 
@@ -140,13 +137,14 @@ class _Reader:
 
     async def uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
         """Return the use of the pods."""
-        queries, end = self._queries, self._queries.window.end
-        high, known, largest, smallest, over_by_key = await asyncio.gather(
+        queries = self._queries
+        high, known, largest, smallest, over_by_key, current = await asyncio.gather(
             self._by_pod(queries.used_quantile(self._quantile)),
             self._by_pod(queries.used_count, operator.add),
             self._by_pod(queries.largest_share),
             self._by_pod(queries.smallest_share, min),
             self._by_pod(queries.over_seconds),
+            self._by_pod(queries.share),  # at the end of the window, if the pod still exists
         )
         presences, peaks = await asyncio.gather(self._presences(), self._buckets(queries.peaks_by_bucket))
         over = {uid: seconds for (uid, _), seconds in over_by_key.items()}
@@ -170,7 +168,7 @@ class _Reader:
                 quantile_bytes=_times(unit, high.get(key)),
                 low_bytes=None,
                 over_seconds=over.get(key[0], 0.0),
-                is_current=presence.last > end - _RECENT_SECONDS,
+                is_current=key in current,
                 bucket=queries.window.bucket,
                 peaks=peak,
             )
