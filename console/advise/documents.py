@@ -12,7 +12,9 @@ def as_json(advice: Advice) -> str:
     balance = advice.balance
     document = {
         "rows": [_row(row) for row in advice.rows],
-        "balance": {
+        "balance": None
+        if balance is None
+        else {
             "promised": balance.promised,
             "suggested": balance.suggested,
             "difference": round(balance.difference, 2),

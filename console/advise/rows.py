@@ -24,6 +24,7 @@ from console.advise.shares import (
 )
 from console.advise.usage import PodUse
 from service.text import counted
+from webhook.policy.labels import Mode
 
 DISTRIBUTED_KINDS: Final = frozenset(
     {
@@ -126,7 +127,8 @@ class Advice:
     """The rows, the balance, and what could not be used."""
 
     rows: tuple[AdviceRow, ...]
-    balance: Balance
+    balance: Balance | None
+    """None for rows by workload: a label gives all workloads of a size their share."""
     dropped: int
     """Pods with a name that no Kubernetes object can have."""
     remarks: tuple[str, ...] = ()
@@ -167,7 +169,7 @@ def advise(
     )
     return Advice(
         rows=tuple(rows),
-        balance=_balance(rows),
+        balance=None if options.by_workload else _balance(rows),
         dropped=dropped + len(invalid),
         remarks=tuple(remarks),
     )
@@ -344,6 +346,9 @@ def _commands(
     if known is None or known.policy is None:
         notes.append("the namespace does not exist" if known is None else "the namespace is not managed")
         return ()
+    if known.policy.mode is Mode.OFF:
+        notes.append("the mode of the namespace is off: its labels change no pod")
+        return ()
     of_label = known.share_of(key.size)
     if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
         notes.append(_other_share(key, of_label, uses))
@@ -385,8 +390,8 @@ def _vcluster_commands(
     if not any(use.is_current for use in uses):
         notes.append("no pod has this share now")
         return ()
-    if suggested.is_whole and not key.size:
-        notes.append("needs a whole GPU: no default share covers it")
+    if not key.size:
+        notes.append("no command: the default share inside the vCluster is not known here")
         return ()
     notes.append("labels and caps inside the vCluster are not known here")
     kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
@@ -411,13 +416,14 @@ def _label(key: RowKey) -> tuple[str, ...]:
 
 
 def _balance(rows: Iterable[AdviceRow]) -> Balance:
+    """Return the balance; only advice with a command counts, because no label gives the other."""
     promised = suggested = 0.0
     for row in rows:
+        share = row.suggested if row.commands and row.suggested is not None else row.current
         for use in row.uses:
             if use.is_current:
-                now = _portion(row.current, use)
-                promised += now
-                suggested += now if row.suggested is None else _portion(row.suggested, use)
+                promised += _portion(row.current, use)
+                suggested += _portion(share, use)
     return Balance(round(promised, 2), round(suggested, 2))
 
 

@@ -90,8 +90,10 @@ def _notes(advice: Advice, columns: int) -> Iterator[str]:
             yield from fold(one_line(head + note, 1000), columns, indent=_INDENT)
 
 
-def balance_sentence(balance: Balance) -> str:
+def balance_sentence(balance: Balance | None) -> str:
     """Return what the advice would change in GPUs."""
+    if balance is None:
+        return "No balance by workload: a label gives all workloads of a size the same share."
     begin = f"Promised now: {balance.promised:.2f} GPUs; with this advice: {balance.suggested:.2f}"
     difference = round(balance.difference, 2)
     if difference < 0:

@@ -397,6 +397,7 @@ async def test_balance_counts_the_pods_that_exist(server: str) -> None:
     assert {each.key.namespace for each in advice.rows} == {"mixed"}
     suggested = row(advice, "mixed", "dual", "0.50").suggested
     assert suggested is not None
+    assert advice.balance is not None
     assert advice.balance.promised == 1.0
     assert advice.balance.suggested == pytest.approx(2 * suggested.hundredths / 100)
 

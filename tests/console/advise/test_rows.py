@@ -1,5 +1,6 @@
 """The rules of the advice, and properties that hold for every need and card."""
 
+import json
 from array import array
 from dataclasses import replace
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.advise.documents import as_json
 from console.advise.policies import KnownNamespace, TargetCluster
-from console.advise.rows import AdviceOptions, AdviceRow, advise, needed_bytes
+from console.advise.rows import AdviceOptions, AdviceRow, Balance, advise, needed_bytes
 from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
+from console.advise.text import as_text
 from console.advise.usage import PodNames, PodUse, quantile_of
 from console.prometheus.series import RangeSeries
 from kai.share import MIB
@@ -132,7 +135,35 @@ def test_balance() -> None:
     balance = advise(
         [pod("a"), pod("b"), pod("c", is_current=False)], namespaces(size_small="0.5"), OPTIONS
     ).balance
+    assert balance is not None
     assert (balance.promised, balance.suggested, round(balance.difference, 2)) == (1.0, 0.3, -0.7)
+
+
+@pytest.mark.parametrize(
+    ("use", "labels"),
+    {
+        "a share of the pod's own": (pod(size=""), {}),
+        "a size with another share": (pod(), {"size_small": "0.25"}),
+        "a cap below the need": (pod(quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
+        "mode off": (pod(), {"size_small": "0.5", "mode": "off"}),
+        "an unknown default share of a vCluster": (pod(size="", vcluster="red", virtual_namespace="default"), {}),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict[str, str]) -> None:
+    advice = advise([use], namespaces(**labels), OPTIONS)
+    (row,) = advice.rows
+    assert (row.is_change, row.commands) == (True, ())
+    assert row.notes
+    assert advice.balance == Balance(0.5, 0.5)
+
+
+def test_rows_by_workload_have_no_balance() -> None:
+    options = AdviceOptions(by_workload=True)
+    advice = advise([pod()], namespaces(size_small="0.5"), options)
+    assert advice.balance is None
+    assert json.loads(as_json(advice))["balance"] is None
+    assert "No balance by workload" in " ".join(as_text(advice, options))
 
 
 CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771, 189471]).map(
