@@ -20,13 +20,21 @@ from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.rows import Advice, AdviceOptions, advise
-from console.advise.text import as_text
+from console.advise.text import as_text, remarks
 from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from kube.client import KubeClient
 from kube.errors import AccessError
-from service.command import UsageError, columns_of, namespace_name, read_by, write_document, write_output
+from service.command import (
+    UsageError,
+    columns_of,
+    namespace_name,
+    read_by,
+    write_document,
+    write_output,
+    write_warning,
+)
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import one_line, quoted
@@ -142,6 +150,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
         write_output("".join(f"{line}\n" for line in as_commands(advice)))
+        for remark in remarks(advice):
+            write_warning(remark)
     else:
         lines = as_text(advice, options, columns=columns_of(sys.stdout))
         write_output("".join(f"{line}\n" for line in lines))

@@ -24,6 +24,10 @@ _CHANGED_AT_ONCE: Final = 10
 """Pods of one query for all their values."""
 
 _LOW: Final = 0.05
+
+_ORIGINS: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
+"""Labels of which the series must have one value, and a selector that names one."""
+
 _Key = tuple[str, str]
 """UID of a pod, and UUID of a GPU."""
 
@@ -195,13 +199,15 @@ class _Reader:
         """Return the bytes of one unit of an amount."""
         return float(gpu.total_bytes or 0) if self._queries.in_ratios else 1.0
 
-    def _require_one_cluster(self, series: Iterable[RangeSeries]) -> None:
-        clusters = {entry.labels.get("cluster", "") for entry in series}
-        if len(clusters) > 1:
-            raise PrometheusError(
-                f"{self._prometheus.address}: series of {len(clusters)} clusters; name one with --selector,"
-                ' such as job="kaishare-agent",cluster="NAME"'
-            )
+    def _require_one_origin(self, series: Sequence[RangeSeries]) -> None:
+        """Refuse series of several clusters or jobs: one pod would have several series at each time."""
+        for label, example in _ORIGINS.items():
+            values = {entry.labels.get(label, "") for entry in series}
+            if len(values) > 1:
+                raise PrometheusError(
+                    f"{self._prometheus.address}: series of {len(values)} {label}s; name one with --selector,"
+                    f" such as {example}"
+                )
 
     async def _buckets(self, query: str) -> dict[_Key, RangeSeries]:
         """Return the values of an expression for each part of the window."""
@@ -218,7 +224,7 @@ class _Reader:
         series = await self._prometheus.range(
             queries.counts_by_bucket, window.first_bucket, window.end, window.bucket
         )
-        self._require_one_cluster(series)
+        self._require_one_origin(series)
         full = queries.full_bucket or max((max(entry.values, default=0) for entry in series), default=1)
         presences: dict[_Key, _Presence] = {}
         for entry in series:

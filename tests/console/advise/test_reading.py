@@ -2,12 +2,16 @@
 
 import re
 from array import array
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from console.advise.queries import Window
-from console.advise.reading import read_usage
+from console.advise.reading import Usage, read_usage
 from console.advise.usage import PodUse
-from console.prometheus.client import InstantSeries, RangeSeries
+from console.cli import main
+from console.prometheus.client import InstantSeries, PrometheusError, RangeSeries
 
 MIB = 1 << 20
 WINDOW = Window(start=1.8e9 - 14 * 86400, end=1.8e9)
@@ -62,3 +66,26 @@ async def test_pods_that_exist_are_those_with_a_share_at_the_end() -> None:
     )
     assert not uses["ended"].is_current
     assert uses["gap"].is_current
+
+
+@pytest.mark.parametrize("label", ["job", "cluster"])
+async def test_series_of_several_origins_are_refused(label: str) -> None:
+    series = [counts("a", (3600, 60), (0, 60), **{label: name}) for name in ("one", "two")]
+    with pytest.raises(
+        PrometheusError, match=f"series of 2 {label}s; name one with --selector, such as job="
+    ):
+        await uses_of(*series)
+
+
+def test_commands_alone_come_with_a_warning_if_namespaces_were_not_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def without_pods(*_: Any, **__: Any) -> Usage:
+        return Usage(())
+
+    monkeypatch.setattr("console.advise.command.read_usage", without_pods)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no command is given, because labels and caps are not known" in " ".join(captured.err.split())
