@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from console.advise.queries import Window
+from console.advise.queries import RecordQueries, Window
 from console.advise.reading import Usage, read_usage
 from console.advise.usage import PodUse
 from console.cli import main
@@ -89,3 +89,18 @@ def test_commands_alone_come_with_a_warning_if_namespaces_were_not_read(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "no command is given, because labels and caps are not known" in " ".join(captured.err.split())
+
+
+@pytest.mark.parametrize("minutes", [10, 89, 90, 601, 14 * 1440, 14 * 1440 + 10, 30 * 1440, 400 * 1440])
+def test_parts_of_the_time_begin_with_the_window(minutes: int) -> None:
+    window = Window(start=1.8e9 + 0.3 - minutes * 60, end=1.8e9 + 0.3)
+    parts = (window.end - window.first_bucket) / window.bucket + 1
+    assert parts == round(parts) <= 336
+    begin = window.first_bucket - window.bucket
+    assert window.start - parts < begin <= window.start + 0.001
+
+
+def test_parts_of_the_time_miss_no_record_and_do_not_overlap() -> None:
+    queries = RecordQueries(window=WINDOW, selector='job="kaishare-agent"')
+    assert WINDOW.bucket == 3600
+    assert queries.counts_by_bucket.endswith("[3599999ms])")
