@@ -41,7 +41,7 @@ def _row(row: AdviceRow) -> dict[str, Any]:
         "atLeast": row.is_at_least,
         "peakBytes": row.peak_bytes,
         "quantileBytes": row.quantile_bytes,
-        "overHours": round(row.over_hours, 2),
+        "overHours": None if row.over_hours is None else round(row.over_hours, 2),
         "coverage": round(row.coverage, 4),
         "notes": list(row.notes),
     }

@@ -171,7 +171,7 @@ class _Reader:
                 peak_bytes=max(peak.values, default=None) if peak else None,
                 quantile_bytes=_times(unit, high.get(key)),
                 low_bytes=None,
-                over_seconds=over.get(key[0], 0.0),
+                over_seconds=over.get(key[0]),
                 is_current=key in current,
                 bucket=queries.window.bucket,
                 peaks=peak,
@@ -282,7 +282,7 @@ def _part_of(
     return replace(
         use,
         **figures,
-        over_seconds=use.over_seconds * seconds / total if total else 0.0,
+        over_seconds=_times(seconds / total if total else 0.0, use.over_seconds),
         is_current=use.is_current and is_last,
     )
 

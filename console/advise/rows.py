@@ -92,7 +92,8 @@ class AdviceRow:
     """Whether the pods may need more than `suggested`."""
     peak_bytes: int | None
     quantile_bytes: int | None
-    over_hours: float
+    over_hours: float | None
+    """None if no pod has the counter."""
     coverage: float
     notes: tuple[str, ...]
     commands: tuple[str, ...] = ()
@@ -171,7 +172,7 @@ def advise(
         rows=tuple(rows),
         balance=None if options.by_workload else _balance(rows),
         dropped=dropped + len(invalid),
-        remarks=tuple(remarks),
+        remarks=(*remarks, *_outside_the_balance(valid, options)),
     )
 
 
@@ -241,12 +242,18 @@ def _row(
         is_at_least=is_at_limit and suggested is not None,
         peak_bytes=_largest(use.peak_bytes for use in uses),
         quantile_bytes=_largest(use.quantile_bytes for use in uses),
-        over_hours=sum(max(use.over_seconds for use in pod) for pod in by_pod.values()) / _HOUR,
+        over_hours=_over_hours(by_pod.values()),
         coverage=coverage,
         notes=tuple(notes),
         commands=commands,
         uses=tuple(uses),
     )
+
+
+def _over_hours(pods: Iterable[Sequence[PodUse]]) -> float | None:
+    """Return the time above the share of the pods whose counter has values."""
+    known = [[use.over_seconds for use in pod if use.over_seconds is not None] for pod in pods]
+    return sum(max(seconds) for seconds in known if seconds) / _HOUR if any(known) else None
 
 
 def _largest(amounts: Iterable[float | None]) -> int | None:
@@ -425,6 +432,15 @@ def _balance(rows: Iterable[AdviceRow]) -> Balance:
                 promised += _portion(row.current, use)
                 suggested += _portion(share, use)
     return Balance(round(promised, 2), round(suggested, 2))
+
+
+def _outside_the_balance(uses: Iterable[PodUse], options: AdviceOptions) -> Iterator[str]:
+    pods = {use.names.uid for use in uses if use.is_current and use.gpu_bytes is None}
+    if pods and not options.by_workload:
+        yield (
+            f"Not in the balance: {counted(len(pods), 'pod')} on a GPU whose memory is unknown, as for"
+            " MIG devices."
+        )
 
 
 def _portion(share: ShareValue, use: PodUse) -> float:

@@ -48,7 +48,7 @@ def _columns(options: AdviceOptions) -> Sequence[tuple[str, int, _Cell]]:
         ("HOURS", 0, lambda row: f"{row.pod_hours:.0f}"),
         ("PEAK", 0, lambda row: _bytes(row.peak_bytes)),
         (f"P{options.quantile * 100:g}", 0, lambda row: _bytes(row.quantile_bytes)),
-        ("OVER", 0, lambda row: f"{row.over_hours:.1f}h"),
+        ("OVER", 0, lambda row: _NONE if row.over_hours is None else f"{row.over_hours:.1f}h"),
         ("SHARE", 0, lambda row: str(row.current)),
         ("ADVICE", 0, suggestion),
     )

@@ -72,8 +72,8 @@ class PodUse:
     quantile_bytes: float | None
     low_bytes: float | None
     """The quantile 0.05; None if the use is unknown, or never came near to the share."""
-    over_seconds: float = 0.0
-    """Time above the share, on any of the pod's GPUs."""
+    over_seconds: float | None = None
+    """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
     is_current: bool = False
     """Whether the pod exists at the end of the time."""
     bucket: float = _HOUR

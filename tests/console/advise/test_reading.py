@@ -104,3 +104,9 @@ def test_parts_of_the_time_miss_no_record_and_do_not_overlap() -> None:
     queries = RecordQueries(window=WINDOW, selector='job="kaishare-agent"')
     assert WINDOW.bucket == 3600
     assert queries.counts_by_bucket.endswith("[3599999ms])")
+
+
+@pytest.mark.parametrize(("over", "seconds"), [(True, 0.5), (False, None)])
+async def test_time_over_the_share_without_the_counter_is_unknown(over: bool, seconds: float | None) -> None:
+    uses = await uses_of(counts("a", (0, 60)), over=over)
+    assert uses["a"].over_seconds == seconds

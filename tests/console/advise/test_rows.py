@@ -158,6 +158,23 @@ def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict
     assert advice.balance == Balance(0.5, 0.5)
 
 
+def test_time_over_the_share_without_a_counter_is_unknown() -> None:
+    advice = advise([pod()], namespaces(size_small="0.5"), OPTIONS)
+    assert advice.rows[0].over_hours is None
+    assert json.loads(as_json(advice))["rows"][0]["overHours"] is None
+    table = list(as_text(advice, OPTIONS))
+    assert table[1].split()[-3:] == ["-", "0.50", "0.15"]
+    known = only(pod("a"), pod("b", over_seconds=0.0), pod("c", over_seconds=7200.0), size_small="0.5")
+    assert known.over_hours == 2
+
+
+def test_pods_outside_the_balance_are_named() -> None:
+    advice = advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"), OPTIONS)
+    assert advice.remarks == (
+        "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices.",
+    )
+
+
 def test_rows_by_workload_have_no_balance() -> None:
     options = AdviceOptions(by_workload=True)
     advice = advise([pod()], namespaces(size_small="0.5"), options)
