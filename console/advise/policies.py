@@ -99,10 +99,10 @@ class LabelEdit:
 
     values: Mapping[str, str]
     removed: str = ""
-    """A label that must be removed first; empty if there is none."""
+    """A label that must be removed; empty if there is none."""
 
-    def commands(self, kubectl: str, namespace: str) -> list[str]:
-        """Return the commands, each with one label.
+    def command(self, kubectl: str, namespace: str) -> str:
+        """Return the command; one command, because the webhook may refuse each half of the edit.
 
         Args:
             kubectl: how kubectl is called for the cluster.
@@ -110,4 +110,4 @@ class LabelEdit:
         """
         words = [f"{self.removed}-"] if self.removed else []
         words += [f"{key}={value}" for key, value in self.values.items()]
-        return [f"{kubectl} label namespace {namespace} {word} --overwrite" for word in words]
+        return f"{kubectl} label namespace {namespace} {' '.join(words)} --overwrite"

@@ -310,12 +310,26 @@ def _suggested(
         return None
     if any(need > gpu_bytes for need, gpu_bytes in needs):
         notes.append("the need with headroom is more than a GPU has")
-    # A pod that takes what it is given needs its share, whose bytes differ between cards by rounding.
-    floor = key.share if any(use.takes_all for use in uses) else None
+    # A pod that takes what it is given needs its share. The bytes that KAI hands over for it are rounded.
+    others = [use for use in uses if not _fills(key.share, use)]
+    needs = list(_needs(others, options))
+    if not needs:
+        return key.share
     share = smallest_memory(needs) if is_in_memory else smallest_fraction(needs)
-    if floor is not None and _is_less(share, floor, uses):
-        return floor
+    if len(others) < len(uses) and _is_less(share, key.share, uses):
+        return key.share
     return share
+
+
+def _fills(share: ShareValue, use: PodUse) -> bool:
+    """Whether the pod takes all bytes that KAI hands over for the share, and no more."""
+    return (
+        use.takes_all
+        and use.gpu_bytes is not None
+        and use.quantile_bytes is not None
+        and use.quantile_bytes <= use.share_bytes
+        and share.is_share(use.share_bytes, use.gpu_bytes)
+    )
 
 
 def _is_less(share: ShareValue, floor: ShareValue, uses: Sequence[PodUse]) -> bool:
@@ -372,7 +386,7 @@ def _commands(
     if refusal:
         notes.append(f"no label covers the need: {refusal}")
         return ()
-    return tuple(edit.commands(options.cluster.kubectl, key.namespace))
+    return (edit.command(options.cluster.kubectl, key.namespace),)
 
 
 def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse]) -> str:
@@ -403,7 +417,7 @@ def _vcluster_commands(
     notes.append("labels and caps inside the vCluster are not known here")
     kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
     edit = KnownNamespace.unknown().edit(key.size, suggested)
-    return tuple(edit.commands(kubectl, key.virtual_namespace))
+    return (edit.command(kubectl, key.virtual_namespace),)
 
 
 def _without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:

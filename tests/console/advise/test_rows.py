@@ -100,11 +100,10 @@ def test_commands_name_the_cluster_that_was_given() -> None:
     )
 
 
-def test_default_share_in_another_unit_is_removed_first() -> None:
+def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
     row = only(pod(size=""), gpu_fraction="0.5", max_gpu_memory="50000")
     assert row.commands == (
-        "kubectl label namespace team kaishare.dev/gpu-fraction- --overwrite",
-        "kubectl label namespace team kaishare.dev/gpu-memory=11776 --overwrite",
+        "kubectl label namespace team kaishare.dev/gpu-fraction- kaishare.dev/gpu-memory=11776 --overwrite",
     )
 
 
@@ -156,6 +155,23 @@ def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict
     assert (row.is_change, row.commands) == (True, ())
     assert row.notes
     assert advice.balance == Balance(0.5, 0.5)
+
+
+@pytest.mark.parametrize("gpu", [15360 * MIB, H100])
+def test_pod_that_fills_a_share_in_memory_keeps_its_label(gpu: int) -> None:
+    card = card_of(gpu)
+    given = card.fraction_bytes(card.portion_of_memory(4096))
+    assert given > 4096 * MIB
+    use = pod(
+        gpu_bytes=gpu, share_bytes=given, quantile_bytes=given * 0.98, peak_bytes=given * 0.99, low_bytes=given * 0.97,
+        peaks=RangeSeries({}, array("d", [3600]), array("d", [given])),
+    )  # fmt: skip
+    row = only(use, size_small="4096Mi")
+    assert (str(row.suggested), row.commands) == ("4096Mi", ())
+    other = replace(
+        use, peaks=None, names=replace(use.names, uid="b"), quantile_bytes=given * 1.5, peak_bytes=given * 1.5
+    )
+    assert only(use, other, size_small="4096Mi").commands != ()
 
 
 def test_time_over_the_share_without_a_counter_is_unknown() -> None:
