@@ -42,6 +42,7 @@ from service.text import one_line, quoted
 _DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_SECONDS: Final = 400 * 86400
+_YEARS: Final = range(2000, 2101)
 _PERCENT: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
 
 
@@ -140,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         min_hours=arguments.min_hours,
         cover_peak=arguments.cover_peak,
         by_workload=arguments.by == "workload",
-        cluster=_target(arguments),
+        cluster=parse_target_cluster(arguments),
     )
     window = parse_window(arguments)
     advice = asyncio.run(_advice(arguments, options, window))
@@ -181,8 +182,8 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
     return advise(usage.uses, namespaces, options, remarks=(*usage.remarks, *notes))
 
 
-def _target(arguments: argparse.Namespace) -> TargetCluster:
-    """Return the cluster of the options; what kubectl reads without an option needs none."""
+def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:
+    """Return the cluster that commands change; the kubeconfig is left out if kubectl reads it anyway."""
     kubeconfig = arguments.kubeconfig or default_kubeconfig()
     is_default = kubeconfig == default_kubeconfig()
     return TargetCluster(
@@ -213,13 +214,17 @@ def _until(text: str) -> float:
     """Read the end of the time; return Unix seconds.
 
     Raises:
-        ValueError: the text is no date.
+        ValueError: the text is no date, or not of the years 2000 to 2100.
     """
     try:
         when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise ValueError(f"{quoted(text)} is not a time; allowed: such as 2026-05-12T18:00:00Z") from None
+    except ValueError:
+        when = None
+    if when is None or when.year not in _YEARS:
+        raise ValueError(
+            f"{quoted(text)} is not a time; allowed: the years 2000 to 2100, such as 2026-05-12T18:00:00Z"
+        )
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def _quantile(text: str) -> float:

@@ -48,6 +48,6 @@ def _row(row: AdviceRow) -> dict[str, Any]:
 
 
 def as_commands(advice: Advice) -> Iterator[str]:
-    """Yield the commands, one for each row at most. Every word has the syntax of a name or number, or is quoted."""
+    """Yield the commands, at most one for each row. Every word is a name or number, or quoted."""
     for row in advice.rows:
         yield from row.commands

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from console.advise.command import parse_target_cluster
 from console.advise.queries import RecordQueries, Window
 from console.advise.reading import Usage, read_usage
 from console.advise.usage import PodUse
-from console.cli import main
+from console.cli import main, parser
+from console.cluster import use_own_kubeconfig
 from console.prometheus.client import InstantSeries, PrometheusError, RangeSeries
 
 MIB = 1 << 20
@@ -110,3 +112,28 @@ def test_parts_of_the_time_miss_no_record_and_do_not_overlap() -> None:
 async def test_time_over_the_share_without_the_counter_is_unknown(over: bool, seconds: float | None) -> None:
     uses = await uses_of(counts("a", (0, 60)), over=over)
     assert uses["a"].over_seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["0001-01-02", "1999-12-31", "9999-12-31T23:59:59", "soon"])
+def test_times_that_no_window_has_are_usage_errors(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "--until", text]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f'"{text}" is not a time; allowed: the years 2000 to 2100' in line
+
+
+@pytest.mark.parametrize(
+    ("words", "kubectl"),
+    [
+        ([], "kubectl"),
+        (["--context", "prod"], "kubectl --context=prod"),
+        (["--kubeconfig", "/other/config"], "kubectl --kubeconfig=/other/config"),
+        (["--kubeconfig", "/home/config"], "kubectl"),
+    ],
+)
+def test_target_cluster_has_the_options_that_were_given(
+    words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/home/config")
+    arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
+    use_own_kubeconfig(arguments)
+    assert parse_target_cluster(arguments).kubectl == kubectl
