@@ -49,4 +49,9 @@ def use_own_kubeconfig(arguments: argparse.Namespace) -> None:
     The commands of `kaishare-webhook` would otherwise use a pod's service account, which is a service's.
     """
     if "kubeconfig" in arguments and arguments.kubeconfig is None:
-        arguments.kubeconfig = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        arguments.kubeconfig = default_kubeconfig()
+
+
+def default_kubeconfig() -> str:
+    """Return the kubeconfig that kubectl reads without an option."""
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"

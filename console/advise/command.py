@@ -10,21 +10,31 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from console.advise.documents import as_commands, as_json
 from console.advise.html import as_html
 from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
+from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.rows import Advice, AdviceOptions, advise
-from console.advise.text import as_text
-from console.cluster import add_cluster_options, parse_cluster_options
+from console.advise.text import as_text, remarks
+from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from kube.client import KubeClient
 from kube.errors import AccessError
-from service.command import UsageError, columns_of, namespace_name, read_by, write_document, write_output
+from service.command import (
+    UsageError,
+    columns_of,
+    namespace_name,
+    read_by,
+    write_document,
+    write_output,
+    write_warning,
+)
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.text import one_line, quoted
@@ -32,6 +42,7 @@ from service.text import one_line, quoted
 _DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_SECONDS: Final = 400 * 86400
+_YEARS: Final = range(2000, 2101)
 _PERCENT: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
 
 
@@ -130,6 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         min_hours=arguments.min_hours,
         cover_peak=arguments.cover_peak,
         by_workload=arguments.by == "workload",
+        cluster=parse_target_cluster(arguments),
     )
     window = parse_window(arguments)
     advice = asyncio.run(_advice(arguments, options, window))
@@ -139,6 +151,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
         write_output("".join(f"{line}\n" for line in as_commands(advice)))
+        for remark in remarks(advice):
+            write_warning(remark)
     else:
         lines = as_text(advice, options, columns=columns_of(sys.stdout))
         write_output("".join(f"{line}\n" for line in lines))
@@ -168,6 +182,15 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
     return advise(usage.uses, namespaces, options, remarks=(*usage.remarks, *notes))
 
 
+def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:
+    """Return the cluster that commands change; the kubeconfig is left out if kubectl reads it anyway."""
+    kubeconfig = arguments.kubeconfig or default_kubeconfig()
+    is_default = kubeconfig == default_kubeconfig()
+    return TargetCluster(
+        kubeconfig="" if is_default else str(Path(kubeconfig).expanduser()), context=arguments.context or ""
+    )
+
+
 @contextlib.asynccontextmanager
 async def _cluster(arguments: argparse.Namespace) -> AsyncIterator[KubeClient]:
     async with KubeClient(await parse_cluster_options(arguments).access()) as client:
@@ -191,13 +214,17 @@ def _until(text: str) -> float:
     """Read the end of the time; return Unix seconds.
 
     Raises:
-        ValueError: the text is no date.
+        ValueError: the text is no date, or not of the years 2000 to 2100.
     """
     try:
         when = datetime.fromisoformat(text)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise ValueError(f"{quoted(text)} is not a time; allowed: such as 2026-05-12T18:00:00Z") from None
+    except ValueError:
+        when = None
+    if when is None or when.year not in _YEARS:
+        raise ValueError(
+            f"{quoted(text)} is not a time; allowed: the years 2000 to 2100, such as 2026-05-12T18:00:00Z"
+        )
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def _quantile(text: str) -> float:

@@ -12,7 +12,9 @@ def as_json(advice: Advice) -> str:
     balance = advice.balance
     document = {
         "rows": [_row(row) for row in advice.rows],
-        "balance": {
+        "balance": None
+        if balance is None
+        else {
             "promised": balance.promised,
             "suggested": balance.suggested,
             "difference": round(balance.difference, 2),
@@ -39,13 +41,13 @@ def _row(row: AdviceRow) -> dict[str, Any]:
         "atLeast": row.is_at_least,
         "peakBytes": row.peak_bytes,
         "quantileBytes": row.quantile_bytes,
-        "overHours": round(row.over_hours, 2),
+        "overHours": None if row.over_hours is None else round(row.over_hours, 2),
         "coverage": round(row.coverage, 4),
         "notes": list(row.notes),
     }
 
 
 def as_commands(advice: Advice) -> Iterator[str]:
-    """Yield the commands, one for each label. Every word in them has the syntax of a name or number."""
+    """Yield the commands, at most one for each row. Every word is a name or number, or quoted."""
     for row in advice.rows:
         yield from row.commands

@@ -135,7 +135,7 @@ def _section(row: AdviceRow, options: AdviceOptions, window: Window) -> str:
         ("pod-hours", f"{row.pod_hours:.1f}"),
         ("peak", size(row.peak_bytes)),
         (f"quantile {options.quantile:g}", size(row.quantile_bytes)),
-        ("over the share", f"{row.over_hours:.1f} h"),
+        ("over the share", "unknown" if row.over_hours is None else f"{row.over_hours:.1f} h"),
         ("use known", f"{row.coverage:.0%}"),
         ("card" if len(row.models) <= 1 else "cards", ", ".join(row.models) or "unknown"),
     )

@@ -1,5 +1,6 @@
 """Which label of a namespace gives a row's pods their share, and whether a new value is accepted. Pure."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,34 @@ from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problem
 
 _PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}
 """The labels of a default share; a namespace has at most one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCluster:
+    """The cluster whose labels the commands change; empty: that of the shell in which they run."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+    @property
+    def kubectl(self) -> str:
+        """How kubectl is called for this cluster, quoted for a shell."""
+        options = {"--context": self.context, "--kubeconfig": self.kubeconfig}
+        return shlex.join(["kubectl", *(f"{name}={value}" for name, value in options.items() if value)])
+
+    def vcluster_kubectl(self, name: str, namespace: str) -> str:
+        """Return how kubectl is called for a vCluster of this cluster, quoted for a shell.
+
+        `vcluster connect` has no option for the kubeconfig that it reads; it writes that of `--kube-config`.
+
+        Args:
+            name: the vCluster's name.
+            namespace: its namespace in this cluster.
+        """
+        words = ["vcluster", "connect", name, "--namespace", namespace]
+        words += [f"--context={self.context}"] if self.context else []
+        variable = f"KUBECONFIG={shlex.quote(self.kubeconfig)} " if self.kubeconfig else ""
+        return f"{variable}{shlex.join(words)} -- kubectl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +99,10 @@ class LabelEdit:
 
     values: Mapping[str, str]
     removed: str = ""
-    """A label that must be removed first; empty if there is none."""
+    """A label that must be removed; empty if there is none."""
 
-    def commands(self, kubectl: str, namespace: str) -> list[str]:
-        """Return the commands, each with one label.
+    def command(self, kubectl: str, namespace: str) -> str:
+        """Return the command; one command, because the webhook may refuse each half of the edit.
 
         Args:
             kubectl: how kubectl is called for the cluster.
@@ -81,4 +110,4 @@ class LabelEdit:
         """
         words = [f"{self.removed}-"] if self.removed else []
         words += [f"{key}={value}" for key, value in self.values.items()]
-        return [f"{kubectl} label namespace {namespace} {word} --overwrite" for word in words]
+        return f"{kubectl} label namespace {namespace} {' '.join(words)} --overwrite"

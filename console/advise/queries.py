@@ -49,7 +49,7 @@ class Window:
     @property
     def length(self) -> int:
         """Seconds."""
-        return int(self.end - self.start)
+        return round(self.end - self.start)
 
     @property
     def step(self) -> int:
@@ -58,8 +58,12 @@ class Window:
 
     @property
     def bucket(self) -> int:
-        """Seconds of the parts into which the time is divided: hours, unless there would be too many."""
-        return -(-self.length // (_MOST_BUCKETS * _HOUR)) * _HOUR
+        """Seconds of the equal parts into which the time is divided: at most an hour, or several whole hours.
+
+        They begin with the window, except for less than a second a part.
+        """
+        longest = -(-self.length // (_MOST_BUCKETS * _HOUR)) * _HOUR
+        return -(-self.length // -(-self.length // longest))
 
     @property
     def first_bucket(self) -> float:
@@ -257,7 +261,7 @@ class RecordQueries(Queries):
     @property
     def counts_by_bucket(self) -> str:
         """Number of values of the share in a part of the time; parts do not overlap."""
-        return f"count_over_time({self._pods(_SHARE_RECORD)}[{self.window.bucket - 1}s])"
+        return f"count_over_time({self._pods(_SHARE_RECORD)}[{self.window.bucket * 1000 - 1}ms])"
 
     @property
     def peaks_by_bucket(self) -> str:

@@ -24,8 +24,9 @@ _CHANGED_AT_ONCE: Final = 10
 """Pods of one query for all their values."""
 
 _LOW: Final = 0.05
-_RECENT_SECONDS: Final = 900.0
-"""Age of the last value of a pod that exists; Prometheus shows a value for five minutes."""
+
+_ORIGINS: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
+"""Labels of which the series must have one value, and a selector that names one."""
 
 _Key = tuple[str, str]
 """UID of a pod, and UUID of a GPU."""
@@ -140,13 +141,14 @@ class _Reader:
 
     async def uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
         """Return the use of the pods."""
-        queries, end = self._queries, self._queries.window.end
-        high, known, largest, smallest, over_by_key = await asyncio.gather(
+        queries = self._queries
+        high, known, largest, smallest, over_by_key, current = await asyncio.gather(
             self._by_pod(queries.used_quantile(self._quantile)),
             self._by_pod(queries.used_count, operator.add),
             self._by_pod(queries.largest_share),
             self._by_pod(queries.smallest_share, min),
             self._by_pod(queries.over_seconds),
+            self._by_pod(queries.share),  # at the end of the window, if the pod still exists
         )
         presences, peaks = await asyncio.gather(self._presences(), self._buckets(queries.peaks_by_bucket))
         over = {uid: seconds for (uid, _), seconds in over_by_key.items()}
@@ -169,8 +171,9 @@ class _Reader:
                 peak_bytes=max(peak.values, default=None) if peak else None,
                 quantile_bytes=_times(unit, high.get(key)),
                 low_bytes=None,
-                over_seconds=over.get(key[0], 0.0),
-                is_current=presence.last > end - _RECENT_SECONDS,
+                over_seconds=over.get(key[0]),
+                is_current=key in current,
+                bucket=queries.window.bucket,
                 peaks=peak,
             )
             uses.append(use)
@@ -196,13 +199,15 @@ class _Reader:
         """Return the bytes of one unit of an amount."""
         return float(gpu.total_bytes or 0) if self._queries.in_ratios else 1.0
 
-    def _require_one_cluster(self, series: Iterable[RangeSeries]) -> None:
-        clusters = {entry.labels.get("cluster", "") for entry in series}
-        if len(clusters) > 1:
-            raise PrometheusError(
-                f"{self._prometheus.address}: series of {len(clusters)} clusters; name one with --selector,"
-                ' such as job="kaishare-agent",cluster="NAME"'
-            )
+    def _require_one_origin(self, series: Sequence[RangeSeries]) -> None:
+        """Refuse series of several clusters or jobs: one pod would have several series at each time."""
+        for label, example in _ORIGINS.items():
+            values = {entry.labels.get(label, "") for entry in series}
+            if len(values) > 1:
+                raise PrometheusError(
+                    f"{self._prometheus.address}: series of {len(values)} {label}s; name one with --selector,"
+                    f" such as {example}"
+                )
 
     async def _buckets(self, query: str) -> dict[_Key, RangeSeries]:
         """Return the values of an expression for each part of the window."""
@@ -219,7 +224,7 @@ class _Reader:
         series = await self._prometheus.range(
             queries.counts_by_bucket, window.first_bucket, window.end, window.bucket
         )
-        self._require_one_cluster(series)
+        self._require_one_origin(series)
         full = queries.full_bucket or max((max(entry.values, default=0) for entry in series), default=1)
         presences: dict[_Key, _Presence] = {}
         for entry in series:
@@ -277,7 +282,7 @@ def _part_of(
     return replace(
         use,
         **figures,
-        over_seconds=use.over_seconds * seconds / total if total else 0.0,
+        over_seconds=_times(seconds / total if total else 0.0, use.over_seconds),
         is_current=use.is_current and is_last,
     )
 

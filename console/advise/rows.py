@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from console.advise.policies import KnownNamespace
+from console.advise.policies import KnownNamespace, TargetCluster
 from console.advise.shares import (
     ShareValue,
     seen_share,
@@ -24,6 +24,7 @@ from console.advise.shares import (
 )
 from console.advise.usage import PodUse
 from service.text import counted
+from webhook.policy.labels import Mode
 
 DISTRIBUTED_KINDS: Final = frozenset(
     {
@@ -58,6 +59,8 @@ class AdviceOptions:
     cover_peak: bool = False
     """Whether the advice covers the peak, too."""
     by_workload: bool = False
+    cluster: TargetCluster = field(default_factory=TargetCluster)
+    """The cluster that the commands change."""
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -89,7 +92,8 @@ class AdviceRow:
     """Whether the pods may need more than `suggested`."""
     peak_bytes: int | None
     quantile_bytes: int | None
-    over_hours: float
+    over_hours: float | None
+    """None if no pod has the counter."""
     coverage: float
     notes: tuple[str, ...]
     commands: tuple[str, ...] = ()
@@ -124,7 +128,8 @@ class Advice:
     """The rows, the balance, and what could not be used."""
 
     rows: tuple[AdviceRow, ...]
-    balance: Balance
+    balance: Balance | None
+    """None for rows by workload: a label gives all workloads of a size their share."""
     dropped: int
     """Pods with a name that no Kubernetes object can have."""
     remarks: tuple[str, ...] = ()
@@ -165,9 +170,9 @@ def advise(
     )
     return Advice(
         rows=tuple(rows),
-        balance=_balance(rows),
+        balance=None if options.by_workload else _balance(rows),
         dropped=dropped + len(invalid),
-        remarks=tuple(remarks),
+        remarks=(*remarks, *_outside_the_balance(valid, options)),
     )
 
 
@@ -237,12 +242,18 @@ def _row(
         is_at_least=is_at_limit and suggested is not None,
         peak_bytes=_largest(use.peak_bytes for use in uses),
         quantile_bytes=_largest(use.quantile_bytes for use in uses),
-        over_hours=sum(max(use.over_seconds for use in pod) for pod in by_pod.values()) / _HOUR,
+        over_hours=_over_hours(by_pod.values()),
         coverage=coverage,
         notes=tuple(notes),
         commands=commands,
         uses=tuple(uses),
     )
+
+
+def _over_hours(pods: Iterable[Sequence[PodUse]]) -> float | None:
+    """Return the time above the share of the pods whose counter has values."""
+    known = [[use.over_seconds for use in pod if use.over_seconds is not None] for pod in pods]
+    return sum(max(seconds) for seconds in known if seconds) / _HOUR if any(known) else None
 
 
 def _largest(amounts: Iterable[float | None]) -> int | None:
@@ -299,12 +310,26 @@ def _suggested(
         return None
     if any(need > gpu_bytes for need, gpu_bytes in needs):
         notes.append("the need with headroom is more than a GPU has")
-    # A pod that takes what it is given needs its share, whose bytes differ between cards by rounding.
-    floor = key.share if any(use.takes_all for use in uses) else None
+    # A pod that takes what it is given needs its share. The bytes that KAI hands over for it are rounded.
+    others = [use for use in uses if not _fills(key.share, use)]
+    needs = list(_needs(others, options))
+    if not needs:
+        return key.share
     share = smallest_memory(needs) if is_in_memory else smallest_fraction(needs)
-    if floor is not None and _is_less(share, floor, uses):
-        return floor
+    if len(others) < len(uses) and _is_less(share, key.share, uses):
+        return key.share
     return share
+
+
+def _fills(share: ShareValue, use: PodUse) -> bool:
+    """Whether the pod takes all bytes that KAI hands over for the share, and no more."""
+    return (
+        use.takes_all
+        and use.gpu_bytes is not None
+        and use.quantile_bytes is not None
+        and use.quantile_bytes <= use.share_bytes
+        and share.is_share(use.share_bytes, use.gpu_bytes)
+    )
 
 
 def _is_less(share: ShareValue, floor: ShareValue, uses: Sequence[PodUse]) -> bool:
@@ -335,12 +360,15 @@ def _commands(
     if options.by_workload:
         return ()
     if key.vcluster:
-        return _vcluster_commands(key, uses, suggested, notes)
+        return _vcluster_commands(key, uses, suggested, options, notes)
     if namespaces is None:
         return ()
     known = namespaces.get(key.namespace)
     if known is None or known.policy is None:
         notes.append("the namespace does not exist" if known is None else "the namespace is not managed")
+        return ()
+    if known.policy.mode is Mode.OFF:
+        notes.append("the mode of the namespace is off: its labels change no pod")
         return ()
     of_label = known.share_of(key.size)
     if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
@@ -358,7 +386,7 @@ def _commands(
     if refusal:
         notes.append(f"no label covers the need: {refusal}")
         return ()
-    return tuple(edit.commands("kubectl", key.namespace))
+    return (edit.command(options.cluster.kubectl, key.namespace),)
 
 
 def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse]) -> str:
@@ -371,7 +399,11 @@ def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse
 
 
 def _vcluster_commands(
-    key: RowKey, uses: Sequence[PodUse], suggested: ShareValue | None, notes: list[str]
+    key: RowKey,
+    uses: Sequence[PodUse],
+    suggested: ShareValue | None,
+    options: AdviceOptions,
+    notes: list[str],
 ) -> tuple[str, ...]:
     """Return the commands for the vCluster, whose namespaces cannot be read here."""
     if suggested is None or suggested == key.share or not key.virtual_namespace:
@@ -379,13 +411,13 @@ def _vcluster_commands(
     if not any(use.is_current for use in uses):
         notes.append("no pod has this share now")
         return ()
-    if suggested.is_whole and not key.size:
-        notes.append("needs a whole GPU: no default share covers it")
+    if not key.size:
+        notes.append("no command: the default share inside the vCluster is not known here")
         return ()
     notes.append("labels and caps inside the vCluster are not known here")
-    kubectl = f"vcluster connect {key.vcluster} --namespace {key.namespace} -- kubectl"
+    kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
     edit = KnownNamespace.unknown().edit(key.size, suggested)
-    return tuple(edit.commands(kubectl, key.virtual_namespace))
+    return (edit.command(kubectl, key.virtual_namespace),)
 
 
 def _without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
@@ -405,14 +437,24 @@ def _label(key: RowKey) -> tuple[str, ...]:
 
 
 def _balance(rows: Iterable[AdviceRow]) -> Balance:
+    """Return the balance; only advice with a command counts, because no label gives the other."""
     promised = suggested = 0.0
     for row in rows:
+        share = row.suggested if row.commands and row.suggested is not None else row.current
         for use in row.uses:
             if use.is_current:
-                now = _portion(row.current, use)
-                promised += now
-                suggested += now if row.suggested is None else _portion(row.suggested, use)
+                promised += _portion(row.current, use)
+                suggested += _portion(share, use)
     return Balance(round(promised, 2), round(suggested, 2))
+
+
+def _outside_the_balance(uses: Iterable[PodUse], options: AdviceOptions) -> Iterator[str]:
+    pods = {use.names.uid for use in uses if use.is_current and use.gpu_bytes is None}
+    if pods and not options.by_workload:
+        yield (
+            f"Not in the balance: {counted(len(pods), 'pod')} on a GPU whose memory is unknown, as for"
+            " MIG devices."
+        )
 
 
 def _portion(share: ShareValue, use: PodUse) -> float:

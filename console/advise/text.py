@@ -48,7 +48,7 @@ def _columns(options: AdviceOptions) -> Sequence[tuple[str, int, _Cell]]:
         ("HOURS", 0, lambda row: f"{row.pod_hours:.0f}"),
         ("PEAK", 0, lambda row: _bytes(row.peak_bytes)),
         (f"P{options.quantile * 100:g}", 0, lambda row: _bytes(row.quantile_bytes)),
-        ("OVER", 0, lambda row: f"{row.over_hours:.1f}h"),
+        ("OVER", 0, lambda row: _NONE if row.over_hours is None else f"{row.over_hours:.1f}h"),
         ("SHARE", 0, lambda row: str(row.current)),
         ("ADVICE", 0, suggestion),
     )
@@ -90,8 +90,10 @@ def _notes(advice: Advice, columns: int) -> Iterator[str]:
             yield from fold(one_line(head + note, 1000), columns, indent=_INDENT)
 
 
-def balance_sentence(balance: Balance) -> str:
+def balance_sentence(balance: Balance | None) -> str:
     """Return what the advice would change in GPUs."""
+    if balance is None:
+        return "No balance by workload: a label gives all workloads of a size the same share."
     begin = f"Promised now: {balance.promised:.2f} GPUs; with this advice: {balance.suggested:.2f}"
     difference = round(balance.difference, 2)
     if difference < 0:

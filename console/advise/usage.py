@@ -15,7 +15,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 NEAR: Final = 0.95
 """Part of the share from which a pod counts as using all of it."""
 
-_FIRST_HOUR: Final = 3600.0
+_HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,12 @@ class PodUse:
     quantile_bytes: float | None
     low_bytes: float | None
     """The quantile 0.05; None if the use is unknown, or never came near to the share."""
-    over_seconds: float = 0.0
-    """Time above the share, on any of the pod's GPUs."""
+    over_seconds: float | None = None
+    """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
     is_current: bool = False
     """Whether the pod exists at the end of the time."""
+    bucket: float = _HOUR
+    """Seconds of each part of the time in `peaks`."""
     peaks: RangeSeries | None = field(default=None, repr=False, compare=False)
     """Largest use in each part of the time, at the end of the part; None if the use was never known."""
 
@@ -95,7 +97,7 @@ class PodUse:
             for at, peak in zip(self.peaks.times, self.peaks.values, strict=True)
             if at > first and peak >= NEAR * self.share_bytes
         )
-        return next(full, math.inf) <= first + 2 * _FIRST_HOUR
+        return next(full, math.inf) <= first + max(2 * _HOUR, self.bucket)
 
     @property
     def is_at_limit(self) -> bool:

@@ -31,6 +31,10 @@ _MOST_AT_ONCE: Final = 2
 _LONGEST_REASON: Final = 200  # characters
 _SECRET_START: Final = 8
 """Characters by which a token is recognised in an error; shorter values are no secrets."""
+_PUBLIC_HEADERS: Final = frozenset({"x-scope-orgid"})
+"""Names of headers without a secret: Mimir repeats the name of its tenant in messages."""
+_LATEST: Final = 253_402_300_799.0
+"""End of the year 9999 in Unix seconds; `datetime` knows no later time."""
 _OK, _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE = 200, 400, 401, 403, 404, 422
 _ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
 """Beginnings of annotations about an expression (Prometheus since 2.48); the result is complete even so."""
@@ -57,6 +61,8 @@ class _Answer(Struct, rename="camel", frozen=True):
     error_type: str = ""
     error: str = ""
     warnings: list[str] | None = None
+    is_partial: bool = False
+    """VictoriaMetrics: some of its storage nodes did not answer."""
 
 
 class _Header(Struct, rename="camel", frozen=True):
@@ -88,7 +94,8 @@ class Prometheus:
         self._clock = clock
         self._seconds = options.seconds
         self._until = clock() + options.seconds
-        self._secrets = [text for text in (options.token, *(value for _, value in options.headers)) if text]
+        headers = (value for name, value in options.headers if name.lower() not in _PUBLIC_HEADERS)
+        self._secrets = [text for text in (options.token, *headers) if text]
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -152,6 +159,8 @@ class Prometheus:
         times, values = array("d"), array("d")
         for at, text in points:
             value = self._number(text)
+            if not 0 <= at <= _LATEST:
+                raise self._not_prometheus("a time is out of range")
             if math.isfinite(value):
                 times.append(at)
                 values.append(value)
@@ -194,6 +203,8 @@ class Prometheus:
                 first_few([one_line(line, _LONGEST_REASON) for line in partial], 2), partial
             )
             raise PrometheusError(f"{self.address}: the result is incomplete: {statement}")
+        if answer.is_partial:
+            raise PrometheusError(f"{self.address}: the result is incomplete: isPartial is true")
         return answer.data
 
     def _refused(self, response: Response) -> PrometheusError:

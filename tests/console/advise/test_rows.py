@@ -1,5 +1,6 @@
 """The rules of the advice, and properties that hold for every need and card."""
 
+import json
 from array import array
 from dataclasses import replace
 from typing import Any
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.advise.policies import KnownNamespace
-from console.advise.rows import AdviceOptions, AdviceRow, advise, needed_bytes
+from console.advise.documents import as_json
+from console.advise.policies import KnownNamespace, TargetCluster
+from console.advise.rows import AdviceOptions, AdviceRow, Balance, advise, needed_bytes
 from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
+from console.advise.text import as_text
 from console.advise.usage import PodNames, PodUse, quantile_of
 from console.prometheus.series import RangeSeries
 from kai.share import MIB
@@ -84,11 +87,23 @@ def test_commands_of_a_size(labels: dict[str, str], commands: list[str]) -> None
     assert row.commands == tuple(f"kubectl label namespace team {word} --overwrite" for word in commands)
 
 
-def test_default_share_in_another_unit_is_removed_first() -> None:
+def test_commands_name_the_cluster_that_was_given() -> None:
+    options = AdviceOptions(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
+    (command,) = only(pod(), options=options, size_small="0.5").commands
+    assert command.startswith(
+        "kubectl '--context=prod;reboot' '--kubeconfig=/home/a b/config' label namespace team "
+    )
+    inside = pod(vcluster="red", virtual_namespace="default")
+    (command,) = only(inside, options=options).commands
+    assert command.startswith(
+        "KUBECONFIG='/home/a b/config' vcluster connect red --namespace team '--context=prod;reboot' -- kubectl label"
+    )
+
+
+def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
     row = only(pod(size=""), gpu_fraction="0.5", max_gpu_memory="50000")
     assert row.commands == (
-        "kubectl label namespace team kaishare.dev/gpu-fraction- --overwrite",
-        "kubectl label namespace team kaishare.dev/gpu-memory=11776 --overwrite",
+        "kubectl label namespace team kaishare.dev/gpu-fraction- kaishare.dev/gpu-memory=11776 --overwrite",
     )
 
 
@@ -119,7 +134,69 @@ def test_balance() -> None:
     balance = advise(
         [pod("a"), pod("b"), pod("c", is_current=False)], namespaces(size_small="0.5"), OPTIONS
     ).balance
+    assert balance is not None
     assert (balance.promised, balance.suggested, round(balance.difference, 2)) == (1.0, 0.3, -0.7)
+
+
+@pytest.mark.parametrize(
+    ("use", "labels"),
+    {
+        "a share of the pod's own": (pod(size=""), {}),
+        "a size with another share": (pod(), {"size_small": "0.25"}),
+        "a cap below the need": (pod(quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
+        "mode off": (pod(), {"size_small": "0.5", "mode": "off"}),
+        "an unknown default share of a vCluster": (pod(size="", vcluster="red", virtual_namespace="default"), {}),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict[str, str]) -> None:
+    advice = advise([use], namespaces(**labels), OPTIONS)
+    (row,) = advice.rows
+    assert (row.is_change, row.commands) == (True, ())
+    assert row.notes
+    assert advice.balance == Balance(0.5, 0.5)
+
+
+@pytest.mark.parametrize("gpu", [15360 * MIB, H100])
+def test_pod_that_fills_a_share_in_memory_keeps_its_label(gpu: int) -> None:
+    card = card_of(gpu)
+    given = card.fraction_bytes(card.portion_of_memory(4096))
+    assert given > 4096 * MIB
+    use = pod(
+        gpu_bytes=gpu, share_bytes=given, quantile_bytes=given * 0.98, peak_bytes=given * 0.99, low_bytes=given * 0.97,
+        peaks=RangeSeries({}, array("d", [3600]), array("d", [given])),
+    )  # fmt: skip
+    row = only(use, size_small="4096Mi")
+    assert (str(row.suggested), row.commands) == ("4096Mi", ())
+    other = replace(
+        use, peaks=None, names=replace(use.names, uid="b"), quantile_bytes=given * 1.5, peak_bytes=given * 1.5
+    )
+    assert only(use, other, size_small="4096Mi").commands != ()
+
+
+def test_time_over_the_share_without_a_counter_is_unknown() -> None:
+    advice = advise([pod()], namespaces(size_small="0.5"), OPTIONS)
+    assert advice.rows[0].over_hours is None
+    assert json.loads(as_json(advice))["rows"][0]["overHours"] is None
+    table = list(as_text(advice, OPTIONS))
+    assert table[1].split()[-3:] == ["-", "0.50", "0.15"]
+    known = only(pod("a"), pod("b", over_seconds=0.0), pod("c", over_seconds=7200.0), size_small="0.5")
+    assert known.over_hours == 2
+
+
+def test_pods_outside_the_balance_are_named() -> None:
+    advice = advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"), OPTIONS)
+    assert advice.remarks == (
+        "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices.",
+    )
+
+
+def test_rows_by_workload_have_no_balance() -> None:
+    options = AdviceOptions(by_workload=True)
+    advice = advise([pod()], namespaces(size_small="0.5"), options)
+    assert advice.balance is None
+    assert json.loads(as_json(advice))["balance"] is None
+    assert "No balance by workload" in " ".join(as_text(advice, options))
 
 
 CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771, 189471]).map(
@@ -157,6 +234,16 @@ def test_pod_that_takes_all_needs_its_share() -> None:
     assert needed_bytes(full, OPTIONS) == share
     row = only(full, size_small="0.5")
     assert (str(row.suggested), row.is_at_least, row.commands) == ("0.50", True, ())
+
+
+@pytest.mark.parametrize("hours", [1, 2, 3, 7])
+def test_pod_that_takes_all_is_recognised_in_long_windows(hours: int) -> None:
+    share = int(0.5 * 81500) * MIB
+    bucket = hours * 3600.0
+    use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97, bucket=bucket)
+    peaks = RangeSeries({}, array("d", [bucket, 2 * bucket]), array("d", [share, share]))
+    row = only(replace(use, peaks=peaks), size_small="0.5")
+    assert (str(row.suggested), row.commands) == ("0.50", ())
 
 
 def test_quantile_is_that_of_prometheus() -> None:

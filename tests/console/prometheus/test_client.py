@@ -83,6 +83,7 @@ async def test_range_query() -> None:
             "internal: store is gone",
         ),
         "partial": (_vector(warnings=["store eu\nis gone"]), "the result is incomplete: store eu is gone"),
+        "partial in VictoriaMetrics": (_vector(isPartial=True), "the result is incomplete: isPartial is true"),
         "another type": (
             '{"status":"success","data":{"resultType":"scalar","result":[]}}',
             "a scalar instead of a vector",
@@ -105,6 +106,26 @@ async def test_unusable_answer_is_one_line_with_the_address(respond: Any, messag
     assert message.isprintable()
     assert len(message) < 500
     assert _TOKEN[:8] not in message
+
+
+@pytest.mark.parametrize("at", [1e300, -1])
+async def test_times_that_no_date_has_are_refused(at: float) -> None:
+    data = {"resultType": "matrix", "result": [{"metric": {}, "values": [[at, "5"]]}]}
+    async with (
+        prometheus_standin(json.dumps({"status": "success", "data": data})) as standin,
+        Prometheus.open(PrometheusOptions(url=standin.url)) as client,
+    ):
+        with pytest.raises(PrometheusError, match="a time is out of range"):
+            await client.range("up", 1.0, 3.0, 1.0)
+
+
+async def test_the_name_of_a_tenant_is_no_secret() -> None:
+    refused = web.Response(status=422, text="tenant research-team: too many series")
+    with pytest.raises(PrometheusError, match="tenant research-team: too many series"):
+        await _ask(refused, headers=(("X-Scope-OrgID", "research-team"),))
+    refused = web.Response(status=422, text="key research-team: too many series")
+    with pytest.raises(PrometheusError, match="the answer repeats a header"):
+        await _ask(refused, headers=(("X-Key", "research-team"),))
 
 
 async def test_annotations_about_promql_do_not_make_a_result_partial() -> None:

@@ -1,0 +1,139 @@
+"""Reading the use of pods from a Prometheus that answers with fixed series."""
+
+import re
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.advise.command import parse_target_cluster
+from console.advise.queries import RecordQueries, Window
+from console.advise.reading import Usage, read_usage
+from console.advise.usage import PodUse
+from console.cli import main, parser
+from console.cluster import use_own_kubeconfig
+from console.prometheus.client import InstantSeries, PrometheusError, RangeSeries
+
+MIB = 1 << 20
+WINDOW = Window(start=1.8e9 - 14 * 86400, end=1.8e9)
+SHARE = "pod:kaishare_gpu_share:ratio"
+LABELS = {"uid": "a", "gpu_uuid": "GPU-1", "namespace": "team", "pod": "a", "size": "small"}
+GPU = InstantSeries({"gpu_uuid": "GPU-1", "model": "Tesla T4"}, 15360.0 * MIB)
+
+
+class Standin:
+    """Answers the queries on the records about some pods of half a GPU."""
+
+    address = "http://prometheus"
+    selector = 'job="kaishare-agent"'
+
+    def __init__(
+        self, counts: list[RangeSeries], *, current: tuple[str, ...] = (), over: bool = True
+    ) -> None:
+        self._counts = counts
+        self._current = current
+        self._over = over
+
+    async def instant(self, query: str, at: float) -> list[InstantSeries]:
+        if "counted_bytes" in query:
+            return [GPU]
+        if "over:" in query and not self._over:
+            return []
+        if re.fullmatch(rf"max by \(.*\) \({SHARE}{{.*}}\)", query):
+            return [InstantSeries(LABELS | {"uid": uid}, 0.5) for uid in self._current]
+        return [InstantSeries(series.labels, 0.5) for series in self._counts]
+
+    async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
+        return self._counts if "count_over_time" in query else []
+
+
+def counts(uid: str, *values: tuple[float, float], **labels: str) -> RangeSeries:
+    """Return the numbers of values of a pod by seconds before the end of the window."""
+    times = array("d", [WINDOW.end - before for before, _ in values])
+    return RangeSeries(LABELS | {"uid": uid} | labels, times, array("d", [count for _, count in values]))
+
+
+async def uses_of(*series: RangeSeries, **answers: Any) -> dict[str, PodUse]:
+    prometheus: Any = Standin(list(series), **answers)
+    usage = await read_usage(prometheus, WINDOW, quantile=0.99)
+    return {use.names.uid: use for use in usage.uses}
+
+
+async def test_pods_that_exist_are_those_with_a_share_at_the_end() -> None:
+    uses = await uses_of(
+        counts("ended", (0, 5)),  # for five minutes, at the beginning of the last hour
+        counts("gap", (3600, 60), (0, 44)),  # records were missing for 16 minutes
+        current=("gap",),
+    )
+    assert not uses["ended"].is_current
+    assert uses["gap"].is_current
+
+
+@pytest.mark.parametrize("label", ["job", "cluster"])
+async def test_series_of_several_origins_are_refused(label: str) -> None:
+    series = [counts("a", (3600, 60), (0, 60), **{label: name}) for name in ("one", "two")]
+    with pytest.raises(
+        PrometheusError, match=f"series of 2 {label}s; name one with --selector, such as job="
+    ):
+        await uses_of(*series)
+
+
+def test_commands_alone_come_with_a_warning_if_namespaces_were_not_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def without_pods(*_: Any, **__: Any) -> Usage:
+        return Usage(())
+
+    monkeypatch.setattr("console.advise.command.read_usage", without_pods)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no command is given, because labels and caps are not known" in " ".join(captured.err.split())
+
+
+@pytest.mark.parametrize("minutes", [10, 89, 90, 601, 14 * 1440, 14 * 1440 + 10, 30 * 1440, 400 * 1440])
+def test_parts_of_the_time_begin_with_the_window(minutes: int) -> None:
+    window = Window(start=1.8e9 + 0.3 - minutes * 60, end=1.8e9 + 0.3)
+    parts = (window.end - window.first_bucket) / window.bucket + 1
+    assert parts == round(parts) <= 336
+    begin = window.first_bucket - window.bucket
+    assert window.start - parts < begin <= window.start + 0.001
+
+
+def test_parts_of_the_time_miss_no_record_and_do_not_overlap() -> None:
+    queries = RecordQueries(window=WINDOW, selector='job="kaishare-agent"')
+    assert WINDOW.bucket == 3600
+    assert queries.counts_by_bucket.endswith("[3599999ms])")
+
+
+@pytest.mark.parametrize(("over", "seconds"), [(True, 0.5), (False, None)])
+async def test_time_over_the_share_without_the_counter_is_unknown(over: bool, seconds: float | None) -> None:
+    uses = await uses_of(counts("a", (0, 60)), over=over)
+    assert uses["a"].over_seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["0001-01-02", "1999-12-31", "9999-12-31T23:59:59", "soon"])
+def test_times_that_no_window_has_are_usage_errors(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "--until", text]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f'"{text}" is not a time; allowed: the years 2000 to 2100' in line
+
+
+@pytest.mark.parametrize(
+    ("words", "kubectl"),
+    [
+        ([], "kubectl"),
+        (["--context", "prod"], "kubectl --context=prod"),
+        (["--kubeconfig", "/other/config"], "kubectl --kubeconfig=/other/config"),
+        (["--kubeconfig", "/home/config"], "kubectl"),
+    ],
+)
+def test_target_cluster_has_the_options_that_were_given(
+    words: list[str], kubectl: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/home/config")
+    arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
+    use_own_kubeconfig(arguments)
+    assert parse_target_cluster(arguments).kubectl == kubectl
