@@ -284,3 +284,12 @@ async def test_totals_are_those_of_the_dashboard(servers: Mapping[str, str]) -> 
         query = board.interpolated(board.expression(title).replace("$__range", f"{UNTIL - START}s"))
         (sample,) = running.instant(query, UNTIL)
         assert float(sample["value"][1]) == pytest.approx(value), title
+    query = board.expression("GPU-hours by team", "activity known").replace("$__range", f"{UNTIL - START}s")
+    teams = {
+        sample["metric"]["namespace"]: float(sample["value"][1])
+        for sample in running.instant(board.interpolated(query), UNTIL)
+    }
+    vision = hours_of(report, namespace="vision").active_coverage
+    assert vision is not None
+    assert vision < 0.9
+    assert teams["vision"] == pytest.approx(vision)
