@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from console.prometheus.client import Prometheus
+from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.options import PrometheusOptions
 from console.report.documents import as_csv, as_json
 from console.report.html import as_html
@@ -154,10 +154,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
         yield {"raw": without.url, "records": running.url}
 
 
-async def report_of(url: str, *by: str, selector: str = f'job="{JOB}"', **more: object) -> Report:
+async def report_of(
+    url: str, *by: str, selector: str = f'job="{JOB}"', start: int = START, end: int = UNTIL, **more: object
+) -> Report:
     labels = row_labels(by)
     async with Prometheus.open(PrometheusOptions(url=url, selector=selector)) as client:
-        sums, remarks = await read_sums(client, labels, start=START, end=UNTIL)
+        sums, remarks = await read_sums(client, labels, start=start, end=end)
     settings = {"prices": {}, **more}
     return build_report(sums, labels, remarks=remarks, **settings)  # type: ignore[arg-type]
 
@@ -218,6 +220,18 @@ async def test_unknown_time_is_marked_and_never_scaled_up(servers: Mapping[str, 
     assert vision["coverage"] == pytest.approx(1 - 4 / (4 * HOURS), rel=0.01)
 
 
+async def test_a_time_between_two_records_has_its_hours(servers: Mapping[str, str]) -> None:
+    start = START + 20 * 3600 + 60
+    report = await report_of(servers["records"], "namespace", start=start, end=start + 600)
+    # Prometheus 2 includes both ends of a range: a minute more.
+    assert hours_of(report, namespace="names").promised == pytest.approx(0.25 / 6, abs=0.251 / 60)
+
+
+async def test_a_time_without_pods_is_an_error(servers: Mapping[str, str]) -> None:
+    with pytest.raises(PrometheusError, match="no pod with a share in this time"):
+        await report_of(servers["records"], "namespace", start=START - 86_400, end=START - 3_600)
+
+
 async def test_rows_of_a_vcluster_name_it(servers: Mapping[str, str]) -> None:
     report = await report_of(servers["records"], "namespace")
     (row,) = [row for row in report.rows if row.names["vcluster"]]
@@ -258,6 +272,13 @@ async def test_a_forged_exporter_counts_only_if_it_is_selected(servers: Mapping[
     # The rules leave its job out, whatever is selected.
     every = await report_of(servers["records"], "namespace", selector='job=~".+"')
     assert hours_of(every, namespace="vision").used == pytest.approx(own.used)
+
+
+async def test_two_jobs_with_the_same_pods_are_refused(servers: Mapping[str, str]) -> None:
+    with pytest.raises(
+        PrometheusError, match=r"several jobs match .*: kaishare-agent, tenant; select one job"
+    ):
+        await report_of(servers["raw"], "namespace", selector='job=~".+"')
 
 
 async def test_costs_are_of_promised_hours_by_model(servers: Mapping[str, str]) -> None:
