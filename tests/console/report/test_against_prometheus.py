@@ -62,6 +62,7 @@ PODS = (
     pod("names", "db-0", uid="first", hours=(0, 10), kind="StatefulSet", workload="db"),
     pod("names", "db-0", uid="second", hours=(11, HOURS), kind="StatefulSet", workload="db"),
     pod("rebound", "again", share=lambda hour: share_of(0.1 if hour <= 18 else 0.2)),
+    pod("rebound", "other", 0.1),
     pod("mixed", "on-t4", 0.5, T4, queue="science"),
     pod("mixed", "on-a100", 0.5, A100, queue="science"),
     # KAI charges 10,000 MiB as 0.13 of an H100.
@@ -183,7 +184,7 @@ def assert_equal(actual: Hours, expected: Hours) -> None:
 BY_NAMESPACE = {
     "gap, restart and two agents": ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
     "renamed pod": ("names", H100, ("first", "second")),
-    "share that changed": ("rebound", H100, ("again",)),
+    "share that changed": ("rebound", H100, ("again", "other")),
     "a small card": ("mixed", T4, ("on-t4",)),
     "a large card": ("mixed", A100, ("on-a100",)),
     "share in MiB": ("mixed", H100, ("in-mib",)),
@@ -314,3 +315,24 @@ async def test_totals_are_those_of_the_dashboard(servers: Mapping[str, str]) -> 
     assert vision is not None
     assert vision < 0.9
     assert teams["vision"] == pytest.approx(vision)
+
+
+def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_once(
+    servers: Mapping[str, str],
+) -> None:
+    board = grafana.load("namespace")
+    running = prometheus_server.Prometheus(servers["records"], None, Path())  # type: ignore[arg-type]
+
+    def of_column(column: str, namespace: str) -> dict[str, float]:
+        query = board.expression("Use against share, by workload", column)
+        query = query.replace("$__range", f"{UNTIL - START}s")
+        samples = running.instant(board.interpolated(query, {"namespace": namespace}), UNTIL)
+        return {sample["metric"]["share"]: float(sample["value"][1]) for sample in samples}
+
+    used = 4 * GIB / (MODELS[H100] // 100 * 100 * MIB)
+    rebound = of_column("pod-hours", "rebound")
+    assert rebound == {"0.1": pytest.approx(HOURS, rel=0.01), "0.2": pytest.approx(HOURS, rel=0.01)}
+    for column in ("used in 99 % of the time", "peak"):
+        assert of_column(column, "rebound") == {"0.1": pytest.approx(used), "0.2": pytest.approx(used)}
+    assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
+    assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}
