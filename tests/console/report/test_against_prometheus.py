@@ -71,6 +71,9 @@ PODS = (
     pod("blind", "never", used=lambda _: None),
     # Above its share for six hours; the agent's restarts reset the counter.
     pod("over", "greedy", 0.1, used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True, restarts=(9.0, 20.0)),
+    # Another queue from hour 12 on: the pod is two series.
+    pod("moved", "pod", 0.1, hours=(0, 12), used=lambda hour: (12 if hour > 8 else 4) * GIB, over=True),
+    pod("moved", "pod", 0.1, hours=(12, HOURS), used=lambda hour: (12 if hour <= 15 else 4) * GIB, over=True, queue="science", restarts=(12.0,)),
     pod("tenant-a", "x-default", vcluster="red", virtual_namespace="default"),
     pod("whole", "train", share=always(MODELS[H100] * MIB), gpus=2, kind="Job", workload="train"),
     # Names that would act in a spreadsheet.
@@ -190,6 +193,7 @@ BY_NAMESPACE = {
     "share in MiB": ("mixed", H100, ("in-mib",)),
     "unknown use": ("blind", H100, ("partly", "never")),
     "counter with resets": ("over", H100, ("greedy",)),
+    "changed description": ("moved", H100, ("pod",)),
     "vCluster": ("tenant-a", H100, ("x-default",)),
     "two whole GPUs": ("whole", H100, ("train",)),
 }
@@ -335,4 +339,5 @@ def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_o
     for column in ("used in 99 % of the time", "peak"):
         assert of_column(column, "rebound") == {"0.1": pytest.approx(used), "0.2": pytest.approx(used)}
     assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
+    assert of_column("hours over the share", "moved") == {"0.1": pytest.approx(7, rel=0.01)}
     assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}
