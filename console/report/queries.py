@@ -24,6 +24,8 @@ _DESCRIBED: Final = (
 )
 _DAY: Final = 86_400
 _RECORDS_AT_ONCE: Final = 31 * _DAY
+RECORD_STEP: Final = 900
+"""Seconds between two values of a record. A shorter time may contain none."""
 _STEP: Final = 60
 """Seconds between two looks at the agents' own series."""
 _LONGEST_GAP: Final = 600
@@ -67,9 +69,9 @@ class Recorded:
         return f"sum by ({', '.join(self.by)}) (sum_over_time({samples}))"
 
     def presence(self, period: Period, step: int) -> str:
-        """Return at how many times there was any pod."""
-        pods = f"group(pod:kaishare_gpu_seen:timestamp{{{self.selector}}})"
-        return f"count_over_time({pods}[{period.length}s:{step}s])"
+        """Return at how many times there were hours of any pod, by cluster and job."""
+        hours = f"last_over_time({_RECORDS['expected']}{{{self.selector}}}[{RECORD_STEP}s])"
+        return f"count_over_time(group by (cluster, job) ({hours})[{period.length}s:{step}s])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +110,9 @@ class Raw:
         return f"sum by ({by}) (sum_over_time({values})) * {_STEP} / 3600"
 
     def presence(self, period: Period, step: int) -> str:
-        """Return at how many times there was any pod."""
-        return (
-            f"count_over_time(group({self._series('pod_gpu_memory_share_bytes')})[{period.length}s:{step}s])"
-        )
+        """Return at how many times there was any pod, by cluster and job."""
+        pods = f"group by (cluster, job) ({self._series('pod_gpu_memory_share_bytes')})"
+        return f"count_over_time({pods}[{period.length}s:{step}s])"
 
     def _series(self, name: str) -> str:
         return f"kaishare_{name}{{{self.selector}}}"

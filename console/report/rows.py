@@ -10,7 +10,7 @@ from kai.own_labels import is_size_name
 from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind, is_label_value
 
 COVERED: Final = 0.9
-"""Part of its time below which a row is marked."""
+"""Part of the time below which a figure is marked."""
 
 LABELS: Final[Mapping[str, Sequence[str]]] = {
     "namespace": ("namespace", "vcluster", "virtual_namespace"),
@@ -57,6 +57,11 @@ class Hours:
     def is_covered(self) -> bool:
         """Whether the use was known in 90 % of the time."""
         return self.coverage is not None and self.coverage >= COVERED
+
+    @property
+    def is_active_covered(self) -> bool:
+        """Whether the utilisation was known in 90 % of the time; of `active` and `idle`."""
+        return self.active_coverage is not None and self.active_coverage >= COVERED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

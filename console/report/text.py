@@ -10,7 +10,7 @@ from service.text_table import column_widths, table_lines
 
 NONE: Final = "-"
 MARK: Final = "!"
-"""Beside the coverage of a row below 90 %."""
+"""Beside figures that were known in less than 90 % of the time."""
 
 _HEADINGS: Final = {"virtual_namespace": "in vcluster", "workload_kind": "kind"}
 _OF_VCLUSTERS: Final = ("vcluster", "virtual_namespace")
@@ -35,8 +35,12 @@ def _shown(report: Report) -> list[str]:
 
 def figure_cells(report: Report, hours: Hours) -> list[str]:
     """Return the cells of figures: hours, the known part of the time, and the cost if there are prices."""
-    values = (hours.promised, hours.used, hours.active, hours.idle, hours.over, hours.saved)
-    cells = [NONE if value is None else f"{value:.1f}" for value in values]
+    of_activity = "" if hours.is_active_covered else MARK
+    values = (
+        (hours.promised, ""), (hours.used, ""), (hours.active, of_activity), (hours.idle, of_activity),
+        (hours.over, ""), (hours.saved, ""),
+    )  # fmt: skip
+    cells = [NONE if value is None else f"{value:.1f}{mark}" for value, mark in values]
     mark = "" if hours.is_covered else MARK
     cells.append(NONE + mark if hours.coverage is None else f"{int(hours.coverage * 100)}%{mark}")
     if report.total.cost is not None:
@@ -79,8 +83,11 @@ def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
 def remarks(report: Report) -> Iterator[str]:
     """Yield the sentences about the whole report."""
     yield "GPU-hours; over in hours of pods. known: part of the time in which the use was known."
-    if any(not row.hours.is_covered for row in report.rows):
-        yield f"{MARK} below 90 %: the hours are too few, and are not scaled up."
+    if any(cell.endswith(MARK) for _, cells in cells_of(report) for cell in cells):
+        yield (
+            f"{MARK} the use, or beside active and idle the utilisation, was known in less than 90 % of the"
+            " time: the hours are too few, and are not scaled up."
+        )
     if report.unpriced:
         yield f"No price for {listed(report.unpriced)}: the cost leaves these out."
     yield from report.remarks

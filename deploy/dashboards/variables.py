@@ -121,8 +121,8 @@ def agent_job() -> build.TextBoxVariable:
     return hidden_text(
         "agent_job",
         "Regular expression for the job of the agents. The Prometheus operator names it "
-        "NAMESPACE/kaishare-agent.",
-        "(.+/)?kaishare-agent",
+        "NAMESPACE/kaishare-agent, by the namespace of its PodMonitor.",
+        "(kaishare-agent/)?kaishare-agent",
     )
 
 
@@ -131,8 +131,8 @@ def webhook_job() -> build.TextBoxVariable:
     return hidden_text(
         "webhook_job",
         "Regular expression for the job of the webhook. The Prometheus operator names it "
-        "NAMESPACE/kaishare-webhook.",
-        "(.+/)?kaishare-webhook",
+        "NAMESPACE/kaishare-webhook, by the namespace of its PodMonitor.",
+        "(kaishare/)?kaishare-webhook",
     )
 
 

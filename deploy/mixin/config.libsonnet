@@ -1,9 +1,10 @@
 // Settings of the mixin. Override them with `+` on `_config`; README.md explains each.
 {
   _config+:: {
-    // Targets of both services, as the operator or deploy/alerts/README.md names their jobs.
-    agentSelector: 'job=~"(.+/)?kaishare-agent"',
-    webhookSelector: 'job=~"(.+/)?kaishare-webhook"',
+    // Targets of both services, as the operator or deploy/alerts/README.md names their jobs. The operator names the job
+    // of a PodMonitor NAMESPACE/NAME. Other namespaces do not count, because a tenant may have a PodMonitor of this name.
+    agentSelector: 'job=~"(%s/)?kaishare-agent"' % $._config.agentNamespace,
+    webhookSelector: 'job=~"(%s/)?kaishare-webhook"' % $._config.webhookNamespace,
 
     // The label that tells clusters apart where several share one Prometheus. Without the label it has no effect.
     clusterLabel: 'cluster',

@@ -66,6 +66,8 @@ def test_the_services_are_looked_up_in_their_own_namespaces() -> None:
     )
     assert 'kube_pod_info{namespace="gpu-agents"' in by_name["KaishareNodeWithoutAgent"]["expr"]
     assert f'{{namespace="{NAMESPACE}", deployment=' in by_name["KaishareWebhookNotScraped"]["expr"]
+    assert 'up{job=~"(gpu-agents/)?kaishare-agent"}' in by_name["KaishareAgentDown"]["expr"]
+    assert f'up{{job=~"({NAMESPACE}/)?kaishare-webhook"}}' in by_name["KaishareWebhookDown"]["expr"]
 
 
 def test_settings_of_an_alert_replace_its_own() -> None:

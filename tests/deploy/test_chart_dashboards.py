@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.helm_chart import (
     DEPLOY,
+    NAMESPACE,
     Object,
     find_object,
     rendered,
@@ -67,3 +68,19 @@ def test_dashboards_link_to_agents_with_tls_by_https(name: str) -> None:
     for option in variable["options"]:
         option["selected"] = option["value"] == "https"
     assert linked == expected
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboards_find_the_jobs_of_the_releases_namespaces(name: str) -> None:
+    """A tenant may have a PodMonitor of the same name in another namespace."""
+    objects = rendered({"agent": {"namespace": "gpu-agents"}, "dashboard": {"enabled": True}})
+    dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
+    variables = json.loads(dashboard["data"][f"kaishare-{name}.json"])["templating"]["list"]
+    expected = {
+        "agent_job": "(gpu-agents/)?kaishare-agent",
+        "webhook_job": f"({NAMESPACE}/)?kaishare-webhook",
+    }
+    jobs = [item for item in variables if item["name"] in expected]
+    assert jobs
+    for job in jobs:
+        assert (job["query"], job["current"]["value"]) == (expected[job["name"]],) * 2

@@ -96,8 +96,13 @@ def test_only_an_installation_with_the_webhook_has_settings() -> None:
 
 
 def test_another_namespace_of_the_release_is_that_of_all_parts() -> None:
-    done = helm("template", "kaishare", str(CHART), "--namespace", "gpu-sharing", "--kube-version", "1.30.0")
+    done = helm(
+        "template", "kaishare", str(CHART), "--namespace", "gpu-sharing", "--kube-version", "1.30.0",
+        "--set", "dashboard.enabled=true,alerts.enabled=true",
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("(gpu-sharing/)?kaishare-webhook") > 1
+    assert "(kaishare/)?kaishare-webhook" not in done.stdout
     assert "--settings-namespace=gpu-sharing\n" in done.stdout
     parts = [part for part in done.stdout.split("\n---\n") if f"\n  name: {NAME}\n" in part]
     assert len(parts) == 3

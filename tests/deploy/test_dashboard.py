@@ -186,7 +186,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             folder,
             {"kaishare-webhook": ops, "others": others},
             {
-                "job_name": "monitoring/kaishare-agent",
+                "job_name": "kaishare-agent/kaishare-agent",
                 "honor_labels": True,
                 "static_configs": [
                     {"targets": [address_of(plain.url)]},
@@ -559,7 +559,7 @@ def test_a_node_shows_its_pods_and_its_agent(watched: Prometheus) -> None:
 
     assert {item["metric"]["pod"] for item in of_node("plain-1", "Pods", "used")} == {"classify"}
     (page_of_agent,) = of_node("plain-1", "Page of the agent", "agents")
-    (agent_up,) = watched.instant('up{job="monitoring/kaishare-agent", cluster=""}')
+    (agent_up,) = watched.instant('up{job="kaishare-agent/kaishare-agent", cluster=""}')
     assert page_of_agent["metric"]["instance"] == agent_up["metric"]["instance"]
     (attribution,) = of_node("plain-1", "Attribution")
     assert attribution["value"][1] == "1"

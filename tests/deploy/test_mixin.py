@@ -115,7 +115,7 @@ tests:
             exp_annotations:
               summary: Prometheus does not scrape the agents
               description: >-
-                Prometheus has had no target with job=~"(.+/)?kaishare-agent" for an hour: alerts about GPUs and their pods
+                Prometheus has had no target with job=~"(kaishare-agent/)?kaishare-agent" for an hour: alerts about GPUs and their pods
                 cannot fire.
       - {eval_time: 31m, alertname: KaishareAgentNotScraped}
       - eval_time: 31m
@@ -125,7 +125,7 @@ tests:
             exp_annotations:
               summary: Prometheus does not scrape the webhook
               description: >-
-                Prometheus has had no target with job=~"(.+/)?kaishare-webhook" for an hour: alerts on its metrics cannot
+                Prometheus has had no target with job=~"(kaishare/)?kaishare-webhook" for an hour: alerts on its metrics cannot
                 fire.
 
   - name: where kube-state-metrics lists the service, the alert names its cluster, and there is one
@@ -140,7 +140,7 @@ tests:
             exp_annotations:
               summary: Prometheus does not scrape the agents
               description: >-
-                Prometheus has had no target with job=~"(.+/)?kaishare-agent" for an hour, and the DaemonSet kaishare-agent of
+                Prometheus has had no target with job=~"(kaishare-agent/)?kaishare-agent" for an hour, and the DaemonSet kaishare-agent of
                 namespace kaishare-agent has pods: alerts about GPUs and their pods cannot fire.
 """
 

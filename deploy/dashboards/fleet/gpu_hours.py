@@ -25,6 +25,10 @@ def _use_known(by: str = "cluster") -> str:
     return f"{_hours('gpu_hours_used_known', by)} / {_hours('gpu_hours_expected', by)}"
 
 
+def _activity_known(by: str) -> str:
+    return f"{_hours('gpu_hours_active_known', by)} / {_hours('gpu_hours_expected', by)}"
+
+
 def panels() -> list[model.Panel]:
     """Return the panels of this section."""
 
@@ -73,7 +77,8 @@ def panels() -> list[model.Panel]:
         rows(
             "GPU-hours by team",
             "Which team had how much, used it, and left it idle? over: hours of pods above their shares. use "
-            "known in orange: below 90 %. kaishare report has the same figures, with prices.",
+            "known, or activity known for active and idle, in orange: below 90 %. kaishare report has the "
+            "same figures, with prices.",
             TableLayout(labels=_TEAM, sort_by="promised"),
             Column(title="promised", expr=of_team(_hours("gpu_hours_promised", team))),
             Column(title="used", expr=of_team(_hours("gpu_hours_used", team))),
@@ -82,6 +87,12 @@ def panels() -> list[model.Panel]:
             Column(title="over", expr=of_team(_hours("pod_hours_over", team))),
             Column(title="saved", expr=of_team(_saved(team))),
             Column(title="use known", expr=of_team(_use_known(team)), unit=RATIO, limits=orange_below(0.9)),
+            Column(
+                title="activity known",
+                expr=of_team(_activity_known(team)),
+                unit=RATIO,
+                limits=orange_below(0.9),
+            ),
             height=10,
         ),
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from console.prometheus.client import Prometheus
+from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.options import PrometheusOptions
 from console.report.documents import as_csv, as_json
 from console.report.html import as_html
@@ -62,6 +62,7 @@ PODS = (
     pod("names", "db-0", uid="first", hours=(0, 10), kind="StatefulSet", workload="db"),
     pod("names", "db-0", uid="second", hours=(11, HOURS), kind="StatefulSet", workload="db"),
     pod("rebound", "again", share=lambda hour: share_of(0.1 if hour <= 18 else 0.2)),
+    pod("rebound", "other", 0.1),
     pod("mixed", "on-t4", 0.5, T4, queue="science"),
     pod("mixed", "on-a100", 0.5, A100, queue="science"),
     # KAI charges 10,000 MiB as 0.13 of an H100.
@@ -70,6 +71,9 @@ PODS = (
     pod("blind", "never", used=lambda _: None),
     # Above its share for six hours; the agent's restarts reset the counter.
     pod("over", "greedy", 0.1, used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True, restarts=(9.0, 20.0)),
+    # Another queue from hour 12 on: the pod is two series.
+    pod("moved", "pod", 0.1, hours=(0, 12), used=lambda hour: (12 if hour > 8 else 4) * GIB, over=True),
+    pod("moved", "pod", 0.1, hours=(12, HOURS), used=lambda hour: (12 if hour <= 15 else 4) * GIB, over=True, queue="science", restarts=(12.0,)),
     pod("tenant-a", "x-default", vcluster="red", virtual_namespace="default"),
     pod("whole", "train", share=always(MODELS[H100] * MIB), gpus=2, kind="Job", workload="train"),
     # Names that would act in a spreadsheet.
@@ -154,10 +158,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
         yield {"raw": without.url, "records": running.url}
 
 
-async def report_of(url: str, *by: str, selector: str = f'job="{JOB}"', **more: object) -> Report:
+async def report_of(
+    url: str, *by: str, selector: str = f'job="{JOB}"', start: int = START, end: int = UNTIL, **more: object
+) -> Report:
     labels = row_labels(by)
     async with Prometheus.open(PrometheusOptions(url=url, selector=selector)) as client:
-        sums, remarks = await read_sums(client, labels, start=START, end=UNTIL)
+        sums, remarks = await read_sums(client, labels, start=start, end=end)
     settings = {"prices": {}, **more}
     return build_report(sums, labels, remarks=remarks, **settings)  # type: ignore[arg-type]
 
@@ -181,12 +187,13 @@ def assert_equal(actual: Hours, expected: Hours) -> None:
 BY_NAMESPACE = {
     "gap, restart and two agents": ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
     "renamed pod": ("names", H100, ("first", "second")),
-    "share that changed": ("rebound", H100, ("again",)),
+    "share that changed": ("rebound", H100, ("again", "other")),
     "a small card": ("mixed", T4, ("on-t4",)),
     "a large card": ("mixed", A100, ("on-a100",)),
     "share in MiB": ("mixed", H100, ("in-mib",)),
     "unknown use": ("blind", H100, ("partly", "never")),
     "counter with resets": ("over", H100, ("greedy",)),
+    "changed description": ("moved", H100, ("pod",)),
     "vCluster": ("tenant-a", H100, ("x-default",)),
     "two whole GPUs": ("whole", H100, ("train",)),
 }
@@ -216,6 +223,18 @@ async def test_unknown_time_is_marked_and_never_scaled_up(servers: Mapping[str, 
     assert line.endswith("33%!")
     vision = next(row for row in json.loads(as_json(report))["rows"] if row["namespace"] == "vision")
     assert vision["coverage"] == pytest.approx(1 - 4 / (4 * HOURS), rel=0.01)
+
+
+async def test_a_time_between_two_records_has_its_hours(servers: Mapping[str, str]) -> None:
+    start = START + 20 * 3600 + 60
+    report = await report_of(servers["records"], "namespace", start=start, end=start + 600)
+    # Prometheus 2 includes both ends of a range: a minute more.
+    assert hours_of(report, namespace="names").promised == pytest.approx(0.25 / 6, abs=0.251 / 60)
+
+
+async def test_a_time_without_pods_is_an_error(servers: Mapping[str, str]) -> None:
+    with pytest.raises(PrometheusError, match="no pod with a share in this time"):
+        await report_of(servers["records"], "namespace", start=START - 86_400, end=START - 3_600)
 
 
 async def test_rows_of_a_vcluster_name_it(servers: Mapping[str, str]) -> None:
@@ -260,6 +279,13 @@ async def test_a_forged_exporter_counts_only_if_it_is_selected(servers: Mapping[
     assert hours_of(every, namespace="vision").used == pytest.approx(own.used)
 
 
+async def test_two_jobs_with_the_same_pods_are_refused(servers: Mapping[str, str]) -> None:
+    with pytest.raises(
+        PrometheusError, match=r"several jobs match .*: kaishare-agent, tenant; select one job"
+    ):
+        await report_of(servers["raw"], "namespace", selector='job=~".+"')
+
+
 async def test_costs_are_of_promised_hours_by_model(servers: Mapping[str, str]) -> None:
     report = await report_of(servers["records"], "namespace", prices={H100: 2.0, A100: 1.5}, currency="EUR")
     a100 = hours_of(report, A100, namespace="mixed")
@@ -284,3 +310,34 @@ async def test_totals_are_those_of_the_dashboard(servers: Mapping[str, str]) -> 
         query = board.interpolated(board.expression(title).replace("$__range", f"{UNTIL - START}s"))
         (sample,) = running.instant(query, UNTIL)
         assert float(sample["value"][1]) == pytest.approx(value), title
+    query = board.expression("GPU-hours by team", "activity known").replace("$__range", f"{UNTIL - START}s")
+    teams = {
+        sample["metric"]["namespace"]: float(sample["value"][1])
+        for sample in running.instant(board.interpolated(query), UNTIL)
+    }
+    vision = hours_of(report, namespace="vision").active_coverage
+    assert vision is not None
+    assert vision < 0.9
+    assert teams["vision"] == pytest.approx(vision)
+
+
+def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_once(
+    servers: Mapping[str, str],
+) -> None:
+    board = grafana.load("namespace")
+    running = prometheus_server.Prometheus(servers["records"], None, Path())  # type: ignore[arg-type]
+
+    def of_column(column: str, namespace: str) -> dict[str, float]:
+        query = board.expression("Use against share, by workload", column)
+        query = query.replace("$__range", f"{UNTIL - START}s")
+        samples = running.instant(board.interpolated(query, {"namespace": namespace}), UNTIL)
+        return {sample["metric"]["share"]: float(sample["value"][1]) for sample in samples}
+
+    used = 4 * GIB / (MODELS[H100] // 100 * 100 * MIB)
+    rebound = of_column("pod-hours", "rebound")
+    assert rebound == {"0.1": pytest.approx(HOURS, rel=0.01), "0.2": pytest.approx(HOURS, rel=0.01)}
+    for column in ("used in 99 % of the time", "peak"):
+        assert of_column(column, "rebound") == {"0.1": pytest.approx(used), "0.2": pytest.approx(used)}
+    assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
+    assert of_column("hours over the share", "moved") == {"0.1": pytest.approx(7, rel=0.01)}
+    assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}

@@ -138,6 +138,41 @@ def test_text_marks_rows_with_little_known_time() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
+def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> None:
+    vision = {"namespace": "vision", "model": T4}
+    known = {
+        "promised": 10.0,
+        "used": 4.0,
+        "used_known": 100.0,
+        "active": 0.1,
+        "idle": 0.2,
+        "expected": 100.0,
+    }
+    for active_known, mark in ((2.0, "!"), (100.0, "")):
+        figures = {**known, "active_known": active_known}
+        active = build_report(
+            {figure: [(vision, hours)] for figure, hours in figures.items()},
+            row_labels(["namespace"]),
+            prices={},
+        )
+        lines = list(as_text(active, columns=200))
+        assert lines[1].split()[-7:] == ["10.0", "4.0", f"0.1{mark}", f"0.2{mark}", "-", "-", "100%"]
+        assert lines[2].split()[-5:-3] == [f"0.1{mark}", f"0.2{mark}"]
+        assert any(line.startswith("! the use") for line in lines) == bool(mark)
+        page = as_html(active, "May")
+        assert page.count(f'<td class="figure marked">0.1{mark}</td>') == (2 if mark else 0)
+
+
+def test_a_mark_in_the_totals_has_its_legend() -> None:
+    """Here every row is dropped."""
+    dropping = build_report(
+        {"promised": [({"namespace": "=cmd()", "model": T4}, 1.0)]}, row_labels(["namespace"]), prices={}
+    )
+    lines = list(as_text(dropping, columns=200))
+    assert lines[1].endswith("-!")
+    assert any(line.startswith("! the use") for line in lines)
+
+
 def test_html_is_one_page_that_loads_nothing() -> None:
     text = as_html(report(prices={T4: 2.0}), "1 May to 1 June")
     assert "default-src 'none'" in text
