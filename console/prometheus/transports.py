@@ -46,7 +46,7 @@ class Transport(Protocol):
 
 
 _HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-_TOO_LARGE: Final = f"the answer has more than {MOST_BYTES >> 20} MiB; give a shorter --since or -n"
+_TOO_LARGE: Final = f"the answer has more than {MOST_BYTES >> 20} MiB; give a shorter --since"
 
 
 class _Direct:
