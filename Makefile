@@ -28,7 +28,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 5 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 $(PYTEST_ARGS)
 
 nightly: $(STAMP)
 	$(BIN)/python -m pytest -n 4 -m "nightly or not nightly" --hypothesis-profile nightly $(PYTEST_ARGS)
