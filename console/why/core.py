@@ -36,7 +36,7 @@ def explain(evidence: PodEvidence) -> Explanation:
     if not evidence.is_kai_served and not isinstance(pod, Absence):
         findings = list(map(without_host_commands, findings))
         cause = findings[0]
-        findings[0] = replace(cause, remedies=[*cause.remedies, ask_host(evidence)])
+        findings[0] = replace(cause, remedies=[*cause.remedies, ask_host(pod)])
     return Explanation(
         namespace=evidence.namespace,
         kind=evidence.kind if isinstance(pod, Absence) else "Pod",

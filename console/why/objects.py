@@ -25,7 +25,6 @@ class Meta(FullMeta, frozen=True):
 
     uid: str = ""
     creation_timestamp: datetime | None = None
-    generation: int = 0
 
 
 class _Gate(Struct, frozen=True):
@@ -152,20 +151,10 @@ class PodObject(Struct, frozen=True, dict=True):
         return next((each for each in self.status.conditions or () if each.type == kind), None)
 
 
-class _QueueDetails(Struct, frozen=True, rename="camel"):
-    name: str = ""
-
-
-class _ReasonDetails(Struct, frozen=True, rename="camel"):
-    queue_details: _QueueDetails | None = None
-
-
 class UnschedulableReason(Struct, frozen=True):
     """One of `reasons` of a PodGroup's scheduling condition."""
 
     reason: str = ""
-    message: str = ""
-    details: _ReasonDetails | None = None
 
 
 class SchedulingCondition(Struct, frozen=True, rename="camel"):

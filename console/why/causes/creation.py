@@ -194,7 +194,7 @@ def _removal(event: EventObject, redactor: Redactor) -> PodFinding:
             Remedy(
                 "Find out why the missing pod ended, then start the job again.",
                 f"kubectl get events --namespace {event.metadata.namespace or 'NAMESPACE'}"
-                f" --sort-by=.lastTimestamp",
+                " --sort-by=.lastTimestamp",
             )
         ],
     )

@@ -60,12 +60,12 @@ def not_served(evidence: PodEvidence) -> PodFinding:
     )
 
 
-def ask_host(evidence: PodEvidence) -> Remedy:
+def ask_host(pod: PodObject) -> Remedy:
     """Return what the host's administrators can type, who see KAI's objects."""
     return Remedy(
         "KAI's objects are not on this API server. In a vCluster they are on the host: ask"
         " its administrators to type",
-        f"kaishare why -n HOST_NAMESPACE {evidence.name}-x-{evidence.namespace}-x-VCLUSTER",
+        f"kaishare why -n HOST_NAMESPACE {pod.name}-x-{pod.metadata.namespace}-x-VCLUSTER",
     )
 
 

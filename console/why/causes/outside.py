@@ -76,7 +76,7 @@ def gated(pod: PodObject, redactor: Redactor) -> PodFinding | None:
     return PodFinding(
         Code.SCHEDULING_GATE,
         f"the pod has the scheduling gate {listed(gates)}: no scheduler looks at it before"
-        f" the gate is removed",
+        " the gate is removed",
         [Remedy("The program that put the gate there removes it; ask its owner.")],
     )
 
@@ -101,7 +101,7 @@ def ungrouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodF
         return PodFinding(
             Code.POD_GROUP_MISSING,
             f"KAI's pod-grouper has not grouped the pod yet, {duration(age.total_seconds())}"
-            f" after its creation",
+            " after its creation",
             [Remedy("Wait some seconds.")],
         )
     waited = f" for {duration(age.total_seconds())}" if age else ""

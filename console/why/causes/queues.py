@@ -137,7 +137,7 @@ def unexplained(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
         [
             Remedy(
                 f"Ask an administrator whether the queue {name} has child queues, or no"
-                f" parent: KAI says no more"
+                " parent: KAI says no more"
                 " than this about both.",
                 _LIST_QUEUES,
             )

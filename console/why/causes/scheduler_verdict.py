@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from console.why.evidence import PodEvidence
-from console.why.objects import EventObject, PodGroupObject, PodObject, UnschedulableReason
+from console.why.objects import EventObject, PodGroupObject, PodObject
 
 _REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
 _LONGEST: Final = 8192
@@ -29,8 +29,6 @@ class SchedulerVerdict:
     """The text of the PodGroup, which has the gang's cause; empty if unknown."""
     reason: str
     """The code of the reason, such as `OverLimit`; empty if KAI gives none."""
-    detail: UnschedulableReason | None
-    """The PodGroup's reason with its figures; None if unknown."""
     since: datetime | None
     """When KAI said it first."""
 
@@ -61,7 +59,6 @@ def verdict_of(evidence: PodEvidence) -> SchedulerVerdict | None:
         text=(text or group_text)[:_LONGEST],
         group_text=group_text[:_LONGEST],
         reason=reason,
-        detail=next((each for each in reasons if each.reason == reason), None),
         since=since or (condition.last_transition_time if condition else None),
     )
 

@@ -1,6 +1,7 @@
 """Why KAI's scheduler says nothing about a pod: incomplete gang, unserved node pool, no scheduler. Pure."""
 
 import re
+from datetime import timedelta
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
@@ -88,7 +89,7 @@ def _node_pool(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Pod
     return PodFinding(
         Code.NODE_POOL_WITHOUT_SHARD,
         f"the pod names the node pool {redactor.clean(pool)}, for which KAI has no scheduler"
-        f" (SchedulingShard)",
+        " (SchedulingShard)",
         [
             Remedy(f"Remove the label {keys.NODE_POOL_LABEL} from the workload, or correct it."),
             Remedy("Administrator: create the SchedulingShard."),
@@ -104,12 +105,12 @@ def _no_scheduler(evidence: PodEvidence) -> PodFinding | None:
     if group is None or evidence.bind_request not in (Absence.MISSING, Absence.FORBIDDEN):
         return None
     created = group.metadata.creation_timestamp
-    age = None if created is None else max(evidence.now - created, SETTLED * 0)
+    age = None if created is None else max(evidence.now - created, timedelta())
     if age is not None and age < SETTLED:
         return PodFinding(
             Code.SCHEDULER_SILENT,
             f"KAI's scheduler has not looked at the pod yet, {duration(age.total_seconds())}"
-            f" after it was grouped",
+            " after it was grouped",
             [Remedy("Wait some seconds.")],
         )
     waited = "" if age is None else f" for {duration(age.total_seconds())}"
