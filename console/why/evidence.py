@@ -85,8 +85,6 @@ class PodEvidence:
     """Events about PodGroups of the namespace whose name contains the pod's or workload's, oldest first."""
     creation_events: Sequence[EventObject] = ()
     """Events about pods that could not be created for the workload, oldest first."""
-    events_cut: bool = False
-    """Whether there are more Events than were read."""
     pod_group: PodGroupObject | Absence = Absence.NOT_READ
     bind_request: PodBindRequest | Absence = Absence.NOT_READ
     queues: Mapping[str, QueueObject | Absence] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from console.why.objects import (
 )
 from console.why.reading.agent import read_figures
 from console.why.reading.decision import read_decision
-from console.why.reading.events import EventReader
+from console.why.reading.events import MOST_EVENTS, EventReader
 from console.why.reading.kai_objects import (
     has_node_pool,
     is_served,
@@ -57,6 +57,7 @@ _Work = list[Coroutine[Any, Any, None]]
 _OF_QUEUES: Final = ("QueueDoesNotExist", "OverLimit", "NonPreemptibleOverQuota")
 """Reasons of verdicts that are about queues only."""
 _OF_VOLUMES: Final = ("VolumeBinding", "PersistentVolumeClaim")
+_CUT: Final = f"there are more Events than the newest {MOST_EVENTS}, which were read"
 _OF_TOPOLOGY: Final = "opology"
 
 
@@ -141,7 +142,6 @@ class _Reading:
             pod_events=self.pod_events,
             group_events=self.group_events,
             creation_events=self.creation_events,
-            events_cut=self.events.is_cut,
             pod_group=self.pod_group,
             bind_request=self.bind_request,
             queues=self.queues,
@@ -155,7 +155,7 @@ class _Reading:
             figures=self.figures,
             sees_all=self.sees_all,
             not_visible=self.requests.not_visible,
-            notes=self.requests.notes,
+            notes=(*self.requests.notes, *([_CUT] if self.events.is_cut else [])),
         )
 
     def basics(self) -> _Work:
