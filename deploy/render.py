@@ -1,6 +1,7 @@
 """Writes the generated files of the chart: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
 
 - deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
+- deploy/helm/kaishare/files/policies: the admission policies, from webhook/render.
 - deploy/guard: the guard's policies and bindings, from webhook/guard with the lists of the code.
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
@@ -25,6 +26,8 @@ if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from deploy.alerts import rendering
 from webhook.guard import manifests
+from webhook.policy.decide import Rules
+from webhook.render import manifests as policies
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
@@ -50,6 +53,7 @@ _COPIED: Final = (
 )
 """Files of deploy/ that are copied into the chart."""
 
+_POLICIES: Final = "# Generated from webhook/render/policies/{} by `make manifests`.\n"
 _GENERATED: Final = "# Generated from webhook/guard/{} by `make manifests`.\n"
 
 _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
@@ -97,6 +101,13 @@ def copies() -> Iterator[tuple[Path, str]]:
         text = f"{_GENERATED.format(name)}{manifests.text_of(name)}"
         yield GUARD / name, text
         yield FILES / "guard" / name, text
+    for name in (policies.MUTATING, policies.VALIDATING):
+        text = f"{_POLICIES.format(name)}{policies.text_of(name, Rules())}"
+        yield FILES / "policies" / name, text
+    releases = {
+        name: [".".join(map(str, each)) for each in since] for name, since in policies.RELEASES.items()
+    }
+    yield FILES / "policies" / "releases.json", json.dumps(releases, indent=2) + "\n"
 
 
 def rendered(values: Mapping[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""The JSON Schema of `/api/v1/shares` and its fields as Markdown, from the types in gpuagent/api_types.py."""
+"""The JSON Schema of `/api/v1/shares`, and the fields of the agent's answers as Markdown, from the types."""
 
 import json
 from typing import Any
 
 import msgspec
 
-from gpuagent.api_types import AgentResponse
+from gpuagent.api_types import AgentResponse, ApiObject
 
 FILE = "shares.schema.json"
 """Name of the schema's file in docs/."""
@@ -18,14 +18,20 @@ def schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": "/api/v1/shares", **msgspec.json.schema(AgentResponse)}
 
 
+def definitions(root: type[ApiObject]) -> dict[str, dict[str, Any]]:
+    """Return the objects of an answer by name."""
+    objects: dict[str, dict[str, Any]] = msgspec.json.schema(root)["$defs"]
+    return objects
+
+
 def schema_text() -> str:
     """Return the schema as the text of its file."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def objects() -> str:
-    """Return a section for each object, with a table of its fields."""
-    return "\n".join(_section(definition) for definition in schema()["$defs"].values())
+def objects(root: type[ApiObject]) -> str:
+    """Return a section for each object of an answer, with a table of its fields."""
+    return "\n".join(_section(definition) for definition in definitions(root).values())
 
 
 def type_text(field: dict[str, Any]) -> str:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from docs import api_schema
+from gpuagent.api_processes import ProcessesResponse
+from gpuagent.api_types import AgentResponse
 from kai.key_classes import PREFIXES, TABLE, KeyClass, On
 from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from webhook.policy.distributed import EVIDENCE
 from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Group, Reason
 from webhook.policy.sizes import A_SIZE
+from webhook.render.differences import DIFFERENCES
 
 _PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -53,6 +56,11 @@ def _evidence() -> str:
     return _table(("on the pod", "evidence if it is", "written by"), rows)
 
 
+def _form_differences() -> str:
+    rows = [(f"`{row.name}`", row.webhook, row.policy) for row in DIFFERENCES]
+    return _table(("difference", "webhook", "admission policies"), rows)
+
+
 _OBJECTS: Final = {On.POD: "pod", On.OWNER: "owner", On.CLAIM: "ResourceClaim"}
 
 
@@ -80,6 +88,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "labels": _labels,
     "excluded-namespaces": _excluded,
     "evidence": _evidence,
+    "form-differences": _form_differences,
     "reasons-left-alone": _reasons(Group.LEFT_ALONE),
     "reasons-share": _reasons(Group.SHARE),
     "reasons-size": _reasons(Group.SIZE),
@@ -88,7 +97,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "reasons-admitted": _reasons(Group.ADMITTED),
     "reasons-labels": _reasons(Group.LABELS),
     "reasons-failed": _reasons(Group.FAILED),
-    "api-objects": api_schema.objects,
+    "api-objects": lambda: api_schema.objects(AgentResponse),
+    "api-processes": lambda: api_schema.objects(ProcessesResponse),
     "kai-prefixes": _prefixes,
     **{f"kai-keys-{rule}": _kai_keys(rule) for rule in KeyClass},
 }

@@ -38,6 +38,13 @@ class ApiProblem(ApiObject, frozen=True, gc=False):
     detail: Annotated[str, _about("One line for a person.")] = ""
 
 
+class ApiXid(ApiObject, frozen=True, gc=False):
+    """An error that the driver reported for a GPU (XID)."""
+
+    code: Annotated[int, _about("Number of the error, as in the driver's log and NVIDIA's list of XIDs.")]
+    time: Annotated[float, _about("Unix time of the sample in which the agent received it, in seconds.")]
+
+
 class ApiGpu(ApiObject, frozen=True, gc=False):
     """One GPU that answered in the sample, with its sums."""
 
@@ -82,6 +89,38 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
             " GPU or of a process, or the list of processes, is unknown."
         ),
     ] = None
+    at_risk_bytes: Annotated[
+        int | None,
+        _about(
+            "Memory that the pods are still promised, their shares less their use, and that is not free, in"
+            " bytes. 0 unless a pod is above its share on the GPU, or the GPU is promised more than it has."
+            " Null if a figure is unknown, and in MIG mode."
+        ),
+    ] = None
+    utilization_ratio: Annotated[
+        float | None,
+        _about(
+            "Part of the driver's last measuring period in which a kernel ran on the GPU, from 0 to 1. Null"
+            " if the driver does not report it."
+        ),
+    ] = None
+    temperature_celsius: Annotated[
+        int | None,
+        _about("Temperature of the chip, in degrees Celsius. Null if the driver does not report it."),
+    ] = None
+    power_watts: Annotated[
+        float | None, _about("Power draw, in watts. Null if the driver does not report it.")
+    ] = None
+    power_limit_watts: Annotated[
+        float | None, _about("Enforced limit of the power, in watts. Null if the driver does not report it.")
+    ] = None
+    xid: Annotated[
+        ApiXid | None,
+        _about(
+            "The newest error (XID) that the driver reported since the agent started. Null if it reported"
+            " none, or does not report errors for the GPU."
+        ),
+    ] = None
 
 
 class ApiLostGpu(ApiObject, frozen=True, gc=False):
@@ -94,6 +133,13 @@ class ApiLostGpu(ApiObject, frozen=True, gc=False):
         ""
     )
     model: Annotated[str, _about("Name of the model; empty if unknown.")] = ""
+    xid: Annotated[
+        ApiXid | None,
+        _about(
+            "The newest error (XID) that the driver reported since the agent started, such as 79 for a GPU"
+            " that has fallen off the bus. Null if it reported none."
+        ),
+    ] = None
 
 
 class ApiAmount(ApiObject, frozen=True, gc=False):
@@ -159,6 +205,13 @@ class ApiHolding(ApiObject, frozen=True, gc=False):
             " owner of a process that may belong to the pod is unknown."
         ),
     ] = None
+    idle_seconds: Annotated[
+        float | None,
+        _about(
+            "Time since the pod last ran a kernel on the GPU, in seconds: it held no memory, or its"
+            " utilisation was 0. Null if it is not idle, if that is unknown, or for a pod without a share."
+        ),
+    ] = None
 
     @property
     def known_processes(self) -> int | None:
@@ -200,6 +253,13 @@ class ApiVerdict(ApiObject, frozen=True, gc=False):
     allowed_bytes: Annotated[
         int | None,
         _about("Share or limit that it was compared with, without slack, in bytes. Null if there is none."),
+    ] = None
+    message: Annotated[
+        str | None,
+        _about(
+            "Text of the Event about the flag, with advice where the pod runs a framework with an option for"
+            " it. Null without a flag, or from an older agent."
+        ),
     ] = None
 
     @property

@@ -14,6 +14,7 @@ from typing import Final
 
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
+from gpuagent.server.page.links import NODE, PageLinks, parse_address, parse_runbooks
 from gpuagent.shares.limits import GpuSharingMode
 from kai.own_labels import AGENT_EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from kai.version import Version
@@ -81,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
         " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always accepted",
     )
     add_authentication(serving)
+    serving.add_argument(
+        "--show-processes",
+        action="store_true",
+        help="list the pods' processes (PID, name, memory) at /api/v1/processes for every reader of the port;"
+        " with --authentication=tokens they are listed for users with the right to this path",
+    )
     serving.add_argument(
         "--certs",
         type=Path,
@@ -153,6 +160,23 @@ def _parser() -> argparse.ArgumentParser:
         default="1/10m",
         metavar="N/DURATION",
         help="maximum number of evictions of this node in a period (default %(default)s)",
+    )
+    serving.add_argument(
+        "--runbooks",
+        type=read_by(parse_runbooks),
+        default="",
+        metavar="URL",
+        help="address under which your users read docs/runbooks.md, such as"
+        " https://git.example.com/kaishare/blob/main/; the page links to its sections there (default: the"
+        " texts are on the page)",
+    )
+    serving.add_argument(
+        "--fleet-url",
+        type=read_by(parse_address),
+        default="",
+        metavar="URL",
+        help=f"address of a page of all nodes, such as a dashboard, to which the page links; {NODE} in it"
+        " stands for the node's name (default: no link)",
     )
     add_log_level(serving)
     serving.set_defaults(run=_serve)
@@ -337,7 +361,9 @@ def _serve(arguments: argparse.Namespace) -> int:
             gpu_sharing_mode=arguments.gpu_sharing_mode,
             read_config_maps=arguments.read_kai_configmaps,
             authenticates=arguments.authentication == TOKENS,
+            shows_processes=arguments.show_processes,
             certificate_directory=arguments.certs,
+            page_links=PageLinks(runbooks=arguments.runbooks, fleet=arguments.fleet_url),
             log_level=arguments.log_level,
         )
     )

@@ -14,7 +14,7 @@ from typing import Final
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
-from gpuagent.sampling.schedule import LONGEST_GAP
+from gpuagent.sampling.schedule import LONGEST_GAP, longest_gap
 from gpuagent.table.rows import PodState
 from gpuagent.verdicts.grounds import OF_RECORDS
 from gpuagent.verdicts.judge import Verdicts
@@ -67,6 +67,8 @@ class _Series:
     flagged_at: float | None = None
     peak: int | None = None
     share: int | None = None
+    idle_since: float | None = None
+    """Monotonic seconds of the first of the last samples in a row in which the pod was idle."""
     mebibytes: "array[int] | None" = None
     """A ring of peaks in MiB, rounded up; None before the first known usage."""
 
@@ -82,6 +84,8 @@ class History:
         """Set the seconds between samples; a bucket is at least 2.5 times as wide."""
         self.bucket_seconds = max(_BUCKET_SECONDS, interval * _INTERVALS_IN_A_BUCKET)
         self._buckets = max(1, math.ceil(WINDOW_SECONDS / self.bucket_seconds))
+        self._longest_gap = longest_gap(interval)
+        self._taken_at = -math.inf
         self._max_series = max_series
         self._empty = array("i", [_UNKNOWN]) * self._buckets
         self._newest = 0
@@ -97,6 +101,8 @@ class History:
 
     def record(self, snapshot: Snapshot, verdicts: Verdicts) -> None:
         """Record a sample. Usage that is unknown, or whose verdicts are suspended, leaves a gap."""
+        is_continued = snapshot.taken_at - self._taken_at <= self._longest_gap
+        self._taken_at = snapshot.taken_at
         self._advance(math.floor(snapshot.taken_at / self.bucket_seconds))
         wall_time = snapshot.wall_time
         self._lost = {gpu.scope: self._lost.get(gpu.scope, wall_time) for gpu in snapshot.lost_gpus}
@@ -115,6 +121,10 @@ class History:
             state, over_since = standings.get(key, _NOT_JUDGED)
             if state is not series.state or state is PodState.OVER:
                 _change_state(series, state, over_since, snapshot)
+            if key not in current or suspension.covers(key[1]) or not _is_idle(current[key]):
+                series.idle_since = None
+            elif series.idle_since is None or not is_continued:
+                series.idle_since = snapshot.taken_at
 
     def of(self, uid: str, gpu_uuid: str) -> PodHistory | None:
         """Return the past of a pod on a GPU; None if it has none."""
@@ -131,6 +141,19 @@ class History:
             since=series.since,
             slot=series.slot,
         )
+
+    def idle_seconds(self, uid: str, gpu_uuid: str, at: float) -> float | None:
+        """Return for how long a pod with a share has been idle; None if it is not, or if that is unknown.
+
+        Args:
+            uid: UID of the pod.
+            gpu_uuid: UUID of the GPU.
+            at: time of the newest recorded sample, in monotonic seconds.
+        """
+        series = self._series.get((uid, gpu_uuid))
+        if series is None or series.idle_since is None or at <= series.idle_since:
+            return None
+        return at - series.idle_since
 
     def lost_since(self, scope: str) -> float | None:
         """Return the Unix time of the first sample without a GPU, by `LostGpu.scope`; None if present."""
@@ -194,6 +217,15 @@ class History:
             taken.remove(series.slot)
             if not taken:
                 del self._slots[series.scope]
+
+
+def _is_idle(holding: Holding) -> bool:
+    """Whether a pod with a share ran no kernel: it holds no memory, or its utilisation is 0."""
+    pod_share, uuid = holding.pod_share, holding.gpu_uuid
+    has_share = uuid in pod_share.shares or (pod_share.has_share and uuid in pod_share.gpu_uuids)
+    if not has_share or holding.is_mig or holding.used_bytes is None:
+        return False
+    return holding.used_bytes == 0 or holding.utilization_ratio == 0
 
 
 _NO_INDEX: Final = -1

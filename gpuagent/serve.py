@@ -25,6 +25,7 @@ from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing
 from gpuagent.sampling.schedule import answer_deadline, longest_gap
 from gpuagent.server.metrics import Counts, Metrics
+from gpuagent.server.page.links import NO_LINKS, PageLinks
 from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, OPEN_PATHS, HttpServer
 from gpuagent.shares.limits import GpuSharingMode
 from gpuagent.shares.pod_shares import ShareResolver
@@ -89,8 +90,12 @@ class Settings:
     eviction_budget: Budget
     authenticates: bool = False
     """Whether the port asks for a token, which the API server checks."""
+    shows_processes: bool = False
+    """Whether every reader of the port may list the pods' processes. With tokens it is a right."""
     certificate_directory: Path | None = None
     """Directory of tls.crt and tls.key; None for a port without TLS."""
+    page_links: PageLinks = NO_LINKS
+    """Addresses to which the page links."""
     log_level: str = INFO
     """Least severe level of the log."""
 
@@ -262,6 +267,10 @@ async def _serve_pods(
         is_simulated=node.source.is_simulated,
         log=log,
         interval=settings.interval,
+        processes=(lambda: pipeline.processes)
+        if settings.authenticates or settings.shows_processes
+        else None,
+        page_links=settings.page_links,
     )
     tls = _tls(settings, log)
     security = _security(settings, client, tls, log)

@@ -252,11 +252,6 @@ def kept_on_owners() -> tuple[str, ...]:
     )
 
 
-def cel_list(names: Iterable[str]) -> str:
-    """Return a CEL list of strings."""
-    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
-
-
 def beginning_with(*prefixes: str) -> str:
     """Return a regular expression for the keys that begin with one of the prefixes."""
     return _one_of(prefixes)

@@ -58,6 +58,7 @@ GRACE_FORM: Final = "an integer and s, m or h, from 30s to 24h"
 
 LONGEST_SIZE_NAME: Final = 40
 _SIZE_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
+SIZE_NAME_FORM: Final = _SIZE_NAME.pattern
 
 
 def is_size_name(name: str) -> bool:
@@ -66,8 +67,11 @@ def is_size_name(name: str) -> bool:
 
 
 _GRACE = re.compile(r"([0-9]{1,9})([smh])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
-_SHORTEST, _LONGEST = 30, 86400
+GRACE_PATTERN: Final = _GRACE.pattern
+GRACE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+SHORTEST_GRACE: Final = 30
+LONGEST_GRACE: Final = 86400
+"""Bounds of the label `OVER_SHARE_GRACE`, in seconds."""
 
 
 class OverShare(StrEnum):
@@ -85,8 +89,8 @@ def read_over_share(value: str) -> OverShare | None:
 def read_grace(value: str) -> int | None:
     """Read the label `OVER_SHARE_GRACE`; return seconds, or None if the value is not allowed."""
     match = _GRACE.fullmatch(value)
-    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
-    return seconds if _SHORTEST <= seconds <= _LONGEST else None
+    seconds = int(match[1]) * GRACE_UNITS[match[2]] if match else 0
+    return seconds if SHORTEST_GRACE <= seconds <= LONGEST_GRACE else None
 
 
 EXCLUDED_NAMESPACES: Final = frozenset(

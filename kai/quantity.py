@@ -7,12 +7,15 @@ since no number of GPUs and no GPU's memory is that large.
 import re
 from fractions import Fraction
 from functools import lru_cache
+from typing import Final
 
 _FORM = re.compile(
     r"([+-]?)(?:([0-9]{1,40})(?:\.([0-9]{0,40}))?|\.([0-9]{1,40}))"
     r"(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?[0-9]{1,3}))?",
     re.ASCII,
 )
+FORM: Final = _FORM.pattern
+"""The regular expression of a quantity."""
 _ANY_QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 _ONE = Fraction(1)
 _TOO_LARGE = 10**40

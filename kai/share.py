@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
 from itertools import islice
+from typing import Final
 
 from msgspec import Struct
 
@@ -24,11 +25,13 @@ Every integer up to 2^53 is exact in JSON, in JavaScript and in Prometheus' floa
 MOST_CONTAINER_MEMORY = 256
 """Largest number of annotations of one pod that request GPU memory for single containers."""
 
-_MEMORY_INFIX = ".gpu-memory."
-_MEMORY_SUFFIXES = tuple(_MEMORY_INFIX + kind for kind in ("request", "limit"))
+CONTAINER_MEMORY: Final = ".gpu-memory."
+"""Separates the container's name from `request` or `limit` in an annotation's key."""
+CONTAINER_MEMORY_SUFFIXES: Final = tuple(CONTAINER_MEMORY + kind for kind in ("request", "limit"))
 _PLAIN_DIGITS = 18
 """Digits of a plain integer that bypasses the quantity parser, which takes ten times as long."""
-_SHORTEST = len(keys.CONTAINER_PREFIX) + 1  # index of the infix behind a container name of one character
+CONTAINER_MEMORY_AT: Final = len(keys.CONTAINER_PREFIX) + 1
+"""Smallest index of `CONTAINER_MEMORY` in a key: behind a container name of one character."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +151,9 @@ class ContainerMemory(Struct, frozen=True):
 def is_container_memory_key(key: str) -> bool:
     """Whether an annotation key requests GPU memory for one container (KAI since v0.18)."""
     return (
-        key.endswith(_MEMORY_SUFFIXES)
+        key.endswith(CONTAINER_MEMORY_SUFFIXES)
         and key.startswith(keys.CONTAINER_PREFIX)
-        and key.rfind(_MEMORY_INFIX) >= _SHORTEST
+        and key.rfind(CONTAINER_MEMORY) >= CONTAINER_MEMORY_AT
     )
 
 
@@ -166,7 +169,7 @@ def container_memory(annotations: Mapping[str, str]) -> list[ContainerMemory]:
     if len(memory_keys) > MOST_CONTAINER_MEMORY:
         raise ValueError(f"more than {MOST_CONTAINER_MEMORY} annotations ask for GPU memory of containers")
     for key in sorted(memory_keys):
-        container, _, kind = key.removeprefix(keys.CONTAINER_PREFIX).rpartition(_MEMORY_INFIX)
+        container, _, kind = key.removeprefix(keys.CONTAINER_PREFIX).rpartition(CONTAINER_MEMORY)
         try:
             amount = _whole(annotations[key])
         except ValueError as error:

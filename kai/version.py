@@ -5,9 +5,18 @@ version numbers.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 _FORM = re.compile(r"v?(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})(-[0-9A-Za-z.-]{1,40})?")
+
+READS_CONTAINER_NAME: Final = ((0, 9, 12), (0, 10, 0))
+ACCEPTS_DOTTED_NAMES: Final = ((0, 16, 5),)
+"""Releases with a property: the oldest one, and the first one of later lines.
+
+A pre-release of any of these lacks it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +49,15 @@ class Version:
         own = (self.major, self.minor, self.patch)
         return own > (major, minor, patch) or (own == (major, minor, patch) and not self.prerelease)
 
+    def _has(self, since: Sequence[tuple[int, int, int]]) -> bool:
+        """Whether the release has a property of a table of releases."""
+        own = (self.major, self.minor, self.patch)
+        return own >= since[0] and not (self.prerelease and own in since)
+
     @property
     def reads_container_name(self) -> bool:
         """Whether KAI reads `gpu-fraction-container-name` (v0.9.12; older ones use the first container)."""
-        if (self.major, self.minor) == (0, 9):
-            return self._is_at_least(0, 9, 12)
-        return self._is_at_least(0, 10, 0)
+        return self._has(READS_CONTAINER_NAME)
 
     @property
     def validates_every_container(self) -> bool:
@@ -68,7 +80,7 @@ class Version:
     @property
     def accepts_dotted_names(self) -> bool:
         """Whether a pod with a share may have a dot in its name (v0.16.5 sanitises the volume name)."""
-        return self._is_at_least(0, 16, 5)
+        return self._has(ACCEPTS_DOTTED_NAMES)
 
     @property
     def places_pods_of_root_queues(self) -> bool:

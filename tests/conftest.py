@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support import workers
+from tests.support.kubernetes_release import skip_on_older
 from tests.support.markers import NIGHTLY, is_deselected, marker_of
 
 # Many tests start Python. Without stored bytecode each process would compile all modules again.
@@ -63,6 +64,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     counts = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path not in slow, -counts[item.path], item.path))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that needs a newer API server than the one that is there."""
+    skip_on_older(item)
 
 
 def pytest_collection_finish() -> None:

@@ -151,26 +151,3 @@ def test_the_readme_quotes_the_output_of_explain() -> None:
         check=True,
     )
     assert block[2].rstrip() == done.stdout.rstrip()
-
-
-def test_every_link_of_the_documents_has_a_target() -> None:
-    folders = [ROOT / "docs", ROOT / "deploy", ROOT / "examples"]
-    documents = [*ROOT.glob("*.md"), *(file for folder in folders for file in folder.rglob("*.md"))]
-    broken = [
-        f"{document.relative_to(ROOT)}: {link}"
-        for document in documents
-        for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text())
-        if not link.startswith("http") and not _leads_somewhere(document, link)
-    ]
-    assert broken == []
-
-
-def _leads_somewhere(document: Path, link: str) -> bool:
-    path, _, anchor = link.partition("#")
-    target = document.parent / path if path else document
-    if not target.exists():
-        return False
-    headings = re.findall(r"^#+ (.*)$", target.read_text(), flags=re.MULTILINE) if anchor else []
-    return not anchor or anchor in {
-        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
-    }

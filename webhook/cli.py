@@ -31,6 +31,7 @@ from webhook.explain.policies import CLUSTER
 from webhook.namespaces.documents import PoliciesError
 from webhook.policy.labels import read_default_mode
 from webhook.registration.configurations import CONFIGURATION_NAME
+from webhook.render.command import add_render
 from webhook.settings.arguments import add_rule_options, parse_rule_options
 
 _SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
@@ -110,6 +111,8 @@ def _parser() -> argparse.ArgumentParser:
     serving.set_defaults(run=_serve)
 
     add_explain(commands, default_access=_SERVICE_ACCESS)
+
+    add_render(commands)
 
     examining = commands.add_parser(
         "doctor", help="check the cluster for problems that keep policies from taking effect"

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from console.advise.answer import Advice, AdviceOptions
 from console.advise.documents import as_commands, as_json
 from console.advise.html import as_html
 from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
 from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
-from console.advise.rows import Advice, AdviceOptions, advise
+from console.advise.rows import advise
 from console.advise.text import as_text, remarks
 from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
 from console.prometheus.client import Prometheus
@@ -179,7 +180,8 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
             namespaces = await read_namespaces(client, arguments.namespace)
             if namespaces is None:
                 notes.append(MAY_NOT_READ)
-    return advise(usage.uses, namespaces, options, remarks=(*usage.remarks, *notes))
+    remarks = (*usage.remarks, *prometheus.remarks, *notes)
+    return advise(usage.uses, namespaces, options, dropped=usage.dropped, remarks=remarks)
 
 
 def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from console.advise.rows import Advice, AdviceRow
+from console.advise.answer import Advice, AdviceRow
 
 
 def as_json(advice: Advice) -> str:

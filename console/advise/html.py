@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
+from console.advise.answer import Advice, AdviceOptions, AdviceRow
 from console.advise.queries import Window
-from console.advise.rows import Advice, AdviceOptions, AdviceRow
 from console.advise.shares import ShareValue
-from console.advise.text import balance_sentence, place, remarks, subject, suggestion
+from console.advise.text import balance_sentence, places, remarks, subject, suggestion
 from service.units import size
 from service.version import version
 
@@ -118,8 +118,9 @@ def as_html(advice: Advice, options: AdviceOptions, window: Window) -> Iterator[
     for remark in remarks(advice):
         yield f"<p>{html.escape(remark)}</p>\n"
     yield "</header>\n<main>\n"
+    place = places(advice.rows)
     for row in advice.rows:
-        yield _section(row, options, window)
+        yield _section(row, place(row), options, window)
     yield f"</main>\n<footer>kaishare {html.escape(version())}</footer>\n</body>\n</html>\n"
 
 
@@ -127,7 +128,7 @@ def _date(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _section(row: AdviceRow, options: AdviceOptions, window: Window) -> str:
+def _section(row: AdviceRow, place: str, options: AdviceOptions, window: Window) -> str:
     figures = (
         ("share", str(row.current)),
         ("advice", suggestion(row)),
@@ -142,11 +143,11 @@ def _section(row: AdviceRow, options: AdviceOptions, window: Window) -> str:
     terms = "".join(
         _figure(name, value, is_change=name == "advice" and row.is_change) for name, value in figures
     )
-    name = f"{place(row)} · {subject(row) if row.key.size or row.key.workload else 'no size'}"
+    name = f"{place} · {subject(row) if row.key.size or row.key.workload else 'no size'}"
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in row.notes)
     commands = "\n".join(row.commands)
     return (
-        f"<section>\n<h2>{html.escape(name)}</h2>\n<dl>{terms}</dl>\n{_drawing(row, window)}"
+        f"<section>\n<h2>{html.escape(name)}</h2>\n<dl>{terms}</dl>\n{_drawing(row, place, window)}"
         f"{f'<ul>{notes}</ul>' if notes else ''}\n"
         f"{f'<pre>{html.escape(commands)}</pre>' if commands else ''}\n</section>\n"
     )
@@ -157,7 +158,7 @@ def _figure(name: str, value: str, *, is_change: bool) -> str:
     return f"<div><dt>{html.escape(name)}</dt><dd{kind}>{html.escape(value)}</dd></div>"
 
 
-def _drawing(row: AdviceRow, window: Window) -> str:
+def _drawing(row: AdviceRow, place: str, window: Window) -> str:
     """Return the picture of a row with its legend; empty if nothing is known to draw."""
     picture = picture_of(row)
     if not picture.top or not picture.points:
@@ -168,7 +169,7 @@ def _drawing(row: AdviceRow, window: Window) -> str:
     if picture.advice is not None:
         lines += _line("advice", picture.advice, picture)
         legend += f'<span><i class="advice"></i> advice {html.escape(suggestion(row))}</span>'
-    title = html.escape(f"Use over time against the share of {place(row)} {subject(row)}")
+    title = html.escape(f"Use over time against the share of {place} {subject(row)}")
     return (
         f'<figure>\n<div class="axis"><span>{picture.top:.2f} of a GPU</span></div>\n'
         f'<svg role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" preserveAspectRatio="none">'

@@ -5,26 +5,30 @@ one pod from several agents, or from one agent before and after its restart, are
 value at each time.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from console.prometheus.promql import one_of, string
+from console.prometheus.coverage import SHARE
+from console.prometheus.promql import one_of, range_of, string
 
 POD_LABELS: Final = "cluster, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace"
+_ON_GPU: Final = "uid, gpu_uuid"
+"""Labels of a pod on a GPU without its description, which may change while the pod runs."""
 INFO_LABELS: Final = "uid, size, workload_kind, workload"
 
 _USED: Final = "kaishare_pod_gpu_memory_used_bytes"
-_SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
 _OVER: Final = "kaishare_pod_over_share_seconds_total"
 _INFO: Final = "kaishare_pod_info"
 _TOTAL: Final = "kaishare_gpu_memory_total_bytes"
 
-_SHARE_RECORD: Final = "pod:kaishare_gpu_share:ratio"
+SHARE_RECORD: Final = "pod:kaishare_gpu_share:ratio"
 _USED_RECORD: Final = "pod:kaishare_gpu_used:ratio"
 _PEAK_RECORD: Final = "pod:kaishare_gpu_used:max1m"
 _OVER_RECORD: Final = "pod:kaishare_gpu_over:seconds1m"
 _COUNTED_RECORD: Final = "gpu:kaishare_gpu_memory_counted_bytes:max"
-_RECORD_STEP: Final = 60
+RECORD_STEP: Final = 60
+"""Seconds between two values of a record."""
 
 _OVER_STEP: Final = 300
 """Seconds of one increase of the counter."""
@@ -70,6 +74,10 @@ class Window:
         """End of the first part, in Unix seconds; the last one ends with the window."""
         return self.end - (-(-self.length // self.bucket) - 1) * self.bucket
 
+    def bucket_end(self, at: float) -> float:
+        """Return the end of the part that has a time, in Unix seconds."""
+        return self.first_bucket + max(math.ceil((at - self.first_bucket) / self.bucket), 0) * self.bucket
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
@@ -100,42 +108,49 @@ class Queries:
         """Number of values of a pod in a part of the time without a gap; 0 if it depends on the scrapes."""
         return 0.0
 
-    def _pods(self, metric: str) -> str:
+    @property
+    def matchers(self) -> str:
+        """Label matchers of the series of pods, without braces."""
         matchers = [self.selector]
         if self.namespace:
             matchers.append(f"namespace={string(self.namespace)}")
         if self.uids:
             matchers.append(f"uid=~{one_of(self.uids)}")
-        return f"{metric}{{{','.join(matchers)}}}"
+        return ",".join(matchers)
+
+    def _pods(self, metric: str) -> str:
+        return f"{metric}{{{self.matchers}}}"
 
     def _direct(self, function: str, metric: str, seconds: int) -> str:
         """Return a function of each series, and the largest result for each pod and GPU."""
-        return f"max by ({POD_LABELS}) ({function}({self._pods(metric)}[{seconds}s]))"
+        return f"max by ({POD_LABELS}) ({function}({self._pods(metric)}[{range_of(seconds)}]))"
 
     def _merged(self, function: str, expression: str, step: int) -> str:
         """Return a function of the values of an instant vector; it may end with its first arguments."""
         begin = function if "(" in function else f"{function}("
-        return f"{begin}({expression})[{self.window.length}s:{step}s])"
+        return f"{begin}({expression})[{range_of(self.window.length)}:{step}s])"
 
     @property
     def used(self) -> str:
         """Bytes in use, by pod and GPU."""
-        return f"max by ({POD_LABELS}) ({self._pods(_USED)})"
+        return f"max by ({_ON_GPU}) ({self._pods(_USED)})"
 
     @property
     def share(self) -> str:
         """Bytes of the share, by pod and GPU."""
-        return f"max by ({POD_LABELS}) ({self._pods(_SHARE)})"
+        return f"max by ({_ON_GPU}) ({self._pods(SHARE)})"
 
-    @property
-    def over(self) -> str:
-        """Seconds above the share in the last five minutes, by pod: on the GPU where they are most."""
-        return f"max by (uid) (increase({self._pods(_OVER)}[{_OVER_STEP}s]))"
+    def over_within(self, seconds: int) -> str:
+        """Seconds above the share in the last seconds, by pod: on the GPU where they are most.
+
+        At least five minutes count, because an increase needs two scrapes.
+        """
+        return f"max by (uid) (increase({self._pods(_OVER)}[{max(seconds, _OVER_STEP)}s]))"
 
     @property
     def all_uids(self) -> str:
         """A series for each pod."""
-        return self._merged("last_over_time", f"group by (uid) ({self._pods(_SHARE)})", _OVER_STEP)
+        return self._merged("last_over_time", f"group by (uid) ({self._pods(SHARE)})", _OVER_STEP)
 
     @property
     def share_count(self) -> str:
@@ -147,24 +162,33 @@ class Queries:
         """Number of values of the use."""
         return self._merged("count_over_time", self.used, self.step)
 
+    def merged_quantile(self, quantile: float) -> str:
+        """Quantile of the use, with the values of all descriptions of a pod together."""
+        return self._merged(f"quantile_over_time({quantile}, ", self.used, self.window.step)
+
     def used_quantile(self, quantile: float) -> str:
-        """Quantile of the use."""
-        return self._merged(f"quantile_over_time({quantile}, ", self.used, self.step)
+        """Quantile of the use for each description of a pod, which is faster where there are records."""
+        return self.merged_quantile(quantile)
+
+    @property
+    def changes(self) -> str:
+        """Empty: the pods whose share changed are those whose smallest share is not their largest."""
+        return ""
 
     @property
     def largest_share(self) -> str:
         """Largest share."""
-        return self._direct("max_over_time", _SHARE, self.window.length)
+        return self._direct("max_over_time", SHARE, self.window.length)
 
     @property
     def smallest_share(self) -> str:
         """Smallest share."""
-        return f"min by ({POD_LABELS}) (min_over_time({self._pods(_SHARE)}[{self.window.length}s]))"
+        return f"min by ({POD_LABELS}) (min_over_time({self._pods(SHARE)}[{range_of(self.window.length)}]))"
 
     @property
     def counts_by_bucket(self) -> str:
         """Number of values of the share in a part of the time."""
-        return self._direct("count_over_time", _SHARE, self.window.bucket)
+        return self._direct("count_over_time", SHARE, self.window.bucket)
 
     @property
     def peaks_by_bucket(self) -> str:
@@ -174,19 +198,13 @@ class Queries:
     @property
     def over_seconds(self) -> str:
         """Seconds above the share, by pod."""
-        return self._merged("sum_over_time", self.over, _OVER_STEP)
+        return self._merged("sum_over_time", self.over_within(_OVER_STEP), _OVER_STEP)
 
     @property
     def infos(self) -> str:
         """Number of times that each description of a pod was seen."""
         info = f"max by ({INFO_LABELS}) ({self._pods(_INFO)})"
         return self._merged("count_over_time", info, _OVER_STEP)
-
-    @property
-    def presence(self) -> str:
-        """Number of times, of a hundred, at which there was any pod."""
-        step = max(self.window.length // 100, _SHORTEST_STEP)
-        return self._merged("count_over_time", f"group({self._pods(_SHARE)})", step)
 
     @property
     def gpus(self) -> str:
@@ -204,32 +222,31 @@ class RecordQueries(Queries):
     @property
     def step(self) -> int:
         """Seconds that one counted value stands for."""
-        return _RECORD_STEP
+        return RECORD_STEP
 
     def _recorded(self, function: str, record: str) -> str:
         """Return a function of the values of a record; it may end with its first arguments."""
         begin = function if "(" in function else f"{function}("
-        return f"{begin}{self._pods(record)}[{self.window.length}s])"
+        return f"{begin}{self._pods(record)}[{range_of(self.window.length)}])"
 
     @property
     def full_bucket(self) -> float:
         """Number of values of a pod in a part of the time without a gap."""
-        return self.window.bucket / _RECORD_STEP
+        return self.window.bucket / RECORD_STEP
 
     @property
     def used(self) -> str:
         """Part of the GPU in use, by pod and GPU."""
-        return f"max by ({POD_LABELS}) ({self._pods(_USED_RECORD)})"
+        return f"max by ({_ON_GPU}) ({self._pods(_USED_RECORD)})"
 
     @property
     def share(self) -> str:
         """Part of the GPU that is the share, by pod and GPU."""
-        return f"max by ({POD_LABELS}) ({self._pods(_SHARE_RECORD)})"
+        return f"max by ({_ON_GPU}) ({self._pods(SHARE_RECORD)})"
 
-    @property
-    def over(self) -> str:
-        """Seconds above the share in the last five minutes, by pod: on the GPU where they are most."""
-        return f"max by (uid) (sum_over_time({self._pods(_OVER_RECORD)}[{_OVER_STEP}s]))"
+    def over_within(self, seconds: int) -> str:
+        """Seconds above the share in the last seconds, by pod: on the GPU where they are most."""
+        return f"max by (uid) (sum_over_time({self._pods(_OVER_RECORD)}[{range_of(seconds)}]))"
 
     @property
     def share_count(self) -> str:
@@ -243,30 +260,35 @@ class RecordQueries(Queries):
 
     def used_quantile(self, quantile: float) -> str:
         """Quantile of the use at the window's steps; every minute of two weeks takes twice as long."""
-        if self.window.step == _RECORD_STEP:
+        if self.window.step == RECORD_STEP:
             return self._recorded(f"quantile_over_time({quantile}, ", _USED_RECORD)
-        values = f"{self._pods(_USED_RECORD)}[{self.window.length}s:{self.window.step}s]"
+        values = f"{self._pods(_USED_RECORD)}[{range_of(self.window.length)}:{self.window.step}s]"
         return f"quantile_over_time({quantile}, {values})"
+
+    @property
+    def changes(self) -> str:
+        """The pods whose share changed."""
+        return f"{self._recorded('changes', SHARE_RECORD)} > 0"
 
     @property
     def largest_share(self) -> str:
         """Largest share."""
-        return self._recorded("max_over_time", _SHARE_RECORD)
+        return self._recorded("max_over_time", SHARE_RECORD)
 
     @property
     def smallest_share(self) -> str:
         """Smallest share."""
-        return self._recorded("min_over_time", _SHARE_RECORD)
+        return self._recorded("min_over_time", SHARE_RECORD)
 
     @property
     def counts_by_bucket(self) -> str:
         """Number of values of the share in a part of the time; parts do not overlap."""
-        return f"count_over_time({self._pods(_SHARE_RECORD)}[{self.window.bucket * 1000 - 1}ms])"
+        return f"count_over_time({self._pods(SHARE_RECORD)}[{range_of(self.window.bucket)}])"
 
     @property
     def peaks_by_bucket(self) -> str:
-        """Largest use in a part of the time."""
-        return self._direct("max_over_time", _PEAK_RECORD, self.window.bucket)
+        """Largest use in a part of the time, for each description of a pod."""
+        return f"max_over_time({self._pods(_PEAK_RECORD)}[{range_of(self.window.bucket)}])"
 
     @property
     def over_seconds(self) -> str:
@@ -281,11 +303,5 @@ class RecordQueries(Queries):
     @property
     def gpus(self) -> str:
         """Bytes of each GPU that KAI counts, by UUID and model."""
-        counted = f"{_COUNTED_RECORD}{{{self.selector}}}[{self.window.length}s]"
+        counted = f"{_COUNTED_RECORD}{{{self.selector}}}[{range_of(self.window.length)}]"
         return f"max by (gpu_uuid, model) (max_over_time({counted}))"
-
-    @property
-    def presence(self) -> str:
-        """Number of times, of a hundred, at which there was any pod."""
-        step = max(self.window.length // 100, _SHORTEST_STEP)
-        return self._merged("count_over_time", f"group({self._pods(_SHARE_RECORD)})", step)

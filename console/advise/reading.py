@@ -4,21 +4,21 @@ import asyncio
 import operator
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from console.advise.queries import Queries, RecordQueries, Window
+from console.advise.parts import Point, by_share
+from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, RecordQueries, Window
 from console.advise.shares import card_of
-from console.advise.usage import NEAR, PodNames, PodUse, Point, by_share
+from console.advise.usage import NEAR, PodNames, PodUse, is_possible
 from console.prometheus.client import InstantSeries, Prometheus, PrometheusError, RangeSeries
+from console.prometheus.coverage import SeriesOrigin, origin_of
+from console.prometheus.records import record_coverage
 from service.units import duration
 
 _PODS_AT_ONCE: Final = 100
 """Pods of one query on the agents' own series."""
-
-_ENOUGH_RECORDS: Final = 0.95
-"""Part of the time with pods that the records must cover to be used."""
 
 _CHANGED_AT_ONCE: Final = 10
 """Pods of one query for all their values."""
@@ -39,6 +39,8 @@ class Usage:
     uses: tuple[PodUse, ...]
     remarks: tuple[str, ...] = ()
     """Sentences about how it was read."""
+    dropped: int = 0
+    """Pods with figures that no GPU can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,14 @@ class _Presence:
     """Unix seconds."""
     last: float
     """Unix seconds."""
+    is_one_series: bool = True
+    """Whether all values have one description."""
 
     def merged(self, other: "_Presence") -> "_Presence":
         """Add another description of the same pod; that with more values stays."""
         more = self if self.count >= other.count else other
         first, last = min(self.first, other.first), max(self.last, other.last)
-        return _Presence(more.labels, self.count + other.count, first, last)
+        return _Presence(more.labels, self.count + other.count, first, last, is_one_series=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +87,42 @@ async def read_usage(
     """
     raw = Queries(window=window, selector=prometheus.selector, namespace=namespace)
     records = RecordQueries(window=window, selector=prometheus.selector, namespace=namespace)
-    at_all, recorded = await asyncio.gather(_presence(prometheus, raw), _presence(prometheus, records))
-    if not max(at_all, recorded):
+    coverage = await record_coverage(
+        prometheus,
+        start=window.start,
+        end=window.end,
+        record=SHARE_RECORD,
+        matchers=raw.matchers,
+        record_step=RECORD_STEP,
+    )
+    if not coverage.parts:
         raise PrometheusError(_no_pods(prometheus, window, namespace))
-    if recorded >= _ENOUGH_RECORDS * at_all:
+    _require_one_origin(prometheus, coverage.parts)
+    if not coverage.lacking:
         reader = _Reader(prometheus, records, quantile)
-        return Usage(tuple(await reader.uses(_gpus(await reader.instant(records.gpus)))))
+        return await reader.usage(_gpus(await reader.instant(records.gpus)))
     reader = _Reader(prometheus, raw, quantile)
     uids = sorted({row.labels.get("uid", "") for row in await reader.instant(raw.all_uids)})
     gpus = _gpus(await reader.instant(raw.gpus))
     uses: list[PodUse] = []
+    dropped = 0
     for chunk in _chunks(uids, _PODS_AT_ONCE):
-        uses += await _Reader(prometheus, replace(raw, uids=chunk), quantile).uses(gpus)
-    return Usage(tuple(uses), (_without_records(recorded, at_all),))
+        usage = await _Reader(prometheus, replace(raw, uids=chunk), quantile).usage(gpus)
+        uses += usage.uses
+        dropped += usage.dropped
+    return Usage(tuple(uses), coverage.remarks, dropped)
 
 
-async def _presence(prometheus: Prometheus, queries: Queries) -> float:
-    series = await prometheus.instant(queries.presence, queries.window.end)
-    return max((entry.value for entry in series), default=0.0)
-
-
-def _without_records(recorded: float, at_all: float) -> str:
-    part = "have no data" if not recorded else f"cover {recorded / at_all:.0%} of this time"
-    return (
-        f"The recording rules {part}: the agents' own series were read, which is slower."
-        " deploy/alerts/README.md says how to load the rules."
-    )
+def _require_one_origin(prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
+    """Refuse series of several clusters or jobs: one pod would have several series at each time."""
+    origins = list(origins)
+    for label, example in _ORIGINS.items():
+        values = {getattr(origin, label) for origin in origins}
+        if len(values) > 1:
+            raise PrometheusError(
+                f"{prometheus.address}: series of {len(values)} {label}s; name one with --selector,"
+                f" such as {example}"
+            )
 
 
 def _no_pods(prometheus: Prometheus, window: Window, namespace: str) -> str:
@@ -127,37 +141,73 @@ class _Reader:
         self._queries = queries
         self._quantile = quantile
         self._step = queries.step
+        self._impossible: set[str] = set()
+        """UIDs of the pods with figures that no GPU can have."""
 
     async def instant(self, query: str) -> list[InstantSeries]:
-        return await self._prometheus.instant(query, self._queries.window.end)
+        """Return the possible values of an expression at the end of the window."""
+        series = await self._prometheus.instant(query, self._queries.window.end)
+        return [entry for entry in series if self._are_possible(entry.labels, (entry.value,))]
+
+    async def _range(self, query: str, start: float, step: float) -> list[RangeSeries]:
+        """Return the series whose values are all possible, until the end of the window."""
+        series = await self._prometheus.range(query, start, self._queries.window.end, step)
+        return [entry for entry in series if self._are_possible(entry.labels, entry.values)]
+
+    def _are_possible(self, labels: Mapping[str, str], values: Iterable[float]) -> bool:
+        """Whether a pod on a GPU can have the values; notes the pod if not."""
+        are_possible = all(map(is_possible, values))
+        if not are_possible:
+            self._impossible.add(labels.get("uid", ""))
+        return are_possible
+
+    async def usage(self, gpus: Mapping[str, _Gpu]) -> Usage:
+        """Return the use of the pods; pods with a figure that no GPU can have are left out."""
+        uses = await self._uses(gpus)
+        self._impossible |= {use.names.uid for use in uses if not use.is_possible}
+        return Usage(
+            tuple(use for use in uses if use.names.uid not in self._impossible),
+            dropped=len(self._impossible - {""}),
+        )
 
     async def _by_pod(self, query: str, merge: Callable[[float, float], float] = max) -> dict[_Key, float]:
         """Return the value for each pod and GPU; several series of one pod have different descriptions."""
         values: dict[_Key, float] = {}
-        for series in await self.instant(query):
+        for series in await self.instant(query) if query else ():
             key = _key(series.labels)
             values[key] = merge(values[key], series.value) if key in values else series.value
         return values
 
-    async def uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
+    async def _uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
         """Return the use of the pods."""
         queries = self._queries
-        high, known, largest, smallest, over_by_key, current = await asyncio.gather(
-            self._by_pod(queries.used_quantile(self._quantile)),
-            self._by_pod(queries.used_count, operator.add),
-            self._by_pod(queries.largest_share),
-            self._by_pod(queries.smallest_share, min),
-            self._by_pod(queries.over_seconds),
-            self._by_pod(queries.share),  # at the end of the window, if the pod still exists
+        (presences, peaks), (high, known, over_by_key, current, changes) = await asyncio.gather(
+            asyncio.gather(self._presences(), self._peaks()),
+            asyncio.gather(
+                self._by_pod(queries.used_quantile(self._quantile)),
+                self._by_pod(queries.used_count, operator.add),
+                self._by_pod(queries.over_seconds),
+                self._by_pod(queries.share),  # at the end of the window, if the pod still exists
+                self._by_pod(queries.changes),
+            ),
         )
-        presences, peaks = await asyncio.gather(self._presences(), self._buckets(queries.peaks_by_bucket))
+        constant = {
+            key: current[key]
+            for key, presence in presences.items()
+            if queries.changes and presence.is_one_series and key in current and key not in changes
+        }
+        largest, smallest = await self._share_bounds([key for key in presences if key not in constant])
+        largest |= constant
+        smallest |= constant
         over = {uid: seconds for (uid, _), seconds in over_by_key.items()}
-        counts = await self._by_pod(queries.share_count) if queries.share_count else {}
+        counts = await self._by_pod(queries.share_count)
+        several = {key[0] for key, presence in presences.items() if not presence.is_one_series}
+        high |= await self._merged_quantiles(self._quantile, several)
         infos = _infos(await self.instant(queries.infos)) if queries.infos else {}
         uses = []
         for key, presence in presences.items():
             gpu = gpus.get(key[1], _Gpu("", None))
-            unit = self._unit(gpu)
+            unit = self._unit(gpu.total_bytes)
             seconds = counts.get(key, presence.count) * self._step
             peak = _scaled(unit, peaks.get(key))
             use = PodUse(
@@ -166,6 +216,7 @@ class _Reader:
                 share_bytes=round(largest.get(key, 0.0) * unit),
                 seconds=seconds,
                 known_seconds=min(known.get(key, 0.0) * self._step, seconds),
+                expected_seconds=max(presence.last - presence.first, seconds),
                 first=presence.first,
                 last=presence.last,
                 peak_bytes=max(peak.values, default=None) if peak else None,
@@ -177,43 +228,67 @@ class _Reader:
                 peaks=peak,
             )
             uses.append(use)
-        uses = await self._with_low(uses)
+        uses = await self._with_low(uses, several)
         changed = [use for use in uses if smallest.get(_pod_key(use)) != largest.get(_pod_key(use))]
         keys = set(map(_pod_key, changed))
         return [use for use in uses if _pod_key(use) not in keys] + await self._split(changed)
 
-    async def _with_low(self, uses: list[PodUse]) -> list[PodUse]:
-        """Add the low quantile of the pods that came near to their share; the others need none."""
-        near = [use for use in uses if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes]
-        low: dict[_Key, float] = {}
-        for chunk in _chunks(near, _PODS_AT_ONCE):
-            queries = replace(self._queries, uids=tuple(dict.fromkeys(use.names.uid for use in chunk)))
-            low |= await self._by_pod(queries.used_quantile(_LOW))
-        units = {_pod_key(use): float(use.gpu_bytes or 0) if self._queries.in_ratios else 1.0 for use in near}
+    async def _with_low(self, uses: list[PodUse], several: Collection[str]) -> list[PodUse]:
+        """Add the low quantile of the pods that came near to their share, or whose peaks are the same.
+
+        Args:
+            uses: the use of all pods.
+            several: UIDs of pods with several descriptions.
+        """
+        near = [
+            use for use in uses if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
+        ]
+        uids = list(dict.fromkeys(use.names.uid for use in near))
+        quantiles = await asyncio.gather(
+            *(
+                self._by_pod(replace(self._queries, uids=chunk).used_quantile(_LOW))
+                for chunk in _chunks(uids, _PODS_AT_ONCE)
+            )
+        )
+        low = {key: value for each in quantiles for key, value in each.items()}  # and the pods' other GPUs
+        low |= await self._merged_quantiles(_LOW, [uid for uid in uids if uid in several])
         return [
-            replace(use, low_bytes=low[key] * units[key]) if (key := _pod_key(use)) in low else use
-            for use in uses
+            replace(use, low_bytes=_times(self._unit(use.gpu_bytes), low.get(_pod_key(use)))) for use in uses
         ]
 
-    def _unit(self, gpu: _Gpu) -> float:
+    async def _merged_quantiles(self, quantile: float, uids: Iterable[str]) -> dict[_Key, float]:
+        """Return the quantile of the use of pods with several descriptions."""
+        quantiles: dict[_Key, float] = {}
+        for chunk in _chunks(list(dict.fromkeys(uids)), _PODS_AT_ONCE):
+            queries = replace(self._queries, uids=chunk)
+            quantiles |= await self._by_pod(queries.merged_quantile(quantile))
+        return quantiles
+
+    def _unit(self, gpu_bytes: int | None) -> float:
         """Return the bytes of one unit of an amount."""
-        return float(gpu.total_bytes or 0) if self._queries.in_ratios else 1.0
+        return float(gpu_bytes or 0) if self._queries.in_ratios else 1.0
 
-    def _require_one_origin(self, series: Sequence[RangeSeries]) -> None:
-        """Refuse series of several clusters or jobs: one pod would have several series at each time."""
-        for label, example in _ORIGINS.items():
-            values = {entry.labels.get(label, "") for entry in series}
-            if len(values) > 1:
-                raise PrometheusError(
-                    f"{self._prometheus.address}: series of {len(values)} {label}s; name one with --selector,"
-                    f" such as {example}"
-                )
+    async def _share_bounds(self, keys: Sequence[_Key]) -> tuple[dict[_Key, float], dict[_Key, float]]:
+        """Return the largest and the smallest share of some pods."""
+        largest: dict[_Key, float] = {}
+        smallest: dict[_Key, float] = {}
+        for chunk in _chunks(list(dict.fromkeys(uid for uid, _ in keys)), _PODS_AT_ONCE):
+            queries = replace(self._queries, uids=chunk)
+            high, low = await asyncio.gather(
+                self._by_pod(queries.largest_share), self._by_pod(queries.smallest_share, min)
+            )
+            largest |= high
+            smallest |= low
+        return largest, smallest
 
-    async def _buckets(self, query: str) -> dict[_Key, RangeSeries]:
-        """Return the values of an expression for each part of the window."""
+    async def _peaks(self) -> dict[_Key, RangeSeries]:
+        """Return the largest use in each part of the window."""
         window = self._queries.window
-        series = await self._prometheus.range(query, window.first_bucket, window.end, window.bucket)
-        return {_key(entry.labels): entry for entry in series}
+        peaks: dict[_Key, RangeSeries] = {}
+        for series in await self._range(self._queries.peaks_by_bucket, window.first_bucket, window.bucket):
+            key = _key(series.labels)
+            peaks[key] = _larger(peaks[key], series) if key in peaks else series
+        return peaks
 
     async def _presences(self) -> dict[_Key, "_Presence"]:
         """Return each pod on each GPU, and when it was first and last seen.
@@ -221,10 +296,8 @@ class _Reader:
         The first and last part of the time are filled as far as they have values, compared with a full one.
         """
         queries, window = self._queries, self._queries.window
-        series = await self._prometheus.range(
-            queries.counts_by_bucket, window.first_bucket, window.end, window.bucket
-        )
-        self._require_one_origin(series)
+        series = await self._range(queries.counts_by_bucket, window.first_bucket, window.bucket)
+        _require_one_origin(self._prometheus, map(origin_of, (entry.labels for entry in series)))
         full = queries.full_bucket or max((max(entry.values, default=0) for entry in series), default=1)
         presences: dict[_Key, _Presence] = {}
         for entry in series:
@@ -246,20 +319,18 @@ class _Reader:
             queries = replace(self._queries, uids=tuple(use.names.uid for use in chunk))
             shares = await self._values(queries.share)
             used = await self._values(queries.used)
-            over = {uid: values for (uid, _), values in (await self._values(queries.over)).items()}
+            over_query = queries.over_within(queries.window.step)
+            over = {uid: values for (uid, _), values in (await self._values(over_query)).items()}
             for use in chunk:
                 key = _pod_key(use)
-                unit = float(use.gpu_bytes or 0) if queries.in_ratios else 1.0
+                unit = self._unit(use.gpu_bytes)
                 amounts = used.get(key, {})
+                seconds = over.get(key[0], {})
                 points = [
-                    Point(at, round(share * unit), _times(unit, amounts.get(at)))
+                    Point(at, round(share * unit), _times(unit, amounts.get(at)), seconds.get(at, 0.0))
                     for at, share in shares.get(key, {}).items()
                 ]
-                seconds = over.get(key[0], {})
-                uses.extend(
-                    _part_of(use, figures, points, seconds)
-                    for figures in by_share(points, quantile=self._quantile, step=queries.window.step)
-                )
+                uses += by_share(use, points, quantile=self._quantile, window=queries.window) or [use]
         return uses
 
     async def _values(self, query: str) -> dict[_Key, dict[float, float]]:
@@ -267,24 +338,8 @@ class _Reader:
         window = self._queries.window
         step = window.step
         start = window.start // step * step + step
-        series = await self._prometheus.range(query, start, window.end, step)
+        series = await self._range(query, start, step)
         return {_key(entry.labels): dict(zip(entry.times, entry.values, strict=True)) for entry in series}
-
-
-def _part_of(
-    use: PodUse, figures: Mapping[str, Any], points: Sequence[Point], over: Mapping[float, float]
-) -> PodUse:
-    """Return the part of a pod's use in which it had one share."""
-    times = {point.at for point in points if point.share_bytes == figures["share_bytes"]}
-    seconds = sum(value for at, value in over.items() if at in times)
-    total = sum(over.values())
-    is_last = bool(points) and points[-1].share_bytes == figures["share_bytes"]
-    return replace(
-        use,
-        **figures,
-        over_seconds=_times(seconds / total if total else 0.0, use.over_seconds),
-        is_current=use.is_current and is_last,
-    )
 
 
 def _times(unit: float, amount: float | None) -> float | None:
@@ -295,6 +350,14 @@ def _scaled(unit: float, series: RangeSeries | None) -> RangeSeries | None:
     if series is None or unit == 1.0:
         return series
     return RangeSeries({}, series.times, array("d", (value * unit for value in series.values)))
+
+
+def _larger(series: RangeSeries, other: RangeSeries) -> RangeSeries:
+    """Return the larger value at each time of two series."""
+    values = dict(zip(series.times, series.values, strict=True))
+    for at, value in zip(other.times, other.values, strict=True):
+        values[at] = max(values.get(at, value), value)
+    return RangeSeries({}, array("d", sorted(values)), array("d", (values[at] for at in sorted(values))))
 
 
 def _names(labels: Mapping[str, str], info: Mapping[str, str], model: str) -> PodNames:

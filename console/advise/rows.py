@@ -9,13 +9,14 @@
 | were seen for too few hours, or their use is unknown | none |
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final
 
-from console.advise.policies import KnownNamespace, TargetCluster
+from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance, RowKey
+from console.advise.commands import commands_of, without_contradictions
+from console.advise.policies import KnownNamespace
+from console.advise.ranks import parallel_pods
 from console.advise.shares import (
     ShareValue,
     seen_share,
@@ -23,117 +24,11 @@ from console.advise.shares import (
     smallest_memory,
 )
 from console.advise.usage import PodUse
+from console.prometheus.coverage import LEAST_KNOWN
 from service.text import counted
-from webhook.policy.labels import Mode
-
-DISTRIBUTED_KINDS: Final = frozenset(
-    {
-        "JAXJob",
-        "LeaderWorkerSet",
-        "MPIJob",
-        "MXJob",
-        "PaddleJob",
-        "PyTorchJob",
-        "TFJob",
-        "TrainJob",
-        "XGBoostJob",
-    }
-)
-"""Controllers whose pods are ranks; the sources are in `webhook.policy.distributed`."""
-
-LEAST_COVERAGE: Final = 0.9
-"""Part of the time below which a row says that its use is not well known."""
+from webhook.policy.distributed import RANK_KINDS
 
 _HOUR: Final = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceOptions:
-    """How the advice is made."""
-
-    quantile: float = 0.99
-    headroom: float = 0.15
-    """Part of the quantile that is added to it."""
-    min_hours: float = 24.0
-    """Pod-hours below which a row has no advice."""
-    cover_peak: bool = False
-    """Whether the advice covers the peak, too."""
-    by_workload: bool = False
-    cluster: TargetCluster = field(default_factory=TargetCluster)
-    """The cluster that the commands change."""
-
-
-@dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class RowKey:
-    """What the pods of a row have in common."""
-
-    namespace: str
-    vcluster: str = ""
-    virtual_namespace: str = ""
-    size: str = ""
-    workload_kind: str = ""
-    workload: str = ""
-    share: ShareValue
-    ranks: bool = False
-    """Whether the pods are ranks of distributed jobs, or have several whole GPUs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceRow:
-    """The advice for one size or workload."""
-
-    key: RowKey
-    models: tuple[str, ...]
-    pods: int
-    pod_hours: float
-    suggested: ShareValue | None
-    """None if there is no advice."""
-    is_at_least: bool
-    """Whether the pods may need more than `suggested`."""
-    peak_bytes: int | None
-    quantile_bytes: int | None
-    over_hours: float | None
-    """None if no pod has the counter."""
-    coverage: float
-    notes: tuple[str, ...]
-    commands: tuple[str, ...] = ()
-    uses: tuple[PodUse, ...] = field(default=(), repr=False)
-
-    @property
-    def current(self) -> ShareValue:
-        """The share that the pods have."""
-        return self.key.share
-
-    @property
-    def is_change(self) -> bool:
-        """Whether the advice differs from the share that the pods have."""
-        return self.suggested is not None and self.suggested != self.current
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """GPUs promised to the pods that exist at the end of the time, as KAI counts."""
-
-    promised: float
-    suggested: float
-
-    @property
-    def difference(self) -> float:
-        """GPUs that must be added; negative if GPUs are gained."""
-        return self.suggested - self.promised
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The rows, the balance, and what could not be used."""
-
-    rows: tuple[AdviceRow, ...]
-    balance: Balance | None
-    """None for rows by workload: a label gives all workloads of a size their share."""
-    dropped: int
-    """Pods with a name that no Kubernetes object can have."""
-    remarks: tuple[str, ...] = ()
-    """Sentences about the whole answer."""
 
 
 def advise(
@@ -165,7 +60,7 @@ def advise(
             invalid.add(use.names.uid)
     for use in valid:
         groups[_key(use, len(gpus[use.names.uid]), namespaces, options)].append(use)
-    rows = _without_contradictions(
+    rows = without_contradictions(
         [_row(key, group, namespaces, options) for key, group in sorted(groups.items())]
     )
     return Advice(
@@ -192,7 +87,7 @@ def _key(
         workload_kind=names.workload_kind if options.by_workload else "",
         workload=names.workload if options.by_workload else "",
         share=share,
-        ranks=names.workload_kind in DISTRIBUTED_KINDS or (share.is_whole and gpus > 1),
+        ranks=names.workload_kind in RANK_KINDS or (share.is_whole and gpus > 1),
     )
 
 
@@ -219,7 +114,7 @@ def _row(
     models = tuple(sorted({use.names.model for use in uses if use.names.model}))
     notes: list[str] = []
     suggested = _suggested(key, uses, seconds / _HOUR, _is_in_memory(key, namespaces), options, notes)
-    if coverage < LEAST_COVERAGE and any(use.known_seconds for use in uses):
+    if coverage < LEAST_KNOWN and any(use.known_seconds for use in uses):
         notes.append(f"use known in {coverage:.0%} of the time")
     full = {use.names.uid for use in uses if use.takes_all}
     if full:
@@ -227,12 +122,13 @@ def _row(
             f"{counted(len(full), 'pod')} of {len(by_pod)} filled the share from the start: such use does not"
             " show the need, and the advice is no smaller"
         )
+    notes.extend(_doubts(uses, len(by_pod)) if suggested is not None else ())
     is_at_limit = any(use.is_at_limit for use in uses)
     if is_at_limit:
         notes.append("a pod filled its share and may need more")
     if suggested is not None and len(models) > 1 and not suggested.mib:
         notes.append(_by_model(uses, options))
-    commands = _commands(key, uses, suggested, namespaces, options, notes)
+    commands = commands_of(key, uses, suggested, namespaces, options, notes)
     return AdviceRow(
         key=key,
         models=models,
@@ -248,6 +144,23 @@ def _row(
         commands=commands,
         uses=tuple(uses),
     )
+
+
+def _doubts(uses: Sequence[PodUse], pods: int) -> Iterator[str]:
+    """Yield why the use may not show the need of some pods."""
+    flat = {use.names.uid for use in uses if use.is_flat}
+    if flat:
+        yield (
+            f"{counted(len(flat), 'pod')} of {pods} held a constant amount, as frameworks do that allocate in"
+            " advance: such use shows a setting, perhaps not the need; look at the framework before you give"
+            " less"
+        )
+    parallel = parallel_pods(uses)
+    if parallel:
+        yield (
+            f"{counted(parallel, 'pod')} of {pods} ran beside another pod of the same Job or JobSet: ranks of"
+            " a distributed job keep a whole GPU each, and the series do not show whether these are ranks"
+        )
 
 
 def _over_hours(pods: Iterable[Sequence[PodUse]]) -> float | None:
@@ -346,94 +259,6 @@ def _by_model(uses: Sequence[PodUse], options: AdviceOptions) -> str:
         if needs:
             parts.append(f"{model} {smallest_fraction(needs)}")
     return f"several models of card, the largest counts: {', '.join(parts)}"
-
-
-def _commands(
-    key: RowKey,
-    uses: Sequence[PodUse],
-    suggested: ShareValue | None,
-    namespaces: Mapping[str, KnownNamespace] | None,
-    options: AdviceOptions,
-    notes: list[str],
-) -> tuple[str, ...]:
-    """Return the commands for the suggested share; a note explains why there are none."""
-    if options.by_workload:
-        return ()
-    if key.vcluster:
-        return _vcluster_commands(key, uses, suggested, options, notes)
-    if namespaces is None:
-        return ()
-    known = namespaces.get(key.namespace)
-    if known is None or known.policy is None:
-        notes.append("the namespace does not exist" if known is None else "the namespace is not managed")
-        return ()
-    if known.policy.mode is Mode.OFF:
-        notes.append("the mode of the namespace is off: its labels change no pod")
-        return ()
-    of_label = known.share_of(key.size)
-    if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
-        notes.append(_other_share(key, of_label, uses))
-        return ()
-    if suggested is None or suggested == key.share:
-        return ()
-    if suggested.is_whole and not key.size:
-        notes.append(
-            "needs a whole GPU: no default share covers it; define a size of 1, or write it on the pod"
-        )
-        return ()
-    edit = known.edit(key.size, suggested)
-    refusal = known.refusal(edit)
-    if refusal:
-        notes.append(f"no label covers the need: {refusal}")
-        return ()
-    return (edit.command(options.cluster.kubectl, key.namespace),)
-
-
-def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse]) -> str:
-    """Return why no label gives the row's pods their share."""
-    if not key.size:
-        return "the pods have a share of their own, or had another default share; no label changes it"
-    last = datetime.fromtimestamp(max(use.last for use in uses), UTC)
-    now = f"is {of_label} now" if of_label else "does not exist now"
-    return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
-
-
-def _vcluster_commands(
-    key: RowKey,
-    uses: Sequence[PodUse],
-    suggested: ShareValue | None,
-    options: AdviceOptions,
-    notes: list[str],
-) -> tuple[str, ...]:
-    """Return the commands for the vCluster, whose namespaces cannot be read here."""
-    if suggested is None or suggested == key.share or not key.virtual_namespace:
-        return ()
-    if not any(use.is_current for use in uses):
-        notes.append("no pod has this share now")
-        return ()
-    if not key.size:
-        notes.append("no command: the default share inside the vCluster is not known here")
-        return ()
-    notes.append("labels and caps inside the vCluster are not known here")
-    kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
-    edit = KnownNamespace.unknown().edit(key.size, suggested)
-    return (edit.command(kubectl, key.virtual_namespace),)
-
-
-def _without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
-    """Take away commands that set one label of a vCluster to several values: its present value is unknown."""
-    by_label = Counter(_label(row.key) for row in rows if row.commands)
-    note = "pods of this size have several shares: no command, because its label is not known here"
-    return [
-        replace(row, commands=(), notes=(*row.notes, note))
-        if row.commands and by_label[_label(row.key)] > 1
-        else row
-        for row in rows
-    ]
-
-
-def _label(key: RowKey) -> tuple[str, ...]:
-    return key.namespace, key.vcluster, key.virtual_namespace, key.size
 
 
 def _balance(rows: Iterable[AdviceRow]) -> Balance:

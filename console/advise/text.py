@@ -1,9 +1,10 @@
 """Formats advice as a table for a terminal. Pure functions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from console.advise.rows import Advice, AdviceOptions, AdviceRow, Balance
+from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, one_line
 from service.text_table import column_widths, table_lines
@@ -14,10 +15,23 @@ _INDENT: Final = "  "
 _Cell = Callable[[AdviceRow], str]
 
 
-def place(row: AdviceRow) -> str:
-    """Return the namespace, or the vCluster and the namespace inside."""
-    key = row.key
-    return f"{key.vcluster}/{key.virtual_namespace}" if key.vcluster else key.namespace
+def places(rows: Iterable[AdviceRow]) -> _Cell:
+    """Return a function that names the namespace of a row, or the vCluster and the namespace inside.
+
+    The namespace of the host is before the name of a vCluster that two of its namespaces have.
+    """
+    hosts: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        hosts[row.key.vcluster].add(row.key.namespace)
+
+    def place(row: AdviceRow) -> str:
+        key = row.key
+        if not key.vcluster:
+            return key.namespace
+        inside = f"{key.vcluster}/{key.virtual_namespace}"
+        return f"{key.namespace}/{inside}" if len(hosts[key.vcluster]) > 1 else inside
+
+    return place
 
 
 def subject(row: AdviceRow) -> str:
@@ -39,7 +53,7 @@ def _bytes(amount: int | None) -> str:
     return _NONE if amount is None else size(amount)
 
 
-def _columns(options: AdviceOptions) -> Sequence[tuple[str, int, _Cell]]:
+def _columns(options: AdviceOptions, place: _Cell) -> Sequence[tuple[str, int, _Cell]]:
     """Return heading, smallest width (0: cells are not shortened) and cell of each column."""
     return (
         ("NAMESPACE", 9, place),
@@ -62,14 +76,15 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
         options: how it was made.
         columns: largest width of a line; a command is never broken.
     """
-    described = _columns(options)
+    place = places(advice.rows)
+    described = _columns(options, place)
     rows = [[heading for heading, _, _ in described]]
     rows += [[cell(row) for _, _, cell in described] for row in advice.rows]
     widths = column_widths(rows, columns, [least for _, least, _ in described])
     if widths is None:
         widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     yield from table_lines(rows, widths)
-    yield from _notes(advice, columns)
+    yield from _notes(advice, place, columns)
     commands = [command for row in advice.rows for command in row.commands]
     if commands:
         yield ""
@@ -79,7 +94,7 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
         yield from fold(one_line(line, 1000), columns)
 
 
-def _notes(advice: Advice, columns: int) -> Iterator[str]:
+def _notes(advice: Advice, place: _Cell, columns: int) -> Iterator[str]:
     is_first = True
     for row in advice.rows:
         for note in row.notes:
@@ -107,4 +122,7 @@ def remarks(advice: Advice) -> Iterator[str]:
     """Yield the sentences about the whole answer."""
     yield from advice.remarks
     if advice.dropped:
-        yield f"Dropped: {counted(advice.dropped, 'pod')} with names that no Kubernetes object can have."
+        yield (
+            f"Dropped: {counted(advice.dropped, 'pod')} with names that no Kubernetes object can have, or"
+            " with figures that no GPU can have."
+        )

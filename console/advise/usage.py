@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from console.prometheus.series import RangeSeries
 from kai.own_labels import is_size_name
+from kai.share import MOST_BYTES
 from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
@@ -15,7 +15,15 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 NEAR: Final = 0.95
 """Part of the share from which a pod counts as using all of it."""
 
+FLAT: Final = 0.02
+"""Part of the largest use by which the use of a pod varies at most that holds a constant amount."""
+
 _HOUR: Final = 3600.0
+
+
+def is_possible(figure: float) -> bool:
+    """Whether a count, an amount of bytes or a time can be of a pod on a GPU: from 0 to 8 PiB."""
+    return 0 <= figure <= MOST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,8 @@ class PodUse:
     """Time with this share; gaps in the data are left out."""
     known_seconds: float
     """Time in which the use was known, too."""
+    expected_seconds: float
+    """Time in which the pod had this share, gaps between two times with it included."""
     first: float
     """Unix seconds."""
     last: float
@@ -71,7 +81,8 @@ class PodUse:
     """None if the use was never known."""
     quantile_bytes: float | None
     low_bytes: float | None
-    """The quantile 0.05; None if the use is unknown, or never came near to the share."""
+    """The quantile 0.05; None if the use is unknown, or on all GPUs of the pod neither near to the share nor
+    constant."""
     over_seconds: float | None = None
     """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
     is_current: bool = False
@@ -82,9 +93,20 @@ class PodUse:
     """Largest use in each part of the time, at the end of the part; None if the use was never known."""
 
     @property
+    def is_possible(self) -> bool:
+        """Whether a GPU can have these amounts; a share of 0 is none."""
+        amounts = (self.share_bytes, self.peak_bytes, self.quantile_bytes, self.low_bytes)
+        return self.share_bytes > 0 and all(amount is None or is_possible(amount) for amount in amounts)
+
+    @property
     def is_mostly_full(self) -> bool:
         """Whether the use is at 95 % of the share or more in 95 % of the time."""
         return self.low_bytes is not None and self.low_bytes >= NEAR * self.share_bytes
+
+    @property
+    def _has_started(self) -> float:
+        """Unix seconds at which a part of the time ends that does not contain the pod's first hour."""
+        return self.first + max(2 * _HOUR, self.bucket)
 
     @property
     def takes_all(self) -> bool:
@@ -97,7 +119,27 @@ class PodUse:
             for at, peak in zip(self.peaks.times, self.peaks.values, strict=True)
             if at > first and peak >= NEAR * self.share_bytes
         )
-        return next(full, math.inf) <= first + max(2 * _HOUR, self.bucket)
+        return next(full, math.inf) <= self._has_started
+
+    @property
+    def has_flat_peaks(self) -> bool:
+        """Whether the largest use of each part of the time is the same, from the first hour on."""
+        if self.peaks is None or not self.peak_bytes:
+            return False
+        least = (1 - FLAT) * self.peak_bytes
+        start = self._has_started
+        later = [peak for at, peak in zip(self.peaks.times, self.peaks.values, strict=True) if at >= start]
+        return bool(later) and min(later) >= least
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the pod holds a constant amount below its share, as a framework that allocates in advance.
+
+        Then its use may show a setting and not its need. A pod that fills its share has another rule.
+        """
+        if self.low_bytes is None or self.peak_bytes is None or self.is_mostly_full:
+            return False
+        return self.has_flat_peaks and self.low_bytes >= (1 - FLAT) * self.peak_bytes
 
     @property
     def is_at_limit(self) -> bool:
@@ -105,58 +147,3 @@ class PodUse:
         slack = max(256 << 20, 0.05 * self.share_bytes)
         peak = self.peak_bytes
         return peak is not None and NEAR * self.share_bytes <= peak <= self.share_bytes + slack
-
-    @property
-    def expected_seconds(self) -> float:
-        """Time between the first and the last value, gaps included."""
-        return max(self.last - self.first, self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The figures of a pod on one GPU at a time."""
-
-    at: float
-    share_bytes: int
-    used_bytes: float | None
-
-
-def by_share(points: Sequence[Point], *, quantile: float, step: float) -> list[dict[str, float | None]]:
-    """Return the figures of `PodUse` for each share that a pod had, in order of time.
-
-    For the few pods whose share changed. The keys are those of `PodUse`.
-
-    Args:
-        points: in order of time.
-        quantile: from 0 to 1.
-        step: seconds between two points.
-    """
-    of_share: dict[int, list[Point]] = {}
-    for point in points:
-        of_share.setdefault(point.share_bytes, []).append(point)
-    figures: list[dict[str, float | None]] = []
-    for share, own in of_share.items():
-        used = sorted(point.used_bytes for point in own if point.used_bytes is not None)
-        figures.append(
-            {
-                "share_bytes": share,
-                "seconds": len(own) * step,
-                "known_seconds": len(used) * step,
-                "first": own[0].at - step,
-                "last": own[-1].at,
-                "peak_bytes": used[-1] if used else None,
-                "quantile_bytes": quantile_of(used, quantile),
-                "low_bytes": quantile_of(used, 0.05),
-            }
-        )
-    return figures
-
-
-def quantile_of(values: Sequence[float], quantile: float) -> float | None:
-    """Return a quantile of ascending values as `quantile_over_time` does: linear between two values."""
-    if not values:
-        return None
-    rank = quantile * (len(values) - 1)
-    lower = int(rank)
-    upper = min(lower + 1, len(values) - 1)
-    return values[lower] + (values[upper] - values[lower]) * (rank - lower)

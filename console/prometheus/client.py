@@ -6,7 +6,6 @@ a terminal without `service.text`. A message never repeats the token or the valu
 
 import asyncio
 import contextlib
-import math
 import time
 from array import array
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -21,7 +20,7 @@ from console.prometheus.series import InstantSeries, RangeSeries
 from console.prometheus.transports import NoResponse, Response, Transport, open_transport
 from kube.client import KubeClient
 from kube.errors import status_error
-from service.text import MALFORMED, first_few, one_line
+from service.text import MALFORMED, counted, first_few, one_line
 
 __all__ = ["InstantSeries", "Prometheus", "PrometheusError", "RangeSeries"]
 
@@ -35,6 +34,13 @@ _PUBLIC_HEADERS: Final = frozenset({"x-scope-orgid"})
 """Names of headers without a secret: Mimir repeats the name of its tenant in messages."""
 _LATEST: Final = 253_402_300_799.0
 """End of the year 9999 in Unix seconds; `datetime` knows no later time."""
+MOST_VALUE: Final = 2.0**53
+"""Largest value that counts. No amount of bytes, seconds or samples is larger, and sums stay finite."""
+_MOST_SERIES: Final = 200_000
+_MOST_SAMPLES: Final = 4_000_000
+"""Of all series of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million."""
+_MOST_SAMPLES_OF_ONE: Final = 20_000
+"""Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
 _OK, _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _UNPROCESSABLE = 200, 400, 401, 403, 404, 422
 _ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
 """Beginnings of annotations about an expression (Prometheus since 2.48); the result is complete even so."""
@@ -89,6 +95,7 @@ class Prometheus:
         """The address for messages."""
         self.selector = options.selector
         """Label matchers without braces; each selector of a query must contain them."""
+        self._left_out = 0
         self._transport = transport
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._clock = clock
@@ -115,14 +122,23 @@ class Prometheus:
         async with open_transport(options, client) as transport:
             yield cls(transport, options, address=one_line(options.address + through))
 
-    async def instant(self, query: str, at: float) -> list[InstantSeries]:
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """A sentence if values of the answers so far were left out."""
+        if not self._left_out:
+            return ()
+        values = counted(self._left_out, "value")
+        return (f"Left out: {values} of series that are negative, not finite or too large.",)
+
+    async def instant(self, query: str, at: float, *, most: float = MOST_VALUE) -> list[InstantSeries]:
         """Return the value of each series of an expression at a time.
 
-        Values that are not finite are left out.
+        Values that are negative, not finite or too large are left out, and counted in `remarks`.
 
         Args:
             query: the expression.
             at: Unix seconds.
+            most: the largest value that is possible.
 
         Raises:
             PrometheusError: there is no usable answer in time.
@@ -133,8 +149,10 @@ class Prometheus:
         for result in data.result:
             if result.value is not None:
                 value = self._number(result.value[1])
-                if math.isfinite(value):
+                if 0 <= value <= most:
                     samples.append(InstantSeries(result.metric, value))
+                else:
+                    self._left_out += 1
         return samples
 
     async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
@@ -152,18 +170,20 @@ class Prometheus:
 
     def _series(self, result: _Result) -> RangeSeries:
         """Decode the values of one series; only those of one are Python objects at a time."""
+        self._require_time()
+        self._require_bounded(bytes(result.values), 0, _MOST_SAMPLES_OF_ONE + 1)
         try:
             points = _points.decode(result.values or b"[]")
         except MALFORMED as error:
             raise self._not_prometheus(one_line(str(error))) from None
-        times, values = array("d"), array("d")
-        for at, text in points:
-            value = self._number(text)
-            if not 0 <= at <= _LATEST:
-                raise self._not_prometheus("a time is out of range")
-            if math.isfinite(value):
-                times.append(at)
-                values.append(value)
+        times = array("d", [at for at, _ in points])
+        values = array("d", [self._number(text) for _, text in points])
+        if times and not (min(times) >= 0 and max(times) <= _LATEST):
+            raise self._not_prometheus("a time is out of range")
+        if not all(0 <= value <= MOST_VALUE for value in values):
+            known = [(at, value) for at, value in zip(times, values, strict=True) if 0 <= value <= MOST_VALUE]
+            self._left_out += len(values) - len(known)
+            times, values = array("d", [at for at, _ in known]), array("d", [value for _, value in known])
         return RangeSeries(result.metric, times, values)
 
     def _number(self, text: str) -> float:
@@ -179,16 +199,36 @@ class Prometheus:
             async with asyncio.timeout(left), self._slots:
                 response = await self._transport.post(path, urlencode(form).encode(), left + 1)
         except TimeoutError:
-            late = f"no answer within {self._seconds:g} s; give a longer --timeout or a shorter --since"
-            raise PrometheusError(f"{self.address}: {late}") from None
+            raise self._late() from None
         except NoResponse as error:
             raise PrometheusError(f"{self.address}: {error}") from None
         if response.status != _OK:
             raise self._refused(response)
+        self._require_bounded(response.body, 2 * _MOST_SERIES + 1000, _MOST_SAMPLES + _MOST_SERIES)
         data = self._decoded(response.body)
+        self._require_time()
         if data.result_type != expected:
             raise self._not_prometheus(f"a {one_line(data.result_type, 40)} instead of a {expected}")
         return data
+
+    def _late(self) -> PrometheusError:
+        late = f"no answer within {self._seconds:g} s; give a longer --timeout or a shorter --since"
+        return PrometheusError(f"{self.address}: {late}")
+
+    def _require_time(self) -> None:
+        if self._clock() > self._until:
+            raise self._late()
+
+    def _require_bounded(self, text: bytes, objects: int, arrays: int) -> None:
+        """Refuse too many series or samples before one is decoded.
+
+        Each series is two JSON objects, and each sample is an array. Brackets in names count as well.
+        """
+        if text.count(b"{") > objects or text.count(b"[") > arrays:
+            raise PrometheusError(
+                f"{self.address}: the answer has too many series or samples; give a shorter --since, or fewer"
+                " series with --selector"
+            )
 
     def _decoded(self, body: bytes) -> _Data:
         try:

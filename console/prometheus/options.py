@@ -16,6 +16,7 @@ from service.units import parse_duration
 DEFAULT_SECONDS: Final = 60.0
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100})=([\x20-\x7e]{0,4000})")
+_LONGEST_URL: Final = 2000  # characters
 _OWN_HEADERS: Final = frozenset(
     {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
 )
@@ -126,6 +127,12 @@ def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions
     url, service = arguments.prometheus, arguments.service
     if (url is None) == (service is None):
         raise UsageError("give either --prometheus URL or --service NAMESPACE/NAME:PORT")
+    names = [name.lower() for name, _ in arguments.header]
+    if len(names) != len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"--header {twice} is given more than once")
+    if arguments.token_file and "authorization" in names:
+        raise UsageError("give either --token-file or --header Authorization")
     if service is not None:
         if arguments.token_file or arguments.ca_file or arguments.insecure_skip_tls_verify:
             raise UsageError(
@@ -158,8 +165,12 @@ def _url(text: str) -> str:
     """
     try:
         parts = urlsplit(text)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+        host = parts.hostname or ""
+        is_valid = parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+        is_valid = is_valid and len(text) <= _LONGEST_URL
+        text.encode()
+        host.encode("idna")
+    except ValueError:  # UnicodeError is one
         is_valid = False
     if is_valid and "@" in parts.netloc:
         raise ValueError("a user or password in the address is not allowed; use --token-file or --header")

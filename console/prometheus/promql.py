@@ -12,6 +12,8 @@ _LONGEST_SELECTOR: Final = 1000  # characters
 _MATCHER: Final = re.compile(
     r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')\s*"""
 )
+_NOT_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
+"""Zero, and surrogates, which are bytes of the command line that are not UTF-8."""
 _REGEX_SYNTAX: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 
@@ -26,6 +28,14 @@ def one_of(values: Collection[str]) -> str:
     return string("|".join(_REGEX_SYNTAX.sub(r"\\\g<0>", value) for value in values))
 
 
+def range_of(seconds: int) -> str:
+    """Return the length of a range that counts each value once.
+
+    Prometheus 2 includes both ends of a range, Prometheus 3 only the last one.
+    """
+    return f"{seconds * 1000 - 1}ms"
+
+
 def parse_selector(text: str) -> str:
     """Check the label matchers of `--selector`; return them separated by commas, without braces.
 
@@ -37,7 +47,8 @@ def parse_selector(text: str) -> str:
         inner = inner[1:-1]
     matchers = []
     position = 0
-    while len(text) <= _LONGEST_SELECTOR and (match := _MATCHER.match(inner, position)):
+    is_text = len(text) <= _LONGEST_SELECTOR and not _NOT_TEXT.search(text)
+    while is_text and (match := _MATCHER.match(inner, position)):
         matchers.append("".join(match.groups()))
         position = match.end()
         if position == len(inner):
@@ -47,5 +58,5 @@ def parse_selector(text: str) -> str:
         position += 1
     raise ValueError(
         f"{quoted(text)} is not a list of label matchers; allowed: such as {DEFAULT_SELECTOR},"
-        f" of at most {_LONGEST_SELECTOR} characters"
+        f" of at most {_LONGEST_SELECTOR} characters of UTF-8"
     )

@@ -20,7 +20,7 @@ from console.report.reading import read_sums
 from console.report.rows import LABELS, Report, build_report, row_labels
 from console.report.text import as_text
 from kube.client import KubeClient
-from service.command import UsageError, columns_of, read_by, write_document, write_output
+from service.command import UsageError, columns_of, read_by, write_document, write_output, write_warning
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 from service.names import is_gpu_model
@@ -74,6 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.currency and not arguments.price:
         raise UsageError("--currency needs --price MODEL=PRICE")
+    models = [model for model, _ in arguments.price]
+    for model in models:
+        if models.count(model) > 1:
+            raise UsageError(f"--price {quoted(model)} is given more than once")
     capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
     window = parse_window(arguments)
     report = asyncio.run(_report(arguments, window.start, window.end))
@@ -81,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_document(as_json(report))
     elif arguments.output == "csv":
         write_document(as_csv(report))
+        for remark in report.remarks:  # CSV has no place for them
+            write_warning(remark)
     elif arguments.output == "html":
         write_document(as_html(report, f"{_day(window.start)} to {_day(window.end)}"))
     else:

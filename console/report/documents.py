@@ -26,6 +26,7 @@ def as_json(report: Report) -> str:
         "currency": report.currency or None,
         "unpriced": list(report.unpriced),
         "dropped": report.dropped,
+        "remarks": list(report.remarks),
     }
     return json.dumps(document, indent=2) + "\n"
 

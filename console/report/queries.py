@@ -8,16 +8,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from console.prometheus.promql import range_of
+
 FIGURES: Final = (
     "promised", "whole", "used", "used_known", "active", "active_known", "idle", "over", "expected",
 )  # fmt: skip
 """Hours of each row: `whole` is promised if each pod had whole GPUs, `expected` the time between the first
 and the last value of each pod, and `…_known` the part of it with a figure."""
 
-_RECORDS: Final = {
+RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
     for figure in FIGURES
 }
+_SEEN: Final = "pod:kaishare_gpu_seen:timestamp"
 _ON_GPU: Final = "cluster, job, uid, gpu_uuid"
 _DESCRIBED: Final = (
     "namespace, node, queue, vcluster, virtual_namespace, size, workload_kind, workload, model"
@@ -63,56 +66,61 @@ class Recorded:
     by: Sequence[str]
     """Labels of a row."""
 
+    def gaps_before(self, period: Period) -> str:
+        """Return the hours of gaps that end in a period, before it, by row; `expected` contains them."""
+        first_day = min(period.length, _DAY)
+        seen = f"{_SEEN}{{{self.selector}}}"
+        later = period.length - first_day
+        first = f"min_over_time({seen}[{range_of(first_day)}]{f' offset {later}s' if later else ''})"
+        before = f"last_over_time({seen}[{range_of(_DAY)}] offset {period.length}s)"
+        of_pods = f"({period.start} - {before} > {RECORD_STEP}) and ({first} - {before} <= {_DAY})"
+        return f"sum by ({', '.join(self.by)}) ({of_pods}) / 3600"
+
     def hours(self, figure: str, period: Period) -> str:
         """Return the hours of a figure in a period, by row."""
-        samples = f"{_RECORDS[figure]}{{{self.selector}}}[{period.length}s]"
+        samples = f"{RECORDS[figure]}{{{self.selector}}}[{range_of(period.length)}]"
         return f"sum by ({', '.join(self.by)}) (sum_over_time({samples}))"
-
-    def presence(self, period: Period, step: int) -> str:
-        """Return at how many times there were hours of any pod, by cluster and job."""
-        hours = f"last_over_time({_RECORDS['expected']}{{{self.selector}}}[{RECORD_STEP}s])"
-        return f"count_over_time(group by (cluster, job) ({hours})[{period.length}s:{step}s])"
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Expressions on the agents' own series, evaluated at the end of a period."""
+    """Expressions on the agents' own series, evaluated at the end of a period.
+
+    The expressions of a minute are those of the rules; tests/console/report/test_queries.py compares them.
+    """
 
     selector: str
     by: Sequence[str]
+    start: int = 0
+    """Unix seconds before which no time counts."""
 
     def hours(self, figure: str, period: Period) -> str:
         """Return the hours of a figure in a period, by row."""
         by = ", ".join(self.by)
         if figure == "expected":
-            seen = f"(0 * ({self._description}) + time())"
+            seen = f"(0 * ({self.description}) + time())"
             latest, before = (
-                f"{seen}[{period.length}s:{_STEP}s]",
-                f"{seen}[{_DAY}s:{_STEP}s] offset {period.length}s",
+                f"{seen}[{range_of(period.length)}:{_STEP}s]",
+                f"{seen}[{range_of(_DAY)}:{_STEP}s] offset {period.length}s",
             )
             return (
-                f"sum by ({by}) (max_over_time({latest}) - last_over_time({before})"
+                f"sum by ({by}) (max_over_time({latest}) - clamp_min(last_over_time({before}), {self.start})"
                 f" or max_over_time({latest}) - min_over_time({latest}) + {_STEP}) / 3600"
             )
         if figure == "over":
-            over = f"({self._of_pod(self._over)})[{period.length}s:{_STEP}s]"
+            over = f"({self._of_pod(self.over)})[{range_of(period.length)}:{_STEP}s]"
             return f"sum by ({by}) (max by ({_DESCRIBED}, cluster, job, uid) (sum_over_time({over}))) / 3600"
         expression = {
-            "promised": self._promised,
-            "whole": f"{self._promised} > bool -1",
-            "used": self._used,
-            "used_known": f"{self._used} > bool -1",
-            "active": self._active,
-            "active_known": f"{self._active} > bool -1",
-            "idle": f"{self._promised} * on ({_ON_GPU}) ({self._active} == bool 0)",
+            "promised": self.promised,
+            "whole": f"{self.promised} > bool -1",
+            "used": self.used,
+            "used_known": f"{self.used} > bool -1",
+            "active": self.active,
+            "active_known": f"{self.active} > bool -1",
+            "idle": self.idle,
         }[figure]
-        values = f"({self._of_pod(expression)})[{period.length}s:{_STEP}s]"
+        values = f"({self._of_pod(expression)})[{range_of(period.length)}:{_STEP}s]"
         return f"sum by ({by}) (sum_over_time({values})) * {_STEP} / 3600"
-
-    def presence(self, period: Period, step: int) -> str:
-        """Return at how many times there was any pod, by cluster and job."""
-        pods = f"group by (cluster, job) ({self._series('pod_gpu_memory_share_bytes')})"
-        return f"count_over_time({pods}[{period.length}s:{step}s])"
 
     def _series(self, name: str) -> str:
         return f"kaishare_{name}{{{self.selector}}}"
@@ -126,37 +134,46 @@ class Raw:
         return f"{self._once(name)} / on ({gpu}) group_left () max by ({gpu}) ({counted})"
 
     @property
-    def _promised(self) -> str:
+    def promised(self) -> str:
+        """What KAI charges of each GPU."""
         return f"ceil(100 * clamp_max({self._of_gpu('pod_gpu_memory_share_bytes')}, 1) - 0.01) / 100"
 
     @property
-    def _used(self) -> str:
+    def used(self) -> str:
+        """The part of the GPU in use."""
         return self._of_gpu("pod_gpu_memory_used_bytes")
 
     @property
-    def _active(self) -> str:
+    def active(self) -> str:
+        """The utilisation."""
         return self._once("pod_gpu_utilization_ratio")
 
     @property
-    def _over(self) -> str:
+    def idle(self) -> str:
+        """What KAI charges while no kernel runs, else 0."""
+        return f"{self.promised} * on ({_ON_GPU}) ({self.active} == bool 0)"
+
+    @property
+    def over(self) -> str:
+        """Seconds above the share in the last minute."""
         counter = self._series("pod_over_share_seconds_total")
         now = f"last_over_time({counter}[{_STEP}s])"
         before = f"last_over_time({counter}[{_LONGEST_GAP}s] offset {_STEP}s)"
         return f"max by ({_ON_GPU}) ({now} - {before} >= 0 or {now} < {before} or clamp_max({now}, {_STEP}))"
 
     @property
-    def _description(self) -> str:
+    def description(self) -> str:
         """A series for each pod on each GPU, with its description."""
         share, used = (self._series(f"pod_gpu_memory_{name}_bytes") for name in ("share", "used"))
         gpu, pod = "cluster, job, gpu_uuid", "cluster, job, uid"
-        own = f"{_ON_GPU}, namespace, node, queue, vcluster, virtual_namespace"
+        own = f"{_ON_GPU}, namespace, pod, node, queue, vcluster, virtual_namespace"
         return (
             f"group by ({own}) (topk by ({_ON_GPU}) (1, {share} or on ({_ON_GPU}) {used}))"
             f" * on ({gpu}) group_left (model) group by ({gpu}, model)"
             f" (topk by ({gpu}) (1, {self._series('gpu_memory_total_bytes')}))"
             f" * on ({pod}) group_left (size, workload_kind, workload)"
-            f" topk by ({pod}) (1, {self._series('pod_info')})"
+            f" (topk by ({pod}) (1, {self._series('pod_info')}))"
         )
 
     def _of_pod(self, figure: str) -> str:
-        return f"({figure}) * on ({_ON_GPU}) group_left ({_DESCRIBED}) ({self._description})"
+        return f"({figure}) * on ({_ON_GPU}) group_left ({_DESCRIBED}) ({self.description})"

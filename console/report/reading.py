@@ -1,25 +1,22 @@
 """Reads the hours of a report from a Prometheus."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from console.prometheus.client import InstantSeries, Prometheus, PrometheusError
-from console.report.queries import FIGURES, RECORD_STEP, Period, Raw, Recorded, periods
+from console.prometheus.client import Prometheus, PrometheusError
+from console.prometheus.coverage import RecordCoverage, SeriesOrigin
+from console.prometheus.promql import one_of
+from console.prometheus.records import record_coverage
+from console.report.queries import FIGURES, RECORD_STEP, RECORDS, Raw, Recorded, periods
 from service.text import first_few, one_line
-
-_LOOKS: Final = 100
-"""Times at which it is asked whether there was any pod."""
-
-_ENOUGH_RECORDS: Final = 0.95
-"""Period of the time with pods that the records must cover to be used."""
-
-_SLOWER: Final = (
-    "The recording rules do not cover this time: the agents' own series were read, which is slower."
-    " deploy/alerts/README.md says how to load the rules."
-)
 
 Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 """Hours by labels of a row, in several periods, for each figure."""
+
+_MOST_GPUS: Final = 1_000_000
+"""Pods or GPUs of one row. Hours of more are a mistake or forged."""
 
 
 async def read_sums(
@@ -27,7 +24,7 @@ async def read_sums(
 ) -> tuple[Sums, tuple[str, ...]]:
     """Read the hours of each figure, and say how they were read.
 
-    The records are used if they cover the time, else the agents' own series.
+    For each cluster the records are used if they cover the time, else the agents' own series.
 
     Args:
         prometheus: the Prometheus.
@@ -40,36 +37,64 @@ async def read_sums(
         kube.access.AccessError: there are no credentials for the API server.
     """
     by = (*labels, "model")
-    recorded, raw = Recorded(prometheus.selector, by), Raw(prometheus.selector, by)
-    whole = Period(int(start), int(end))
-    step = max(whole.length // _LOOKS, 60)
-    with_records = await prometheus.instant(recorded.presence(whole, step), end)
-    at_all = await prometheus.instant(raw.presence(whole, step), end)
-    has_records = whole.length >= RECORD_STEP and _largest(with_records) >= _ENOUGH_RECORDS * _largest(at_all)
-    _check_jobs(prometheus, with_records if has_records else at_all)
-    queries = recorded if has_records else raw
+    coverage = await record_coverage(
+        prometheus,
+        start=start,
+        end=end,
+        record=RECORDS["expected"],
+        matchers=prometheus.selector,
+        record_step=RECORD_STEP,
+    )
+    _check_jobs(prometheus, coverage.parts)
+    parts = tuple(_parts(prometheus.selector, by, coverage, int(start)))
+    queries = [
+        (figure, source.hours(figure, period), period.end)
+        for source, has_records in parts
+        for period in periods(start, end, has_records=has_records)
+        for figure in FIGURES
+    ]
+    gaps = [
+        (source.gaps_before(first), first.end)
+        for source, has_records in parts
+        for first in itertools.islice(periods(start, end, has_records=has_records), 1)
+        if isinstance(source, Recorded)
+    ]
+    most = (end - start) / 3600 * _MOST_GPUS
+    answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for _, query, at in queries))
+    gap_answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for query, at in gaps))
     sums: dict[str, list[tuple[Mapping[str, str], float]]] = {figure: [] for figure in FIGURES}
-    for period in periods(start, end, has_records=has_records):
-        for figure in FIGURES:
-            series = await prometheus.instant(queries.hours(figure, period), period.end)
-            sums[figure] += [(row.labels, row.value) for row in series]
+    for (figure, _, _), series in zip(queries, answers, strict=True):
+        sums[figure] += [(row.labels, row.value) for row in series]
+    for series in gap_answers:
+        sums["expected"] += [(row.labels, -row.value) for row in series]
     if not any(sums.values()):
         raise PrometheusError(
             f"{prometheus.address}: no pod with a share in this time; check --selector {prometheus.selector},"
             " --since and the scrape configuration"
         )
-    return sums, () if has_records else (_SLOWER,)
+    return sums, (*coverage.remarks, *prometheus.remarks)
 
 
-def _check_jobs(prometheus: Prometheus, presence: Iterable[InstantSeries]) -> None:
+def _parts(
+    selector: str, by: Sequence[str], coverage: RecordCoverage, start: int
+) -> Iterator[tuple[Recorded | Raw, bool]]:
+    """Yield the expressions of the clusters with and without records, and whether they are on records."""
+    covered, lacking = ([origin.cluster for origin in own] for own in (coverage.covered, coverage.lacking))
+    if covered:
+        yield Recorded(f"{selector},cluster=~{one_of(covered)}" if lacking else selector, by), True
+    if lacking:
+        yield Raw(f"{selector},cluster=~{one_of(lacking)}" if covered else selector, by, start), False
+
+
+def _check_jobs(prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
     """Refuse several jobs of a cluster: pods that two of them scrape would count twice.
 
     Raises:
         PrometheusError: a cluster has several jobs.
     """
     jobs: dict[str, list[str]] = {}
-    for series in presence:
-        jobs.setdefault(series.labels.get("cluster", ""), []).append(series.labels.get("job", ""))
+    for origin in origins:
+        jobs.setdefault(origin.cluster, []).append(origin.job)
     for names in jobs.values():
         if len(names) > 1:
             matching = first_few([one_line(name, 60) or "(none)" for name in sorted(names)], 3)
@@ -77,7 +102,3 @@ def _check_jobs(prometheus: Prometheus, presence: Iterable[InstantSeries]) -> No
                 f"{prometheus.address}: several jobs match --selector {prometheus.selector}, and their hours"
                 f" would add up: {matching}; select one job"
             )
-
-
-def _largest(presence: Iterable[InstantSeries]) -> float:
-    return max((series.value for series in presence), default=0.0)

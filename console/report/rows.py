@@ -5,12 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from console.prometheus.coverage import LEAST_KNOWN
 from console.report.queries import FIGURES
 from kai.own_labels import is_size_name
 from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind, is_label_value
-
-COVERED: Final = 0.9
-"""Part of the time below which a figure is marked."""
 
 LABELS: Final[Mapping[str, Sequence[str]]] = {
     "namespace": ("namespace", "vcluster", "virtual_namespace"),
@@ -56,12 +54,12 @@ class Hours:
     @property
     def is_covered(self) -> bool:
         """Whether the use was known in 90 % of the time."""
-        return self.coverage is not None and self.coverage >= COVERED
+        return self.coverage is not None and self.coverage >= LEAST_KNOWN
 
     @property
     def is_active_covered(self) -> bool:
         """Whether the utilisation was known in 90 % of the time; of `active` and `idle`."""
-        return self.active_coverage is not None and self.active_coverage >= COVERED
+        return self.active_coverage is not None and self.active_coverage >= LEAST_KNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +160,7 @@ def _hours(groups: Iterable[Mapping[str, float]], price: float | None, cost: flo
 
     def part(figure: str) -> float | None:
         expected = of("expected")
-        return min((of(figure) or 0.0) / expected, 1.0) if expected else None
+        return min((of(figure) or 0.0) / expected, 1.0) if expected and expected > 0 else None
 
     promised, whole = of("promised"), of("whole")
     if price is not None and promised is not None:

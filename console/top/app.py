@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import ClassVar, Final, TypeVar
 
 from rich.text import Text
-from textual import work
+from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -21,13 +21,16 @@ from console.top.rounds import Rounds
 from console.top.table import LinesTable
 from gpuagent.top.arrange import Arrangement, GroupBy, Line, Sort, arrange, is_old
 from gpuagent.top.columns import merge_widths
-from gpuagent.top.details import details_of, title_of
+from gpuagent.top.details import details_of, summary_of, title_of
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.head import head
+from gpuagent.top.layout import SIGN_AT_RISK, SIGN_FLAGGED
 from gpuagent.top.screen import ALARM
 
 _REFRESH_SECONDS: Final = 0.5
 """How often new responses reach the table."""
+_LOW_ROWS: Final = 20
+"""A terminal with fewer rows has no summary of the line under the cursor."""
 
 _HELP: Final = """\
 Keys
@@ -39,7 +42,7 @@ Keys
                      node, namespace/pod, size, queue, vCluster, or flag
   s                  sort by flags, used, use of share, time over, pod,
                      node
-  f                  flagged pods only
+  f                  flagged pods, and those on a GPU at risk
   g                  group by node, namespace, queue
   p                  pause, resume
   q                  quit
@@ -47,6 +50,8 @@ Keys
 Signs in front of a line
   !   flagged
   ~   in violation, within the grace
+  +   above its share on a GPU at risk
+  *   at risk: its share may not be free any more
   ?   the agent does not answer, or reports problems
 
 Cells
@@ -100,7 +105,9 @@ class TopApp(App[None]):
     CSS = """
     #head { height: 3; }
     #columns { height: 1; text-style: bold underline; }
+    #summary { height: 5; }
     #status { height: 1; text-style: dim; }
+    .low #summary, .calm #summary { display: none; }
     #head, #columns, #status { text-wrap: nowrap; text-overflow: ellipsis; }
     #filter { height: 1; border: none; padding: 0; display: none; }
     #filter.open { display: block; }
@@ -150,9 +157,14 @@ class TopApp(App[None]):
         yield Static(id="head", markup=False)
         yield Static(id="columns", markup=False)
         yield LinesTable(self._clock, lambda line: is_old(self._fleet, line))
+        yield Static(id="summary", markup=False)
         yield Static(id="status", markup=False)
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
         yield Footer(compact=True, show_command_palette=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Leave the summary out on a low terminal."""
+        self.screen_stack[0].set_class(event.size.height < _LOW_ROWS, "low")
 
     def on_mount(self) -> None:
         """Start to read."""
@@ -176,7 +188,7 @@ class TopApp(App[None]):
 
     def _is_complete(self) -> bool:
         """Whether all parts are there; Textual removes them one by one at the end, while timers still run."""
-        return all(self.query(part) for part in ("#head", "#columns", "#status", LinesTable))
+        return all(self.query(part) for part in ("#head", "#columns", "#summary", "#status", LinesTable))
 
     def rearrange(self) -> None:
         """Choose and sort the lines again."""
@@ -189,6 +201,15 @@ class TopApp(App[None]):
         lines = head(self._fleet, self._clock())
         text = Text("\n").join(Text(line.text, ALARM if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
+        self.screen_stack[0].set_class(not self._has_trouble(), "calm")
+
+    def _has_trouble(self) -> bool:
+        """Whether a pod is flagged, in its grace or at risk."""
+        tables = [agent.table for agent in self._fleet.agents.values()]
+        return any(table.flagged or table.over for table in tables) or self._has_risk()
+
+    def _has_risk(self) -> bool:
+        return any(gpu.is_at_risk for agent in self._fleet.agents.values() for gpu in agent.table.gpus)
 
     def on_lines_table_moved(self) -> None:
         """Show headings and place."""
@@ -196,6 +217,9 @@ class TopApp(App[None]):
             return
         table = self.query_one(LinesTable)
         self.query_one("#columns", Static).update(Text(table.heading))
+        line = table.line_at_cursor()
+        summary = summary_of(line, self._fleet) if line is not None else []
+        self.query_one("#summary", Static).update(Text("\n".join(summary)))
         self.query_one("#status", Static).update(Text(self._status(table)))
 
     def _status(self, table: LinesTable) -> str:
@@ -211,6 +235,8 @@ class TopApp(App[None]):
         ]
         if self._rounds.is_paused:
             parts.insert(0, "PAUSED")
+        if self._has_risk():
+            parts.append(f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk")
         return "  ".join(parts)
 
     def on_lines_table_opened(self, message: LinesTable.Opened) -> None:
@@ -229,7 +255,7 @@ class TopApp(App[None]):
         self._choose(group=_next(GroupBy, self.arrangement.group))
 
     def action_flagged(self) -> None:
-        """Show flagged rows only, or all."""
+        """Show flagged rows and rows at risk only, or all."""
         self._choose(flagged_only=not self.arrangement.flagged_only)
 
     def action_pause(self) -> None:

@@ -34,9 +34,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the options of `top`."""
     add_cluster_options(command)
     command.description = (
-        "Shows every pod with a GPU share: flagged pods first, then pods in violation, then the others by use"
-        " of their share. Press ? for the keys. Without a terminal the table is printed once; the exit status"
-        " is then 1 if an agent did not answer."
+        "Shows every pod with a GPU share: flagged pods first, then pods in violation, then pods on a GPU at"
+        " risk, then the others by use of their share. Press ? for the keys. Without a terminal the table is"
+        " printed once; the exit status is then 1 if an agent did not answer."
     )
     add_agent_options(command)
     command.add_argument(
@@ -59,7 +59,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE",
         help="show pods of this namespace only",
     )
-    command.add_argument("--flagged", action="store_true", help="show flagged pods only")
+    command.add_argument(
+        "--flagged",
+        action="store_true",
+        help="show only flagged pods, pods that put a GPU at risk, and pods at risk",
+    )
     command.add_argument(
         "--sort", choices=tuple(_SORTS), default="flags", help="order of the rows (default %(default)s)"
     )

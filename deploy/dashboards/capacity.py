@@ -5,7 +5,7 @@ KAI counts a fraction in hundredths of a GPU whose memory is rounded down to a m
 memory. 0.01 absorbs the bytes that `int(fraction × units)` cuts off.
 """
 
-from deploy.dashboards.queries import CLUSTER, PODS, counted, gpu
+from deploy.dashboards.queries import CLUSTER, PODS, SHARE, counted, gpu
 
 
 def free_hundredths(where: str = CLUSTER) -> str:
@@ -23,7 +23,7 @@ def free_hundredths(where: str = CLUSTER) -> str:
 def share_hundredths(where: str = PODS) -> str:
     """Return the hundredths of a GPU that each pod's share takes, with the GPU's model."""
     memory = counted(CLUSTER)
-    of_pods = f"max by (cluster, uid, node, gpu_uuid) (kaishare_pod_gpu_memory_share_bytes{{{where}}})"
+    of_pods = f"max by (cluster, namespace, uid, node, gpu_uuid) ({SHARE}{{{where}}})"
     return f"ceil(100 * {of_pods} / on (cluster, node, gpu_uuid) group_left (model) {memory} - 0.01)"
 
 
@@ -53,3 +53,12 @@ def free_in_small_pieces(hundredths: str) -> str:
 def fragmentation(hundredths: str) -> str:
     """Return the part of the free capacity that lies on GPUs with less than this many free hundredths."""
     return f"({free_in_small_pieces(hundredths)}) / (sum by (cluster) ({free_hundredths()}) > 0)"
+
+
+def saved_gpus(where: str = PODS, by: str = "cluster") -> str:
+    """Return how many more GPUs the pods would take if each had a whole one for each GPU that it is on.
+
+    `usage:kaishare_gpu_hours_whole:sum15m` less `…_promised:sum15m` is the same over time
+    (deploy/mixin/usage.libsonnet).
+    """
+    return f"sum by ({by}) (1 - clamp_max({share_hundredths(where)}, 100) / 100)"

@@ -41,6 +41,8 @@ from deploy.dashboards.queries import (
     share,
     used,
 )
+from deploy.dashboards.risk import at_risk
+from deploy.dashboards.risk_tables import neighbours_table, pods_at_risk_table
 
 _NODE: Final = join(CLUSTER, 'node="$node"')
 _PODS: Final = join(PODS, 'node="$node"')
@@ -165,7 +167,8 @@ def _overview() -> list[model.Panel]:
         ),
         rows(
             "GPUs of the node",
-            "What is promised, used and free on each GPU? promised in red: more than the GPU has. free "
+            "What is promised, used and free on each GPU? promised in red: more than the GPU has. at "
+            "risk in red: memory that pods were promised and that is not free. free "
             "share is what KAI can still place there, whatever is in use; GPUs in MIG mode without pods, "
             "time-sliced GPUs, and whole GPUs whose pod has not used them yet count as free. An empty cell "
             "is unknown.",
@@ -177,6 +180,7 @@ def _overview() -> list[model.Panel]:
                 unit=RATIO,
                 limits=red_from(1.01),
             ),
+            Column(title="at risk", expr=at_risk(_NODE), unit=BYTES, limits=red_from(1)),
             Column(title="free share", expr=f"{free_hundredths(_NODE)} / 100", unit=RATIO),
             Column(title="used", expr=f"{gpu('used', _NODE)} / {gpu('total', _NODE)}", unit=RATIO),
             Column(title="held by the host", expr=gpu("host", _NODE), unit=BYTES),
@@ -189,6 +193,8 @@ def _overview() -> list[model.Panel]:
                 unit=RATIO,
             ),
         ),
+        pods_at_risk_table(_NODE, _POD, width=12),
+        neighbours_table(_NODE, _POD, width=12),
         rows(
             "Pods",
             "Which pods are on which GPU, and do they keep to their shares? use of share in red: above by "

@@ -136,6 +136,15 @@ def webhook_job() -> build.TextBoxVariable:
     )
 
 
+def kai_scheduler() -> build.TextBoxVariable:
+    """Return the regular expression for the names of KAI's schedulers."""
+    return hidden_text(
+        "kai_scheduler",
+        "Regular expression for the schedulerName of pods that KAI places.",
+        "kai-scheduler",
+    )
+
+
 def agent_scheme() -> build.CustomVariable:
     """Return the scheme of links to an agent's page."""
     return choice(

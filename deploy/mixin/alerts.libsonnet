@@ -59,6 +59,17 @@ local figure(metric, otherwise) =
 local heldLately =
   '{{ with printf "max(max_over_time(kaishare_pod_gpu_memory_used_bytes{uid=%q,gpu_uuid=%q}[5m]))" $labels.uid $labels.gpu_uuid | query }}held up to {{ . | first | value | humanize1024 }}B in the last 5 minutes{{ else }}held more than it may{{ end }}';
 
+// The three pods of a GPU with the largest value of an expression, as a list with the values. ${on} in the expression selects
+// series of the GPU; the cluster is empty where series have no such label.
+local largestPods(expr, otherwise) =
+  local where = '{gpu_uuid=%q,${cluster}=%q}';
+  '{{ range $i, $p := printf "topk(3, ' + std.strReplace(expr, '${on}', where) + ')"'
+  + std.join('', std.repeat([' $labels.gpu_uuid $labels.${cluster}'], std.length(std.findSubstr('${on}', expr))))
+  + ' | query | sortByLabel "pod" }}{{ if $i }},{{ end }} {{ .Labels.namespace }}/{{ .Labels.pod }} ({{ .Value | humanize1024 }}B){{ else }} ' + otherwise + '{{ end }}';
+local byPod(metric) = 'max by (namespace, pod, uid) (' + metric + '${on})';
+local usedByPod = byPod('kaishare_pod_gpu_memory_used_bytes');
+local sharesByPod = byPod('kaishare_pod_gpu_memory_share_bytes');
+
 // Stages of requests that cannot be read. http is none of them: it counts answers with HTTP 500.
 local clientStages = 'decode|slow-body|too-large';
 
@@ -198,6 +209,16 @@ local notScraped(installed, selector, expected) = |||
     {
       name: 'kaishare-gpus',
       rules: [
+        // The agent decides what is at risk: the shares of the pods less their use, as far as it is not free, while a pod is
+        // over its share or the GPU is promised more than it has. A pod without a share on the GPU has a share of 0.
+        alert(
+          'KaishareGPUMemoryAtRisk',
+          'GPU memory that pods were promised is not free',
+          'max by (${cluster}, node, gpu, gpu_uuid, model) (kaishare_gpu_at_risk_bytes) > ${gibibytes} * 2^30',
+          '{{ $value | humanize1024 }}B that pods of GPU {{ $labels.gpu }} ({{ $labels.gpu_uuid }}, {{ $labels.model }}) of {{ $labels.node }} were promised and do not use yet are not free: their next allocation may fail.'
+          + ' Above their shares:' + largestPods(usedByPod + ' - ' + sharesByPod + ' > 0 or ' + usedByPod + ' > 0 unless ' + sharesByPod, 'no pod that is known')
+          + '. Promised and not used yet:' + largestPods(sharesByPod + ' - ' + usedByPod + ' > 0', 'unknown') + '.'
+        ),
         alert(
           'KaishareGPUOverpromised',
           'The shares on a GPU exceed its memory',

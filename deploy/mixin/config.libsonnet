@@ -41,6 +41,9 @@
       KaisharePodWithoutReservation: { 'for': '2m', keepFiringFor: '5m', severity: 'warning' },
       KaisharePodShareChanged: { 'for': '1m', keepFiringFor: '5m', severity: 'warning' },
 
+      // The next allocation fails, so the agent's grace is not awaited: one minute leaves out a single peak. A peak that
+      // returns keeps the alert. Shorter ones are counted by KaisharePodOverShareRepeatedly.
+      KaishareGPUMemoryAtRisk: { 'for': '1m', keepFiringFor: '5m', severity: 'warning', gibibytes: 0 },
       // 1 %: KAI counts a share in hundredths of a GPU, of a total floored to 100 MiB.
       KaishareGPUOverpromised: { 'for': '15m', severity: 'warning', percent: 101 },
       KaishareGPUUnattributedGrown: { 'for': '30m', severity: 'warning', gibibytes: 1 },

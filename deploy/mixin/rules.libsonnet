@@ -53,6 +53,20 @@ local windows = ['5m', '30m', '1h', '6h'];
     )
     or increase(%(series)s[1h])
   ||| % { series: overSeconds },
+  // The start of the agent's process, by target: of two targets of one agent the larger figure counts, and those of an agent
+  // and its successor add up. A target without process_start_time_seconds counts for itself.
+  local processStart = |||
+    (
+      count_values by (${cluster}, job, instance) ("process_start",
+        max by (${cluster}, job, instance) (max_over_time(process_start_time_seconds{${agent}}[1h]))
+      )
+      or on (${cluster}, job, instance)
+      label_replace(
+        group by (${cluster}, job, instance) (last_over_time(%s[1h])),
+        "process_start", "$1", "instance", "(.*)"
+      )
+    )
+  ||| % overSeconds,
   // Adds the workload to a figure of pods. An owner can edit what names the workload, and two agents may describe one pod, so
   // topk takes one description.
   local ofWorkload(figure, info) = |||
@@ -97,6 +111,36 @@ local windows = ['5m', '30m', '1h', '6h'];
           }),
         ],
       },
+      // When each GPU is full if its free memory falls as it did in the last day. Every two minutes: a regression over a day
+      // reads every sample of it. The first record keeps its labels when an agent is replaced, so the day has no seam.
+      // 1. The figure needs samples of more than six hours, and a fall in the last three hours, too: a pod that took its
+      //    memory hours ago, all at once, would read as a trend for a day.
+      // 2. More than a week ahead is no figure: it would be the noise of a GPU on which nothing happens.
+      {
+        name: 'kaishare-gpu-forecast',
+        interval: '2m',
+        rules: [
+          // Reserved memory is absent where the driver does not report it; used memory contains it there.
+          record('gpu:kaishare_gpu_memory_free_bytes:min', |||
+            %(total)s - %(used)s - %(reserved)s
+            or %(total)s - %(used)s
+          ||| % {
+            total: gpuMax('kaishare_gpu_memory_total_bytes{${agent}}'),
+            used: gpuMax('kaishare_gpu_memory_used_bytes{${agent}}'),
+            reserved: gpuMax('kaishare_gpu_memory_reserved_bytes{${agent}}'),
+          }),
+          record('gpu:kaishare_gpu_memory_free_bytes:deriv1d', |||
+            deriv(gpu:kaishare_gpu_memory_free_bytes:min[1d])
+              and count_over_time(gpu:kaishare_gpu_memory_free_bytes:min[1d:1h]) > 6
+          |||),
+          record('gpu:kaishare_gpu_memory_full:seconds', |||
+            clamp_min(gpu:kaishare_gpu_memory_free_bytes:min, 0)
+              / (-1 * gpu:kaishare_gpu_memory_free_bytes:deriv1d > 0)
+              < 7 * 86400
+              and deriv(gpu:kaishare_gpu_memory_free_bytes:min[3h]) < 0
+          |||),
+        ],
+      },
       // Over-share by workload and namespace. A pod on several GPUs counts with the one on which it was over for longest. Pods
       // without a controller are one workload of their namespace, with empty labels.
       {
@@ -106,10 +150,19 @@ local windows = ['5m', '30m', '1h', '6h'];
             |||
               max by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace) (
                 sum by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace, gpu_uuid) (
-                  %s
+                  max by (${cluster}, job, namespace, pod, uid, vcluster, virtual_namespace, gpu_uuid, process_start) (
+                    (
+                      %s
+                    )
+                    * on (${cluster}, job, instance) group_left (process_start)
+                    %s
+                  )
                 )
               ) > 0
-            ||| % std.strReplace(std.rstripChars(overInAnHour, '\n'), '\n', '\n    '),
+            ||| % [
+              std.strReplace(std.rstripChars(overInAnHour, '\n'), '\n', '\n        '),
+              std.strReplace(std.rstripChars(processStart, '\n'), '\n', '\n      '),
+            ],
             'max_over_time(kaishare_pod_info{${agent}}[1h])'
           )),
           record('workload:kaishare_pod_over_share_seconds:increase1h', 'sum by (%s) (pod:kaishare_pod_over_share_seconds:increase1h)' % workloadLabels),

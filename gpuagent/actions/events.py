@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.actions.event_messages import EVICTED, WITHIN_SHARE, event_reason, eviction_message, message
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.inventory import NodePod
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Change, Transition, Verdict
+from gpuagent.verdicts.messages import EVICTED, WITHIN_SHARE, event_reason, eviction_message, message
 from kube.events import Event, EventWriter, ObjectReference, event_name
 from service.backoff import Backoff, TokenBucket
 

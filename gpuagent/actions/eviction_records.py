@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.actions.event_messages import EVICTED
 from gpuagent.actions.events import COMPONENT
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.pods.inventory import NodePod
+from gpuagent.verdicts.messages import EVICTED
 from kai.own_labels import EVICTED_OWNER
 from kube.client import KubeClient
 from kube.events import Event, ObjectReference, create_event, event_name

@@ -1,5 +1,6 @@
 """One GPU over time: its handle, its figures, and retries while it does not respond."""
 
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from gpuagent.gpus.driver import (
@@ -18,8 +19,10 @@ from gpuagent.gpus.driver import (
 )
 from gpuagent.gpus.memory import MemoryReader
 from gpuagent.gpus.process_lists import Merged, ProcessLists
-from gpuagent.gpus.reading import Gpu, MigInstance
+from gpuagent.gpus.reading import Gpu, MigInstance, Sensors
+from gpuagent.gpus.sensors import SensorReader
 from gpuagent.gpus.utilization import Percents, UtilizationReader
+from gpuagent.gpus.xids import NewestXids, XidReader
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
@@ -34,7 +37,9 @@ _EntryKey: TypeAlias = tuple[int, int, int]
 class Device:
     """The GPU at one index of the driver. It may be lost and come back."""
 
-    def __init__(self, *, driver: Driver, index: int, uuid: str = "") -> None:
+    def __init__(
+        self, *, driver: Driver, index: int, uuid: str = "", newest_xids: NewestXids | None = None
+    ) -> None:
         self._driver = driver
         self._index = index
         self.uuid = uuid
@@ -44,33 +49,43 @@ class Device:
         self.is_mig = False
         """Whether the GPU was in MIG mode at its last response."""
         self._handle: Handle = None
+        """The last handle, by which the errors of a lost GPU can still be read; None if invalid."""
+        self._is_open = False
+        """Whether the device responded to its last call."""
         self._model = ""
+        self._newest_xids = newest_xids or NewestXids()
         self._readers = _Readers(driver)
+        self._new_sensors()
         self._instances: dict[str, _Readers] = {}
         self._retry = Backoff()
 
     def reset(self) -> None:
         """Discard the handle, which is invalid after an initialisation of the driver, and retry at once."""
         self._handle = None
+        self._is_open = False
         self._retry.end_wait()
 
     def read(self, now: float) -> tuple[Gpu | None, tuple[Problem, ...]]:
         """Read the device; None if it does not respond, with the reason in `failure`.
 
-        A failed device is opened again after a back-off.
+        A failed device is opened again after a back-off. The errors (XID) come first, so that the error with
+        which a GPU is lost is known: an initialisation of the driver, which a lost GPU causes, drops them.
 
         Raises:
             DriverGone, DriverReplaced: the driver as a whole failed.
         """
+        if self._handle is not None:
+            self._xids.read(self._handle, self.uuid, now)
         if self._retry.is_due(now):
             try:
-                if self._handle is None:
+                if not self._is_open:
                     self._attach()
+                    self._xids.read(self._handle, self.uuid, now)
                 gpu, problems = self._measure(now)
             except DriverGone:
                 raise
             except CallFailed as failed:
-                self._handle = None
+                self._is_open = False
                 self._retry.back_off(now)
                 self.failure = failed.with_traceback(None)
             else:
@@ -104,9 +119,11 @@ class Device:
         except FigureFailed:  # the name is optional
             self._model = ""
         self._readers = _Readers(self._driver)
+        self._new_sensors()
         self._instances.clear()
         self.uuid = uuid
         self._handle = handle
+        self._is_open = True
 
     def _measure(self, now: float) -> tuple[Gpu, tuple[Problem, ...]]:
         """Read all figures. A refused figure is unknown, and does not affect the others.
@@ -154,8 +171,18 @@ class Device:
             memory_unknown="" if memory else self._why_memory_is_unknown(),
             utilization=utilization,
             utilization_unknown=self._why_utilization_is_unknown(),
+            sensors=self._read_sensors(now),
         )
         return gpu, tuple(problems)
+
+    def _new_sensors(self) -> None:
+        self._sensors = SensorReader(self._driver)
+        self._xids = XidReader(self._driver, self._newest_xids)
+
+    def _read_sensors(self, now: float) -> Sensors:
+        sensors = self._sensors.read(self._handle, now)
+        xid = self._newest_xids.of(self.uuid)
+        return sensors if xid is None else replace(sensors, xid=xid)
 
     def _utilization(self, now: float) -> Percents | None:
         """Return the utilisation by PID; None if unknown, as for every GPU in MIG mode.

@@ -91,6 +91,19 @@ class ProcessList(StrEnum):
     MPS = "nvmlDeviceGetMPSComputeRunningProcesses"
 
 
+class Sensor(StrEnum):
+    """The figures of a whole GPU beside its memory, by the names of their calls."""
+
+    UTILIZATION = "nvmlDeviceGetUtilizationRates"
+    """Part of the last measuring period in which a kernel ran, in percent."""
+    TEMPERATURE = "nvmlDeviceGetTemperature"
+    """Temperature of the chip, in degrees Celsius."""
+    POWER = "nvmlDeviceGetPowerUsage"
+    """Power draw, in milliwatts."""
+    POWER_LIMIT = "nvmlDeviceGetEnforcedPowerLimit"
+    """Enforced limit of the power, in milliwatts."""
+
+
 MEMORY_INFO = "nvmlDeviceGetMemoryInfo"
 PROCESS_UTILIZATION = "nvmlDeviceGetProcessUtilization"
 
@@ -197,6 +210,15 @@ class Driver(Protocol):
             device: a GPU. MIG devices have no such samples.
             since: a time of an earlier sample; 0 for all samples that the driver keeps. The driver may
                 return older samples nevertheless.
+        """
+
+    def sensor(self, device: Handle, which: Sensor) -> int:
+        """Return one figure of a GPU in the driver's unit; the driver may return impossible values."""
+
+    def xids(self, device: Handle, most: int) -> list[int]:
+        """Return the codes of the errors of a GPU since the last call, oldest first, at most so many.
+
+        The first call after an initialisation of the driver begins to record errors. Never waits for one.
         """
 
     def is_mig(self, device: Handle) -> bool:

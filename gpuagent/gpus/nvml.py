@@ -21,8 +21,10 @@ from gpuagent.gpus.driver import (
     NotOffered,
     NotPermitted,
     ProcessList,
+    Sensor,
     UtilizationSample,
 )
+from gpuagent.gpus.event_sets import EventSets
 from gpuagent.gpus.process_list_call import ProcessListCall
 from gpuagent.gpus.reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.reading import DriverReplaced
@@ -55,13 +57,20 @@ _MISSING: Final = ("NotSupported", "FunctionNotFound", "ArgumentVersionMismatch"
 _READS_BETWEEN_MEMORY_PROBES: Final = 12
 
 
+_TEMPERATURE_V: Final = "nvmlDeviceGetTemperatureV"
+
+
 @dataclass(slots=True)
 class _Device:
     handle: Any
+    index: int = -1
+    """Index of the GPU; -1 for a MIG device."""
     plain_memory_reads: int = 0
     """Number of reads with the first version of the memory call before the second version is tried again."""
     has_utilization_info: bool = False
     """Whether only the newer of the two utilisation calls works."""
+    has_old_temperature: bool = False
+    """Whether only the older of the two temperature calls works."""
 
 
 class _OfThread(threading.local):
@@ -81,6 +90,7 @@ class NvmlDriver:
         self.errors = ErrorCounts()
         self._of_thread = _OfThread()
         self._list_versions = dict.fromkeys(ProcessList, _LIST_VERSIONS)
+        self._event_sets = EventSets(self._call)
 
     def start(self) -> None:
         """Initialise NVML."""
@@ -89,6 +99,7 @@ class NvmlDriver:
     def stop(self) -> None:
         """Shut NVML down. A failure is only counted, since a lost driver cannot be shut down."""
         try:
+            self._event_sets.free()
             self._call("nvmlShutdown", pynvml.nvmlShutdown, expected=("Uninitialized",))
         except (CallFailed, DriverReplaced):
             return
@@ -103,7 +114,8 @@ class NvmlDriver:
 
     def open(self, index: int) -> _Device:
         """Return a handle of the GPU at an index. Keep it, since opening may wake the GPU."""
-        return _Device(self._call("nvmlDeviceGetHandleByIndex", pynvml.nvmlDeviceGetHandleByIndex, index))
+        handle = self._call("nvmlDeviceGetHandleByIndex", pynvml.nvmlDeviceGetHandleByIndex, index)
+        return _Device(handle, index)
 
     def uuid(self, device: _Device) -> str:
         """Return `GPU-…` or `MIG-…`."""
@@ -188,6 +200,49 @@ class NvmlDriver:
         kind = type(rows[0])
         pid, time_stamp, percent = kind.pid.__get__, kind.timeStamp.__get__, kind.smUtil.__get__
         return [UtilizationSample(pid(row), time_stamp(row), percent(row)) for row in rows]
+
+    def sensor(self, device: _Device, which: Sensor) -> int:
+        """Return one figure of a GPU. A missing call is not counted: virtual GPUs have no sensors."""
+        match which:
+            case Sensor.UTILIZATION:
+                rates = self._optional(which, pynvml.nvmlDeviceGetUtilizationRates, device.handle)
+                return int(rates.gpu)
+            case Sensor.TEMPERATURE:
+                return self._temperature(device)
+            case Sensor.POWER:
+                return int(self._optional(which, pynvml.nvmlDeviceGetPowerUsage, device.handle))
+            case Sensor.POWER_LIMIT:
+                return int(self._optional(which, pynvml.nvmlDeviceGetEnforcedPowerLimit, device.handle))
+
+    def _temperature(self, device: _Device) -> int:
+        """Return the temperature, by the newer call, whose result has a sign, or else by the older one."""
+        if not device.has_old_temperature:
+            try:
+                return int(
+                    self._optional(
+                        _TEMPERATURE_V,
+                        pynvml.nvmlDeviceGetTemperatureV,
+                        device.handle,
+                        pynvml.NVML_TEMPERATURE_GPU,
+                    )
+                )
+            except NotOffered:
+                device.has_old_temperature = True
+        return int(
+            self._optional(
+                Sensor.TEMPERATURE,
+                pynvml.nvmlDeviceGetTemperature,
+                device.handle,
+                pynvml.NVML_TEMPERATURE_GPU,
+            )
+        )
+
+    def _optional(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        return self._call(str(name), function, *arguments, expected=_MISSING)
+
+    def xids(self, device: _Device, most: int) -> list[int]:
+        """Return the codes of the errors that NVML queued for a GPU."""
+        return self._event_sets.codes(device.index, device.handle, most)
 
     def _sized(
         self, name: str, function: Callable[..., Any], *arguments: Any, expected: tuple[str, ...] = ()

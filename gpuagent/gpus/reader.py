@@ -1,6 +1,7 @@
 """Reads all GPUs of a node through a Driver, and recovers from failures: a GpuSource for any Driver."""
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
 from gpuagent.gpus.calls import Call, CallThread
@@ -16,6 +17,7 @@ from gpuagent.gpus.driver import (
     explained,
 )
 from gpuagent.gpus.reading import DriverReplaced, Gpu, GpuReading, LostGpu
+from gpuagent.gpus.xids import NewestXids
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
@@ -62,6 +64,7 @@ class GpuReader:
         self._devices: list[DeviceReader] | None = None
         self._known: dict[str, LostGpu] = {}
         """Every GPU that has responded, by UUID, as it is reported if it gets lost."""
+        self._newest_xids = NewestXids()
         self._version = ""
         self._retry = Backoff()
         self._nothing = GpuReading(gpus=())
@@ -101,7 +104,7 @@ class GpuReader:
             reading = GpuReading(
                 gpus=(),
                 problems=(Problem(Cause.NVML, "", explained(failed)),),
-                lost=_by_index(self._known.values()),
+                lost=self._reported(self._known.values()),
                 driver_version=self._version,
                 restart_may_help=not is_hanging
                 and not isinstance(failed, DriverGone)
@@ -140,7 +143,12 @@ class GpuReader:
         self._recount_at = now + RECOUNT_SECONDS
         self._devices = [
             DeviceReader(
-                Device(driver=self._driver, index=index, uuid=by_index.get(index, "")),
+                Device(
+                    driver=self._driver,
+                    index=index,
+                    uuid=by_index.get(index, ""),
+                    newest_xids=self._newest_xids,
+                ),
                 self._device_threads[index],
                 deadline=self._deadline,
             )
@@ -275,7 +283,7 @@ class GpuReader:
             if uuid not in listed
         )
         named = {gpu.uuid for gpu in lost} | gpus.keys()
-        all_lost = _by_index([*lost, *(gpu for uuid, gpu in self._known.items() if uuid not in named)])
+        all_lost = self._reported([*lost, *(gpu for uuid, gpu in self._known.items() if uuid not in named)])
         if not gpus:
             return self._without_gpus(devices, all_lost)
         return GpuReading(
@@ -301,6 +309,11 @@ class GpuReader:
             taken.add(device.uuid)
         return lost
 
+    def _reported(self, lost: Iterable[LostGpu]) -> tuple[LostGpu, ...]:
+        """Return lost GPUs by index, each with its newest error."""
+        with_errors = (replace(gpu, xid=self._newest_xids.of(gpu.uuid)) for gpu in lost)
+        return tuple(sorted(with_errors, key=lambda gpu: (gpu.index, gpu.uuid)))
+
     def _without_gpus(self, readers: list[DeviceReader], lost: tuple[LostGpu, ...]) -> GpuReading:
         failures = [(reader.device.scope, reader.failure) for reader in readers if reader.failure]
         why = "; ".join(f"{scope}: {explained(failure)}" for scope, failure in failures)
@@ -320,7 +333,3 @@ class GpuReader:
         if isinstance(failure, NotPermitted):
             return bool(self._known)  # the container had device files before, so a new one may get them again
         return not isinstance(failure, NotOffered | CallTimedOut)
-
-
-def _by_index(gpus: Iterable[LostGpu]) -> tuple[LostGpu, ...]:
-    return tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))

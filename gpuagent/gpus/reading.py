@@ -23,6 +23,31 @@ class GpuProcess(Struct, frozen=True, gc=False):
     used_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error that the driver reported for a GPU."""
+
+    code: int
+    time: float
+    """Unix time at which the agent received it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensors:
+    """Figures of a whole GPU beside its memory. None is a figure that the driver does not report."""
+
+    utilization_ratio: float | None = None
+    """Part of the driver's last measuring period in which a kernel ran, from 0 to 1."""
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    xid: Xid | None = None
+    """The newest error since the agent started."""
+
+
+NO_SENSORS = Sensors()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
     """A MIG device of a GPU: reported, never evaluated."""
@@ -59,6 +84,7 @@ class Gpu:
     A process without an entry used nothing. None instead of the mapping: the driver does not report it."""
     utilization_unknown: str = ""
     """Why the driver does not report the utilisation, in one line; empty while it does."""
+    sensors: Sensors = NO_SENSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +96,8 @@ class LostGpu:
     uuid: str = ""
     """Empty if the GPU has not responded since the agent started."""
     model: str = ""
+    xid: Xid | None = None
+    """The newest error since the agent started."""
 
     @property
     def scope(self) -> str:

@@ -14,11 +14,13 @@ from msgspec import Struct
 from gpuagent.gpus.reading import Gpu, GpuProcess
 from gpuagent.gpus.utilization import Percents
 from gpuagent.ledger.attribution import Attribution
-from gpuagent.ledger.slack import DEFAULT_SLACK
+from gpuagent.ledger.risk import at_risk_bytes
+from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_shares import PodShare
+from service.text import counted
 
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}
 _MOST_PROMISED: Final = (1 << 63) - 1
@@ -35,6 +37,7 @@ def build_snapshot(
     problems: Iterable[Problem] = (),
     errors: Mapping[tuple[str, str], int] = _NO_ERRORS,
     is_simulated: bool = False,
+    slack: Slack = DEFAULT_SLACK,
 ) -> Snapshot:
     """Compute the memory and utilisation of each pod on each GPU, and the sums of each GPU.
 
@@ -50,6 +53,7 @@ def build_snapshot(
         problems: problems of the source of pods.
         errors: number of failed driver calls by (call, error).
         is_simulated: whether the GPUs are synthetic.
+        slack: tolerance above a share, as for verdicts.
     """
     reading = sample.reading
     all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
@@ -70,15 +74,18 @@ def build_snapshot(
             is_promise_known &= all(
                 gpu.uuid in shares_by_uid[uid].shares for uid in assigned.get(gpu.uuid, ())
             )
+        promised_bytes = promised if is_promise_known else None
+        on_gpu = tally.holdings(shares_by_uid, assigned)
+        holdings += on_gpu
         accounts.append(
             GpuAccount(
                 gpu=gpu,
-                promised_bytes=promised if is_promise_known else None,
+                promised_bytes=promised_bytes,
                 host_bytes=tally.host_bytes,
                 unattributed_bytes=tally.unattributed_bytes,
+                at_risk_bytes=at_risk_bytes(gpu, on_gpu, promised_bytes=promised_bytes, slack=slack),
             )
         )
-        holdings += tally.holdings(shares_by_uid, assigned)
     holding_uids = {holding.pod_share.pod.uid for holding in holdings}
     return Snapshot(
         taken_at=sample.taken_at,
@@ -246,7 +253,8 @@ class _Tally:
         """
         uuid, problems = self._gpu.uuid, []
         if self._unknown:
-            detail = f"the driver does not report the memory of {self._unknown} process(es) on {uuid}"
+            unknown = counted(self._unknown, "process", "processes")
+            detail = f"the driver does not report the memory of {unknown} on {uuid}"
             problems.append(Problem(Cause.MEMORY_UNKNOWN, uuid, detail))
         left = self.unattributed_bytes
         if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):

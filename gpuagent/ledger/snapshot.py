@@ -46,6 +46,8 @@ class GpuAccount:
     promised_bytes: int | None
     host_bytes: int | None
     unattributed_bytes: int | None
+    at_risk_bytes: int | None
+    """Unused shares beyond the free memory while a pod is above its share (`ledger.risk`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

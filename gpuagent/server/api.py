@@ -17,13 +17,16 @@ from gpuagent.api_types import (
     ApiTenant,
     ApiVerdict,
     ApiWorkload,
+    ApiXid,
 )
+from gpuagent.gpus.reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
 from gpuagent.shares.pod_shares import Amount, PodShare
 from gpuagent.status import Status
 from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Verdict
+from gpuagent.verdicts.messages import flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
 
 
@@ -50,13 +53,13 @@ def response_of(status: Status, *, node: str, is_simulated: bool) -> AgentRespon
         },
         problems=[ApiProblem(problem.cause, problem.gpu_uuid, problem.detail) for problem in status.problems],
         gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
-        lost_gpus=[ApiLostGpu(gpu.index, gpu.uuid, gpu.model) for gpu in status.lost_gpus],
+        lost_gpus=[ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid)) for gpu in status.lost_gpus],
         pods=_pods(status, snapshot) if snapshot else [],
     )
 
 
 def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
-    gpu = account.gpu
+    gpu, sensors = account.gpu, account.gpu.sensors
     return ApiGpu(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -70,16 +73,33 @@ def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
         promised_bytes=account.promised_bytes,
         host_bytes=account.host_bytes,
         unattributed_bytes=account.unattributed_bytes,
+        at_risk_bytes=account.at_risk_bytes,
+        utilization_ratio=sensors.utilization_ratio,
+        temperature_celsius=sensors.temperature_celsius,
+        power_watts=sensors.power_watts,
+        power_limit_watts=sensors.power_limit_watts,
+        xid=_xid(sensors.xid),
     )
+
+
+def _xid(xid: Xid | None) -> ApiXid | None:
+    return ApiXid(xid.code, xid.time) if xid else None
 
 
 def _pods(status: Status, snapshot: Snapshot) -> list[ApiPod]:
     holdings: dict[str, list[ApiHolding]] = defaultdict(list)
     verdicts: dict[str, list[ApiVerdict]] = defaultdict(list)
     for holding in snapshot.holdings:
-        holdings[holding.pod_share.pod.uid].append(_holding(holding))
+        idle_seconds = None
+        if status.history is not None:
+            idle_seconds = status.history.idle_seconds(
+                holding.pod_share.pod.uid, holding.gpu_uuid, snapshot.taken_at
+            )
+        holdings[holding.pod_share.pod.uid].append(_holding(holding, idle_seconds))
+    totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
     for verdict in status.verdicts.by_key.values():
-        verdicts[verdict.key.uid].append(_verdict(verdict, snapshot.taken_at))
+        gpu_bytes = totals.get(verdict.key.gpu_uuid)
+        verdicts[verdict.key.uid].append(_verdict(verdict, snapshot.taken_at, gpu_bytes))
     flags = (verdict for verdict in status.verdicts.by_key.values() if verdict.is_flagged)
     by_uid = {verdict.key.uid: verdict.pod_share for verdict in flags}  # a flag can outlast its pod's memory
     by_uid |= {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
@@ -134,7 +154,7 @@ def _amount(amount: Amount) -> ApiAmount:
     return ApiAmount(amount.bytes, amount.source)
 
 
-def _holding(holding: Holding) -> ApiHolding:
+def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
     return ApiHolding(
         gpu_uuid=holding.gpu_uuid,
         gpu=holding.gpu_index,
@@ -142,10 +162,11 @@ def _holding(holding: Holding) -> ApiHolding:
         used_bytes=holding.used_bytes,
         utilization_ratio=holding.utilization_ratio,
         processes=holding.processes,
+        idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
     )
 
 
-def _verdict(verdict: Verdict, taken_at: float) -> ApiVerdict:
+def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVerdict:
     return ApiVerdict(
         reason=verdict.key.reason,
         gpu_uuid=verdict.key.gpu_uuid,
@@ -155,4 +176,5 @@ def _verdict(verdict: Verdict, taken_at: float) -> ApiVerdict:
         used_bytes=None if verdict.is_lower_bound else verdict.used_bytes,
         used_at_least_bytes=verdict.used_bytes if verdict.is_lower_bound else None,
         allowed_bytes=verdict.allowed_bytes,
+        message=flag_message(verdict, taken_at, gpu_bytes) if verdict.is_flagged else None,
     )

@@ -148,6 +148,15 @@ class Family(Enum):
         help="Used GPU memory that no process accounts for, mostly the driver's own.",
         absent="the memory of the GPU or of a process, or the list of processes, is unknown",
     )
+    GPU_AT_RISK = Described(
+        name="kaishare_gpu_at_risk_bytes",
+        kind="gauge",
+        labels=GPU,
+        help="Memory that the GPU's pods are still promised and that is not free, while a pod is above its"
+        " share or the GPU is promised more than it has; else 0.",
+        absent="the memory or the shares of the GPU, or the memory of a pod on it, are unknown, or the GPU"
+        " is in MIG mode",
+    )
     ATTRIBUTION_OK = Described(
         name="kaishare_agent_attribution_ok",
         kind="gauge",

@@ -87,6 +87,7 @@ class Metrics:
                 (Family.GPU_PROMISED, account.promised_bytes),
                 (Family.GPU_HOST, account.host_bytes),
                 (Family.GPU_UNATTRIBUTED, account.unattributed_bytes),
+                (Family.GPU_AT_RISK, account.at_risk_bytes),
             ):
                 if value is not None:
                     page.add(family, labels, value)

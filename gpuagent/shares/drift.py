@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpuagent.shares.allocations import Allocation, BindRequestShare, ConfigMapShare
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.requests import ShareRequest
+from service.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def _against(portion: str, whose: str, request: ShareRequest, count: int, cards:
     if own and all(float(fraction) != float(portion) for fraction in own):
         return f"the pod declares {_text(request)}, {whose} allocates {portion}"
     if count and request.share is not None and request.share.devices != count:
-        return f"the pod declares {_text(request)}, {whose} allocates {count} GPU(s)"
+        return f"the pod declares {_text(request)}, {whose} allocates {counted(count, 'GPU')}"
     return ""
 
 
@@ -84,7 +85,7 @@ def _of_groups(groups: Sequence[str], first: Declared) -> str:
         return "its GPU group labels have changed since the pod was first seen"
     share = first.request.share
     if share is not None and len(groups) > share.devices:
-        return f"the pod has {len(groups)} GPU groups for a share of {share.devices} GPU(s)"
+        return f"the pod has {len(groups)} GPU groups for a share of {counted(share.devices, 'GPU')}"
     return ""
 
 

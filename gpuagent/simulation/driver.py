@@ -18,6 +18,7 @@ from gpuagent.gpus.driver import (
     NotOffered,
     NotPermitted,
     ProcessList,
+    Sensor,
     UtilizationSample,
 )
 from gpuagent.gpus.reading import DriverReplaced
@@ -67,6 +68,8 @@ class SimulatedDriver:
         self._look = look
         self._sleep = sleep
         self._now = look()
+        self._xids_read: dict[int, int] = {}
+        """Number of errors that were returned, by index of the GPU."""
 
     def refresh(self) -> None:
         """Update the state to the current time."""
@@ -136,6 +139,22 @@ class SimulatedDriver:
         return [
             UtilizationSample(pid, time, percent) for pid, percent in gpu.percents.items() if time > since
         ]
+
+    def sensor(self, device: _Device, which: Sensor) -> int:
+        """Return a sensor of the scenario's GPU; not offered, and not counted, if the GPU has none."""
+        self._enter(which.value, device.index)
+        value = self._at(device).sensors.get(which)
+        if value is None:
+            raise NotOffered(which.value, "NotSupported")
+        return value
+
+    def xids(self, device: _Device, most: int) -> list[int]:
+        """Return the scenario's errors since the last call."""
+        self._enter("nvmlEventSetWait", device.index)
+        done = self._xids_read.get(device.index, 0)
+        codes = self._at(device).xids[done : done + most]
+        self._xids_read[device.index] = done + len(codes)
+        return list(codes)
 
     def is_mig(self, device: _Device) -> bool:
         """Whether the scenario has MIG devices on the GPU."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuagent.gpus.driver import ProcessList
-from gpuagent.simulation.values import Bytes, Kinds, PercentSteps, Steps
+from gpuagent.simulation.values import Bytes, Kinds, NumberSteps, PercentSteps, Steps
 from kai import keys
 from kai.share import Share
 
@@ -86,6 +86,18 @@ class SimulatedMig(_Part, frozen=True, kw_only=True):
     memory: Bytes
 
 
+class SimulatedXid(_Part, frozen=True, kw_only=True):
+    """An error that the driver reports once for a GPU."""
+
+    code: int
+    at: float = 0.0
+    """Seconds."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.code < 1 << 32 or not 0 <= self.at < math.inf:
+            raise ValueError("`code` must be from 1 to 4294967295, and `at` 0 or more")
+
+
 class SimulatedGpu(_Part, frozen=True, kw_only=True):
     """A GPU; its index is its place in the list."""
 
@@ -96,6 +108,16 @@ class SimulatedGpu(_Part, frozen=True, kw_only=True):
     """Used memory without a process, such as page tables and the driver's own memory."""
     model: str = "Simulated GPU"
     mig: tuple[SimulatedMig, ...] = ()
+    utilization: PercentSteps | None = None
+    """Percentage of the time in which a kernel runs on the GPU. Without this or another sensor, the driver
+    does not report it."""
+    temperature: NumberSteps | None = None
+    """Degrees Celsius."""
+    power: NumberSteps | None = None
+    """Watts."""
+    power_limit: NumberSteps | None = None
+    """Watts."""
+    xid: tuple[SimulatedXid, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.uuid:

@@ -1,11 +1,12 @@
 """State of a simulated driver at one time: figures, lists and failures. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from gpuagent.gpus.driver import NO_INSTANCE, ListedProcess, ProcessList
+from gpuagent.gpus.driver import NO_INSTANCE, ListedProcess, ProcessList, Sensor
 from gpuagent.gpus.process_lists import MOST_LISTED
-from gpuagent.simulation.scenario import FaultKind, Scenario, SimulatedFault
+from gpuagent.simulation.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
 
 _UNKNOWN: Final = 999
 _EVERY_CALL: Final = ("*",)
@@ -51,6 +52,10 @@ class DeviceMoment:
     percents: dict[int, int] | None = None
     """Utilisation by PID in percent, without the processes that use nothing; None if the driver does not
     report it."""
+    sensors: Mapping[Sensor, int] = field(default_factory=dict)
+    """The sensors of the GPU in the driver's units."""
+    xids: tuple[int, ...] = ()
+    """Codes of the errors since the start, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +126,22 @@ def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFaul
         lists={which: entries[:MOST_LISTED] for which, entries in own.items()},
         instances=tuple(instances),
         percents=_percents(scenario, index, time),
+        sensors=_sensors(gpu, time),
+        xids=tuple(xid.code for xid in sorted(gpu.xid, key=lambda xid: xid.at) if xid.at <= time),
     )
+
+
+def _sensors(gpu: SimulatedGpu, time: float) -> dict[Sensor, int]:
+    sensors: dict[Sensor, int] = {}
+    if gpu.utilization is not None and not gpu.mig:
+        sensors[Sensor.UTILIZATION] = gpu.utilization.at(time)
+    if gpu.temperature is not None:
+        sensors[Sensor.TEMPERATURE] = gpu.temperature.at(time)
+    if gpu.power is not None:
+        sensors[Sensor.POWER] = gpu.power.at(time) * 1000
+    if gpu.power_limit is not None:
+        sensors[Sensor.POWER_LIMIT] = gpu.power_limit.at(time) * 1000
+    return sensors
 
 
 def _percents(scenario: Scenario, index: int, time: float) -> dict[int, int] | None:

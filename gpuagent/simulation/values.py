@@ -1,11 +1,13 @@
-"""Scenario values with a format of their own: memory, memory and utilisation over time, and process kinds."""
+"""Scenario values with a format of their own: memory, figures over time, and process kinds."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from gpuagent.gpus.driver import ProcessList
 from kai.quantity import parse_quantity
 from service.text import quoted
+
+_MOST_NUMBER: Final = 100_000
 
 
 class Bytes(int):
@@ -33,6 +35,12 @@ class PercentSteps(Steps):
     __slots__ = ()
 
 
+class NumberSteps(Steps):
+    """A whole number over time, in the unit of its field."""
+
+    __slots__ = ()
+
+
 class Kinds(frozenset[ProcessList]):
     """The process lists that contain a process."""
 
@@ -49,6 +57,8 @@ def decode_value(kind: type, value: Any) -> Any:
         return Steps(_steps(value, _bytes, "memory over time", "{0: 1Gi, 30: 2Gi}"))
     if kind is PercentSteps:
         return PercentSteps(_steps(value, _percent, "utilization over time", "{0: 20, 30: 90}"))
+    if kind is NumberSteps:
+        return NumberSteps(_steps(value, _number, "a figure over time", "{0: 41, 30: 78}"))
     if kind is Kinds:
         return _kinds(value)
     raise NotImplementedError(kind)
@@ -67,6 +77,14 @@ def _bytes(value: Any) -> int:
 def _percent(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100:
         raise ValueError(f"{quoted(str(value))} is not a percentage; allowed: whole numbers from 0 to 100")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_NUMBER:
+        raise ValueError(
+            f"{quoted(str(value))} is not a figure; allowed: whole numbers from 0 to {_MOST_NUMBER}"
+        )
     return value
 
 

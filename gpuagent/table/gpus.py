@@ -1,19 +1,32 @@
 """The GPUs of one node, and its problems, with their texts. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
-from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem
+from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiXid
 from gpuagent.problems import SUSPENDS_NOTHING
-from gpuagent.table.words import LONGEST_NAME, UNKNOWN, plain
+from gpuagent.table.next_steps import (
+    FOR_GPU_AT_RISK,
+    FOR_LOST_GPU,
+    FOR_OVERPROMISED_GPU,
+    FOR_PROBLEM,
+    NextStep,
+)
+from gpuagent.table.words import LONGEST_NAME, UNKNOWN, percent, plain
 from service.units import size
 
 NO_POD: Final = "No pod has a GPU share or uses GPU memory."
-GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "PROMISED", "HOST", "UNATTRIBUTED", "")
+GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "FREE", "PROMISED", "HOST", "UNATTRIBUTED", "")
 _LONGEST_UUID: Final = 64
 _LONGEST_DETAIL: Final = 1000
 _IMPLAUSIBLE: Final = 1 << 53
 """Bytes (8 PiB); JSON numbers above this are not exact."""
+_MAX_CELSIUS: Final = 1000
+_MAX_WATTS: Final = 1e6
+_MAX_XID: Final = 10_000
+_MAX_TIME: Final = 1e11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +54,49 @@ class GpuState:
     promised: int | None = None
     host: int | None = None
     unattributed: int | None = None
+    at_risk: int | None = None
+    """Memory that the pods are still promised and that is not free; None also from an older agent."""
+    sensors: tuple[str, ...] = ()
+    """Utilization, temperature and power, as far as the driver reports them."""
+    xid: str = ""
+    """The newest error of the driver (XID); empty without one."""
 
     @property
     def name(self) -> str:
         """The GPU among those of several nodes."""
         return f"{self.node} {self.label}"
+
+    @property
+    def free(self) -> int | None:
+        """Bytes that are neither used nor reserved; unknown reserved memory counts as 0."""
+        if self.total is None or self.used is None:
+            return None
+        return max(self.total - self.used - (self.reserved or 0), 0)
+
+    @property
+    def is_at_risk(self) -> bool:
+        """Whether an allocation of a pod within its share can fail."""
+        return bool(self.at_risk)
+
+    @property
+    def risk_text(self) -> str:
+        """The memory at risk in words."""
+        return f"{size(self.at_risk)} promised and not free"
+
+    @property
+    def is_alarming(self) -> bool:
+        """Whether the GPU is lost, at risk or overpromised."""
+        return self.is_lost or self.is_at_risk or self.is_over_promised
+
+    @property
+    def next_steps(self) -> tuple[NextStep, ...]:
+        """What to do about the GPU, the most urgent first."""
+        steps = (
+            (self.is_lost, FOR_LOST_GPU),
+            (self.is_at_risk, FOR_GPU_AT_RISK),
+            (self.is_over_promised, FOR_OVERPROMISED_GPU),
+        )
+        return tuple(step for is_so, step in steps if is_so)
 
     @property
     def excess(self) -> int:
@@ -62,23 +113,26 @@ class GpuState:
         """What a reader must know of the GPU, in words; empty if there is nothing."""
         notes = {
             "LOST": self.is_lost,
+            f"AT RISK: {self.risk_text}": self.is_at_risk,
             "OVERPROMISED": self.is_over_promised,
             "verdicts suspended": self.is_suspended,
             "MIG: not judged": self.is_mig,
+            self.xid: bool(self.xid),
         }
         return ", ".join(note for note, is_so in notes.items() if is_so)
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The figures of the GPU under GPU_HEADINGS."""
-        amounts = (self.used, self.total, self.promised, self.host, self.unattributed)
+        amounts = (self.used, self.total, self.free, self.promised, self.host, self.unattributed)
         return (self.label, self.model, *map(size, amounts), self.notes)
 
     @property
     def text(self) -> str:
         """All figures of the GPU in one line."""
         named = zip(GPU_HEADINGS[1:], self.cells[1:], strict=True)
-        return f"{self.label}: " + ", ".join(f"{name.lower()} {text}".strip() for name, text in named if text)
+        figures = [f"{name.lower()} {text}".strip() for name, text in named if text]
+        return f"{self.label}: {', '.join((*figures, *self.sensors))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +143,11 @@ class ProblemText:
     scope: str
     detail: str
     suspends_nothing: bool
+
+    @property
+    def next_step(self) -> NextStep | None:
+        """What to do about the problem; None for a reason of a newer agent."""
+        return FOR_PROBLEM.get(self.reason)
 
     @property
     def text(self) -> str:
@@ -120,7 +179,36 @@ def _present(node: str, gpu: ApiGpu) -> GpuState:
         promised=known_bytes(gpu.promised_bytes),
         host=known_bytes(gpu.host_bytes),
         unattributed=known_bytes(gpu.unattributed_bytes, least=-_IMPLAUSIBLE),
+        at_risk=known_bytes(gpu.at_risk_bytes),
+        sensors=tuple(_sensors(gpu)),
+        xid=_xid(gpu.xid),
     )
+
+
+def _sensors(gpu: ApiGpu) -> Iterator[str]:
+    """Yield the plausible figures of the GPU's sensors."""
+    ratio, celsius, watts, limit = (
+        gpu.utilization_ratio,
+        gpu.temperature_celsius,
+        gpu.power_watts,
+        gpu.power_limit_watts,
+    )
+    if ratio is not None and 0 <= ratio <= 1:
+        yield f"utilization {percent(ratio)}"
+    if celsius is not None and abs(celsius) < _MAX_CELSIUS:
+        yield f"temperature {celsius} °C"
+    if watts is not None and 0 <= watts < _MAX_WATTS:
+        of_limit = f" of {limit:.0f} W" if limit is not None and 0 < limit < _MAX_WATTS else ""
+        yield f"power {watts:.0f} W{of_limit}"
+
+
+def _xid(xid: ApiXid | None) -> str:
+    if xid is None or not 0 <= xid.code < _MAX_XID:
+        return ""
+    if not 0 <= xid.time < _MAX_TIME:
+        return f"XID {xid.code}"
+    moment = datetime.fromtimestamp(xid.time, UTC)
+    return f"XID {xid.code} at {moment:%b} {moment.day} {moment:%H:%M} UTC"
 
 
 def _lost(node: str, gpu: ApiLostGpu) -> GpuState:
@@ -132,6 +220,7 @@ def _lost(node: str, gpu: ApiLostGpu) -> GpuState:
         scope=gpu.uuid or f"index-{gpu.index}",
         model=plain(gpu.model, LONGEST_NAME),
         is_lost=True,
+        xid=_xid(gpu.xid),
     )
 
 

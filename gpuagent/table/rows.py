@@ -9,7 +9,9 @@ from typing import Final
 from msgspec import Struct
 
 from gpuagent.api_types import AgentResponse, ApiHolding, ApiPod, ApiVerdict
-from gpuagent.table.gpus import GpuState, index_text, known_bytes
+from gpuagent.table.gpus import GpuState, known_bytes
+from gpuagent.table.risk import GpuRisk, RowRisk, gpus_at_risk, risk_of
+from gpuagent.table.row_texts import MAX_SECONDS, idle_text, not_judged, place_text
 from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, percent, plain
 from service.text import LONGEST_LINE, shorten
 from service.units import duration, size
@@ -20,13 +22,10 @@ MAX_PODS: Final = 4096
 MAX_ROWS: Final = 8192
 """Largest number of rows of one agent."""
 
+_LONGEST_MESSAGE: Final = 1000
+
 _MAX_GPUS: Final = 256
 """Largest number of GPUs and MIG devices of one pod."""
-
-_MAX_SECONDS: Final = 1e10
-_MIG: Final = "MIG-"
-_WHOLE_GPU: Final = "whole-gpu"
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 class PodState(StrEnum):
@@ -40,7 +39,7 @@ class PodState(StrEnum):
 
 
 _TIERS: Final = {PodState.FLAGGED: 0, PodState.OVER: 1}
-_REST: Final = 2
+_CAUSE, _AT_RISK, _REST = 2, 3, 4
 
 Key = tuple[str, str, str]
 
@@ -80,6 +79,8 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     workload: str
     tenant: str
     """The pod's names in its vCluster; empty outside of one."""
+    risk: RowRisk
+    """The part of the pod in the risk of its GPU."""
     verdicts: tuple[ApiVerdict, ...]
     """The flags, else the violations within their grace."""
     haystack: str
@@ -97,6 +98,26 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     def is_violation(self) -> bool:
         """Whether the pod is flagged or in its grace."""
         return self.state in _TIERS
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the pod is flagged, in its grace, a cause of a GPU's risk, or at risk."""
+        return self.is_violation or self.is_cause or self.is_at_risk
+
+    @property
+    def is_flagged_or_at_risk(self) -> bool:
+        """Whether the pod is flagged, a cause of a GPU's risk, or at risk."""
+        return self.state is PodState.FLAGGED or self.is_cause or self.is_at_risk
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the pod holds more than its share on a GPU at risk, flagged or not."""
+        return self.risk.excess > 0
+
+    @property
+    def is_at_risk(self) -> bool:
+        """Whether the pod has not used its share on a GPU at risk, so that its next allocation can fail."""
+        return self.risk.unused > 0
 
     @property
     def gpu_uuid(self) -> str:
@@ -146,22 +167,26 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 BY_URGENCY: Final = attrgetter("rank")
-"""Sort key of the default order: flagged rows, then violations, then by use of the share."""
+"""Sort key of the default order: flagged rows, violations, causes of a risk, rows at risk, then by use."""
 
 
 def rows_of(agent: str, node: str, response: AgentResponse, gpus: tuple[GpuState, ...]) -> tuple[PodRow, ...]:
     """Return a row for each pod and GPU of a response, with at most MAX_ROWS, by GPU and pod."""
     rows: list[PodRow] = []
     by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
-    for pod in response.pods[:MAX_PODS]:
-        rows.extend(_pod_rows(agent, node, pod, by_uuid))
+    pods = response.pods[:MAX_PODS]
+    risks = gpus_at_risk(pods, gpus)
+    for pod in pods:
+        rows.extend(_pod_rows(agent, node, pod, by_uuid, risks))
         if len(rows) >= MAX_ROWS:
             break
     rows.sort(key=lambda row: (len(row.gpu), row.gpu, row.by_pod))
     return tuple(rows[:MAX_ROWS])
 
 
-def _pod_rows(agent: str, node: str, pod: ApiPod, gpus: dict[str, GpuState]) -> Iterator[PodRow]:
+def _pod_rows(
+    agent: str, node: str, pod: ApiPod, gpus: dict[str, GpuState], risks: dict[str, GpuRisk]
+) -> Iterator[PodRow]:
     holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
     verdicts: dict[str, list[ApiVerdict]] = {}
     for verdict in pod.verdicts:
@@ -170,7 +195,7 @@ def _pod_rows(agent: str, node: str, pod: ApiPod, gpus: dict[str, GpuState]) -> 
     uuids = list(dict.fromkeys([*sorted(judged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]
     names = _Names.of(pod, node)
     for uuid in uuids:
-        yield _row(agent, names, uuid, holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, []))
+        yield _row(agent, names, uuid, holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, []), risks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +230,7 @@ def _row(
     holding: ApiHolding | None,
     gpu: GpuState | None,
     verdicts: list[ApiVerdict],
+    risks: dict[str, GpuRisk],
 ) -> PodRow:
     pod = names.pod
     amount = pod.shares.get(uuid) if holding else pod.share_on(uuid)
@@ -216,23 +242,30 @@ def _row(
     visible = tuple(
         verdict for verdict in verdicts if (verdict.flagged if state is PodState.FLAGGED else verdict.is_over)
     )
-    over_seconds = max((min(verdict.over_seconds, _MAX_SECONDS) for verdict in visible), default=None)
+    over_seconds = max((min(verdict.over_seconds, MAX_SECONDS) for verdict in visible), default=None)
     ratio = used / share if used is not None and share else None
+    risk = risk_of(risks, pod, uuid, used, verdicts)
     if visible:
         reasons = dict.fromkeys(plain(verdict.reason, 48) for verdict in visible)
-        state_text = shorten(f"{state}: {', '.join(reasons)}", LONGEST_LINE)
+        state_text = "; ".join(filter(None, (f"{state}: {', '.join(reasons)}", risk.text)))
+        state_text = shorten(state_text, LONGEST_LINE)
     elif state is PodState.WITHIN:
         is_above = ratio is not None and ratio > 1
-        state_text = "within slack" if is_above else "in order" if amount is None else state
+        within = idle_text(holding) or state
+        state_text = risk.text or ("within slack" if is_above else "in order" if amount is None else within)
     else:
-        reason = _not_judged(pod, uuid, holding, gpu)
+        reason = not_judged(pod, uuid, holding, gpu)
         state_text = f"{state}: {reason}" if reason else state
+        state_text = "; ".join(filter(None, (risk.text or idle_text(holding), state_text)))
+    tier, figure = _TIERS.get(state, _REST), over_seconds if visible else ratio
+    if not visible and risk.text:
+        tier, figure = (_CAUSE, risk.excess) if risk.excess else (_AT_RISK, risk.unused)
     return PodRow(
         key=(agent, pod.uid, uuid),
         state=state,
         state_text=state_text,
         node=names.node,
-        gpu=_place(pod, uuid, holding, gpu),
+        gpu=place_text(pod, uuid, holding, gpu),
         gpu_index=holding.gpu if holding else gpu.index if gpu else None,
         used=used,
         share=share,
@@ -249,9 +282,10 @@ def _row(
         queue=names.queue,
         workload=names.workload,
         tenant=names.tenant,
+        risk=risk,
         verdicts=visible,
         haystack=f"{names.haystack} {state_text.lower()}",
-        rank=_rank(_TIERS.get(state, _REST), over_seconds if visible else ratio),
+        rank=_rank(tier, figure),
         by_pod=f"{names.namespace}\0{names.name}",
         holding=holding,
         api_pod=pod,
@@ -266,23 +300,6 @@ def _state(verdicts: list[ApiVerdict]) -> PodState:
     return PodState.WITHIN if any(verdict.is_of_memory for verdict in verdicts) else PodState.NOT_JUDGED
 
 
-def _not_judged(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
-    """Return why a pod is not judged on a GPU; empty if no reason is known."""
-    if holding is None:
-        return "its GPU does not respond" if uuid else "its GPU is unknown" if pod.has_share else "no share"
-    if pod.phase in _FINISHED:
-        return "the pod has ended"
-    if holding.mig:
-        return "MIG"
-    if gpu is not None and gpu.is_suspended:
-        return "verdicts are suspended"
-    if holding.used_bytes is None:
-        return "memory unknown"
-    if pod.shares and all(share.source == _WHOLE_GPU for share in pod.shares.values()):
-        return "whole GPU"
-    return "share of unknown size" if pod.has_unsized_gpus else ""
-
-
 def figures_text(verdict: ApiVerdict) -> str:
     """Return the memory that a verdict compared; empty if the reason is not about memory."""
     if not verdict.is_of_memory:
@@ -295,14 +312,11 @@ def figures_text(verdict: ApiVerdict) -> str:
     return f"{at_least}{size(known_bytes(used))} {allowed}"
 
 
+def message_text(verdict: ApiVerdict) -> str:
+    """Return the text of the Event about a flag; empty without a flag, or from an older agent."""
+    return plain(verdict.message or "", _LONGEST_MESSAGE)
+
+
 def _rank(tier: int, figure: float | None) -> float:
     """Return a number that sorts by tier, then by a figure in descending order, unknown ones last."""
     return tier + (1.0 if figure is None else 1 / (2 + min(max(figure, 0.0), 1e12))) - 0.5
-
-
-def _place(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
-    index = holding.gpu if holding else gpu.index if gpu else None
-    if index is None:
-        is_mig = uuid.startswith(_MIG)
-        return plain(uuid, 9) if is_mig else UNKNOWN if uuid or pod.has_share else NONE
-    return f"{index_text(index)} {plain(uuid, 9)}" if holding and holding.mig else index_text(index)

@@ -14,7 +14,7 @@ class Sort(StrEnum):
     """The order of the rows."""
 
     FLAGS = "flags"
-    """Flagged first, then in violation, then by use of the share."""
+    """Flagged first, then in violation, then at risk, then by use of the share."""
     USED = "used"
     SHARE = "use of share"
     OVER = "time over"
@@ -38,6 +38,7 @@ class Arrangement:
     sort: Sort = Sort.FLAGS
     group: GroupBy = GroupBy.NONE
     flagged_only: bool = False
+    """Only flagged rows, and those of the pods on a GPU at risk that cause the risk or are at risk."""
     words: tuple[str, ...] = ()
     """Lower-case words; a row has to contain all of them."""
     namespace: str = ""
@@ -52,6 +53,7 @@ class GroupLine:
     rows: int
     flagged: int
     over: int
+    at_risk: int
     used: int
     share: int
     is_lower_bound: bool
@@ -90,8 +92,8 @@ def is_old(fleet: Fleet, line: Line) -> bool:
 def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
     """Return the lines of the table.
 
-    Agents that do not respond or report problems have a line each, after the rows that are flagged or in
-    violation. In any other order than `Sort.FLAGS`, and in groups, they come first.
+    Agents that do not respond or report problems have a line each, after the rows that are flagged, in
+    violation or at risk. In any other order than `Sort.FLAGS`, and in groups, they come first.
     """
     rows = list(_chosen(fleet, arrangement))
     if arrangement.sort is not Sort.NODE:
@@ -101,7 +103,7 @@ def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
         return agents + _grouped(rows, arrangement.group)
     if arrangement.sort is not Sort.FLAGS or not agents:
         return [*agents, *rows]
-    place = next((index for index, row in enumerate(rows) if not row.is_violation), len(rows))
+    place = next((index for index, row in enumerate(rows) if not row.is_urgent), len(rows))
     return [*rows[:place], *agents, *rows[place:]]
 
 
@@ -125,7 +127,7 @@ def _shown_agents(fleet: Fleet, arrangement: Arrangement) -> list[AgentState]:
 def _chosen(fleet: Fleet, arrangement: Arrangement) -> Iterable[PodRow]:
     rows: Iterable[PodRow] = (row for agent in fleet.agents.values() for row in agent.table.rows)
     if arrangement.flagged_only:
-        rows = (row for row in rows if row.state is PodState.FLAGGED)
+        rows = (row for row in rows if row.is_flagged_or_at_risk)
     if arrangement.namespace:
         rows = (row for row in rows if row.namespace == arrangement.namespace)
     for word in arrangement.words:
@@ -159,26 +161,31 @@ _GROUPS: Final[dict[GroupBy, Callable[[PodRow], str]]] = {
 
 
 def _grouped(rows: Sequence[PodRow], group: GroupBy) -> list[Line]:
-    """Return the rows under headings; groups with flags come first, then by name."""
+    """Return the rows under headings; flags first, then violations, then risks, then by name."""
     name_of = _GROUPS[group]
     members: dict[str, list[PodRow]] = {}
     for row in rows:
         members.setdefault(name_of(row), []).append(row)
     headings = [_heading(name, group_rows) for name, group_rows in members.items()]
     lines: list[Line] = []
-    for heading in sorted(headings, key=lambda line: (not line.flagged, not line.over, line.name)):
+    for heading in sorted(headings, key=_group_order):
         lines.append(heading)
         lines += members[heading.name]
     return lines
 
 
+def _group_order(line: GroupLine) -> tuple[bool, bool, bool, str]:
+    return not line.flagged, not line.over, not line.at_risk, line.name
+
+
 def _heading(name: str, rows: Sequence[PodRow]) -> GroupLine:
-    flagged = over = used = share = 0
+    flagged = over = at_risk = used = share = 0
     is_lower_bound = False
     for row in rows:  # one pass; this runs for every row of a cluster when a key is pressed
         flagged += row.state is PodState.FLAGGED
         over += row.state is PodState.OVER
+        at_risk += row.is_at_risk
         used += row.used or 0
         share += row.share or 0
         is_lower_bound = is_lower_bound or row.used is None or row.share_is_unknown
-    return GroupLine(name, len(rows), flagged, over, used, share, is_lower_bound)
+    return GroupLine(name, len(rows), flagged, over, at_risk, used, share, is_lower_bound)

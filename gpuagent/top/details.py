@@ -1,19 +1,23 @@
 """All figures of one pod, or of one agent, as lines of text. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from gpuagent.table.gpus import known_bytes
-from gpuagent.table.rows import PodRow, figures_text
+from gpuagent.table.next_steps import FOR_FLAG, NextStep, why_command
+from gpuagent.table.node import NodeTable
+from gpuagent.table.rows import PodRow, figures_text, message_text
 from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, plain
 from gpuagent.top.arrange import AgentLine, GroupLine, Line
 from gpuagent.top.fleet import AgentState, Fleet
 from gpuagent.top.layout import agent_text, group_text
-from service.names import is_dns_label, is_dns_subdomain
+from service.text import counted
 from service.units import duration, size
 
 _MOST = 64
 """Largest number of entries of one kind."""
+_MOST_CAUSES = 8
+_NO_TABLE = NodeTable()
 
 
 def title_of(line: Line) -> str:
@@ -39,14 +43,41 @@ def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
         return list(_agent(line.agent, now))
     agent = fleet.agents.get(line.key[0])
     if agent is None:
-        return list(_pod(line, [line]))
+        return list(_pod(line, [line], _NO_TABLE))
     rows = [row for row in agent.table.rows if row.key[1] == line.key[1]]
-    return [*_pod(line, rows), "", *_agent(agent, now)]
+    return [*_pod(line, rows, agent.table), "", *_agent(agent, now)]
 
 
-def _pod(row: PodRow, rows: Sequence[PodRow]) -> Iterator[str]:
+def summary_of(line: Line, fleet: Fleet) -> list[str]:
+    """Return what to know of a line first: the pod's state, its cause, what to do, and the command.
+
+    The list is empty for a line that is no pod's, and has the state only for a pod without trouble.
+    """
+    if isinstance(line, GroupLine | AgentLine):
+        return []
+    lines = [f"{line.namespace}/{line.pod}: {line.state_text}"]
+    if not line.is_urgent:
+        return lines
+    agent = fleet.agents.get(line.key[0])
+    table = agent.table if agent is not None else _NO_TABLE
+    if not line.is_violation and not line.is_cause:
+        causes = [f"{cause.namespace}/{cause.pod}: {cause.risk.text}" for cause in _other_causes(line, table)]
+        lines += [f"caused by {cause}" for cause in causes[:1]]
+    steps = [FOR_FLAG.get(verdict.reason) for verdict in line.verdicts]
+    if not any(steps):
+        steps = [step for gpu in table.gpus if gpu.uuid == line.gpu_uuid for step in gpu.next_steps]
+    lines += [f"do first: {step.text}" for step in steps[:1] if step is not None]
+    if command := why_command(line.api_pod):
+        lines.append(command)
+    return lines
+
+
+def _pod(row: PodRow, rows: Sequence[PodRow], table: NodeTable) -> Iterator[str]:
     pod = row.api_pod
     yield f"pod         {row.namespace}/{row.pod}"
+    if command := why_command(pod):
+        yield f"command     {command}"
+    yield from _what_to_do(rows, table)
     if row.tenant:
         yield f"in vCluster {row.tenant}"
     yield f"uid         {plain(pod.uid, 64)}"
@@ -55,13 +86,58 @@ def _pod(row: PodRow, rows: Sequence[PodRow]) -> Iterator[str]:
     yield f"size        {row.size or NONE}"
     yield f"workload    {row.workload or NONE}"
     yield f"GPU groups  {', '.join(plain(group, 64) for group in pod.gpu_groups[:_MOST]) or NONE}"
-    if is_dns_label(pod.namespace) and is_dns_subdomain(pod.name):  # an agent's word, for a shell
-        yield f"its story   kaishare why -n {pod.namespace} {pod.name}"
     yield ""
     for each in rows[:_MOST]:
         yield from _on_gpu(each)
     yield from _sources(pod)
     yield from _notes(pod)
+
+
+def _what_to_do(rows: Sequence[PodRow], table: NodeTable) -> Iterator[str]:
+    """Yield the flags and risks of a pod with their messages, and what to do about each of them."""
+    flags = [verdict for verdict in rows[0].api_pod.verdicts if verdict.flagged][:_MOST] if rows else []
+    at_risk = [row for row in rows if row.is_cause or row.is_at_risk][:_MOST]
+    if flags or at_risk:
+        yield ""
+    for verdict in flags:
+        message = message_text(verdict) or figures_text(verdict)
+        yield f"flagged     {plain(verdict.reason, 48)}{f': {message}' if message else ''}"
+    yield from _steps(FOR_FLAG.get(verdict.reason) for verdict in flags)
+    gpus = {gpu.uuid: gpu for gpu in table.gpus}
+    for row in at_risk:
+        gpu = gpus.get(row.gpu_uuid)
+        if gpu is not None:
+            yield f"GPU at risk {gpu.label}: {gpu.risk_text}; the pod: {row.risk.text}"
+            yield from _causes(row, table)
+            yield from _steps(gpu.next_steps)
+
+
+def _causes(row: PodRow, table: NodeTable) -> Iterator[str]:
+    """Yield a line for each of the first other pods above their share on the GPU of a row."""
+    others = _other_causes(row, table)
+    for other in others[:_MOST_CAUSES]:
+        command = why_command(other.api_pod)
+        also = f"; {command}" if command else ""
+        yield f"caused by   {other.namespace}/{other.pod}: {other.risk.text}{also}"
+    if len(others) > _MOST_CAUSES:
+        yield f"caused by   {counted(len(others) - _MOST_CAUSES, 'more pod')}"
+
+
+def _other_causes(row: PodRow, table: NodeTable) -> list[PodRow]:
+    """Return the other pods above their share on the GPU of a row, the largest first."""
+    others = [
+        other
+        for other in table.rows
+        if other.is_cause and other.gpu_uuid == row.gpu_uuid and other.key != row.key
+    ]
+    return sorted(others, key=lambda other: -other.risk.excess)
+
+
+def _steps(steps: Iterable[NextStep | None]) -> Iterator[str]:
+    """Yield each step once, and nothing for a reason without one."""
+    for step in filter(None, dict.fromkeys(steps)):
+        yield f"do first    {step.text}"
+        yield f"runbook     {step.runbook}"
 
 
 def _on_gpu(row: PodRow) -> Iterator[str]:
@@ -142,5 +218,9 @@ def _agent(agent: AgentState, now: float) -> Iterator[str]:
         yield "simulated   these figures are synthetic"
     if table.is_suspended:
         yield "Verdicts are suspended until these problems are resolved."
-    yield from (f"problem: {problem.text}" for problem in table.problems[:_MOST])
-    yield from (gpu.text for gpu in table.gpus[:_MOST])
+    for problem in table.problems[:_MOST]:
+        yield f"problem: {problem.text}"
+        yield from _steps([problem.next_step])
+    for gpu in table.gpus[:_MOST]:
+        yield gpu.text
+        yield from _steps(gpu.next_steps)

@@ -59,6 +59,8 @@ def _memory(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
 
 def _gpus(agents: Sequence[AgentState], gpus: Sequence[GpuState]) -> HeadLine:
     alarms = []
+    if at_risk := [f"{gpu.name}: {gpu.risk_text}" for gpu in gpus if gpu.is_at_risk]:
+        alarms.append(_Note(f"{len(at_risk)} AT RISK", "at risk", listed(at_risk)))
     if lost := [gpu.name for gpu in gpus if gpu.is_lost]:
         alarms.append(_Note(f"{len(lost)} LOST", "lost", listed(lost)))
     over = [f"{gpu.name}: {size(gpu.promised)} of {size(gpu.total)}" for gpu in gpus if gpu.is_over_promised]

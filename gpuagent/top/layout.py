@@ -12,6 +12,8 @@ from service.units import duration, size
 
 SIGN_FLAGGED: Final = "!"
 SIGN_OVER: Final = "~"
+SIGN_CAUSE: Final = "+"
+SIGN_AT_RISK: Final = "*"
 SIGN_OLD: Final = "?"
 _SIGNS: Final = {PodState.FLAGGED: SIGN_FLAGGED, PodState.OVER: SIGN_OVER}
 
@@ -56,8 +58,13 @@ class Layout:
 
 
 def sign(row: PodRow, *, is_old: bool) -> str:
-    """Return the two characters that mark a row: `!` flagged, `~` in its grace, `?` figures of the past."""
-    return _SIGNS.get(row.state, " ") + (SIGN_OLD if is_old else " ")
+    """Return the two characters that mark a row.
+
+    `!` flagged, `~` in its grace, else `+` above its share on a GPU at risk, `*` at risk; `?` figures of the
+    past.
+    """
+    of_risk = SIGN_CAUSE if row.is_cause else SIGN_AT_RISK if row.is_at_risk else " "
+    return _SIGNS.get(row.state, of_risk) + (SIGN_OLD if is_old else " ")
 
 
 def fit(text: str, width: int, *, is_right: bool = False) -> str:
@@ -75,8 +82,9 @@ def fit_end(text: str, width: int) -> str:
 def group_text(line: GroupLine) -> str:
     """Return the heading of a group."""
     at_least = "≥" if line.is_lower_bound else ""
+    at_risk = f" {line.at_risk} at risk," if line.at_risk else ""
     return (
-        f"── {line.name}: {counted(line.rows, 'row')}, {line.flagged} flagged, {line.over} in grace,"
+        f"── {line.name}: {counted(line.rows, 'row')}, {line.flagged} flagged, {line.over} in grace,{at_risk}"
         f" used {at_least}{size(line.used)} of shares {at_least}{size(line.share)}"
     )
 

@@ -16,6 +16,8 @@ from service.text import shorten
 
 ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
+_CAUSE: Final = Style(color="yellow", bold=True)
+_AT_RISK: Final = Style(color="magenta")
 _OLD: Final = Style(dim=True)
 _GROUP: Final = Style(bold=True)
 _PLAIN: Final = Style()
@@ -28,7 +30,8 @@ def style_of(line: Line, *, is_old: bool) -> Style:
         return _GROUP
     if isinstance(line, AgentLine):
         return _OVER
-    return _STATES.get(line.state, _PLAIN) + (_OLD if is_old else _PLAIN)
+    of_risk = _CAUSE if line.is_cause else _AT_RISK if line.is_at_risk else _PLAIN
+    return _STATES.get(line.state, of_risk) + (_OLD if is_old else _PLAIN)
 
 
 class Screen:
@@ -53,9 +56,11 @@ class Screen:
     def _lines(self, columns: int, height: int) -> list[TextLine]:
         fleet, now = self._fleet, self._clock()
         sums = [TextLine(shorten(part.text, columns), is_alarm=part.is_alarm) for part in head(fleet, now)]
+        advice = table_lines(fleet, Arrangement(), now, columns, with_advice=True)
         whole = list(table_lines(fleet, Arrangement(), now, columns))
         compact = table_lines(fleet, Arrangement(), now, columns, is_compact=True)
-        for lines in ([*head_lines(fleet, now, columns), *whole], sums + whole, [*sums, *compact]):
+        above = list(head_lines(fleet, now, columns))
+        for lines in ([*above, *advice], above + whole, sums + whole, [*sums, *compact]):
             if len(lines) <= height:
                 return lines
         kept, hidden = lines[: height - 1], lines[height - 1 :]

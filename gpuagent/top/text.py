@@ -2,13 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final
 
 from gpuagent.api_types import read_document, transitions_text
 from gpuagent.table.gpus import GPU_HEADINGS, NO_POD, GpuState
-from gpuagent.table.rows import PodState
+from gpuagent.table.next_steps import FOR_FLAG, NextStep
+from gpuagent.table.rows import PodState, message_text
 from gpuagent.table.words import UNKNOWN, plain
 from gpuagent.top.arrange import AgentLine, Arrangement, GroupLine, Line, arrange, is_old
 from gpuagent.top.client import Received
@@ -24,6 +26,9 @@ from service.units import duration
 
 _INDENT: Final = "     "
 """Indentation of a further line: that of a row's cells, and two columns more."""
+
+_LEFT_OUT: Final = frozenset({"FREE"})
+"""Headings of the table of GPUs that a narrow terminal lacks."""
 
 _BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:[GMK]i)?B\b)")
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
@@ -53,7 +58,10 @@ def as_text(fleet: Fleet, arrangement: Arrangement, now: float, *, columns: int 
         now: monotonic seconds, on the clock of the agents' state.
         columns: largest width of a line.
     """
-    lines = (*head_lines(fleet, now, columns), *table_lines(fleet, arrangement, now, columns))
+    lines = (
+        *head_lines(fleet, now, columns),
+        *table_lines(fleet, arrangement, now, columns, with_advice=True),
+    )
     return "".join(f"{line.text.rstrip()}\n" for line in lines)
 
 
@@ -74,17 +82,26 @@ def head_lines(fleet: Fleet, now: float, columns: int) -> Iterator[TextLine]:
 
 
 def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_old: bool) -> Iterator[TextLine]:
-    """Return the table of the GPUs, or a sentence for each of them where it does not fit."""
-    rows = [GPU_HEADINGS, *(gpu.cells for gpu in gpus)]
-    widths = column_widths(rows, columns, [5 if name == "MODEL" else 0 for name in GPU_HEADINGS])
+    """Return the table of the GPUs, with FREE if that fits, or a sentence for each of them."""
     blocks = [_folded(gpu.text, columns) for gpu in gpus]
-    if widths is not None:
-        heading, *lines = text_lines(rows, widths)
-        yield TextLine(heading)
-        blocks = [[line] for line in lines]
+    for left_out in (frozenset(), _LEFT_OUT):
+        kept = [name not in left_out for name in GPU_HEADINGS]
+        rows = [tuple(compress(cells, kept)) for cells in (GPU_HEADINGS, *(gpu.cells for gpu in gpus))]
+        widths = column_widths(rows, columns, [5 if name == "MODEL" and left_out else 0 for name in rows[0]])
+        if widths is not None:
+            heading, *lines = text_lines(rows, widths)
+            yield TextLine(heading)
+            blocks = [[line] for line in lines]
+            break
     for gpu, block in zip(gpus, blocks, strict=True):
-        is_alarm = gpu.is_lost or gpu.is_over_promised
-        yield from (TextLine(text, is_old=is_old, is_alarm=is_alarm) for text in block)
+        yield from (TextLine(text, is_old=is_old, is_alarm=gpu.is_alarming) for text in block)
+    steps: dict[NextStep, list[str]] = {}
+    for gpu in gpus:
+        for step in gpu.next_steps:
+            steps.setdefault(step, []).append(gpu.label)
+    for step, labels in steps.items():
+        text = f"{', '.join(labels)}: {step.line}"
+        yield from (TextLine(part, is_old=is_old) for part in fold(text, columns, indent="  "))
 
 
 def _sample_text(node: str, received: Received, now: float) -> str:
@@ -98,18 +115,25 @@ def _sample_text(node: str, received: Received, now: float) -> str:
     )
 
 
-def _folded(text: str, columns: int) -> list[str]:
+def _folded(text: str, columns: int, *, head: str = "", indent: str = "  ") -> list[str]:
     """Break a text into lines, but never between an amount and its unit."""
     whole = _BEFORE_UNIT.sub(_NO_BREAK, text)
-    return [line.replace(_NO_BREAK, " ") for line in fold(whole, columns, indent="  ")]
+    return [line.replace(_NO_BREAK, " ") for line in fold(whole, columns, head=head, indent=indent)]
 
 
 def table_lines(
-    fleet: Fleet, arrangement: Arrangement, now: float, columns: int, *, is_compact: bool = False
+    fleet: Fleet,
+    arrangement: Arrangement,
+    now: float,
+    columns: int,
+    *,
+    is_compact: bool = False,
+    with_advice: bool = False,
 ) -> Iterator[TextLine]:
     """Return the headings and the lines of the table, or why there is none.
 
     `is_compact` gives each line of the table one line of text, and the state the first column with room.
+    `with_advice` adds the messages of flags and what to do first, if there is one agent.
     """
     lines = arrange(fleet, arrangement)
     if not lines:
@@ -125,12 +149,18 @@ def table_lines(
         is_past = is_old(fleet, line)
         texts = [chosen.line(line, now, is_old=is_past)]
         if not is_compact:
-            texts = _whole_texts(line, texts[0], chosen, now)
+            texts = _whole_texts(
+                line, texts[0], chosen, now, with_advice=with_advice and len(fleet.agents) == 1
+            )
         yield from (TextLine(text, line, is_past) for text in texts)
 
 
-def _whole_texts(line: Line, first: str, chosen: Layout, now: float) -> list[str]:
-    """Return all text of a line of the table; a row has its notes, and its state where that has no column."""
+def _whole_texts(line: Line, first: str, chosen: Layout, now: float, *, with_advice: bool) -> list[str]:
+    """Return all text of a line of the table.
+
+    A row has its notes, its state where that has no column, and with advice the messages of its flags and
+    what to do first.
+    """
     if isinstance(line, GroupLine):
         return fold(group_text(line), chosen.width, indent="   ")
     if isinstance(line, AgentLine):
@@ -138,9 +168,12 @@ def _whole_texts(line: Line, first: str, chosen: Layout, now: float) -> list[str
     below = [f"note: {plain(note)}" for note in line.api_pod.notes]
     if line.state_text != PodState.WITHIN and not chosen.shows_state(line):
         below.insert(0, line.state_text)
+    if with_advice:
+        steps = dict.fromkeys(FOR_FLAG.get(verdict.reason) for verdict in line.verdicts if verdict.flagged)
+        below += [*filter(None, map(message_text, line.verdicts)), *(step.line for step in steps if step)]
     return [
         first,
-        *(part for text in below for part in fold(text, chosen.width, head=_INDENT, indent=_INDENT)),
+        *(part for text in below for part in _folded(text, chosen.width, head=_INDENT, indent=_INDENT)),
     ]
 
 
@@ -167,7 +200,8 @@ def _agent_json(agent: AgentState, arrangement: Arrangement, now: float) -> dict
     received = agent.received
     document = read_document(received.body) if received else None
     if document is not None:
-        document["pods"] = [pod for pod in document.get("pods", ()) if _is_chosen(pod, arrangement)]
+        at_risk = {row.key[1] for row in agent.table.rows if row.is_cause or row.is_at_risk}
+        document["pods"] = [pod for pod in document.get("pods", ()) if _is_chosen(pod, arrangement, at_risk)]
     return {
         "agent": agent.ref.name,
         "node": agent.ref.node or (document or {}).get("node"),
@@ -178,7 +212,8 @@ def _agent_json(agent: AgentState, arrangement: Arrangement, now: float) -> dict
     }
 
 
-def _is_chosen(pod: dict[str, Any], arrangement: Arrangement) -> bool:
+def _is_chosen(pod: dict[str, Any], arrangement: Arrangement, at_risk: Set[str]) -> bool:
     if arrangement.namespace and pod.get("namespace") != arrangement.namespace:
         return False
-    return not arrangement.flagged_only or any(verdict.get("flagged") for verdict in pod.get("verdicts", ()))
+    is_flagged = any(verdict.get("flagged") for verdict in pod.get("verdicts", ()))
+    return not arrangement.flagged_only or is_flagged or pod.get("uid") in at_risk

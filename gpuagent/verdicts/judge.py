@@ -177,6 +177,11 @@ class Judge:
         """UIDs of the pods in the previous sample."""
 
     @property
+    def slack(self) -> Slack:
+        """Tolerance above a share or limit."""
+        return self._slack
+
+    @property
     def remembered(self) -> int:
         """Number of remembered balances, flags and times over."""
         return len(self._histories) + len(self._over)

@@ -122,6 +122,7 @@ async def test_every_flag_has_its_event_on_the_pod_it_is_about(node: GpuNode) ->
 
 
 @pytest.mark.slow
+@pytest.mark.kubernetes(1, 34)  # claims
 async def test_a_claim_excuses_a_pod_and_an_annotation_unknown_to_kai_does_not(node: GpuNode) -> None:
     """The default scheduler placed all of them, and there is no BindRequest."""
     liar = await node.pod("liar", group=None, share="0.01")

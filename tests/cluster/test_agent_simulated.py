@@ -44,13 +44,13 @@ class Cluster:
     binder: Binder
 
     @contextmanager
-    def agent(self, token: str, *options: str, **environment: str) -> Iterator[Agent]:
+    def agent(self, token: str, *options: str, is_forked: bool = True, **environment: str) -> Iterator[Agent]:
         with agent(
             self.folder / "log",
             *f"--node {NODE} --gpus simulated:cluster --interval 200ms --grace 1s".split(),
             *options,
             program=self.program(token),
-            is_forked=True,
+            is_forked=is_forked,
             **self.environment(),
             **environment,
         ) as running:
@@ -58,7 +58,8 @@ class Cluster:
             yield running
             if running.process.poll() is None:
                 assert running.stop() == 0
-        assert not list((self.folder / "tmp").iterdir())
+        if not is_forked:  # a forked program may end before its threads, and without Python's own end
+            assert not list((self.folder / "tmp").iterdir())
 
     def run(self, token: str, *arguments: str, prelude: str = "", **environment: str) -> Done:
         """Run a command of the agent to its end, after a prelude in Python."""
@@ -150,7 +151,7 @@ async def test_a_whole_gpu_is_found_by_its_process(cluster: Cluster) -> None:
     whole = pod("whole", 2, gpus="1")
     whole["spec"]["schedulerName"] = "kai-scheduler"
     await cluster.admin.create(whole)
-    with cluster.agent(token) as running:
+    with cluster.agent(token, is_forked=False) as running:
         await until(lambda: len(used(running)) == 2, running)
         (other,) = (gpu["uuid"] for gpu in running.shares()["gpus"] if gpu["uuid"] != GPU_0)
         assert used(running) == {("half", GPU_0): USUAL, ("whole", other): TOTAL * 80 // 100}

@@ -9,7 +9,7 @@ from kube.client import KubeClient
 from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.deploy.test_rendering import base
 from tests.support.administrator import Administrator
-from tests.support.chart_variants import VARIANTS
+from tests.support.chart_variants import VARIANTS, WITH_POLICIES
 from tests.support.cluster_webhook import ensure_namespaces
 from tests.support.helm_chart import NAMESPACE, Object, rendered
 from tests.support.helm_release import define_others_kinds, kept
@@ -35,7 +35,14 @@ async def all_are_taken(client: KubeClient, objects: Iterable[Object]) -> None:
         pass
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "nothing"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=pytest.mark.kubernetes(1, 36)) if name in WITH_POLICIES else name
+        for name in VARIANTS
+        if name != "nothing"
+    ],
+)
 async def test_an_api_server_accepts_every_object_of_every_kind_of_installation(
     variant: str, client: KubeClient
 ) -> None:

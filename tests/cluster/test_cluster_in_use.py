@@ -410,11 +410,11 @@ async def test_off_and_on_again_by_helm(plane: ControlPlane, client: KubeClient)
         what = "namespaces without a mode of their own"
         for part, mode in ((0, "off"), (2, "default")):
             (command,) = filled(what, part)
-            await shell(plane, command)
+            await shell(plane, f"{command} {WITHOUT_SCHEMA}")
             assert await default_mode() == [mode]
         for part, action in ((0, "Audit"), (2, "Deny")):
             (command,) = filled("refusals of the guard", part)
-            await shell(plane, command)
+            await shell(plane, f"{command} {WITHOUT_SCHEMA}")
             assert action in (await read(BINDING))["spec"]["validationActions"]
     finally:
         release.uninstall()

@@ -166,6 +166,8 @@ DAEMON_SET_PODS = {
         [VALIDATE],
     ),
     "GPU in an init container": (of_daemon_set(spec=init_container(**amounts("nvidia.com/gpu"))), [VALIDATE]),
+}
+DAEMON_SET_CLAIMS = {
     "claim": (of_daemon_set(spec={"resourceClaims": CLAIMS}), [VALIDATE]),
     "claim of a container": (
         of_daemon_set(
@@ -176,14 +178,19 @@ DAEMON_SET_PODS = {
 }
 
 
+@pytest.mark.parametrize(
+    "pods",
+    [DAEMON_SET_PODS, pytest.param(DAEMON_SET_CLAIMS, marks=pytest.mark.kubernetes(1, 34))],
+    ids=["pods", "pods with claims"],
+)
 async def test_a_daemon_sets_pod_costs_a_call_if_it_has_to_do_with_gpus_or_kai(
-    plane: ControlPlane, recorder: Recorder
+    plane: ControlPlane, recorder: Recorder, pods: dict[str, tuple[dict[str, Any], list[str]]]
 ) -> None:
     policy = NamespacePolicy.from_labels("hooked-enforce", NAMESPACES["hooked-enforce"])
     assert policy is not None
     for user in USERS[2:]:
         async with KubeClient(Impersonating(plane.access(), user)) as client:
-            for title, (made, expected) in DAEMON_SET_PODS.items():
+            for title, (made, expected) in pods.items():
                 assert await create(client, "hooked-enforce", made) == 201, title
                 assert recorder.paths() == expected, title
                 verdict = verify(policy, view(made), RULES, Requester(user))

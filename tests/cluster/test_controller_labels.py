@@ -49,6 +49,7 @@ def more_controllers(plane: ControlPlane, controllers: None) -> Iterator[None]:
         yield
 
 
+@pytest.mark.kubernetes(1, 33)  # a StatefulSet without serviceName
 async def test_labels_of_every_kind(
     plane: ControlPlane, admin: Administrator, more_controllers: None
 ) -> None:

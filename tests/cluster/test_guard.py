@@ -342,6 +342,7 @@ async def test_everything_else_may_change(asker: Asker, running: str) -> None:
     assert answer.body["metadata"]["labels"]["runai-gpu-group"] == "moved"
 
 
+@pytest.mark.kubernetes(1, 33)  # the subresource resize
 async def test_the_subresources_that_are_not_watched_leave_metadata_alone(asker: Asker, running: str) -> None:
     for subresource in ("/resize", "/ephemeralcontainers"):
         answer = await admitted(asker.merge(running + subresource, changes({"runai-gpu-group": None})))

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from examples.shared_gpu import scenes
 from kai.keys import QUEUE_LABEL
 from kube.errors import ApiError
+from tests.support import yaml_text
 from tests.support.administrator import Administrator
 from tests.support.helm_chart import ROOT
 
@@ -19,7 +19,7 @@ FOLDER = ROOT / "deploy" / "kai"
 
 
 def queues_in(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+    return list(yaml_text.load_all((FOLDER / name).read_text()))
 
 
 QUEUES = queues_in("queues.yaml")
@@ -29,7 +29,7 @@ PATH = "/apis/scheduling.run.ai/v2/queues"
 
 def test_every_queue_of_the_examples_exists_with_a_parent_and_without_children() -> None:
     files = [ROOT / "examples" / "namespaces.yaml", *(scene.namespace_file for scene in scenes())]
-    namespaces = [item for file in files for item in yaml.safe_load_all(file.read_text())]
+    namespaces = [item for file in files for item in yaml_text.load_all(file.read_text())]
     named = {item["metadata"].get("labels", {}).get(QUEUE_LABEL) for item in namespaces} - {None}
     parents = {queue["metadata"]["name"]: queue["spec"].get("parentQueue") for queue in QUEUES}
     assert named == {name for name, parent in parents.items() if parent}
@@ -51,7 +51,7 @@ async def test_kais_webhook_accepts_the_queues(release: str, admin: Administrato
     file = Path(folder or "/nonexistent").parent / "crds" / f"kai-{release}" / "scheduling.run.ai_queues.yaml"
     if not file.is_file():
         pytest.skip("NOT VERIFIED: KAISHARE_FIXTURES must name a folder beside which KAI's definitions are")
-    definition = yaml.safe_load(file.read_text())
+    definition = yaml_text.load(file.read_text())
     await admin.create(definition)
     try:
         for name in FILES:

@@ -322,6 +322,7 @@ async def test_kubectl_prints_the_nearest_size_for_a_pod_with_an_unknown_one(
     assert "nearest first: train, serve" in result.errors
 
 
+@pytest.mark.kubernetes(1, 31)  # an empty item in a list
 async def test_the_api_server_reads_selectors_as_kaishare_does(plane: ControlPlane) -> None:
     path = "/api/v1/namespaces/default/configmaps"
     names: dict[str, str] = {}

@@ -9,7 +9,7 @@ import yaml
 
 from deploy.alerts.rendering import OBJECT, RULES, files
 from gpuagent.problems import SUSPENDS_NOTHING, Cause
-from tests.support import known_metrics
+from tests.support import known_metrics, yaml_text
 from tests.support.markers import nightly
 from tests.support.promtool import ALERTS, ROOT, promtool
 
@@ -21,7 +21,7 @@ BY_NAME = {rule["alert"]: rule for rule in known_metrics.rules() if "alert" in r
 
 def cases() -> list[dict[str, Any]]:
     """Every group of promtool's unit tests."""
-    return [case for file in PROOFS for case in yaml.safe_load(file.read_text(encoding="utf-8"))["tests"]]
+    return [case for file in PROOFS for case in yaml_text.load(file.read_text(encoding="utf-8"))["tests"]]
 
 
 def minutes(duration: str) -> int:
@@ -40,7 +40,7 @@ def groups_of(proof: str) -> list[dict[str, Any]]:
 
     The time of promtool grows with the number of rules.
     """
-    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    groups = yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
     if re.search(r"expr:.*__name__", proof):
         return list(groups)
     has_alerts = re.search(r"expr:.*ALERTS", proof) is not None
@@ -79,7 +79,7 @@ def follow_their_records(groups: list[dict[str, Any]], order: list[str]) -> bool
 def test_promtools_unit_tests_of_the_rules_pass(proof: Path, tmp_path: Path) -> None:
     text = proof.read_text(encoding="utf-8")
     groups = groups_of(text)
-    order = yaml.safe_load(text).get("group_eval_order", [])
+    order = yaml_text.load(text).get("group_eval_order", [])
     assert follow_their_records(groups, order), "promtool evaluates other groups in a random order"
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / proof.name).write_text(text)
@@ -93,9 +93,10 @@ def test_a_proof_gets_the_rules_that_it_names_and_their_records() -> None:
         "kaishare-gpus",
     ]
     every = groups_of("expr: {__name__=~'.+'}")
-    assert every == yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    assert every == yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
     names = [group["name"] for group in groups_of("expr: ALERTS{}")]
     assert {group["name"] for group in every} - {*names} == {
+        "kaishare-gpu-forecast",
         "kaishare-figures",
         "kaishare-usage-pods",
         "kaishare-usage",
@@ -105,8 +106,8 @@ def test_a_proof_gets_the_rules_that_it_names_and_their_records() -> None:
 def test_the_rules_are_those_of_the_mixin() -> None:
     for path, text in files().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(ROOT)}: run make manifests"
-    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    assert yaml.safe_load(OBJECT.read_text(encoding="utf-8"))["spec"] == {"groups": groups}
+    groups = yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
+    assert yaml_text.load(OBJECT.read_text(encoding="utf-8"))["spec"] == {"groups": groups}
 
 
 def test_every_alert_fires_and_then_clears_in_one_proof() -> None:
@@ -189,7 +190,7 @@ def test_the_table_of_recording_rules_is_complete() -> None:
 def test_the_readmes_scrape_configuration_is_valid(tmp_path: Path) -> None:
     text = (ALERTS / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", text, flags=re.DOTALL)
-    configuration = yaml.safe_load(block)
+    configuration = yaml_text.load(block)
     for job in configuration["scrape_configs"]:
         assert job["honor_labels"]
         assert job.pop("kubernetes_sd_configs")  # Debian's Prometheus is built without

@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from deploy.alerts.rendering import CHART_RULES, RULES
+from tests.support import yaml_text
 from tests.support.helm_chart import CHART, NAMESPACE, Object, find_object, helm, options, rendered
 from tests.support.promtool import promtool
 
-GROUPS = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-NUMBERS: dict[str, float] = yaml.safe_load(CHART_RULES.read_text(encoding="utf-8"))["numbers"]
+GROUPS = yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
+NUMBERS: dict[str, float] = yaml_text.load(CHART_RULES.read_text(encoding="utf-8"))["numbers"]
 OWN = {name: default for name, default in NUMBERS.items() if name.startswith("Kaishare")}
 """Numbers of single alerts."""
 NO_SERVICE = {"webhook": {"enabled": False}, "agent": {"enabled": False}}
@@ -115,7 +116,7 @@ def test_the_schema_has_every_number() -> None:
     settings = schema["properties"]["alerts"]["properties"]["overrides"]["additionalProperties"]["properties"]
     figures = {key for key, value in settings.items() if value == {"$ref": "#/definitions/figure"}}
     assert figures == {name.partition(".")[2] for name in OWN}
-    defaults = yaml.safe_load((CHART / "values.yaml").read_text())["alerts"]["slo"]
+    defaults = yaml_text.load((CHART / "values.yaml").read_text())["alerts"]["slo"]
     assert defaults == {key.partition(".")[2]: NUMBERS[key] for key in NUMBERS if key.startswith("slo.")}
 
 

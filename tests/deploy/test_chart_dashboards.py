@@ -20,7 +20,7 @@ def test_each_dashboard_is_one_config_map_for_grafanas_sidecar(name: str) -> Non
     objects = rendered({"dashboard": {"enabled": True}})
     dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
     text = dashboard["data"][f"kaishare-{name}.json"]
-    assert text.strip() == (DEPLOY / "dashboards" / f"{name}.json").read_text().strip()
+    assert json.loads(text) == json.loads((DEPLOY / "dashboards" / f"{name}.json").read_text())
     assert fits_an_annotation(dashboard)
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert dashboard["metadata"]["annotations"] == {"grafana_folder": "kaishare"}

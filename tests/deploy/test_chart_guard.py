@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.support import yaml_text
 from tests.support.chart_variants import VARIANTS
 from tests.support.helm_chart import (
     DEPLOY,
@@ -29,7 +29,7 @@ def guards(values: dict[str, Any]) -> list[Object]:
 
 def plain_guards() -> list[Object]:
     files = [*(DEPLOY / "guard" / "policies").glob("*.yaml"), *(DEPLOY / "guard" / "bindings").glob("*.yaml")]
-    items = [item for file in files for item in yaml.safe_load_all(file.read_text())]
+    items = [item for file in files for item in yaml_text.load_all(file.read_text())]
     policies = [item for item in items if item["kind"].startswith("ValidatingAdmissionPolicy")]
     return sorted(policies, key=lambda item: str(item["metadata"]["name"]))
 

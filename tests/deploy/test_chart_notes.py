@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.support import yaml_text
 from tests.support.helm_chart import CHART, helm, options
 
 REGISTRIES = {
@@ -29,11 +29,11 @@ def chart_with_notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def notes(chart: Path, values: dict[str, Any]) -> str:
     done = helm("template", "kaishare", str(chart), "--kube-version", "1.30.0", *options(values))
     assert done.returncode == 0, done.stderr
-    text: str = yaml.safe_load(done.stdout)["notes"]
+    text: str = yaml_text.load(done.stdout)["notes"]
     return text
 
 
-SYSTEM_NAMESPACES: list[str] = yaml.safe_load((CHART / "values.yaml").read_text())["excludedNamespaces"]
+SYSTEM_NAMESPACES: list[str] = yaml_text.load((CHART / "values.yaml").read_text())["excludedNamespaces"]
 
 
 def test_the_notes_warn_of_no_namespace_that_the_chart_excludes(chart_with_notes: Path) -> None:

@@ -7,18 +7,17 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-import yaml
 
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.cli import _duration as agent_duration
 from gpuagent.ledger.slack import Slack
 from kai.version import Version
 from service.units import parse_duration
+from tests.support import yaml_text
 from tests.support.chart_variants import PEM
 from tests.support.helm_chart import (
     CHART,
     EVERYTHING,
-    LOADER,
     Object,
     helm,
     options,
@@ -86,6 +85,9 @@ BY_THE_SCHEMA: list[tuple[dict[str, Any], str]] = [
     ({"networkPolicies": {"apiServerCIDRs": ["10.0.0.10"]}}, "/networkPolicies/apiServerCIDRs/0"),
     ({"imagePullSecrets": [{"nam": "registry"}]}, "/imagePullSecrets/0"),
     ({"agent": {"tlsSecret": "Not A Name"}}, "/agent/tlsSecret"),
+    ({"agent": {"fleetUrl": "javascript:alert(1)"}}, "/agent/fleetUrl"),
+    ({"agent": {"fleetUrl": "https:///d/nodes"}}, "/agent/fleetUrl"),
+    ({"alerts": {"runbooks": "https:///"}}, "/alerts/runbooks"),
     ({"excludedNamespaces": "kube-system"}, "/excludedNamespaces"),
     ({"agent": {"excludedNamespaces": "mps"}}, "/agent/excludedNamespaces"),
     ({"kaiVersion": "latest"}, "/kaiVersion"),
@@ -181,12 +183,11 @@ def test_a_name_that_yaml_reads_as_another_type_stays_a_text(word: str) -> None:
         return [
             item
             for chosen in (values, self_signed, issued)
-            for item in yaml.load_all(
+            for item in yaml_text.load_all(
                 helm(
                     "template", name, str(CHART), "--namespace", name, "--kube-version", "1.30.0",
                     *options(chosen),
-                ).stdout,
-                LOADER,
+                ).stdout
             )
             if item is not None
         ]  # fmt: skip
@@ -256,7 +257,7 @@ def every_key(schema: Object, values: Object, path: str = "") -> list[str]:
 
 
 def test_the_schema_has_exactly_the_values_of_the_chart() -> None:
-    assert every_key(SCHEMA, yaml.safe_load((CHART / "values.yaml").read_text())) == []
+    assert every_key(SCHEMA, yaml_text.load((CHART / "values.yaml").read_text())) == []
 
 
 def optional_values(schema: Object, values: Object, replace: Callable[[Any], Any]) -> dict[str, Any]:
@@ -290,7 +291,7 @@ def without_empty(value: Any) -> Any:
 
 def test_a_null_value_counts_as_empty() -> None:
     """helm removes a value that is set to null, and with it the chart's default."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    values = yaml_text.load((CHART / "values.yaml").read_text())
     null = optional_values(SCHEMA, values, lambda _: None)
     empty = optional_values(SCHEMA, values, emptied)
     assert null["agent"]["nodeSelector"] is None

@@ -25,7 +25,11 @@ from webhook.settings.document import NAMESPACE as DEFAULT_NAMESPACE
 
 EVERYONE = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
 READS = {**PUBLISHES, "verbs": ["get"]}
-WITH_WEBHOOK = [name for name, values in VARIANTS.items() if values.get("webhook", {}).get("enabled", True)]
+WITH_WEBHOOK = [
+    name
+    for name, values in VARIANTS.items()
+    if values.get("webhook", {}).get("enabled", True) and values.get("webhook", {}).get("kind") != "policy"
+]
 
 
 def reader_objects(values: dict[str, Any]) -> tuple[Object, Object]:

@@ -202,3 +202,15 @@ def test_monitors_keep_the_labels_that_attribute_memory() -> None:
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["honorLabels"] is True
+
+
+def test_the_agents_page_gets_the_addresses_of_runbooks_and_other_nodes() -> None:
+    runbooks, fleet = (
+        "https://git.example.com/kaishare/blob/main/",
+        "https://g.example.com/d/x?var-node={node}#a:",
+    )
+    values = {"alerts": {"runbooks": runbooks}, "agent": {"fleetUrl": fleet}}
+    arguments = agent_parser().parse_args(container(agent_pod(values))["args"])
+    assert (arguments.runbooks, arguments.fleet_url) == (runbooks, fleet)
+    plain = container(agent_pod({}))["args"]
+    assert not [argument for argument in plain if argument.startswith(("--runbooks", "--fleet-url"))]

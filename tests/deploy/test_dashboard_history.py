@@ -86,6 +86,7 @@ def openmetrics() -> Iterator[str]:
         value = 0.4 if age == 2 * DAY else 0.2
         yield f'namespace:kaishare_pod_gpu_memory_used_share:ratio{{namespace="team"}} {value} {NOW - age}'
     yield from gpus()
+    yield from forecasts()
     yield "# EOF"
 
 
@@ -113,6 +114,21 @@ def gpus() -> Iterator[str]:
         for text, value in [*values, (labels(0, "b"), values[0][1])]:
             yield f"{metric}{text} {value} {NOW - STEP}"
             yield f"{metric}{text} {value} {NOW}"
+
+
+def forecasts() -> Iterator[str]:
+    """Yield the recorded figures about full GPUs: of two agents for one GPU, and of a target that is no agent."""
+    records = {
+        "full:seconds": {"0": 5 * HOUR, "2": 30 * HOUR},
+        "free_bytes:min": {"0": 10 * GIB, "2": 15 * GIB, "3": GIB},
+        "free_bytes:deriv1d": {"0": -2 * GIB / HOUR, "2": -GIB / 2 / HOUR, "3": GIB / HOUR},
+    }
+    for record, values in records.items():
+        yield f"# TYPE gpu:kaishare_gpu_memory_{record} gauge"
+        for job, factor in (("kaishare-agent", 1), ("team/tenant", 1e-3)):
+            for gpu, value in values.items():
+                labels = f'job="{job}",gpu="{gpu}",gpu_uuid="GPU-{gpu}",model="T4",node="gpus"'
+                yield f"gpu:kaishare_gpu_memory_{record}{{{labels}}} {value * factor} {NOW}"
 
 
 @pytest.fixture(scope="module")
@@ -239,3 +255,12 @@ def test_an_agent_that_replaces_another_doubles_nothing(history: Prometheus) -> 
     assert by_pod(history, "Memory promised", label="cluster") == pytest.approx(
         {"": promised / (3 * 16300 + 8100)}
     )
+
+
+def test_the_next_full_gpus_are_those_of_the_agents_records(history: Prometheus) -> None:
+    title = "GPUs that run out next"
+    assert by_pod(history, title, "hours left", label="gpu") == {"0": 5, "2": 30}
+    assert by_pod(history, title, "free", label="gpu") == {"0": 10 * GIB, "2": 15 * GIB}
+    slopes = by_pod(history, title, "fills by, an hour", label="gpu")
+    assert slopes == pytest.approx({"0": 2 * GIB, "2": GIB / 2})
+    assert by_pod(history, "First GPU full in", label="cluster") == {"": 5 * HOUR}

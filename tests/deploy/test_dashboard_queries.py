@@ -1,13 +1,11 @@
 """Panels on series that begin, start again, or are absent, evaluated by promtool."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from tests.support import grafana
-from tests.support.promtool import promtool
+from tests.support.promtool import assert_samples
 
 FLEET, NAMESPACE, NODE, WEBHOOK = (grafana.load(name) for name in grafana.NAMES)
 
@@ -21,19 +19,6 @@ SHED = 'kaishare_webhook_shed_total{job="api", instance="i"}'
 UNKNOWN_POLICY = 'kaishare_webhook_errors_total{stage="policies", job="api", instance="i"}'
 
 
-def evaluated(folder: Path, query: str, series: dict[str, str], samples: list[dict[str, Any]]) -> None:
-    """Assert the samples of a query in minute 100."""
-    case = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [{"expr": query, "eval_time": "100m", "exp_samples": samples}],
-    }
-    (folder / "rules.yaml").write_text("groups: []\n")
-    proof = folder / "proof.yaml"
-    proof.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
-    promtool("test", "rules", proof)
-
-
 def evaluated_for_an_hour(folder: Path, title: str, series: dict[str, str], value: float | None) -> None:
     """Assert the value of a panel of the webhook's dashboard; None for no series."""
     labelled = {
@@ -41,7 +26,7 @@ def evaluated_for_an_hour(folder: Path, title: str, series: dict[str, str], valu
     }
     query = WEBHOOK.interpolated(WEBHOOK.expression(title)).replace("[30s]", "[1h]")
     query = query.replace("offset 30s", "offset 1h").replace("< 30)", "< 3600)")
-    evaluated(folder, query, labelled, [] if value is None else [{"labels": "{}", "value": value}])
+    assert_samples(folder, query, labelled, [] if value is None else [{"labels": "{}", "value": value}])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +85,7 @@ def test_a_table_of_pods_has_pods_of_which_a_figure_is_unknown(
         f"kaishare_pod_gpu_memory_used_bytes{labels('c')}": "7+0x100",
     }
     query = board.interpolated(board.expression(title, column), {"namespace": ["team"]})
-    evaluated(tmp_path, query, series, [{"labels": labels(pod), "value": values[pod]} for pod in values])
+    assert_samples(tmp_path, query, series, [{"labels": labels(pod), "value": values[pod]} for pod in values])
 
 
 @pytest.mark.parametrize(
@@ -133,7 +118,7 @@ def test_a_gpu_whose_memory_the_driver_does_not_report_is_watched(
         for node in ("a100", "gb10")
     }
     query = board.interpolated(board.expression(title), {"node": "gb10"} if board is NODE else {})
-    evaluated(tmp_path, query, series, [] if value is None else [{"labels": "{}", "value": value}])
+    assert_samples(tmp_path, query, series, [] if value is None else [{"labels": "{}", "value": value}])
 
 
 OVER = 'kaishare_pod_over_share_seconds_total{namespace="team", pod="%s", uid="%s", gpu_uuid="GPU-1", node="n", instance="%s"}'
@@ -167,7 +152,7 @@ def test_time_over_the_share_is_the_sum_over_an_agent_and_its_successor(
     expected = [{"labels": POD % ("a", "a"), "value": 630 + 2940}]  # increase() extrapolates by half a minute
     if board is FLEET:
         expected.append({"labels": POD % ("b", "b"), "value": 630})
-    evaluated(tmp_path, query, series, expected)
+    assert_samples(tmp_path, query, series, expected)
 
 
 def test_workloads_of_one_name_in_two_namespaces_are_two_rows(tmp_path: Path) -> None:
@@ -180,7 +165,7 @@ def test_workloads_of_one_name_in_two_namespaces_are_two_rows(tmp_path: Path) ->
     query = NAMESPACE.interpolated(NAMESPACE.expression("Workloads", "share"), {"namespace": ["one", "two"]})
     rows = {namespace: f'{{namespace="{namespace}", {workload}}}' for namespace in ("one", "two")}
     samples = [{"labels": rows["one"], "value": 10}, {"labels": rows["two"], "value": 20}]
-    evaluated(tmp_path, query, series, samples)
+    assert_samples(tmp_path, query, series, samples)
 
 
 def test_nodes_that_are_no_longer_watched_have_the_number_of_their_gpus(tmp_path: Path) -> None:
@@ -189,7 +174,7 @@ def test_nodes_that_are_no_longer_watched_have_the_number_of_their_gpus(tmp_path
         for gpu in range(8)
     }
     query = FLEET.interpolated(FLEET.expression("Nodes that no agent watches any more"))
-    evaluated(tmp_path, query, series, [{"labels": '{node="gone"}', "value": 8}])
+    assert_samples(tmp_path, query, series, [{"labels": '{node="gone"}', "value": 8}])
 
 
 def test_nodes_without_an_agent_have_devices_of_any_kind(tmp_path: Path) -> None:
@@ -211,4 +196,4 @@ def test_nodes_without_an_agent_have_devices_of_any_kind(tmp_path: Path) -> None
     expected = [
         {"labels": f'{{node="{node}"}}', "value": offers[node][1]} for node in ("mig", "sliced", "whole")
     ]
-    evaluated(tmp_path, query, series, expected)
+    assert_samples(tmp_path, query, series, expected)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kai import gpu_resources, keys
 from kai.key_classes import TABLE, KaiKey, KeyClass, KeyKind, On, is_written_by_kai_only
 from kai.own_labels import EXCLUDED_NAMESPACES
+from tests.support import yaml_text
 from tests.support.guard import GUARD, QUEUES, rendered
 from tests.support.pods import pod, view
 from webhook.guard import manifests
@@ -24,7 +24,7 @@ from webhook.policy.labels import MODE
 @cache
 def expressions(policy: str) -> dict[str, str]:
     """Return the variables of a policy."""
-    document = yaml.safe_load((GUARD / "policies" / f"{policy}.yaml").read_text())
+    document = yaml_text.load((GUARD / "policies" / f"{policy}.yaml").read_text())
     return {entry["name"]: entry["expression"] for entry in document["spec"]["variables"]}
 
 
@@ -69,7 +69,7 @@ def test_keys_that_only_look_like_kais_are_not_protected(key: str) -> None:
 def test_every_placeholder_is_filled_in() -> None:
     for file in manifests.FILES:
         assert "${" not in manifests.text_of(file)
-        assert list(yaml.safe_load_all(manifests.text_of(file)))
+        assert list(yaml_text.load_all(manifests.text_of(file)))
 
 
 def test_keys_of_others_are_fixed_as_the_table_says() -> None:
@@ -93,7 +93,7 @@ def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
 def test_the_code_knows_every_key_in_an_expression(policy: str) -> None:
     """Expressions name keys also outside of the constants above."""
     text = (GUARD / "policies" / f"{policy}.yaml").read_text()
-    spec = yaml.safe_load(text)["spec"]
+    spec = yaml_text.load(text)["spec"]
     known = {value for name, value in vars(keys).items() if name.isupper()}
     known |= {
         QUEUES,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kai.version import Version
+from tests.support import yaml_text
 from tests.support.helm_chart import ROOT
 
 FOLDER = ROOT / "deploy" / "kai"
@@ -49,7 +49,7 @@ def test_every_release_has_its_values() -> None:
 
 @pytest.mark.parametrize("release", READ_BY_CHART)
 def test_the_values_of_a_release_are_those_that_its_chart_reads(release: str) -> None:
-    values = dict(leaves(yaml.safe_load(file_of(release).read_text())))
+    values = dict(leaves(yaml_text.load(file_of(release).read_text())))
     assert set(values) == READ_BY_CHART[release]
     assert values.pop("global.gpuSharing") is True
     assert values.pop("global.resourceReservation.namespace") == "kai-resource-reservation"
@@ -76,7 +76,7 @@ def table_after(text: str, heading: str) -> list[list[str]]:
 def test_the_readme_shows_the_quotas_of_the_file_and_what_they_give() -> None:
     queues = {
         queue["metadata"]["name"]: queue["spec"]["resources"]["gpu"]
-        for queue in yaml.safe_load_all((FOLDER / "queues-teams.yaml").read_text())
+        for queue in yaml_text.load_all((FOLDER / "queues-teams.yaml").read_text())
     }
     total = queues.pop("teams")["quota"]
     text = (FOLDER / "README.md").read_text()

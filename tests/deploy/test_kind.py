@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.support import yaml_text
 from tests.support.helm_chart import ROOT
 
 FOLDER = ROOT / "deploy" / "kind"
@@ -322,7 +322,7 @@ def test_shellcheck_has_no_objection(script: Path) -> None:
 
 def test_both_clusters_have_one_node_and_one_name() -> None:
     for name in ("cluster.yaml", "laptop.yaml"):
-        config = yaml.safe_load((FOLDER / name).read_text())
+        config = yaml_text.load((FOLDER / name).read_text())
         assert (config["kind"], config["apiVersion"], config["name"]) == (
             "Cluster",
             "kind.x-k8s.io/v1alpha4",
@@ -333,12 +333,12 @@ def test_both_clusters_have_one_node_and_one_name() -> None:
 
 def test_the_simulated_gpus_are_on_the_node_and_reservation_pods_get_their_annotation() -> None:
     """The operator simulates GPUs on nodes of its pool, and annotates pods of one namespace only."""
-    values = yaml.safe_load((FOLDER / "fake-gpu-operator.yaml").read_text())
-    (node,) = yaml.safe_load((FOLDER / "laptop.yaml").read_text())["nodes"]
+    values = yaml_text.load((FOLDER / "fake-gpu-operator.yaml").read_text())
+    (node,) = yaml_text.load((FOLDER / "laptop.yaml").read_text())["nodes"]
     assert node["labels"]["run.ai/simulated-gpu-node-pool"] in values["topology"]["nodePools"]
-    kai = yaml.safe_load((ROOT / "deploy" / "kai" / "values-v0.17.yaml").read_text())
+    kai = yaml_text.load((ROOT / "deploy" / "kai" / "values-v0.17.yaml").read_text())
     reservations = kai["global"]["resourceReservation"]["namespace"]
     assert values["environment"]["resourceReservationNamespace"] == reservations
-    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "kaishare" / "values.yaml").read_text())
+    chart = yaml_text.load((ROOT / "deploy" / "helm" / "kaishare" / "values.yaml").read_text())
     assert chart["agent"]["reservationNamespace"] == reservations
     assert values["topology"]["migStrategy"] == "none"

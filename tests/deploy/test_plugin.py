@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from deploy.plugin import build
 from service.version import version
 from tests.deploy.test_images import UNREACHABLE
+from tests.support import yaml_text
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -90,7 +90,7 @@ def krew(tmp_path_factory: pytest.TempPathFactory) -> Krew:
     if done.returncode != 0 and away:
         pytest.skip(f"NOT VERIFIED: no package index can be reached, so no plugin: {away[0]}")
     assert done.returncode == 0, done.stderr
-    manifest = yaml.safe_load((output / "kaishare.yaml").read_text())
+    manifest = yaml_text.load((output / "kaishare.yaml").read_text())
     install_as_krew(manifest, output, root)
     return Krew(root, manifest)
 

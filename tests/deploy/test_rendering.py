@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
 from deploy import render
+from tests.support import yaml_text
 from tests.support.helm_chart import Object, helm_program, kinds, rendered
 
 
@@ -43,9 +43,9 @@ def test_an_outdated_file_is_named(
 def base(part: str) -> list[Object]:
     """The objects of a kustomize base without patches."""
     folder = render.MANIFESTS / part
-    names = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    names = yaml_text.load((folder / "kustomization.yaml").read_text())["resources"]
     assert sorted([*names, "kustomization.yaml"]) == sorted(path.name for path in folder.iterdir())
-    return [item for name in names for item in yaml.safe_load_all((folder / name).read_text())]
+    return [item for name in names for item in yaml_text.load_all((folder / name).read_text())]
 
 
 def test_the_manifests_hold_every_object_of_the_chart_and_nothing_of_helm() -> None:
@@ -86,7 +86,7 @@ def leaves(values: Object, path: str = "") -> list[str]:
 
 
 def test_the_charts_readme_has_every_value_with_its_default() -> None:
-    values = yaml.safe_load((render.CHART / "values.yaml").read_text())
+    values = yaml_text.load((render.CHART / "values.yaml").read_text())
     rows = dict(re.findall(r"^\| `([\w./-]+)` \| (`.*?`|) \|", render.README.read_text(), re.MULTILINE))
     assert set(leaves(values)) <= set(rows)
     assert (rows["webhook.replicas"], rows["agent.interval"]) == ("`2`", '`"5s"`')

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import yaml_text
 from tests.support.helm_chart import ROOT, find_object, helm, kinds, rendered
 
 FOLDER = ROOT / "deploy" / "vcluster"
@@ -51,7 +52,7 @@ def merged(files: tuple[Path, ...]) -> dict[str, Any]:
 
     values: dict[str, Any] = {}
     for file in files:
-        values = merge(values, yaml.safe_load(file.read_text()))
+        values = merge(values, yaml_text.load(file.read_text()))
     return values
 
 
@@ -104,7 +105,7 @@ def test_the_readme_names_the_releases_that_are_tried() -> None:
 
 
 def test_the_values_that_shares_need_are_set() -> None:
-    values = yaml.safe_load(VALUES.read_text())
+    values = yaml_text.load(VALUES.read_text())
     assert values["experimental"]["syncSettings"]["setOwner"] is False
 
 

@@ -1,24 +1,41 @@
-"""Every link in the documentation leads to a file that exists, and to a heading of it."""
+"""Every link in the documentation, and every page that the code names, leads to a file and to a heading of it."""
 
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.project.sources import PACKAGES
 from tests.support.doc_blocks import ROOT, pages
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+_NAMED = re.compile(r"\b((?:docs|deploy|examples)/[\w./-]+\.md)(?:#([\w-]+))?")
+_SOURCES = ("*.py", "*.yaml", "*.libsonnet", "*.html", "*.js", "*.tpl", "*.txt", "*.sh")
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Return the anchors of a page's headings, as GitHub builds them."""
+    """Return the anchors of a page's headings, as GitHub builds them; a repeated heading gets a number."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
-    slugs = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(text))
+    counts: Counter[str] = Counter()
+    slugs = set()
+    for heading in _HEADING.findall(text):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        slugs.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
+        counts[slug] += 1
     return frozenset(slugs)
+
+
+def sources() -> list[Path]:
+    """Return the files of code and deployment that may name a page."""
+    folders = (*PACKAGES, "deploy", "docs", "examples", "benchmarks", "requirements")
+    files = [file for folder in folders for pattern in _SOURCES for file in (ROOT / folder).rglob(pattern)]
+    return [ROOT / "Makefile", *sorted(files)]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -34,7 +51,24 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert lost == []
 
 
+def test_every_page_that_the_code_names_exists_with_its_section() -> None:
+    named = {
+        (file, page, anchor)
+        for file in sources()
+        for page, anchor in _NAMED.findall(file.read_text(encoding="utf-8"))
+    }
+    assert len({page for _, page, _ in named}) > 10
+    lost = [
+        f"{file.relative_to(ROOT)}: {page}#{anchor}"
+        for file, page, anchor in sorted(named)
+        if not (ROOT / page).exists() or (anchor.islower() and anchor not in anchors(ROOT / page))
+    ]
+    assert lost == []
+
+
 def test_anchors_are_those_of_github(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A `b`, c: d\n\n```console\n# no heading\n```\n\n## What it _does_\n")
-    assert anchors(page) == {"a-b-c-d", "what-it-_does_"}
+    page.write_text(
+        "# A `b`, c: d\n\n```console\n# no heading\n```\n\n## What it _does_\n## [A](x.md) b\n## a b\n"
+    )
+    assert anchors(page) == {"a-b-c-d", "what-it-_does_", "a-b", "a-b-1"}

@@ -56,6 +56,9 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         ("--gpus simulated:missing.yaml", "missing.yaml: No such file or directory"),
         ("--gpus simulated:broken.yaml", "broken.yaml, line 2: not YAML"),
         ("--gpus simulated:text.yaml", "text.yaml"),
+        ("--node n --runbooks javascript:alert(1)/", 'argument --runbooks: "javascript:alert(1)/" is not an address'),
+        ("--node n --runbooks https://x/docs", 'argument --runbooks: "https://x/docs" does not end with /'),
+        ("--node n --fleet-url ftp://x", 'argument --fleet-url: "ftp://x" is not an address'),
         ("--gpus simulated:", '--gpus "simulated:" is invalid; allowed: nvml, simulated:FILE or simulated:cluster'),
         ("--gpus fake", '--gpus "fake" is invalid; allowed: nvml, simulated:FILE or simulated:cluster'),
         (f"{CLUSTER} --pods pods.yaml", "--gpus simulated:cluster needs --pods cluster"),
@@ -114,6 +117,7 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
         "--reservation-namespace", "--exclude-namespaces", "--read-kai-configmaps", "--kai-version",
         "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget", "--authentication", "--certs", "--log-level",
+        "--runbooks", "--fleet-url",
     ):  # fmt: skip
         assert option in help_text
     for default in (

@@ -2,7 +2,7 @@
 
 import gc
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -11,12 +11,14 @@ from gpuagent.gpus.reading import LostGpu
 from gpuagent.history import MAX_SERIES, WINDOW_SECONDS, History, PodHistory, PodState
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Problem
+from gpuagent.shares.pod_shares import PodShare
 from gpuagent.verdicts.judge import Judge, Verdicts
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 from tests.support.verdict_steps import OVER, WITHIN, judge, node
 
 WALL = 1_800_000_000.0
 TRAIN = uid_of("train")
+TRAIN_SHARE = pod_share("train", 10 * GIB)
 
 
 def past(history: History, name: str = "train", uuid: str = A) -> PodHistory:
@@ -202,3 +204,77 @@ def test_at_the_limit_a_pod_with_usage_takes_the_place_of_a_series_without() -> 
     history.record(crowd(["c", "d", "e"], 1, 10), Verdicts())
     assert len(history) == 2
     assert history.of("c", "GPU-0") is not None, "a series in use keeps its place"
+
+
+def idle_seconds(history: History, at: float, name: str = "train") -> float | None:
+    return history.idle_seconds(uid_of(name), A, at)
+
+
+def using(percent: int | None, at: float, share: PodShare = TRAIN_SHARE) -> Snapshot:
+    """Return a sample in which the pod holds memory with this utilisation; None if that is unknown."""
+    utilization = None if percent is None else {10: percent}
+    taken = sample(gpu((10, GIB), utilization=utilization), origins={10: in_pod("train")}, at=at)
+    return snapshot_of(taken, share)
+
+
+@pytest.mark.parametrize(
+    "idle", [lambda at: node(0, at=at), lambda at: using(0, at)], ids=["no memory", "no kernel"]
+)
+def test_a_share_is_idle_since_the_first_idle_sample(idle: Callable[[float], Snapshot]) -> None:
+    history = recorded(using(50, 0), idle(5))
+    assert idle_seconds(history, 5) is None
+    for at in (10, 20, 30):
+        history.record(idle(at), Verdicts())
+        assert idle_seconds(history, at) == at - 5
+    history.record(using(1, 35), Verdicts())
+    assert idle_seconds(history, 35) is None
+    for at in (40, 45):
+        history.record(idle(at), Verdicts())
+    assert idle_seconds(history, 45) == 5, "the time before the use is over"
+
+
+@pytest.mark.parametrize(
+    "blind",
+    [
+        using(None, 10),
+        node(None, at=10),
+        node(0, at=10, problems=[Problem(Cause.NEGATIVE_UNATTRIBUTED, A)]),
+        node(0, at=10, problems=[Problem(Cause.PODS_STALE, "")]),
+        replace(node(0, at=10), gpus=(), holdings=()),
+        using(0, 10, pod_share("train")),
+        using(0, 10, pod_share("train", GIB, gpus=(B,))),
+    ],
+    ids=[
+        "utilisation unknown",
+        "memory unknown",
+        "suspended on the GPU",
+        "suspended on the node",
+        "no GPU",
+        "no share",
+        "share of another GPU",
+    ],
+)
+def test_a_sample_that_does_not_show_idleness_ends_it(blind: Snapshot) -> None:
+    history = recorded(node(0, at=0), node(0, at=5), blind)
+    assert idle_seconds(history, 10) is None
+    for at in (15, 20):
+        history.record(node(0, at=at), Verdicts())
+    assert idle_seconds(history, 20) == 5
+
+
+def test_a_gap_longer_than_the_bound_ends_idleness() -> None:
+    history = recorded(node(0, at=0), node(0, at=22))  # 2.5 intervals and 2 deadlines are 22.5 s
+    assert idle_seconds(history, 22) == 22
+    history.record(node(0, at=45), Verdicts())
+    assert idle_seconds(history, 45) is None
+
+
+def test_a_pod_in_mig_mode_is_not_idle() -> None:
+    taken = sample(gpu(mig=True), at=0)
+    shares = pod_share("train", GIB)
+    history = recorded(*(replace_at(snapshot_of(taken, shares), at) for at in (0, 5)))
+    assert idle_seconds(history, 5) is None
+
+
+def replace_at(snapshot: Snapshot, at: float) -> Snapshot:
+    return replace(snapshot, taken_at=at)

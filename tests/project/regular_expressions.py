@@ -28,7 +28,8 @@ BOUNDED: Final[dict[tuple[str, str], str]] = {
 }
 """By file and pattern: the texts that it meets, and their length. Patterns here are not linear."""
 
-_ANCHORED: Final = frozenset({"match", "fullmatch"})
+_ANCHORED: Final = frozenset({"match", "fullmatch", "pattern"})
+"""Uses that match from the beginning only, or not at all: `pattern` is the text of the expression."""
 _SEARCHING: Final = frozenset({"search", "findall", "finditer", "split", "sub", "subn"})
 _HARMLESS: Final = frozenset({"escape", "error", "Pattern", "Match", "purge"})
 _MENTION: Final = re.compile(r"\bre\b")

@@ -65,7 +65,7 @@ def test_the_wheel_requires_what_the_commands_import(wheel: Path) -> None:
 
 def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
     folder = ROOT / "gpuagent" / "server" / "page"
-    files = [file for part in ("static", "templates") for file in (folder / part).iterdir()]
+    files = [file for part in ("runbooks", "static", "templates") for file in (folder / part).iterdir()]
     assert {file.suffix for file in files} == {".css", ".html", ".js"}
     with zipfile.ZipFile(wheel) as archive:
         assert {file.relative_to(ROOT).as_posix() for file in files} <= set(archive.namelist())

@@ -9,6 +9,8 @@ AGENT: dict[str, Any] = {"webhook": {"enabled": False}}
 CERT_MANAGER: dict[str, Any] = {"webhook": {"certificates": {"mode": "cert-manager"}}}
 PEM = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
 GIVEN: dict[str, Any] = {"webhook": {"certificates": {"mode": "secret", "caBundle": PEM}}}
+WITH_POLICIES = ("admission policies", "both forms")
+"""The variants whose objects need Kubernetes 1.36."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "everything": EVERYTHING,
@@ -20,6 +22,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "webhook": {"certificates": {"mode": "cert-manager", "certManager": {"issuerRef": {"kind": "ClusterIssuer", "name": "in-house"}}}}
     },
     "certificates of a Secret": GIVEN,
+    "admission policies": {"webhook": {"kind": "policy"}},
+    "both forms": {"webhook": {"kind": "both"}},
     "a cluster in use": {"webhook": {"defaultMode": "observe"}},
     "namespace of its own": {"webhook": {"createNamespace": True}},
     "GPUs by a mount": {"agent": {"gpuAccess": "volume-mounts"}},
@@ -48,7 +52,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no readers of the settings": {"settings": {"readers": []}},
     "readers with tokens": {"authentication": {"enabled": True, "readerLabels": {"aggregate": "true"}}},
     "readers with tokens over TLS": {
-        "authentication": {"enabled": True},
+        "authentication": {"enabled": True, "showProcesses": True},
         "webhook": {"opsTlsSecret": "webhook-tls", "certificates": {"mode": "cert-manager"}},
         "agent": {"tlsSecret": "agent-tls"},
         "monitors": {"enabled": True, "tokenSecret": {"name": "token"}},

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
 
@@ -36,7 +36,6 @@ NAMESPACES: dict[str, dict[str, str]] = {
 }
 _QUEUES = {HOST: "team-a, team-a-batch", "test": "team-ml"}
 _ACTS_WITHIN_SECONDS = 20.0
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; depends on how PyYAML was built
 
 
 def rendered(folder: Path = GUARD / "deny") -> list[dict[str, Any]]:
@@ -54,7 +53,7 @@ def _kustomized(folder: Path) -> str:
     made = subprocess.run(
         [kubectl, "kustomize", str(folder)], check=True, capture_output=True, text=True, timeout=60
     )
-    return json.dumps(list(yaml.load_all(made.stdout, _LOADER)))
+    return json.dumps(list(yaml_text.load_all(made.stdout)))
 
 
 def synced_pod(

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from deploy.render import EVERY_RIGHT
+from tests.support import yaml_text
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -26,8 +26,6 @@ EVERYTHING: dict[str, Any] = {
 """Values that enable all parts of the chart."""
 
 Object = dict[str, Any]
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The parser in C, which takes a tenth of the time, if PyYAML was built with it."""
 
 
 def helm_program() -> Path:
@@ -74,7 +72,7 @@ def _rendered(values: str) -> str:
 @cache
 def _objects(text: str) -> str:
     """Return the list of objects as JSON, of which each test gets a copy of its own."""
-    return json.dumps([item for item in yaml.load_all(text, LOADER) if item is not None])
+    return json.dumps([item for item in yaml_text.load_all(text) if item is not None])
 
 
 def rendered_text(values: dict[str, Any] | None = None) -> str:

@@ -13,6 +13,7 @@ import yaml
 
 from kube.client import KubeClient
 from kube.errors import ApiError
+from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import CHART, NAMESPACE, Object, helm, options
 
@@ -24,6 +25,7 @@ _PLURALS = {
     "ConfigMap": "configmaps",
     "NetworkPolicy": "networkpolicies",
     "PriorityClass": "priorityclasses",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     **{kind: plural for kinds in _KINDS.values() for kind, plural in kinds.items()},
 }
@@ -54,7 +56,7 @@ class Release:
         """Upgrade to the current chart with another version."""
         chart = folder / f"chart-{version}"
         shutil.copytree(CHART, chart)
-        about = yaml.safe_load((chart / "Chart.yaml").read_text())
+        about = yaml_text.load((chart / "Chart.yaml").read_text())
         (chart / "Chart.yaml").write_text(
             yaml.safe_dump({**about, "version": version, "appVersion": version})
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+from tests.support import yaml_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def documented() -> set[str]:
 def rules() -> Iterator[dict[str, Any]]:
     """Return every rule of deploy/alerts."""
     text = (ROOT / "deploy" / "alerts" / "rules.yaml").read_text(encoding="utf-8")
-    for group in yaml.safe_load(text)["groups"]:
+    for group in yaml_text.load(text)["groups"]:
         yield from group["rules"]
 
 

@@ -24,6 +24,7 @@ BY_PLACE: Final = {
     "cluster": "cluster",
     "gpu": "gpu",
     "gpuagent/server/test_browser.py": "browser",
+    "gpuagent/server/test_browser_incident.py": "browser",
 }
 """Marker by folder or file, relative to tests/."""
 

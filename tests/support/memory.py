@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-import yaml
+from tests.support import yaml_text
 
 _CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "values.yaml"
 
@@ -24,6 +24,6 @@ def peak_resident_mib(pid: int) -> float:
 
 def memory_limit_mib(service: str) -> int:
     """Return the memory limit of `agent` or `webhook` in the chart, in MiB."""
-    values = yaml.safe_load(_CHART.read_text(encoding="utf-8"))
+    values = yaml_text.load(_CHART.read_text(encoding="utf-8"))
     limit: str = values[service]["resources"]["limits"]["memory"]
     return int(limit.removesuffix("Mi"))

@@ -91,7 +91,7 @@ class Client:
 @dataclass
 class RunningServer:
     """A page server with five pages: a health check, a small one, a large one, one that waits for `go`, and
-    one that fails."""
+    one that fails. `/query` answers with the query that it gets."""
 
     stream: io.BytesIO = field(default_factory=io.BytesIO)
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -109,6 +109,7 @@ class RunningServer:
                 "/held": self._held,
                 "/failing": self._failing,
             },
+            queries={"/query": lambda query: text_page(f"{query!r}\n")},
             not_found="no such page",
             method_not_allowed="pages are read",
             log=JsonLog(self.stream),

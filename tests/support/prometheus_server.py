@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from tests.support import yaml_text
 from tests.support.free_ports import free_port
 from tests.support.promtool import ALERTS, needed
 
@@ -71,8 +72,11 @@ class Prometheus:
 def prometheus(
     folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any], lookback: str = "5m"
 ) -> Iterator[Prometheus]:
-    """Start Prometheus with kaishare's rules; `jobs` maps names to addresses, `others` are scrape
-    configurations. An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data."""
+    """Start Prometheus; `jobs` maps names to addresses, `others` are scrape configurations.
+
+    An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data. kaishare's
+    rules are evaluated each second, unless nothing is scraped: all data is in the past then.
+    """
     program = needed("prometheus")
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -84,7 +88,9 @@ def prometheus(
         + [dict(other) for other in others],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-    rules = yaml.safe_load((ALERTS / "rules.yaml").read_text(encoding="utf-8"))
+    rules = yaml_text.load((ALERTS / "rules.yaml").read_text(encoding="utf-8"))
+    if not configuration["scrape_configs"]:
+        rules["groups"] = []
     for group in rules["groups"]:
         group.pop("interval", None)  # a test does not wait for the first minutes of a group
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
@@ -98,6 +104,7 @@ def prometheus(
                 f"--storage.tsdb.path={folder}/tsdb",
                 f"--web.listen-address={address}",
                 f"--query.lookback-delta={lookback}",
+                "--storage.tsdb.retention.time=400d",  # from the newest sample; 15 days by default
             ],
             stdout=stream,
             stderr=stream,

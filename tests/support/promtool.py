@@ -2,19 +2,22 @@
 
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "alerts"
 
 
-def needed(program: str) -> str:
+def needed(program: str, package: str = "prometheus") -> str:
     """Return the path of a program; skip the test without it."""
     path = shutil.which(program)
     if path is None:
-        pytest.skip(f"{program} is needed: apt-get install prometheus")
+        pytest.skip(f"{program} is needed: apt-get install {package}")
     return path
 
 
@@ -25,3 +28,18 @@ def promtool(*arguments: str | Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def assert_samples(
+    folder: Path, query: str, series: Mapping[str, str], samples: Sequence[Mapping[str, Any]]
+) -> None:
+    """Assert the samples of a query in minute 100 of series with a value a minute."""
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": query, "eval_time": "100m", "exp_samples": [*samples]}],
+    }
+    (folder / "rules.yaml").write_text("groups: []\n")
+    proof = folder / "proof.yaml"
+    proof.write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
+    promtool("test", "rules", proof)

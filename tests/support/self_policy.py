@@ -7,9 +7,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import yaml
-
 from deploy.render import MANIFESTS
+from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import Answer, Asker, account, where
 
@@ -21,7 +20,7 @@ _ACTS_WITHIN_SECONDS = 20.0
 
 def self_policy(condition: str = BY_WEBHOOK) -> list[dict[str, Any]]:
     """Return policy and binding; the CEL condition selects the limited accounts."""
-    policy, binding = yaml.safe_load_all((MANIFESTS / "webhook" / "self.yaml").read_text())
+    policy, binding = yaml_text.load_all((MANIFESTS / "webhook" / "self.yaml").read_text())
     (selects,) = policy["spec"]["matchConditions"]
     assert selects["expression"] == BY_WEBHOOK
     selects["expression"] = condition

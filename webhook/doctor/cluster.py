@@ -16,7 +16,9 @@ from kai.version import Version
 from kube.objects import ObjectMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.command import UsageError
+from webhook.doctor.admission_policies import KNOWN_SETTINGS, InstalledPolicies, read_installed_policies
 from webhook.doctor.api_reader import UNREAD, ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.nodes import ClusterNode, list_nodes
 from webhook.doctor.pod_groups import PodGroup, gpu_amount, list_pod_groups
 from webhook.doctor.settings import (
@@ -150,6 +152,8 @@ class Cluster:
     """The only namespace that was read; None for all."""
     running: RunningSettings = UNKNOWN_SETTINGS
     """The settings of the running webhook."""
+    policies: InstalledPolicies | None = None
+    """The admission policies that decide about pods; read only if no webhook is installed."""
     webhook_pods: ListResult[WebhookPod] = UNREAD
     """The webhook's pods, in the namespace that the API server calls."""
 
@@ -280,6 +284,12 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         webhook = webhook_namespace(own)
         running = await read_running_settings(reader, webhook, default_mode)
         pods = await list_webhook_pods(reader, webhook)
+    policies = None
+    if own is None and mutating.is_known:
+        policies = await read_installed_policies(reader)
+    if policies is not None:
+        deployed = DeploymentOptions(rules=policies.rules, policies="cluster", known=KNOWN_SETTINGS)
+        running = RunningSettings(deployed=deployed, default_mode=default_mode)
     kai_namespace = _kai_namespace(mutating)
     kai_pods = await reader.list(replace(_KAI_PODS, namespace=kai_namespace), _kai_pod)
     cluster = Cluster(
@@ -295,6 +305,7 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         kai_namespace=kai_namespace,
         namespace=reader.namespace,
         running=running,
+        policies=policies,
         webhook_pods=pods,
     )
     if reader.namespace is not None:

@@ -115,7 +115,7 @@ async def policy_findings(reader: ApiReader, cluster: Cluster) -> list[CheckResu
     return [
         *(() if is_absent else settings_findings(cluster.running)),
         *namespace_findings(cluster),
-        *(() if is_absent else await dry_run_findings(reader.client, cluster)),
+        *(() if is_absent and cluster.policies is None else await dry_run_findings(reader.client, cluster)),
         *queue_findings(cluster),
         *await workload_findings(reader, cluster),
         *await limit_range_findings(reader, cluster),

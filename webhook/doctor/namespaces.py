@@ -72,6 +72,8 @@ def _not_selected(cluster: Cluster) -> Iterator[CheckResult]:
         yield from _hidden(_MANAGED, cluster.mutate, cluster, cluster.managed)
     enforced, hook = cluster.enforced, cluster.validate_pods
     if cluster.validating.is_known and enforced:
+        if hook is None and cluster.policies is not None:
+            return  # admission policies refuse pods; their own check says whether they are complete
         if hook is None:
             what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
             yield problem(_ENFORCE, what, "upgrade the chart to this version")

@@ -7,6 +7,7 @@ import msgspec
 
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import joined, listed, one_line
+from webhook.doctor.admission_policies import admission_policy_findings
 from webhook.doctor.cluster import Cluster, excluded_by
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
@@ -37,6 +38,9 @@ _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "tim
 
 def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield findings about the existence, content and order of both configurations."""
+    if cluster.is_absent and cluster.policies is not None:
+        yield from admission_policy_findings(cluster.policies)
+        return
     if cluster.is_absent:
         yield problem(
             _INSTALLATION,

@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from kai import keys
+from kai.cel import cel_list
 from kai.installation import RESERVATION_NAMESPACE
 from kai.key_classes import (
     CONFIG_MAP_NAME,
@@ -25,7 +26,6 @@ from kai.key_classes import (
     KeyKind,
     On,
     beginning_with,
-    cel_list,
     fixed_keys,
     kept_on_owners,
     removable_from_pods,

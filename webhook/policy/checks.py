@@ -33,11 +33,14 @@ DOTTED_NAME: Final = "names with a dot before v0.16.5"
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
 _ROUNDING = 1e-9  # so that 3 × 0.1 is within a cap of 0.3
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}-shared-gpu")
+CONFIG_MAP_FORM: Final = _CONFIGMAP.pattern
 LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
 _LONGEST_SHARE = 40
 """Maximum length of a share value that is compared with a cap. Every number of this length can be parsed."""
-_SHORTENED = 28  # 33 characters, less trailing dots and hyphens and the digits of a container's index
+SHORTENED_NAME: Final = (
+    28  # 33 characters, less trailing dots and hyphens and the digits of a container's index
+)
 
 
 def writes_own_share(pod: PodView) -> bool:
@@ -327,7 +330,7 @@ def _names_own_configmap(pod: PodView) -> bool:
     if match is None:
         return False
     base, stem = pod.owner_name or pod.name, match[1]
-    return stem == base or (len(stem) >= _SHORTENED and base.startswith(stem))
+    return stem == base or (len(stem) >= SHORTENED_NAME and base.startswith(stem))
 
 
 def _reads_configmap(pod: PodView) -> bool:

@@ -21,7 +21,8 @@ from kai.pod import Container, PodView
 MOST_RANKS: Final = 1_000_000
 """A larger number says nothing."""
 
-_NUMBER: Final = re.compile(r"(?:[0-9]{1,7}:)?([0-9]{1,7})")
+_NUMBER = re.compile(r"(?:[0-9]{1,7}:)?([0-9]{1,7})")
+NUMBER_FORM: Final = _NUMBER.pattern
 """A number, or a range such as `2:4`."""
 _LONGEST_CLUSTER: Final = 1 << 20
 """Maximum length of `TF_CONFIG`, in characters."""
@@ -157,8 +158,9 @@ EVIDENCE: Final = (
     MPI_OPERATOR,
 )
 """All rows, for the documentation."""
-_TRAINING_GROUP: Final = "kubeflow.org"
-_TRAINING_JOBS: Final = {
+TRAINING_GROUP: Final = "kubeflow.org"
+JAX_JOB: Final = "JAXJob"
+TRAINING_JOBS: Final = {
     "JAXJob": "a JAXJob",
     "MPIJob": "an MPIJob",
     "PaddleJob": "a PaddleJob",
@@ -167,7 +169,10 @@ _TRAINING_JOBS: Final = {
     "XGBoostJob": "an XGBoostJob",
 }
 """Kinds of the group `kubeflow.org` whose controllers create pods (training-operator v1.9)."""
-_TORCH: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+RANK_KINDS: Final = frozenset(TRAINING_JOBS)
+"""Kinds of controllers whose pods are ranks. A Job owns the pods of a JobSet and of a TrainJob, and a
+StatefulSet those of a LeaderWorkerSet, so the kind of their controller does not show them."""
+TORCH_PROGRAMS: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _FLAGS: Final = frozenset(
     {"--standalone", "-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"}
 )
@@ -194,8 +199,8 @@ def evidence_of(pod: PodView, container: Container) -> Evidence | None:
         pod: the pod at its creation.
         container: the container with the GPU.
     """
-    kinds = (owner.kind for owner in pod.owners if owner.group == _TRAINING_GROUP)
-    kind = next((kind for kind in kinds if kind in _TRAINING_JOBS), None) or ""
+    kinds = (owner.kind for owner in pod.owners if owner.group == TRAINING_GROUP)
+    kind = next((kind for kind in kinds if kind in TRAINING_JOBS), None) or ""
     values = _values(container.variables)
     numbers = _numbers(pod, container, values, kind)
     largest = max(numbers, key=lambda evidence: evidence.ranks or 0, default=None)
@@ -220,10 +225,10 @@ def evidence_of_share(pod: PodView) -> Evidence | None:
 
 def _numbers(pod: PodView, container: Container, values: Mapping[str, str], kind: str) -> Iterator[Evidence]:
     """Yield each number of ranks on the pod, also 1; without a number only a cluster with dynamic workers."""
-    workload = _TRAINING_JOBS.get(kind, "")
+    workload = TRAINING_JOBS.get(kind, "")
     for row in VARIABLES:
         yield from _number(values, row, workload)
-    if kind == "JAXJob":
+    if kind == JAX_JOB:
         yield from _number(values, JAX_PROCESSES)
     yield from _of_cluster(values.get(CLUSTER.name, ""), workload)
     yield from _number(pod.annotations, LWS_SIZE)
@@ -293,7 +298,7 @@ def _torch_nodes(container: Container, values: Mapping[str, str]) -> int:
         return 0
     line = [_expanded(word, values) for word in beginning(container.command_line)]
     words = script_words(beginning(line))  # values may be longer than their references
-    starts = [index for index, word in enumerate(words) if program(word) in _TORCH]
+    starts = [index for index, word in enumerate(words) if program(word) in TORCH_PROGRAMS]
     return max((_nodes(words[index + 1 :]) for index in starts[:_MOST_COMMANDS]), default=0)
 
 

@@ -21,6 +21,7 @@ from kai.own_labels import (
     DISTRIBUTED,
     FRACTION,
     GRACE_FORM,
+    GRACE_PATTERN,
     MAX_FRACTION,
     MAX_MEMORY,
     MEMORY,
@@ -44,8 +45,12 @@ from webhook.policy.values import (
     A_FRACTION,
     A_NAME,
     AN_AMOUNT,
+    FRACTION_FORM,
     LONGEST_NAME,
     LONGEST_SHOWN,
+    MAX_FRACTION_FORM,
+    MIB_FORM,
+    NAME_FORM,
     LabelProblem,
     PolicyShare,
     read_fraction,
@@ -361,6 +366,8 @@ class PolicyLabel:
     absent: str
     read: Callable[[str], Any]
     """Parses a value; returns None for an invalid one."""
+    form: str | tuple[str, ...]
+    """The regular expression of the allowed values, or these values. A number may also have bounds."""
 
 
 def _one_of(choices: type[StrEnum]) -> Callable[[str], StrEnum | None]:
@@ -368,8 +375,12 @@ def _one_of(choices: type[StrEnum]) -> Callable[[str], StrEnum | None]:
     return members.get
 
 
+INJECT_TOLERATION: Final = "inject"
+"""The only value of the label `TOLERATION`."""
+
+
 def _inject(value: str) -> bool | None:
-    return True if value == "inject" else None
+    return True if value == INJECT_TOLERATION else None
 
 
 def _boolean(value: str) -> bool | None:
@@ -379,20 +390,37 @@ def _boolean(value: str) -> bool | None:
 _MODE_ABSENT: Final = "the webhook's --default-mode, which is default"
 
 _TABLE = (
-    PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {A_NAME}", "not managed", read_name),
-    PolicyLabel(MODE, "mode", "default, observe, enforce, off", _MODE_ABSENT, _one_of(Mode)),
-    PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {A_NAME}", "kai-scheduler", read_name),
-    PolicyLabel(FRACTION, "fraction", A_FRACTION, "no default share", read_fraction),
-    PolicyLabel(MEMORY, "memory", f"{AN_AMOUNT}; not together with {FRACTION}", "no default share", read_mib),
-    PolicyLabel(SHARE_FOR, "share_for", "whole-gpu, marked, all", "whole-gpu", _one_of(ShareFor)),
-    PolicyLabel(MAX_FRACTION, "max_fraction", f"{A_FRACTION}, or 1", "no cap", read_max_fraction),
-    PolicyLabel(MAX_MEMORY, "max_memory_mib", AN_AMOUNT, "no cap", read_mib),
-    PolicyLabel(PRIORITY, "priority", f"a PriorityClass name: {A_NAME}", "none injected", read_name),
-    PolicyLabel(TOLERATION, "inject_toleration", "inject", "no toleration added", _inject),
-    PolicyLabel(DISTRIBUTED, "distributed", "keep, share", "keep", _one_of(Distributed)),
-    PolicyLabel(ANNOUNCE, "announce", "true, false", "true", _boolean),
-    PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", read_over_share),
-    PolicyLabel(OVER_SHARE_GRACE, "over_share_grace_seconds", GRACE_FORM, "the agent's setting", read_grace),
+    PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {A_NAME}", "not managed", read_name, NAME_FORM),
+    PolicyLabel(MODE, "mode", "default, observe, enforce, off", _MODE_ABSENT, _one_of(Mode), tuple(Mode)),
+    PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {A_NAME}", "kai-scheduler", read_name, NAME_FORM),
+    PolicyLabel(FRACTION, "fraction", A_FRACTION, "no default share", read_fraction, FRACTION_FORM),
+    PolicyLabel(
+        MEMORY, "memory", f"{AN_AMOUNT}; not together with {FRACTION}", "no default share", read_mib, MIB_FORM
+    ),
+    PolicyLabel(
+        SHARE_FOR, "share_for", "whole-gpu, marked, all", "whole-gpu", _one_of(ShareFor), tuple(ShareFor)
+    ),
+    PolicyLabel(
+        MAX_FRACTION, "max_fraction", f"{A_FRACTION}, or 1", "no cap", read_max_fraction, MAX_FRACTION_FORM
+    ),
+    PolicyLabel(MAX_MEMORY, "max_memory_mib", AN_AMOUNT, "no cap", read_mib, MIB_FORM),
+    PolicyLabel(
+        PRIORITY, "priority", f"a PriorityClass name: {A_NAME}", "none injected", read_name, NAME_FORM
+    ),
+    PolicyLabel(
+        TOLERATION, "inject_toleration", "inject", "no toleration added", _inject, (INJECT_TOLERATION,)
+    ),
+    PolicyLabel(DISTRIBUTED, "distributed", "keep, share", "keep", _one_of(Distributed), tuple(Distributed)),
+    PolicyLabel(ANNOUNCE, "announce", "true, false", "true", _boolean, ("true", "false")),
+    PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", read_over_share, tuple(OverShare)),
+    PolicyLabel(
+        OVER_SHARE_GRACE,
+        "over_share_grace_seconds",
+        GRACE_FORM,
+        "the agent's setting",
+        read_grace,
+        GRACE_PATTERN,
+    ),
 )
 LABELS: Final[Mapping[str, PolicyLabel]] = MappingProxyType({label.key: label for label in _TABLE})
 

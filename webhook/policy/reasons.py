@@ -133,6 +133,11 @@ class Reason(Enum):
     )
     SIZE_WHOLE_GPU = Group.SHARE, "size-whole-gpu", "size {size} is a whole GPU: nothing is converted"
     SIZE_UNKNOWN = Group.SIZE, "size-unknown", "size {size} is not defined here; {sizes}"
+    SELECTORS_UNREAD = (
+        Group.SHARE,
+        "selectors-unread",
+        "the namespace selects sizes by labels of pods, which an admission policy cannot read",
+    )
     SIZE_AMBIGUOUS = (
         Group.SIZE,
         "size-ambiguous",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -20,7 +21,14 @@ from kai.own_labels import LONGEST_SIZE_NAME, MAX_FRACTION, MAX_MEMORY, SIZE, SI
 from service.text import printable, quoted, shorten
 from webhook.policy.reasons import Finding, NameList, Reason
 from webhook.policy.selectors import Selector, SelectorError, parse_selector
-from webhook.policy.values import LONGEST_NAME, LONGEST_SHOWN, LabelProblem, PolicyShare, read_fraction
+from webhook.policy.values import (
+    LONGEST_NAME,
+    LONGEST_SHOWN,
+    MOST_MIB,
+    LabelProblem,
+    PolicyShare,
+    read_fraction,
+)
 
 MOST_SIZES: Final = 16
 A_SIZE: Final = (
@@ -31,8 +39,11 @@ A_SIZE: Final = (
 A_SELECTOR: Final = (
     "a label selector as for kubectl get -l, such as app=web or app in (api,web), of at most 1024 characters"
 )
-_WHOLE = "1"
+WHOLE: Final = "1"
+"""Value of a size that is a whole GPU."""
 _MEMORY = re.compile(r"([1-9][0-9]{0,17})(Mi|Gi)")
+SIZE_MEMORY_FORM: Final = _MEMORY.pattern
+MIB_PER_UNIT: Final = MappingProxyType({"Mi": 1, "Gi": 1024})
 _WRITTEN_KEYS: Final = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)
 """Labels that the webhook itself writes: a selector would match differently in a reinvocation."""
 
@@ -333,11 +344,11 @@ def _read_value(
     value = labels[key]
     memory = _MEMORY.fullmatch(value)
     if memory is not None:
-        mib = int(memory[1]) * (1024 if memory[2] == "Gi" else 1)
-        if mib < 1 << 63:
+        mib = int(memory[1]) * MIB_PER_UNIT[memory[2]]
+        if mib <= MOST_MIB:
             return PolicyShare(keys.GPU_MEMORY, str(mib)), _above_cap(key, labels, mib, caps, is_memory=True)
-    elif value == _WHOLE or read_fraction(value) is not None:
-        share = None if value == _WHOLE else PolicyShare(keys.GPU_FRACTION, value)
+    elif value == WHOLE or read_fraction(value) is not None:
+        share = None if value == WHOLE else PolicyShare(keys.GPU_FRACTION, value)
         return share, _above_cap(key, labels, float(value), caps, is_memory=False)
     return None, _problem(key, labels, f"is not allowed; allowed: {A_SIZE}")
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kai import keys
 from kai.share import Share
-from service.names import LONGEST_LABEL, is_dns_subdomain
+from service.names import LONGEST_LABEL, SUBDOMAIN_FORM, is_dns_subdomain
 from service.text import quoted
 
 A_NAME: Final = "a DNS-1123 subdomain (a-z, 0-9, - and .) of at most 63 characters"
@@ -22,8 +22,16 @@ LONGEST_NAME: Final = LONGEST_LABEL
 """Maximum length of a label's value, in characters."""
 
 
-_FRACTION = re.compile(r"0\.[0-9]{1,2}")
+_FRACTION = re.compile(r"0\.(?:0[2-9]|[1-9][0-9]?)")
+_MAX_FRACTION = re.compile(r"1|0\.(?:0[2-9]|[1-9][0-9]?)")
 _INTEGER = re.compile(r"[1-9][0-9]{0,18}")
+MOST_MIB: Final = (1 << 63) - 1
+"""Largest amount of memory in MiB."""
+FRACTION_FORM: Final = _FRACTION.pattern
+MAX_FRACTION_FORM: Final = _MAX_FRACTION.pattern
+MIB_FORM: Final = _INTEGER.pattern
+NAME_FORM: Final = SUBDOMAIN_FORM
+"""The forms of values. Python and the API server's CEL (RE2) read these regular expressions alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +75,14 @@ def read_name(value: str) -> str | None:
 
 def read_fraction(value: str) -> str | None:
     """Read a fraction of a GPU; the text is kept as written."""
-    return value if _FRACTION.fullmatch(value) and float(value) >= 0.02 else None
+    return value if _FRACTION.fullmatch(value) else None
 
 
 def read_mib(value: str) -> int | None:
     """Read an amount of memory in MiB."""
-    return int(value) if _INTEGER.fullmatch(value) and int(value) < 1 << 63 else None
+    return int(value) if _INTEGER.fullmatch(value) and int(value) <= MOST_MIB else None
 
 
 def read_max_fraction(value: str) -> float | None:
     """Read a cap in GPUs: a fraction, or 1."""
-    if value == "1":
-        return 1.0
-    return None if read_fraction(value) is None else float(value)
+    return float(value) if _MAX_FRACTION.fullmatch(value) else None

@@ -7,13 +7,13 @@ server then makes no call for them, and they do not depend on a running webhook.
 """
 
 import base64
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kai import keys
-from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
-from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with, cel_list
+from kai.cel import cel_list, names_gpu, starts_with
+from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with
 from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
@@ -61,20 +61,6 @@ _OF_KUBELET: Final = f"request.userInfo.username.startsWith('{KUBELET}')"
 _BY_DAEMON_SETS: Final = f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}"
 
 
-def _starts(text: str, prefixes: Iterable[str]) -> str:
-    """Return a CEL expression for: the text begins with one of the prefixes."""
-    return " || ".join(f"{text}.startsWith('{prefix}')" for prefix in prefixes)
-
-
-def _ends(text: str, suffixes: Iterable[str]) -> str:
-    return " || ".join(f"{text}.endsWith('{suffix}')" for suffix in suffixes)
-
-
-_NAMES_GPU: Final = (
-    f"(name.startsWith('{NVIDIA_PREFIX}') && !({_starts('name', OTHER_DEVICES)})"
-    f" || name.startsWith('{DEVICE_CLASS_PREFIX}')"
-    f" || {_ends('name', GPU_SUFFIXES)})"
-)
 _KAI_LABEL: Final = f"key.matches('{beginning_with(*PREFIXES, keys.VCLUSTER_PREFIX)}')"
 _KAI_ANNOTATION: Final = (
     f"key.matches('{beginning_with(*PREFIXES, keys.CONTAINER_PREFIX, keys.VCLUSTER_PREFIX)}')"
@@ -83,14 +69,21 @@ _KAI_APP: Final = (
     f"'{keys.APP_LABEL}' in object.metadata.labels"
     f" && object.metadata.labels['{keys.APP_LABEL}'] in {cel_list(RESERVED_APPS)}"
 )
-_POLICY_LABEL: Final = f"key == '{keys.QUEUE_LABEL}' || {_starts('key', [PREFIX, SIZE_PREFIX])}"
+_POLICY_LABEL: Final = f"key == '{keys.QUEUE_LABEL}' || {starts_with('key', [PREFIX, SIZE_PREFIX])}"
+
+NEVER_CHANGED: Final = (
+    {"name": "no-mirror-pod", "expression": f"!({_MIRROR})"},
+    {"name": "not-on-a-node", "expression": f"!({_ON_NODE})"},
+    {"name": "not-of-a-daemon-set", "expression": f"!({_OF_DAEMON_SET})"},
+)
+"""The matchConditions that exclude pods which `decide` never changes."""
 
 
 def _some_container(containers: str) -> str:
     """Return a CEL expression for: a container has a claim or a GPU, or there is too much to read."""
     kinds = ("limits", "requests")
     asks = " || ".join(
-        f"has(c.resources.{kind}) && c.resources.{kind}.exists(name, {_NAMES_GPU})" for kind in kinds
+        f"has(c.resources.{kind}) && c.resources.{kind}.exists(name, {names_gpu('name')})" for kind in kinds
     )
     claims = "has(c.resources.claims) && size(c.resources.claims) > 0"
     amounts = " + ".join(f"(has(c.resources.{kind}) ? size(c.resources.{kind}) : 0)" for kind in kinds)
@@ -125,6 +118,29 @@ _OF_GPUS: Final = " || ".join(
 Every optional field is guarded by has(), because under failurePolicy Fail an expression that fails denies the
 pod. It also holds for maps and lists above the limits: an expression over them takes the API server quadratic
 time (on Kubernetes 1.36.3 26 s for 70,000 labels and 12 s for 8,000 containers), and the webhook linear time.
+"""
+
+NEVER_REFUSED: Final = (
+    {"name": "not-a-kubelets-own", "expression": f"!({_OF_KUBELET} && ({_MIRROR} || {_ON_NODE}))"},
+    {
+        "name": "not-by-the-daemon-set-controller",
+        "expression": f"!({_BY_DAEMON_SETS} && {_OF_DAEMON_SET}"
+        f" && !({_MIRROR} || {_ON_NODE}) && !({_OF_GPUS}))",
+    },
+)
+"""The matchConditions that exclude pods which `verify` always admits."""
+HAS_POLICY: Final = (
+    {
+        "name": "has-policy-labels",
+        "expression": "has(object.metadata.labels)"
+        f" && {_some_key('object.metadata.labels', _POLICY_LABEL)}"
+        " || has(object.metadata.annotations)"
+        f" && {_some_key('object.metadata.annotations', starts_with('key', [SIZE_PREFIX]))}",
+    },
+)
+"""The matchCondition for namespaces with a policy.
+
+Only the new object matters, because a removed label or annotation cannot be invalid.
 """
 
 
@@ -178,12 +194,8 @@ def mutating_configuration(
         "reinvocationPolicy": "IfNeeded",  # another webhook may add a container with a GPU
         "namespaceSelector": _managed(_without(MODE, Mode.OFF.value), excluded),
         "objectSelector": {"matchExpressions": [_without(INJECT, "false")]},
-        "matchConditions": [
-            {"name": "no-mirror-pod", "expression": f"!({_MIRROR})"},
-            {"name": "not-on-a-node", "expression": f"!({_ON_NODE})"},
-            {"name": "not-of-a-daemon-set", "expression": f"!({_OF_DAEMON_SET})"},
-        ],
-        "rules": [_rule(["CREATE"], "pods", "Namespaced")],
+        "matchConditions": list(NEVER_CHANGED),
+        "rules": [pod_rule()],
     }
     return _configuration("MutatingWebhookConfiguration", name, [webhook])
 
@@ -204,31 +216,15 @@ def validating_configuration(
         # The requester comes first, because enforce denies such pods of any other requester. Pods of a CNI or
         # a monitoring agent are excluded, so that they start while the webhook is down. A DaemonSet's pod
         # with a GPU or with KAI's keys is still validated.
-        "matchConditions": [
-            {"name": "not-a-kubelets-own", "expression": f"!({_OF_KUBELET} && ({_MIRROR} || {_ON_NODE}))"},
-            {
-                "name": "not-by-the-daemon-set-controller",
-                "expression": f"!({_BY_DAEMON_SETS} && {_OF_DAEMON_SET}"
-                f" && !({_MIRROR} || {_ON_NODE}) && !({_OF_GPUS}))",
-            },
-        ],
-        "rules": [_rule(["CREATE"], "pods", "Namespaced")],
+        "matchConditions": list(NEVER_REFUSED),
+        "rules": [pod_rule()],
     }
     namespaces = {
         **_webhook(VALIDATE_NAMESPACES, target, ca_bundle),
         "failurePolicy": "Ignore",
         "namespaceSelector": {},
         "objectSelector": {},
-        # Only the new object matters, because a removed label or annotation cannot be invalid.
-        "matchConditions": [
-            {
-                "name": "has-policy-labels",
-                "expression": "has(object.metadata.labels)"
-                f" && {_some_key('object.metadata.labels', _POLICY_LABEL)}"
-                " || has(object.metadata.annotations)"
-                f" && {_some_key('object.metadata.annotations', _starts('key', [SIZE_PREFIX]))}",
-            }
-        ],
+        "matchConditions": list(HAS_POLICY),
         "rules": [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")],
     }
     return _configuration("ValidatingWebhookConfiguration", name, [pods, namespaces])
@@ -264,9 +260,12 @@ def _webhook(name: str, target: Target, ca_bundle: bytes) -> dict[str, Any]:
 
 def _managed(mode: Mapping[str, Any], excluded: Collection[str]) -> dict[str, Any]:
     expressions: list[Mapping[str, Any]] = [{"key": keys.QUEUE_LABEL, "operator": "Exists"}, mode]
-    if excluded:
-        expressions.append(_without("kubernetes.io/metadata.name", *sorted(excluded)))
-    return {"matchExpressions": expressions}
+    return {"matchExpressions": [*expressions, *excluding(excluded)]}
+
+
+def excluding(excluded: Collection[str]) -> list[dict[str, Any]]:
+    """Return the expressions of a namespaceSelector that exclude namespaces by name."""
+    return [_without("kubernetes.io/metadata.name", *sorted(excluded))] if excluded else []
 
 
 def _with(key: str, *values: str) -> dict[str, Any]:
@@ -275,6 +274,11 @@ def _with(key: str, *values: str) -> dict[str, Any]:
 
 def _without(key: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": "NotIn", "values": list(values)}
+
+
+def pod_rule() -> dict[str, Any]:
+    """Return the rule for creations of pods, of a webhook or of an admission policy."""
+    return _rule(["CREATE"], "pods", "Namespaced")
 
 
 def _rule(operations: Sequence[str], resource: str, scope: str) -> dict[str, Any]:

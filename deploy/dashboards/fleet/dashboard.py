@@ -2,7 +2,19 @@
 
 from deploy.dashboards import annotations, variables
 from deploy.dashboards.board import Contents, Section
-from deploy.dashboards.fleet import agents, capacity, flags, gpu_hours, nodes, overview, pods, queues, waste
+from deploy.dashboards.fleet import (
+    agents,
+    capacity,
+    flags,
+    gpu_hours,
+    nodes,
+    overview,
+    pending,
+    pods,
+    queues,
+    risk,
+    waste,
+)
 from deploy.dashboards.queries import CLUSTER, PODS
 
 
@@ -42,11 +54,13 @@ def contents() -> Contents:
             variables.agent_scheme(),
             variables.agent_job(),
             variables.webhook_job(),
+            variables.kai_scheduler(),
             variables.runbooks(),
         ],
         annotations=[annotations.flags_raised(), annotations.evictions(), annotations.versions("agent")],
         overview=overview.panels(),
         sections=[
+            Section(title="At risk: who is over, who is hit, and the fullest GPUs", panels=risk.panels()),
             Section(title="Capacity: how many pods still fit", panels=capacity.panels()),
             Section(
                 title="Waste: promised and not used for 7 days (reads 7 days of samples)",
@@ -57,6 +71,7 @@ def contents() -> Contents:
             Section(title="Nodes and GPUs", panels=nodes.panels()),
             Section(title="Pods", panels=pods.panels()),
             Section(title="Queues and namespaces", panels=queues.panels()),
+            Section(title="Pending pods and their wait", panels=pending.panels()),
             Section(title="Agents", panels=agents.panels()),
         ],
     )

@@ -5,7 +5,7 @@ from typing import Final
 from grafana_foundation_sdk.models import dashboard as model
 
 from deploy.dashboards.fleet.shared import SELECTED
-from deploy.dashboards.panels import RATIO, Column, TableLayout, number, orange_below, rows
+from deploy.dashboards.panels import RATIO, Column, Query, TableLayout, lines, number, orange_below, rows
 from deploy.dashboards.queries import AGENT_JOB, join
 
 _TEAM: Final = ("cluster", "namespace", "vcluster", "virtual_namespace", "queue")
@@ -15,6 +15,12 @@ _WHERE: Final = join(SELECTED, AGENT_JOB)
 def _hours(figure: str, by: str = "cluster") -> str:
     """Return the sum of `usage:kaishare_…:sum15m` over the selected time."""
     return f"sum by ({by}) (sum_over_time(usage:kaishare_{figure}:sum15m{{{_WHERE}}}[$__range]))"
+
+
+def _gpus(figure: str) -> str:
+    """Return a record of 15 minutes in GPUs; the last one counts for 20 minutes."""
+    hours = f"usage:kaishare_gpu_hours_{figure}:sum15m{{{_WHERE}}}"
+    return f"4 * sum by (cluster) (last_over_time({hours}[20m]))"
 
 
 def _saved(by: str = "cluster") -> str:
@@ -94,5 +100,13 @@ def panels() -> list[model.Panel]:
                 limits=orange_below(0.9),
             ),
             height=10,
+        ),
+        lines(
+            "GPUs promised, and as whole GPUs",
+            "How many GPUs did sharing save, and when? The distance of the two lines. Of pods, recorded "
+            "every 15 minutes.",
+            Query(expr=_gpus("promised"), legend="promised {{cluster}}"),
+            Query(expr=_gpus("whole"), legend="as whole GPUs {{cluster}}"),
+            width=24,
         ),
     ]

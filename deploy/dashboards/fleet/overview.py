@@ -8,7 +8,10 @@ from deploy.dashboards import links
 from deploy.dashboards.capacity import (
     fragmentation,
     room,
+    saved_gpus,
 )
+from deploy.dashboards.fleet import risk
+from deploy.dashboards.fleet.pending import of_kai, waiting
 from deploy.dashboards.fleet.shared import COUNTED_AS_FREE, SELECTED, TO_NODE
 from deploy.dashboards.panels import (
     BYTES,
@@ -47,6 +50,26 @@ def panels() -> list[model.Panel]:
     raised = f'kaishare_agent_flag_transitions_total{{{CLUSTER}, change="raised"}}'
     labels = "cluster, alertname, alertstate, severity, namespace, pod, node, queue, name, instance"
     return [
+        *risk.numbers(),
+        number(
+            "Flagged pods",
+            "How many pods are flagged now? 0: all evaluated pods keep to their shares. unknown: no pod is "
+            "evaluated. Red: the row Flags names the pods.",
+            known_or_zero(
+                f"count by (cluster) (count by (cluster, uid) (kaishare_pod_flagged{{{SELECTED}}} == 1))",
+                f"kaishare_pod_flagged{{{SELECTED}}}",
+            ),
+            limits=red_from(1),
+        ),
+        number(
+            "Flags raised in the last hour",
+            "How often did agents flag a pod in the last hour, also pods that are no longer flagged? An "
+            "agent that restarts flags its pods again. All pods count, whichever are selected. "
+            "Orange: the row Flags shows when and why.",
+            f"round(sum by (cluster) (increase({raised}[1h])))",
+            limits=orange_from(1),
+        ),
+        *risk.tables(),
         number(
             "Nodes with GPUs",
             "How many nodes have GPUs that an agent watches? Compare with the number of GPU nodes in the "
@@ -94,22 +117,18 @@ def panels() -> list[model.Panel]:
             no_value="no free share, or unknown",
         ),
         number(
-            "Flagged pods",
-            "How many pods are flagged now? 0: all evaluated pods keep to their shares. unknown: no pod is "
-            "evaluated. Red: the row Flags names the pods.",
-            known_or_zero(
-                f"count by (cluster) (count by (cluster, uid) (kaishare_pod_flagged{{{SELECTED}}} == 1))",
-                f"kaishare_pod_flagged{{{SELECTED}}}",
-            ),
-            limits=red_from(1),
+            "GPUs saved by sharing",
+            "How many more GPUs would the selected pods take now, if each had whole ones? A whole GPU for "
+            "each pod on each GPU, less what the pods are promised; the row GPU-hours has the history.",
+            saved_gpus(SELECTED),
         ),
         number(
-            "Flags raised in the last hour",
-            "How often did agents flag a pod in the last hour, also pods that are no longer flagged? An "
-            "agent that restarts flags its pods again. All pods count, whichever are selected. "
-            "Orange: the row Flags shows when and why.",
-            f"round(sum by (cluster) (increase({raised}[1h])))",
+            "Pods waiting for KAI",
+            "How many pods ask for KAI's scheduler and are on no node? Orange: the row Pending pods shows "
+            "how long, in which namespaces and queues.",
+            known_or_zero(f"count by (cluster) ({waiting()})", f"count by (cluster, uid) ({of_kai()})"),
             limits=orange_from(1),
+            no_value="no kube-state-metrics",
         ),
         number(
             "Nodes with attribution problems",

@@ -3,6 +3,7 @@
 from grafana_foundation_sdk.models import dashboard as model
 
 from deploy.dashboards import links
+from deploy.dashboards.capacity import saved_gpus
 from deploy.dashboards.fleet.shared import SELECTED
 from deploy.dashboards.panels import (
     BYTES,
@@ -17,6 +18,7 @@ from deploy.dashboards.panels import (
 )
 from deploy.dashboards.queries import (
     CLUSTER,
+    SHARE,
     UTILIZATION,
     join,
     pod,
@@ -24,6 +26,12 @@ from deploy.dashboards.queries import (
     share,
     used,
 )
+
+
+def _pods(source: str) -> str:
+    """Return the number of pods of each namespace whose shares have a source."""
+    pods = f"{SHARE}{{{join(SELECTED, source)}}}"
+    return f"count by (cluster, namespace) (count by (cluster, namespace, uid) ({pods}))"
 
 
 def panels() -> list[model.Panel]:
@@ -35,6 +43,7 @@ def panels() -> list[model.Panel]:
         # Grafana merges a row without the label into any row with the same queue.
         return f'label_replace({figures}, "vcluster", "(host)", "vcluster", "")'
 
+    shared, whole = (_pods(f'source{operator}"whole-gpu"') for operator in ("!=", "="))
     return [
         rows(
             "Queues, beside KAI's figures",
@@ -71,6 +80,26 @@ def panels() -> list[model.Panel]:
                 on="cluster, namespace",
             ),
             width=12,
+        ),
+        rows(
+            "Shares and whole GPUs, by namespace",
+            "Which namespaces share GPUs, and which still take whole ones? Pods, whether their authors or "
+            "the webhook asked for the share: no metric tells the two apart by namespace. saved: GPUs that "
+            "whole ones would take in addition. A whole GPU counts once its pod uses it. Click a namespace "
+            "for its dashboard.",
+            TableLayout(
+                labels=("cluster", "namespace"),
+                sort_by="pods with a share",
+                links=(links.to_namespace("agent_job"),),
+            ),
+            *largest(
+                50,
+                Column(title="pods with a share", expr=shared),
+                Column(title="pods with whole GPUs", expr=whole),
+                Column(title="saved", expr=saved_gpus(SELECTED, "cluster, namespace")),
+                on="cluster, namespace",
+                rank=f"({shared} or 0 * {whole})",
+            ),
         ),
         lines(
             "Used, by queue",

@@ -1,25 +1,18 @@
-"""Geometry of the page's drawings: a GPU's bar, a pod's bar, and the past of a pod. Pure.
+"""Geometry of the page's bars: a GPU's, and a pod's. Pure.
 
-Places and widths are percentages of the drawing, so that nothing in it is stretched. The past is a path in
-units of its own.
+Places and widths are percentages of the drawing, so that nothing in it is stretched.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
-from gpuagent.history import PodHistory
-from service.units import duration, size
+from service.units import size
 
 SHARE_AT: Final = 200 / 3
 """Where the share ends in a pod's bar, in percent. The bar ends at 150 % of the share."""
 _NARROWEST_DIGIT: Final = 2.6
 """Percent of the bar for each digit of a number within a segment."""
-
-PAST_HEIGHT: Final = 20
-_PAST_TOP: Final = 2
-"""The largest amount of the past is drawn at this height."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +73,6 @@ class ShareBar:
     """Whether the pod uses more than the bar can show."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """A pod's memory in the last 15 minutes."""
-
-    label: str
-    width: int
-    path: str
-    """SVG path of horizontal steps, interrupted where the memory is unknown."""
-    share_y: str
-    """Height of the share; empty without one."""
-
-
 def gpu_bar(parts: Sequence[Part], *, total: int | None, used: int | None, promised: int | None) -> GpuBar:
     """Place the parts of a GPU's memory side by side, in their order."""
     scale = max(total or 0, promised or 0)
@@ -137,41 +118,6 @@ def share_bar(used: int | None, share: int | None) -> ShareBar | None:
         beyond=_percentage(beyond) if beyond > 0 else "",
         is_clipped=ratio > 1.5,
     )
-
-
-def past(history: PodHistory | None) -> Past | None:
-    """Return the drawing of a pod's past; None if nothing is known of it."""
-    known = [peak for peak in history.peaks if peak is not None] if history is not None else []
-    if history is None or not known:
-        return None
-    share, count = history.share_bytes, len(history.peaks)
-    largest = max(*known, share or 0, 1)
-    steps: list[str] = []
-    at = 0
-    for height, run in groupby(None if peak is None else _height(peak, largest) for peak in history.peaks):
-        length = len(list(run))
-        if height is not None:
-            is_joined = bool(steps) and steps[-1].startswith(_JOINED)
-            steps.append(f"V{height}h{length}" if is_joined else f"M{at} {height}h{length}")
-        else:
-            steps.append("")
-        at += length
-    unknown = (count - len(known)) * history.bucket_seconds
-    gaps = f"; unknown for {duration(unknown)}" if unknown else ""
-    return Past(
-        label=f"last 15 minutes: from {size(min(known))} to {size(max(known))}{gaps}",
-        width=count,
-        path="".join(steps),
-        share_y=f"{_height(share, largest)}" if share else "",
-    )
-
-
-_JOINED: Final = ("M", "V")
-
-
-def _height(amount_bytes: int, largest: int) -> int:
-    """Return the height of an amount, from the top."""
-    return round(PAST_HEIGHT - 1 - amount_bytes / largest * (PAST_HEIGHT - 1 - _PAST_TOP))
 
 
 def _percentage(number: float) -> str:

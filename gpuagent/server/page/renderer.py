@@ -12,9 +12,13 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpuagent.server.api import response_of
-from gpuagent.server.page.bars import PAST_HEIGHT, SHARE_AT
-from gpuagent.server.page.model import SectionOutline, flag_count, gpu_sections, page_top
-from gpuagent.server.page.rows import COLOURS, Context, clock_time
+from gpuagent.server.page import past
+from gpuagent.server.page.bars import SHARE_AT
+from gpuagent.server.page.links import NO_LINKS, PageLinks
+from gpuagent.server.page.rows import COLOURS, Context, anchor, clock_time
+from gpuagent.server.page.runbook_texts import runbook_texts
+from gpuagent.server.page.sections import SectionOutline, gpu_sections
+from gpuagent.server.page.top import PageTop, flag_count, page_top, risk_count
 from gpuagent.server.sample_text import Key, content_key
 from gpuagent.status import Status
 from gpuagent.table.words import LONGEST_NAME, plain
@@ -49,13 +53,19 @@ class PageRenderer:
     the other, so that the rows of one GPU are in memory at a time.
     """
 
-    def __init__(self, *, node: str, is_simulated: bool, interval: float) -> None:
+    def __init__(
+        self, *, node: str, is_simulated: bool, interval: float, links: PageLinks = NO_LINKS
+    ) -> None:
         """Compile the templates, if this is the first renderer; `interval` is the seconds between reloads."""
         environment = _environment()
         self._page_template = environment.get_template("page.html")
         self._top_template = environment.get_template("top.html")
         self._gpu_template = environment.get_template("gpu.html")
+        self._runbooks_template = environment.get_template("runbooks.html")
         self._key = environment.get_template("key.html").render().encode()
+        self._links = links
+        self._runbook_texts = {} if links.runbooks else runbook_texts()
+        self._other_nodes = links.other_nodes(node)
         self._node = plain(node, LONGEST_NAME)
         self._is_simulated = is_simulated
         self._interval = max(interval, 1.0)
@@ -106,8 +116,15 @@ class PageRenderer:
                 pieces += _encoded(piece)
                 yield
             sections.append(bytes(pieces))
-        top = _encoded(self._top_template.render(top=page_top(context, outlines)))
-        self._content = key, SharedText(top, *sections, self._key)
+        top = page_top(context, outlines, self._links)
+        sections.append(_encoded(self._runbooks(top)))
+        self._content = key, SharedText(_encoded(self._top_template.render(top=top)), *sections, self._key)
+
+    def _runbooks(self, top: PageTop) -> str:
+        """Return the texts of the runbooks that the top names; empty if they have an address."""
+        texts = [(name, anchor("runbook", name), self._runbook_texts.get(name)) for name in top.runbooks]
+        sections = [section for section in texts if section[2]]
+        return self._runbooks_template.render(sections=sections) if sections else ""
 
     def _page_at(self, status: Status, now: float) -> Page:
         """Return the page with the rendered content."""
@@ -119,12 +136,15 @@ class PageRenderer:
             return self._page[1]
         text = self._page_template.render(
             node=self._node,
+            other_nodes=self._other_nodes,
+            runbooks=self._links.runbooks,
             is_simulated=self._is_simulated,
             interval=f"{self._interval:g}",
             age=age,
             age_text="no sample yet" if sampled_at is None else f"as of {duration(age)} ago",
             sampled_at="" if sampled_at is None else clock_time(sampled_at, now),
             title=_title(status, self._node),
+            risks=f"{counted(risk_count(status), 'GPU')} at risk" if risk_count(status) else "",
             flags=None if status.snapshot is None else counted(flag_count(status), "flag"),
             has_flags=bool(flag_count(status)),
             driver=plain(status.driver_version),
@@ -150,7 +170,7 @@ def _environment() -> Environment:
     )
     environment.globals |= {
         "share_at": f"{SHARE_AT:.2f}%",
-        "past_height": PAST_HEIGHT,
+        "past": past,
         "colours": COLOURS,
     }
     for name in environment.list_templates():
@@ -163,4 +183,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _title(status: Status, node: str) -> str:
-    return f"{node}: {counted(flag_count(status), 'flag')}" if status.snapshot else f"{node}: no figures"
+    if status.snapshot is None:
+        return f"{node}: no figures"
+    risks, flags = risk_count(status), counted(flag_count(status), "flag")
+    return f"{node}: {counted(risks, 'GPU')} at risk, {flags}" if risks else f"{node}: {flags}"

@@ -8,7 +8,8 @@ from typing import Final
 
 from gpuagent.api_types import AgentResponse, ApiVerdict
 from gpuagent.history import PodHistory
-from gpuagent.server.page.bars import Past, ShareBar, past, share_bar
+from gpuagent.server.page.bars import ShareBar, share_bar
+from gpuagent.server.page.past import Past, past
 from gpuagent.status import Status
 from gpuagent.table.node import NodeTable
 from gpuagent.table.rows import PodRow, PodState
@@ -21,6 +22,7 @@ COLOURS: Final = 8
 _MAX_GROUPS: Final = 8
 _CLOCK_ONLY_SECONDS: Final = 20 * 3600.0
 _CLASSES: Final = {PodState.FLAGGED: "flagged", PodState.OVER: "over"}
+"""CSS class of a row by its state; a row in order is "risk" if its next allocation can fail, else "calm"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class PageRow:
     number: int
     colour: str
     state: str
-    """CSS class: flagged, over or calm."""
+    """CSS class: flagged, over, risk or calm."""
     more: tuple[str, ...]
     """Queue, size, workload, number of processes, MIG device."""
     bar: ShareBar | None
@@ -68,12 +70,15 @@ class Context:
 
     def violation(self, verdict: ApiVerdict) -> str:
         """Return since when a violation lasts, and how long; empty if the newest sample does not show it."""
-        lasted = verdict.lasted_seconds
-        if lasted is None:
+        if verdict.lasted_seconds is None:
             return ""
-        began = clock_time(self.wall_time - lasted, self.wall_time)
         word = "over" if verdict.is_of_memory else "present"
-        return f"{word} since {began} ({time_over(lasted, verdict.balance_seconds or 0.0)})"
+        lasted = time_over(verdict.lasted_seconds, verdict.balance_seconds or 0.0)
+        return f"{word} {self.began(verdict.lasted_seconds)} ({lasted})"
+
+    def began(self, lasted_seconds: float) -> str:
+        """Return since when something lasts."""
+        return f"since {clock_time(self.wall_time - lasted_seconds, self.wall_time)}"
 
 
 def clock_time(at: float, now: float) -> str:
@@ -109,7 +114,7 @@ def pod_row(row: PodRow, number: int, context: Context) -> PageRow:
         anchor=anchor("pod", row.key[1], row.gpu_uuid),
         number=number,
         colour=f"c{(history.slot if history else number - 1) % COLOURS}",
-        state=_CLASSES.get(row.state, "calm"),
+        state=_CLASSES.get(row.state, "risk" if row.is_urgent else "calm"),
         more=tuple(more),
         bar=bar,
         no_bar="" if bar else _why_no_bar(row),
@@ -152,13 +157,16 @@ def _why_no_bar(row: PodRow) -> str:
 
 
 def _since(row: PodRow, history: PodHistory | None, context: Context) -> str:
-    """Return since when the state lasts; a flag's violation may be shorter, or have ended."""
+    """Return since when the state lasts; a flag's violation may be shorter, or have ended.
+
+    Empty for a pod within its share that is at risk or idle: its text is about something else than the state.
+    """
     is_known = history is not None and history.state is row.state
     began = f"since {clock_time(history.since, context.wall_time)}" if is_known and history else ""
     violation = next(filter(None, map(context.violation, row.verdicts)), "")
     if row.state is PodState.FLAGGED:
         return "; ".join(filter(None, (began, violation or "not over now")))
-    return violation if row.state is PodState.OVER else began if row.state is PodState.WITHIN else ""
+    return violation if row.state is PodState.OVER else began if row.state_text == PodState.WITHIN else ""
 
 
 def no_utilization(rows: Sequence[PodRow], *, is_mig: bool) -> str:

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import html
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from console.advise.answer import Advice, AdviceOptions, AdviceRow
 from console.advise.documents import as_commands, as_json
+from console.advise.html import as_html
 from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
 from console.advise.reading import read_usage
-from console.advise.rows import Advice, AdviceOptions, AdviceRow, advise
+from console.advise.rows import advise
 from console.advise.text import as_text
 from console.cli import main
 from console.prometheus.client import Prometheus, PrometheusError
@@ -86,10 +90,17 @@ PODS = (
         namespace="llm", pod="grows", size="grow",
         used=lambda hour: share_of(0.5) if hour > 35 else 10 * GIB, **fraction(0.5),
     ),
+    # A framework that takes 0.9 of what it may use.
+    PodHistory(namespace="flat", pod="constant", size="serve", used=always(round(share_of(0.5) * 0.9)), **fraction(0.5)),
     # Whole GPUs.
     PodHistory(namespace="whole", pod="idle", used=always(12 * GIB), share=always(81559 * MIB)),
     PodHistory(namespace="whole", pod="rank-0", kind="PyTorchJob", workload="train", used=always(12 * GIB), share=always(81559 * MIB)),
     PodHistory(namespace="whole", pod="both", kind="Job", workload="pair", used=always(12 * GIB), share=always(81559 * MIB), gpus=2),
+    # Two GPUs, of which one is filled and the other one varies.
+    PodHistory(
+        namespace="two", pod="u1", gpus=2, share=always(81559 * MIB),
+        used=noisy(2 * GIB, GIB, seed=6), used_on_second=always(12 * GIB),
+    ),
     # A cap in MiB.
     PodHistory(namespace="mib", pod="small", used=always(6 * GIB), share=always(8192 * MIB)),
     PodHistory(namespace="mib", pod="large", size="big", used=always(18 * GIB), share=always(20480 * MIB)),
@@ -117,6 +128,7 @@ LABELS = {
     "blind": {**QUEUE, "size.kaishare.dev/small": "0.25", "size.kaishare.dev/large": "0.5"},
     "over": {**QUEUE, "kaishare.dev/gpu-fraction": "0.10"},
     "llm": {**QUEUE, "size.kaishare.dev/serve": "0.5", "size.kaishare.dev/grow": "0.5"},
+    "flat": {**QUEUE, "size.kaishare.dev/serve": "0.5"},
     "whole": QUEUE,
     "mib": {**QUEUE, "kaishare.dev/gpu-memory": "8192", "kaishare.dev/max-gpu-memory": "24000", "size.kaishare.dev/big": "20Gi"},
     "capped": {**QUEUE, "kaishare.dev/max-gpu-fraction": "0.50", "size.kaishare.dev/small": "0.5", "size.kaishare.dev/brief": "0.25"},
@@ -140,21 +152,26 @@ NAMESPACES = {name: known(labels) for name, labels in LABELS.items()}
 
 
 @pytest.fixture(scope="module")
-def without_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a Prometheus with the histories; yield its address."""
+def histories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder whose `tsdb` has the histories."""
     needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("usage")
+    folder: Path = tmp_path_factory.mktemp("histories")
     History(PODS).write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def without_records(histories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus with the histories; yield its address."""
+    folder = shutil.copytree(histories, tmp_path_factory.mktemp("raw"), dirs_exist_ok=True)
     with prometheus_server.prometheus(folder, {}) as running:
         yield running.url
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(histories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus with the histories and the records about them; yield its address."""
-    needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("recorded")
-    History(PODS).write(folder)
+    folder = shutil.copytree(histories, tmp_path_factory.mktemp("recorded"), dirs_exist_ok=True)
     recorded(folder, *RECORDS)
     with prometheus_server.prometheus(folder, {}) as running:
         yield running.url
@@ -268,8 +285,18 @@ async def test_row_without_records_equals_the_reference(without_records: str, ti
     assert_equal(row(advice, namespace, size, current), reference(*uids))
     (remark,) = advice.remarks
     assert remark.startswith(
-        "The recording rules have no data: the agents' own series were read, which is slower."
+        "The recording rules have no data in this time: the agents' own series were read, which is slower."
     )
+
+
+@pytest.mark.parametrize("source", ["server", "without_records"])
+async def test_ten_minutes_are_ten_minutes(source: str, request: pytest.FixtureRequest) -> None:
+    """Prometheus 2 includes both ends of a range."""
+    options = PrometheusOptions(url=request.getfixturevalue(source))
+    async with Prometheus.open(options) as client:
+        usage = await read_usage(client, Window(start=END - 600, end=END), quantile=0.99, namespace="mixed")
+    assert [use.seconds for use in usage.uses] == [600, 600]
+    assert [use.known_seconds for use in usage.uses] == [600, 600]
 
 
 async def test_records_are_used(everything: Advice) -> None:
@@ -319,14 +346,35 @@ async def test_pods_that_fill_their_share(everything: Advice) -> None:
     assert grows.notes == ("a pod filled its share and may need more",)
 
 
+@pytest.mark.parametrize("source", ["server", "without_records"])
+async def test_pods_that_hold_a_constant_amount_get_a_note(
+    source: str, request: pytest.FixtureRequest
+) -> None:
+    advice = await ask(request.getfixturevalue(source), namespace="flat")
+    flat = row(advice, "flat", "serve", "0.50")
+    assert str(flat.suggested) == smallest(share_of(0.5) * 0.9 * 1.15)
+    assert [note.partition(",")[0] for note in flat.notes] == ["1 pod of 1 held a constant amount"]
+    assert row(advice, "flat", "serve", "0.50").commands
+    (document,) = json.loads(as_json(advice))["rows"]
+    assert document["notes"] == list(flat.notes)
+    assert flat.notes[0] in html.unescape("".join(as_html(advice, OPTIONS, Window(start=START, end=END))))
+
+
 async def test_ranks_and_several_gpus_keep_whole_gpus(everything: Advice) -> None:
     advice = everything
-    (ranks,) = [each for each in advice.rows if each.key.ranks]
+    (ranks,) = [each for each in advice.rows if each.key.ranks and each.key.namespace == "whole"]
     assert (ranks.pods, ranks.suggested, ranks.commands) == (2, None, ())
     assert ranks.pod_hours == pytest.approx(2 * HOURS, rel=0.01)  # two GPUs of one pod count once
     assert row(advice, "whole", "", "1").commands == (
         f"kubectl label namespace whole kaishare.dev/gpu-fraction={smallest(12 * GIB * 1.15)} --overwrite",
     )
+
+
+@pytest.mark.parametrize("source", ["server", "without_records"])
+async def test_pod_with_a_constant_and_a_varying_gpu(source: str, request: pytest.FixtureRequest) -> None:
+    (only,) = (await ask(request.getfixturevalue(source), namespace="two")).rows
+    assert (only.pods, only.suggested) == (1, None)
+    assert sorted(use.is_flat for use in only.uses) == [False, True]
 
 
 async def test_labels_are_in_mib_under_a_cap_in_mib(everything: Advice) -> None:

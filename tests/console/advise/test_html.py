@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from console.advise.answer import Advice, AdviceOptions
 from console.advise.html import as_html
 from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
-from console.advise.rows import Advice, AdviceOptions, advise
+from console.advise.rows import advise
 from console.advise.usage import PodNames, PodUse
 from console.prometheus.client import RangeSeries
 from tests.support.browser import CHROMIUM, Browser
@@ -30,7 +31,7 @@ def use(pod: str, *, size: str = "small", share: float = 0.5, gap: bool = False,
     return PodUse(
         names=PodNames(uid=pod, gpu_uuid="GPU-1", namespace="vision", pod=pod, size=size, model="NVIDIA H100", **names),
         gpu_bytes=GPU, share_bytes=int(share * 81500) << 20, seconds=len(hours) * 3600.0, known_seconds=len(hours) * 3600.0,
-        first=WINDOW.start, last=END, peak_bytes=20 * GIB, quantile_bytes=19.5 * GIB, low_bytes=14 * GIB, is_current=True,
+        expected_seconds=END - WINDOW.start, first=WINDOW.start, last=END, peak_bytes=20 * GIB, quantile_bytes=19.5 * GIB, low_bytes=14 * GIB, is_current=True,
         peaks=RangeSeries({}, array("d", (WINDOW.start + 3600 * (hour + 1) for hour in hours)), array("d", peaks)),
     )  # fmt: skip
 

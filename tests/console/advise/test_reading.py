@@ -2,14 +2,18 @@
 
 import re
 from array import array
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from console.advise.answer import AdviceOptions
 from console.advise.command import parse_target_cluster
 from console.advise.queries import RecordQueries, Window
 from console.advise.reading import Usage, read_usage
+from console.advise.rows import advise
+from console.advise.text import as_text
 from console.advise.usage import PodUse
 from console.cli import main, parser
 from console.cluster import use_own_kubeconfig
@@ -36,6 +40,8 @@ class Standin:
         self._over = over
 
     async def instant(self, query: str, at: float) -> list[InstantSeries]:
+        if "label_replace" in query or "group by (cluster, job)" in query:
+            return []  # no other origin appears for a short time
         if "counted_bytes" in query:
             return [GPU]
         if "over:" in query and not self._over:
@@ -45,6 +51,9 @@ class Standin:
         return [InstantSeries(series.labels, 0.5) for series in self._counts]
 
     async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
+        if query.startswith("group by (cluster, job)"):
+            times = array("d", [end - look * step for look in range(100)])
+            return [RangeSeries({"job": "kaishare-agent"}, times, array("d", [1.0] * 100))]
         return self._counts if "count_over_time" in query else []
 
 
@@ -77,6 +86,61 @@ async def test_series_of_several_origins_are_refused(label: str) -> None:
         PrometheusError, match=f"series of 2 {label}s; name one with --selector, such as job="
     ):
         await uses_of(*series)
+
+
+class Hostile(Standin):
+    """Gives the series of one pod an impossible value in the queries with a word."""
+
+    def __init__(self, word: str, value: float) -> None:
+        super().__init__([counts("good", (3600, 60), (0, 60)), counts("bad", (3600, 60), (0, 60))])
+        self._word = word
+        self._value = value
+
+    async def instant(self, query: str, at: float) -> list[InstantSeries]:
+        return [
+            InstantSeries(series.labels, self._value) if self._is_bad(query, series.labels) else series
+            for series in await super().instant(query, at)
+        ]
+
+    async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
+        series = self._counts if "max1m" in query else await super().range(query, start, end, step)
+        return [
+            RangeSeries(each.labels, each.times, array("d", [each.values[0], self._value]))
+            if self._is_bad(query, each.labels)
+            else each
+            for each in series
+        ]
+
+    def _is_bad(self, query: str, labels: dict[str, str]) -> bool:
+        return self._word in query and labels.get("uid") == "bad"
+
+
+SHARES, PEAKS = "max_over_time(pod:kaishare_gpu_share", "max_over_time(pod:kaishare_gpu_used:max1m"
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        *product((SHARES, PEAKS, "quantile_over_time("), (1e308, -1e308, -1.0, float(1 << 53))),
+        *product(("min_over_time(",), (1e308, -1e308, -1.0)),
+    ],
+)
+async def test_pods_with_amounts_that_no_gpu_has_are_dropped_and_counted(word: str, value: float) -> None:
+    prometheus: Any = Hostile(word, value)
+    usage = await read_usage(prometheus, WINDOW, quantile=0.99)
+    assert [use.names.uid for use in usage.uses] == ["good"]
+    assert usage.dropped == 1
+    advice = advise(usage.uses, None, AdviceOptions(), dropped=usage.dropped)
+    assert "Dropped: 1 pod with names" in " ".join(as_text(advice, AdviceOptions()))
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, -1.0])
+@pytest.mark.parametrize("word", ["count_over_time(pod:kaishare_gpu_share", "count_over_time(pod:kaishare_gpu_used", "gpu_over:"])  # fmt: skip
+async def test_pods_with_counts_that_no_pod_has_are_dropped_and_counted(word: str, value: float) -> None:
+    prometheus: Any = Hostile(word, value)
+    usage = await read_usage(prometheus, WINDOW, quantile=0.99)
+    assert [use.names.uid for use in usage.uses] == ["good"]
+    assert usage.dropped == 1
 
 
 def test_commands_alone_come_with_a_warning_if_namespaces_were_not_read(

@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
 from console.advise.documents import as_json
+from console.advise.html import as_html
+from console.advise.parts import quantile_of
 from console.advise.policies import KnownNamespace, TargetCluster
-from console.advise.rows import AdviceOptions, AdviceRow, Balance, advise, needed_bytes
+from console.advise.queries import Window
+from console.advise.rows import advise, needed_bytes
 from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
 from console.advise.text import as_text
-from console.advise.usage import PodNames, PodUse, quantile_of
+from console.advise.usage import PodNames, PodUse
 from console.prometheus.series import RangeSeries
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
@@ -29,11 +33,13 @@ def pod(uid: str = "a", *, size: str = "small", share: str = "0.50", **changes: 
     """Return the use of a pod that was seen for two days: a quantile of 10 GiB, a peak of 20 GiB."""
     names = {"namespace": "team", "pod": uid, "gpu_uuid": "GPU-1", "model": "H100", "uid": uid, "size": size}
     names |= {
-        key: changes.pop(key) for key in ("vcluster", "virtual_namespace", "workload_kind") if key in changes
+        key: changes.pop(key)
+        for key in ("vcluster", "virtual_namespace", "workload_kind", "workload")
+        if key in changes
     }
     use = PodUse(
         names=PodNames(**names), gpu_bytes=H100, share_bytes=int(float(share) * 81500) * MIB, seconds=2 * DAY,
-        known_seconds=2 * DAY, first=0.0, last=2 * DAY, peak_bytes=20.0 * GIB, quantile_bytes=10.0 * GIB, low_bytes=None,
+        known_seconds=2 * DAY, expected_seconds=2 * DAY, first=0.0, last=2 * DAY, peak_bytes=20.0 * GIB, quantile_bytes=10.0 * GIB, low_bytes=None,
         is_current=True,
     )  # fmt: skip
     return replace(use, **changes)
@@ -128,6 +134,59 @@ def test_vcluster_with_several_shares_under_one_name_gets_no_command() -> None:
     rows = advise([pod("a", **inside), pod("b", share="0.25", **inside)], {}, OPTIONS).rows
     assert [row.commands for row in rows] == [(), ()]
     assert all(row.notes[-1].startswith("pods of this size have several shares") for row in rows)
+
+
+@pytest.mark.parametrize(
+    "other",
+    {
+        "needs its share": pod("b", quantile_bytes=34.0 * GIB, peak_bytes=35.0 * GIB),
+        "too few hours": pod("b", seconds=3600.0),
+        "ranks": pod("b", workload_kind="PyTorchJob"),
+        "ended": pod("b", is_current=False),
+    }.values(),
+    ids=lambda value: "",
+)
+def test_vcluster_gets_no_command_where_another_share_of_the_size_has_none(other: PodUse) -> None:
+    inside = {"vcluster": "red", "virtual_namespace": "default"}
+    advice = advise(
+        [
+            pod("a", share="0.25", quantile_bytes=5.0 * GIB, peak_bytes=5.0 * GIB, **inside),
+            replace(other, names=replace(other.names, **inside)),
+        ],
+        {},
+        OPTIONS,
+    )
+    assert [row.commands for row in advice.rows] == [(), ()]
+    assert advice.rows[0].notes[-1].startswith("pods of this size have several shares")
+    assert advice.balance is not None
+    assert advice.balance.difference == 0
+
+
+def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
+    inside = {"vcluster": "red", "virtual_namespace": "default"}
+    rows = advise([pod("a", **inside), pod("b", workload_kind="PyTorchJob", **inside)], {}, OPTIONS).rows
+    assert [bool(row.commands) for row in rows] == [True, False]
+
+
+def in_vclusters(*hosts: str) -> Advice:
+    """Return the advice for a pod with a note in a vCluster of each namespace of the host, and one in none."""
+    inside = {"vcluster": "red", "virtual_namespace": "default", "size": ""}
+    uses = [pod(host, **inside) for host in hosts]
+    uses = [replace(use, names=replace(use.names, namespace=use.names.uid)) for use in uses]
+    return advise([*uses, pod("other")], {}, OPTIONS)
+
+
+def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
+    window = Window(start=0.0, end=2 * DAY)
+    both, single = in_vclusters("host-a", "host-b"), in_vclusters("host-a")
+    for host in ("host-a", "host-b"):
+        lines = [
+            line.split()[0] for line in as_text(both, OPTIONS, columns=200) if f"{host}/red/default" in line
+        ]
+        assert len(lines) == 2, "the table and the notes"
+        assert f"<h2>{host}/red/default · no size</h2>" in "".join(as_html(both, OPTIONS, window))
+    assert "<h2>team · small</h2>" in "".join(as_html(both, OPTIONS, window))
+    assert not any("host-a" in line for line in as_text(single, OPTIONS, columns=200))
 
 
 def test_balance() -> None:
@@ -244,6 +303,64 @@ def test_pod_that_takes_all_is_recognised_in_long_windows(hours: int) -> None:
     peaks = RangeSeries({}, array("d", [bucket, 2 * bucket]), array("d", [share, share]))
     row = only(replace(use, peaks=peaks), size_small="0.5")
     assert (str(row.suggested), row.commands) == ("0.50", ())
+
+
+def flat(part: float, *, late: float | None = None, low: float | None = None) -> PodUse:
+    """Return the use of a pod that holds a part of its share from its second hour on."""
+    share = int(0.5 * 81500) * MIB
+    amounts = [0.1 * share, part * share, (late or part) * share]
+    return pod(
+        quantile_bytes=part * share, peak_bytes=max(amounts), low_bytes=(low or part) * share,
+        peaks=RangeSeries({}, array("d", [3600, 7200, 10800]), array("d", amounts)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [0.9, 0.75])
+def test_pod_that_holds_a_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
+    """vLLM takes 0.9 of what it may use, and JAX 0.75."""
+    row = only(flat(part), size_small="0.5")
+    assert row.suggested == smallest_fraction([(part * 1.15 * int(0.5 * 81500) * MIB, H100)])
+    assert row.notes[0].startswith(
+        "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
+    )
+    assert bool(row.commands) == row.is_change
+
+
+@pytest.mark.parametrize(
+    "use", [flat(0.75, late=0.8), flat(0.75, low=0.7), flat(0.98)], ids=["grows", "dips", "fills the share"]
+)
+def test_use_that_varies_or_fills_the_share_is_not_constant(use: PodUse) -> None:
+    assert not use.is_flat
+    assert not any("constant amount" in note for note in only(use, size_small="0.5").notes)
+
+
+@pytest.mark.parametrize(
+    ("pods", "note"),
+    {
+        "pods of a Job": ([("train", 0.0), ("train", DAY / 2)], "2 pods of 2 ran beside another pod"),
+        "Jobs of a JobSet": ([("train-workers-0", 0.0), ("train-workers-1", 0.0)], "2 pods of 2 ran beside"),
+        "of a JobSet and of another Job": (
+            [("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)],
+            "2 pods of 3 ran beside",
+        ),
+        "one after the other": ([("train", 0.0), ("train", 2 * DAY)], ""),
+        "two Jobs": ([("one", 0.0), ("other", 0.0)], ""),
+    }.values(),
+    ids=lambda value: "",
+)
+def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, float]], note: str) -> None:
+    """A Job owns the pods of a JobSet and of a TrainJob, so that its kind does not show ranks."""
+    uses = [
+        pod(str(number), workload_kind="Job", workload=job, first=first, last=first + 2 * DAY)
+        for number, (job, first) in enumerate(pods)
+    ]
+    notes = [each for each in only(*uses, size_small="0.5").notes if "beside" in each]
+    assert [each[: len(note)] for each in notes] == ([note] if note else [])
+
+
+def test_pods_of_a_deployment_are_no_ranks() -> None:
+    uses = [pod(uid, workload_kind="Deployment", workload="web") for uid in "ab"]
+    assert only(*uses, size_small="0.5").notes == ()
 
 
 def test_quantile_is_that_of_prometheus() -> None:

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from console.prometheus.client import InstantSeries, Prometheus, PrometheusError
 from console.prometheus.options import PrometheusOptions, ServiceAddress
-from console.prometheus.transports import MOST_BYTES
+from console.prometheus.transports import MOST_BYTES, open_transport
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.prometheus_standin import Respond, prometheus_standin
@@ -31,6 +31,8 @@ async def test_instant_query() -> None:
         {"metric": {"a": "1"}, "value": [1000, "1.5e9"]},
         {"metric": {"a": "2"}, "value": [1000, "NaN"]},
         {"metric": {"a": "3"}, "value": [1000, "+Inf"]},
+        {"metric": {"a": "4"}, "value": [1000, "-5"]},
+        {"metric": {"a": "5"}, "value": [1000, "1e16"]},
     )
     (samples, standin) = await _ask(answer, headers=(("X-Scope-OrgID", "team"),))
     assert [(sample.labels, sample.value) for sample in samples] == [({"a": "1"}, 1.5e9)]
@@ -47,7 +49,9 @@ async def test_range_query() -> None:
             "status": "success",
             "data": {
                 "resultType": "matrix",
-                "result": [{"metric": {}, "values": [[1, "1"], [2, "NaN"], [3, "2"]]}],
+                "result": [
+                    {"metric": {}, "values": [[1, "1"], [2, "NaN"], [2, "-1"], [2, "1e16"], [3, "2"]]}
+                ],
             },
         }
     )
@@ -56,6 +60,7 @@ async def test_range_query() -> None:
         Prometheus.open(PrometheusOptions(url=standin.url)) as client,
     ):
         (series,) = await client.range("up", 1.0, 3.0, 1.0)
+    assert client.remarks == ("Left out: 3 values of series that are negative, not finite or too large.",)
     assert list(series.times) == [1, 3]
     assert list(series.values) == [1, 2]
     assert standin.forms[0].items() >= {"start": "1.000", "end": "3.000", "step": "1.000"}.items()
@@ -175,6 +180,44 @@ async def test_too_large_an_answer_is_refused_while_it_arrives() -> None:
     with pytest.raises(PrometheusError, match="more than 64 MiB; give a shorter --since"):
         await _ask(endless)
     assert sent < MOST_BYTES + (64 << 20)
+
+
+async def _refusal_of_matrix(*values: str) -> str:
+    result = ",".join(f'{{"metric":{{}},"values":[{own}]}}' for own in values)
+    answer = f'{{"status":"success","data":{{"resultType":"matrix","result":[{result}]}}}}'
+    async with (
+        prometheus_standin(answer) as standin,
+        Prometheus.open(PrometheusOptions(url=standin.url)) as client,
+    ):
+        with pytest.raises(PrometheusError) as refused:
+            await client.range("up", 1.0, 3.0, 1.0)
+    return str(refused.value)
+
+
+_TOO_MANY = "too many series or samples; give a shorter --since, or fewer series with --selector"
+
+
+async def test_too_many_series_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prometheus, "_decoded", None)
+    series = ",".join(['{"metric":{},"value":[0,"1"]}'] * 210_000)
+    answer = f'{{"status":"success","data":{{"resultType":"vector","result":[{series}]}}}}'
+    with pytest.raises(PrometheusError, match=_TOO_MANY):
+        await _ask(answer)
+
+
+async def test_too_many_samples_are_refused() -> None:
+    assert _TOO_MANY in await _refusal_of_matrix(",".join(['[0,"1"]'] * 20_001))
+    assert _TOO_MANY in await _refusal_of_matrix(*[",".join(['[0,"1"]'] * 20_000)] * 211)
+
+
+async def test_time_of_decoding_counts() -> None:
+    times = iter([0.0, 0.0, 61.0])
+    async with prometheus_standin(_vector({"metric": {}, "value": [1, "1"]})) as standin:
+        options = PrometheusOptions(url=standin.url)
+        async with open_transport(options, None) as transport:
+            client = Prometheus(transport, options, address=standin.url, clock=lambda: next(times))
+            with pytest.raises(PrometheusError, match="no answer within 60 s"):
+                await client.instant("up", 1.0)
 
 
 async def test_an_address_where_no_program_listens() -> None:

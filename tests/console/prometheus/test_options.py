@@ -68,6 +68,17 @@ def test_token_is_read_and_not_shown(tmp_path: Path) -> None:
         (("--prometheus", "http://p", "--selector", ""), "not a list of label matchers"),
         (("--prometheus", "http://p", "--selector", "{}"), "not a list of label matchers"),
         (("--prometheus", "http://p", "--selector", 'a="b"} or up{c="d"'), "not a list of label matchers"),
+        (("--prometheus", "http://p", "--selector", 'job="\udcff"'), "not a list of label matchers"),
+        (("--prometheus", "http://p", "--selector", 'job="\0"'), "not a list of label matchers"),
+        (("--prometheus", f"http://{'a' * 300}.b/"), "not an address"),
+        (("--prometheus", "http://\udcff/"), "not an address"),
+        (("--prometheus", "http://p/\ud800"), "not an address"),
+        (("--prometheus", f"http://p/{'a' * 3000}"), "not an address"),
+        (("--prometheus", "http://p", "--header", "A=1", "--header", "a=1"), "--header a is given more than"),
+        (
+            ("--prometheus", "http://p", "--token-file", "x", "--header", "authorization=hunter2"),
+            "give either --token-file or --header Authorization",
+        ),
         (("--prometheus", "http://p", "--timeout", "10ms"), "too short"),
     ],
 )

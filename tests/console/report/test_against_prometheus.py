@@ -4,24 +4,27 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.options import PrometheusOptions
+from console.prometheus.records import record_coverage
 from console.report.documents import as_csv, as_json
 from console.report.html import as_html
-from console.report.queries import FIGURES
+from console.report.queries import FIGURES, RECORD_STEP, RECORDS
 from console.report.reading import read_sums
 from console.report.rows import Hours, Report, build_report, row_labels
 from console.report.text import as_text
 from kai.memory import Card
 from tests.support import grafana, prometheus_server
 from tests.support.known_metrics import recorded as names_of_records
-from tests.support.promtool import needed
+from tests.support.promtool import needed, promtool
 from tests.support.usage_history import (
     END,
     GIB,
@@ -30,6 +33,7 @@ from tests.support.usage_history import (
     MIB,
     MODELS,
     START,
+    STEP,
     History,
     PodHistory,
     always,
@@ -85,6 +89,7 @@ _LINE = re.compile(r"(\w+)\{(.*)\} (\S+) (\d+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
+@cache
 def reference() -> dict[tuple[str, str], dict[str, float]]:
     """Return the hours of each pod on each GPU, from every raw sample of the agents, by UID and UUID."""
     samples: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
@@ -130,13 +135,10 @@ def reference() -> dict[tuple[str, str], dict[str, float]]:
     return pods
 
 
-REFERENCE = reference()
-
-
 def of_pods(*uids: str) -> Hours:
     """Return the reference of some pods as one row."""
     sums = {
-        figure: [({}, own[figure]) for (uid, _), own in REFERENCE.items() if uid in uids and figure in own]
+        figure: [({}, own[figure]) for (uid, _), own in reference().items() if uid in uids and figure in own]
         for figure in FIGURES
     }
     return build_report(sums, (), prices={}).total
@@ -148,8 +150,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
     needed("prometheus")
     raw: Path = tmp_path_factory.mktemp("raw")
     History(PODS).write(raw)
-    folder: Path = tmp_path_factory.mktemp("recorded")
-    History(PODS).write(folder)
+    folder = shutil.copytree(raw, tmp_path_factory.mktemp("recorded"), dirs_exist_ok=True)
     recorded(folder, *names_of_records())
     with (
         prometheus_server.prometheus(raw, {}, lookback="1m") as without,
@@ -205,10 +206,10 @@ async def test_rows_equal_the_reference(servers: Mapping[str, str], source: str)
     assert len(report.rows) == len(BY_NAMESPACE)
     for namespace, model, uids in BY_NAMESPACE.values():
         assert_equal(hours_of(report, model, namespace=namespace), of_pods(*uids))
-    assert_equal(report.total, of_pods(*(uid for uid, _ in REFERENCE)))
+    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
     assert report.dropped == 0
     assert [remark.partition(":")[0] for remark in report.remarks] == (
-        ["The recording rules do not cover this time"] if source == "raw" else []
+        ["The recording rules have no data in this time"] if source == "raw" else []
     )
 
 
@@ -225,11 +226,21 @@ async def test_unknown_time_is_marked_and_never_scaled_up(servers: Mapping[str, 
     assert vision["coverage"] == pytest.approx(1 - 4 / (4 * HOURS), rel=0.01)
 
 
+@pytest.mark.parametrize("source", ["records", "raw"])
+async def test_a_gap_before_the_time_does_not_count(servers: Mapping[str, str], source: str) -> None:
+    """The agent of `web-a` was away from hour 10 to hour 14, and the time starts at hour 13."""
+    start = START + 13 * 3600
+    report = await report_of(servers[source], "workload", "size", start=start)
+    selected = [
+        row for row in report.rows if row.names["namespace"] == "vision" and row.names["size"] == "small"
+    ]
+    assert [row.hours.coverage for row in selected] == [pytest.approx((22 + 23) / (23 + 23), abs=0.003)]
+
+
 async def test_a_time_between_two_records_has_its_hours(servers: Mapping[str, str]) -> None:
     start = START + 20 * 3600 + 60
     report = await report_of(servers["records"], "namespace", start=start, end=start + 600)
-    # Prometheus 2 includes both ends of a range: a minute more.
-    assert hours_of(report, namespace="names").promised == pytest.approx(0.25 / 6, abs=0.251 / 60)
+    assert hours_of(report, namespace="names").promised == pytest.approx(0.25 / 6)
 
 
 async def test_a_time_without_pods_is_an_error(servers: Mapping[str, str]) -> None:
@@ -257,7 +268,7 @@ async def test_every_grouping_has_the_same_totals(
 ) -> None:
     report = await report_of(servers["records"], *by)
     assert {(*row.names.values(), row.model) for row in report.rows} == rows
-    assert_equal(report.total, of_pods(*(uid for uid, _ in REFERENCE)))
+    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
     assert report.dropped == (1 if "size" in by else 0)
 
 
@@ -341,3 +352,68 @@ def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_o
     assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
     assert of_column("hours over the share", "moved") == {"0.1": pytest.approx(7, rel=0.01)}
     assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}
+
+
+@pytest.fixture(scope="module")
+def unequal_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus with cluster a and its records, and with a pod of cluster b between the looks."""
+    needed("prometheus")
+    folder: Path = tmp_path_factory.mktemp("unequal")
+    History((pod("names", "db-0", uid="in-a"),)).write(folder)
+    recorded(folder, *names_of_records())
+    metrics = {"share": "kaishare_pod_gpu_memory_share_bytes", "total": "kaishare_gpu_memory_total_bytes"}
+    labels = 'job="kaishare-agent",cluster="b",gpu_uuid="GPU-b"'
+    of_pod = f'{labels},namespace="short",pod="p",uid="in-b"'
+    lines = []
+    for at in range(START + 3 * 3600 + STEP, START + 8 * 3600 + 1, STEP):
+        lines.append(f"{metrics['share']}{{{of_pod}}} {share_of(0.25)} {at}")
+        lines.append(f'{metrics["total"]}{{{labels},model="{H100}"}} {MODELS[H100] * MIB} {at}')
+        lines.append(f'kaishare_pod_info{{job="kaishare-agent",cluster="b",uid="in-b"}} 1 {at}')
+    (folder / "b").mkdir()
+    (folder / "b" / "b.om").write_text("\n".join([*lines, "# EOF", ""]))
+    promtool("tsdb", "create-blocks-from", "openmetrics", folder / "b" / "b.om", folder / "tsdb")
+    with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
+        yield running.url
+
+
+@pytest.mark.parametrize("days", [0, 90], ids=["looks in the time of the pod", "rare looks"])
+async def test_a_cluster_without_records_is_not_missed_between_the_looks(
+    unequal_clusters: str, days: int
+) -> None:
+    report = await report_of(unequal_clusters, "namespace", start=START - days * 86_400)
+    assert {row.names["namespace"] for row in report.rows} == {"names", "short"}
+    assert hours_of(report, namespace="short").promised == pytest.approx(0.25 * 5, rel=0.01)
+    assert any("for cluster b: " in remark for remark in report.remarks)
+
+
+async def test_a_pod_between_the_looks_is_a_pod(unequal_clusters: str) -> None:
+    report = await report_of(
+        unequal_clusters, "namespace", start=START - 90 * 86_400, selector=f'job="{JOB}",cluster="b"'
+    )
+    assert report.total.promised == pytest.approx(0.25 * 5, rel=0.01)
+
+
+async def test_records_between_the_looks_are_records(servers: Mapping[str, str]) -> None:
+    """Looks at 400 days are four days apart; none is in the 36 hours."""
+    async with Prometheus.open(PrometheusOptions(url=servers["records"])) as client:
+        coverage = await record_coverage(
+            client,
+            start=END - 398 * 86_400,
+            end=END + 2 * 86_400,
+            record=RECORDS["expected"],
+            matchers=client.selector,
+            record_step=RECORD_STEP,
+        )
+    assert [origin.job for origin in coverage.covered] == [JOB]
+    assert coverage.lacking == ()
+
+
+async def test_a_second_job_between_the_looks_is_refused(servers: Mapping[str, str]) -> None:
+    with pytest.raises(PrometheusError, match="several jobs match"):
+        await report_of(
+            servers["raw"],
+            "namespace",
+            selector='job=~".+"',
+            start=END - 398 * 86_400,
+            end=END + 2 * 86_400,
+        )

@@ -49,6 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
         (["--price", "T4=-1"], "is not a price"),
         (["--price", "T4=1", "--currency", "=EUR"], "is not a currency"),
         (["--currency", "EUR"], "--currency needs --price"),
+        (["--price", "T4=1", "--price", "T4=2"], "is given more than once"),
         (["--by", "pod"], "invalid choice"),
         ([], "give either --prometheus URL or --service"),
     ],

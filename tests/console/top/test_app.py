@@ -12,6 +12,7 @@ from benchmarks.top import FakeAgents, measure
 from console.top.app import TextScreen, TopApp
 from console.top.rounds import Rounds
 from console.top.table import LinesTable
+from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
 from gpuagent.table.rows import PodRow
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.fleet import Fleet
@@ -90,6 +91,58 @@ async def test_flags_lost_and_overpromised_gpus_and_silent_agents_are_visible(si
         assert lines[6].startswith("~")
 
 
+async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_columns() -> None:
+    greedy = pod("greedy", "gpu-node-7", 12 * GIB, share=8 * GIB, index=1, lasted=300.0, is_flagged=True)
+    message = (
+        "uses 12.0 GiB on GPU 1 (GPU-gpu-node-7-1), above its share of 8.0 GiB, for 5 min;"
+        " vLLM: set --gpu-memory-utilization=0.33 (now 0.9)"
+    )
+    greedy["verdicts"][0]["message"] = message
+    waits = pod("waits", "gpu-node-7", GIB, share=6 * GIB, index=1)
+    others = [pod(f"pod-{number:02}", "gpu-node-7", number * GIB // 40) for number in range(60)]
+    full = gpu("gpu-node-7", 1, usedBytes=22 * GIB, promisedBytes=24 * GIB, atRiskBytes=31 * GIB // 10)
+    reader = Agents(
+        {"gpu-node-7": document("gpu-node-7", *others, waits, greedy, gpus=[gpu("gpu-node-7"), full])}
+    )
+    async with view(reader=reader) as pilot:
+        lines = screen(pilot)
+        assert lines[1].startswith("2 GPUs: 1 AT RISK (gpu-node-7 GPU 1: 3.1 GiB promised and not free)")
+        assert lines[4].startswith("! ")
+        assert "greedy" in lines[4]
+        assert lines[5].startswith("* ")
+        assert "waits" in lines[5]
+        words = " ".join(" ".join(lines).split())
+        assert "team-a/greedy: flagged: over-share; holds 4.0 GiB above its share" in words
+        assert f"do first: {FOR_FLAG['over-share'].text} kaishare why -n team-a greedy" in words
+        assert "! flagged * at risk" in words
+        await pilot.press("down")
+        await pilot.pause()
+        words = " ".join(" ".join(screen(pilot)).split())
+        assert "team-a/waits: at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
+        assert "caused by team-a/greedy: holds 4.0 GiB above its share" in words
+        assert f"do first: {FOR_GPU_AT_RISK.text}" in words
+        await pilot.press("up", "enter")
+        words = " ".join(" ".join(screen(pilot)).replace("│", " ").split())
+        for text in (
+            message,
+            "kaishare why -n team-a greedy",
+            FOR_FLAG["over-share"].text,
+            FOR_GPU_AT_RISK.text,
+            "docs/runbooks.md, KaisharePodOverShare",
+            "docs/runbooks.md, KaishareGPUMemoryAtRisk",
+        ):
+            assert text in words
+        await pilot.press("escape", "down", "enter")
+        words = " ".join(" ".join(screen(pilot)).replace("│", " ").split())
+        assert "at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
+        assert (
+            "caused by team-a/greedy: holds 4.0 GiB above its share; kaishare why -n team-a greedy" in words
+        )
+        assert FOR_GPU_AT_RISK.text in words
+        await pilot.press("escape", "f")
+        assert [at.pod for at in table(pilot).lines if isinstance(at, PodRow)] == ["greedy", "waits"]
+
+
 async def test_the_footer_has_the_keys_at_80_columns() -> None:
     async with view() as pilot:
         footer = screen(pilot)[-1]
@@ -111,7 +164,7 @@ async def test_moving_scrolls_and_the_place_is_shown() -> None:
     async with view() as pilot:
         for key in ("down", "pagedown", "pagedown"):
             await pilot.press(key)
-        assert table(pilot).cursor > 30
+        assert table(pilot).cursor > 20
         assert table(pilot).scroll_offset.y > 0
         await pilot.press("end")
         assert table(pilot).cursor == 62

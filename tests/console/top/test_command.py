@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import main
+from gpuagent.table.next_steps import FOR_FLAG
 from tests.support.free_ports import free_port
 from tests.support.markers import sampled
 from tests.support.top_agents import GIB, document, pod
@@ -80,8 +81,9 @@ def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]
     ]  # fmt: skip
     assert lines[9].split()[:8] == ["!", "flagged:", "over-share", "0", "3.0", "GiB", "2.0", "GiB"]
     assert "flagged-\ufffd[31m" in lines[9]
-    assert "fine" in lines[10]
-    assert len(lines) == 11
+    remedy = " ".join(line.strip() for line in lines[10:-1])
+    assert remedy == f"{FOR_FLAG['over-share'].text} See {FOR_FLAG['over-share'].runbook}."
+    assert "fine" in lines[-1]
     assert max(map(len, lines)) <= 80
 
 

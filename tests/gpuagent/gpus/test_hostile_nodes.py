@@ -20,6 +20,7 @@ from gpuagent.gpus.driver import (
     NotOffered,
     NotPermitted,
     ProcessList,
+    Sensor,
     UtilizationSample,
 )
 from gpuagent.gpus.reader import GpuReader
@@ -149,6 +150,12 @@ class HostileDriver:
 
     def utilization(self, device: Any, since: int) -> list[UtilizationSample]:
         return list(self._answer(self._at(device).samples))
+
+    def sensor(self, device: Any, which: Sensor) -> int:
+        raise NotOffered(which.value, "NotSupported")
+
+    def xids(self, device: Any, most: int) -> list[int]:
+        raise NotOffered("nvmlEventSetWait", "NotSupported")
 
     def is_mig(self, device: Any) -> bool:
         return self._answer(self._at(device).mig)

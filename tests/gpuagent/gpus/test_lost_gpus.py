@@ -1,4 +1,8 @@
-"""A lost GPU is reported with its index, and with its UUID and model as far as they are known."""
+"""A lost GPU is reported with its index, and with its UUID, model and newest error as far as they are known."""
+
+from typing import Any
+
+import pytest
 
 from gpuagent.gpus.reading import LostGpu
 from tests.support.scenarios import GIB, A, B, node
@@ -71,3 +75,49 @@ def test_all_gpus_are_lost_while_the_driver_does_not_respond(driven, clock) -> N
     assert [lost.index for lost in reading.lost] == [0, 1]
     clock.now += 0.1  # within the back-off
     assert [lost.index for lost in gpus.read().lost] == [0, 1]
+
+
+def error_of(reading: Any, uuid: str) -> int | None:
+    (lost,) = [gpu for gpu in reading.lost if gpu.uuid == uuid]
+    return lost.xid.code if lost.xid else None
+
+
+@pytest.mark.parametrize("call", ["*", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetHandleByIndex"])
+def test_the_error_with_which_a_gpu_is_lost_is_read(driven, clock, call: str) -> None:
+    gpus, answers = driven(node())
+    assert gpus.read().lost == ()
+    calls = [call, "nvmlDeviceGetMemoryInfo"]
+    answers.write([gpu(0, A), gpu(1, B), "xid 1 1 79", *(f"fail {each} 1 15" for each in calls)])
+    clock.now += 5
+    reading = gpus.read()
+    assert error_of(reading, B) == 79
+    assert [present.sensors.xid for present in reading.gpus] == [None]
+
+
+def test_an_error_that_comes_after_the_gpu_was_lost_is_read(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    lines = [gpu(0, A), gpu(1, B), "fail * 1 15"]
+    answers.write(lines)
+    clock.now += 5
+    assert error_of(gpus.read(), B) is None
+    answers.write([*lines, "xid 1 1 79"])
+    clock.now += 0.1  # within the back-off of the GPU
+    assert error_of(gpus.read(), B) == 79
+
+
+def test_the_error_of_a_lost_gpu_survives_an_initialisation_of_the_driver(driven, clock) -> None:
+    gpus, answers = driven(node())
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "xid 1 1 79", "fail * 1 15"])
+    clock.now += 5
+    gpus.read()
+    answers.write([gpu(0, A), gpu(1, B), "fail * 1 15"])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79
+    answers.write([gpu(0, A)])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79, "the driver no longer lists the GPU"
+    answers.write(["fail * - 15"])
+    clock.now += 120
+    assert error_of(gpus.read(), B) == 79, "no GPU responds"

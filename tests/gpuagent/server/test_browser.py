@@ -232,17 +232,20 @@ async def test_flags_rows_and_details_are_reached_by_the_keyboard(browser: Brows
     await browser.show(1440)
     await browser.open(url)
     reached = []
-    for _ in range(7):
+    for _ in range(9):
         await press(browser, "Tab")
         reached.append(
             await browser.evaluate(
                 "document.activeElement.getAttribute('href') ?? document.activeElement.localName"
             )
         )
-    assert reached[:4] == ["#flags", "metrics", "api/v1/shares", "#key"]
-    row = f"document.getElementById({json.dumps(reached[4].removeprefix('#'))})"
+    assert reached[:5] == ["#risks", "#flags", "metrics", "api/v1/shares", "#key"]
+    gpu, row = (f"document.getElementById({json.dumps(each.removeprefix('#'))})" for each in reached[5:7])
+    assert await browser.evaluate(f"{gpu}.localName") == "section"
     assert await browser.evaluate(f"[{row}.localName, {row}.querySelectorAll('th.pod').length]") == ["tr", 1]
-    assert reached[5] == "summary"
+    await browser.evaluate("document.querySelector('.flags .runbook').focus()")
+    await press(browser, "Tab")
+    assert await browser.evaluate("document.activeElement.localName") == "summary"
     outline = await browser.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
     await browser.evaluate("document.querySelector('.flags summary').focus()")

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuagent.gpus.reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.pods.commands import ContainerCommand
 from gpuagent.pods.tenants import Tenant
 from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
@@ -400,13 +402,53 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
     assert train["gpus"] == [
         {
             "gpuUuid": A, "gpu": 0, "mig": False, "usedBytes": 11 * GIB, "processes": 1, "utilizationRatio": None,
+            "idleSeconds": None,
         }
     ]  # fmt: skip
     assert train["verdicts"][0] == {
         "reason": "over-share", "gpuUuid": A, "flagged": True, "lastedSeconds": 10.0, "balanceSeconds": 10.0,
         "usedBytes": 11 * GIB, "usedAtLeastBytes": None, "allowedBytes": 10 * GIB,
+        "message": f"uses 11.0 GiB on GPU 0 ({A}), above its share of 10.0 GiB, for 10 s",
     }  # fmt: skip
+    assert [each["message"] for each in train["verdicts"][1:]] == [None, None]
     assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "hami-core"}}
+
+
+def test_a_flag_has_the_text_of_its_event_with_present_figures_and_advice() -> None:
+    command = ContainerCommand(
+        image="vllm", command=Raw(b'["vllm","serve","m"]'), args=Raw(b""), env=Raw(b"")
+    )
+    share = replace(TRAIN, pod=replace(TRAIN.pod, commands=(command,)))
+
+    def at(time: float, used: int) -> Snapshot:
+        return snapshot_of(sample(gpu((10, used)), origins={10: in_pod("train")}, at=time), share)
+
+    over = [at(0, 11 * GIB), at(5, 11 * GIB), at(10, 11 * GIB), at(15, 12 * GIB)]
+    (verdict, *_) = pods_of(status_of(*over))["train"]["verdicts"]
+    assert verdict["message"] == (
+        f"uses 12.0 GiB on GPU 0 ({A}), above its share of 10.0 GiB, for 15 s;"
+        " vLLM: set --gpu-memory-utilization=0.41 (by default it takes 0.9 of the GPU)"
+    )
+    (verdict, *_) = pods_of(status_of(*over, at(20, GIB)))["train"]["verdicts"]
+    assert (verdict["flagged"], verdict["message"]) == (
+        True,
+        f"uses 1.0 GiB on GPU 0 ({A}) now; the flag ends with {FlagReason.OVER_SHARE.cleared_by}",
+    )
+
+
+def test_memory_at_risk_is_exported_as_0_and_is_absent_where_it_is_unknown() -> None:
+    serve = pod_share("serve", 14 * GIB)
+    name, labels = "kaishare_gpu_at_risk_bytes", f'gpu_uuid="{A}",gpu="0",model="NVIDIA A10",node="node-1"'
+    other = f'gpu_uuid="{B}",gpu="1",model="NVIDIA A10",node="node-1"'
+    calm, risky = status_of(node(0, train=GIB)), status_of(node(0, more=serve))
+    assert series(text_of(calm), name) == {labels: 0, other: 0}
+    assert series(text_of(risky), name) == {labels: 3 * GIB + 300 * MIB - 3, other: 0}
+    bound = series(text_of(status_of(node(0, train=None, more=serve))), name)[labels]
+    assert bound == 3 * GIB + 300 * MIB - 3, "what is known of the other pods is a lower bound"
+    hidden = Problem(Cause.TRUNCATED, A, "950")
+    assert series(text_of(status_of(node(0, hidden, more=serve))), name) == {other: 0}
+    answer = json.loads(shares_json(risky, node="n", is_simulated=False))
+    assert [each["atRiskBytes"] for each in answer["gpus"]] == [3 * GIB + 300 * MIB - 3, 0]
 
 
 def test_unknown_figures_are_null_in_the_api() -> None:

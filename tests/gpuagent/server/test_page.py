@@ -10,17 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuagent.gpus.reading import LostGpu, MigInstance
+from gpuagent.gpus.reading import LostGpu, MigInstance, Xid
 from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
 from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.page.model import MAX_FLAGS, MAX_PROBLEMS, MAX_ROWS, RUNBOOKS, page_top
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.server.page.rows import COLOURS
+from gpuagent.server.page.runbook_texts import SECTIONS
+from gpuagent.server.page.sections import MAX_ROWS
+from gpuagent.server.page.top import MAX_FLAGS, MAX_PROBLEMS, page_top
 from gpuagent.shares.pod_shares import Candidate, PodShare, ShareSource
 from gpuagent.status import Status
+from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.verdicts.grounds import FlagReason, Key
 from gpuagent.verdicts.judge import Change, Judge, Verdict, Verdicts
 from service.http.page_server import Page
@@ -40,7 +43,7 @@ class Parsed(HtmlTree):
         return self.root.all("section", "gpu")
 
     def rows(self) -> list[Element]:
-        return [row for body in self.root.all("tbody") for row in body.all("tr")]
+        return [row for section in self.gpus() for body in section.all("tbody") for row in body.all("tr")]
 
     def row(self, name: str) -> Element:
         (row,) = [row for row in self.rows() if row.first("th", "pod").text.split()[0] == name]
@@ -101,15 +104,13 @@ def test_flags_are_on_top_as_links_to_their_rows() -> None:
     seen = parsed_page(judged(over_share(0.0), over_share(180.0)), now=NOW + 184)
     (item,) = seen.root.first("section", "flags").all("li")
     assert item.first("p").text == (
-        "team-a/a-big over-share on GPU 0: uses more memory than its share, 9.0 GiB of 6.0 GiB"
-        " , over since 08:00:00 (3 min)"
+        "team-a/a-big over-share , since 08:00:00: uses 9.0 GiB on GPU 0, above its share of 6.0 GiB, for 3 min."
     )
     assert item.first("a").attributes["href"] == f"#{seen.row('a-big').attributes['id']}"
     details = item.first("details").text
     assert "GPU group fde0f5a5-072b" in details
     assert "counts towards the grace 60 s" in details
     assert "ends with usage at or below the share" in details
-    assert "docs/runbooks.md, KaisharePodOverShare" in details
     assert "1 flag" in seen.root.first("header").text
     assert seen.root.first("header").first("p", "count").first("a").attributes["href"] == "#flags"
     assert "as of 4 s ago" in seen.text
@@ -125,13 +126,11 @@ def test_a_row_has_every_figure() -> None:
         "number": "1",
         "pod": "a-big team-a · queue vision · 1 process vCluster team: ml/train-0",
         "bar": "",
-        "used": "9.0 GiB",
+        "used": "9.0 GiB 150% of share peak 9.0 GiB",
         "share": "6.0 GiB bind-request",
-        "percent": "150%",
         "utilization": "unknown",
         "verdict": "flagged: over-share since 08:03:00; over since 08:00:00 (3 min)",
-        "peak": "9.0 GiB",
-        "past": "",
+        "past": "unknown share 9.0 GiB",
     }
     assert row.first("svg", "use").attributes["aria-label"] == "9.0 GiB of the share of 6.0 GiB"
     assert (
@@ -232,10 +231,16 @@ def test_a_lost_gpu_keeps_its_section_and_its_pods_with_their_last_shares() -> N
     row = seen.row("b")
     assert row in lost.all("tr")
     cells = {cell.classes[0]: cell.text for cell in row.all() if cell.tag == "td"}
-    assert (cells["used"], cells["share"], cells["percent"]) == ("unknown", "4.0 GiB last known", "unknown")
-    assert (cells["peak"], cells["verdict"]) == ("3.0 GiB", "not judged: its GPU does not respond")
+    assert (cells["used"], cells["share"]) == ("unknown peak 3.0 GiB", "4.0 GiB last known")
+    assert cells["verdict"] == "not judged: its GPU does not respond"
     assert "nvml (GPU 1): GpuIsLost" in " ".join(seen.text.split())
     assert "Pods without a known GPU" not in seen.text
+
+
+def test_a_lost_gpu_shows_the_error_with_which_it_was_lost() -> None:
+    gone = LostGpu(1, B, "NVIDIA A10", Xid(79, 1_763_953_920.0))
+    snapshot = lost_node(at=0, is_lost=True, lost_gpus=(gone,))
+    assert "XID 79 at Nov 24 03:12 UTC" in parsed_page(judged(snapshot)).gpus()[1].text
 
 
 def test_after_a_restart_a_lost_gpu_is_unknown_and_the_page_says_so() -> None:
@@ -275,7 +280,11 @@ def test_a_gap_interrupts_the_line_of_the_last_15_minutes() -> None:
     row = parsed_page(judged(*snapshots)).row("a")
     (line,) = row.first("svg", "trend").all("path", "line")
     assert line.attributes["d"] == "M52 10h2M56 10h4", "52 buckets before the pod was seen, and 2 in between"
-    assert "unknown for" in row.first("svg", "trend").attributes["aria-label"]
+    trend = row.first("svg", "trend")
+    assert "unknown for" in trend.attributes["aria-label"]
+    gaps = [(gap.attributes["x"], gap.attributes["width"]) for gap in trend.all("rect", "gap")]
+    assert gaps == [("0%", "72.8%"), ("75.6%", "2.8%")], "hatched"
+    assert [text.text for text in trend.all("text")] == ["unknown", "share", "2.0 GiB"]
 
 
 def test_utilisation_is_shown_or_its_absence_explained() -> None:
@@ -298,7 +307,6 @@ def test_unknown_figures_are_named_and_not_zero() -> None:
     snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB), problems=(problem,))
     seen = parsed_page(status_of(snapshot, None, problem))
     assert seen.row("a-pod").first("td", "used").text == "unknown"
-    assert seen.row("a-pod").first("td", "peak").text == "-"
     assert "memory unknown" in seen.row("a-pod").first("td", "bar").text
     assert "not judged: verdicts are suspended" in seen.row("a-pod").text
     for name in ("a-pod", "hidden"):
@@ -314,7 +322,7 @@ def test_a_problem_of_tenants_objects_says_that_it_suspends_nothing() -> None:
     problem = Problem(Cause.RESERVATION_CONFLICT, A, "two namespaces")
     status = status_of(snapshot_of(sample(gpu())), None, problem, attribution_ok=True)
     text = parsed_page(status).root.first("section", "problems").text
-    assert text == "Problems reservation-conflict (GPU 0): two namespaces. It suspends no verdict."
+    assert text.startswith("Problems reservation-conflict (GPU 0): two namespaces. It suspends no verdict.")
 
 
 def test_no_sample_no_gpu_and_a_pod_of_unknown_gpu() -> None:
@@ -374,7 +382,7 @@ def test_rows_flags_and_problems_have_limits_and_the_page_counts_the_rest() -> N
     assert f"{300 - MAX_ROWS} more pods are not shown" in seen.gpus()[0].text
     assert len(seen.root.first("section", "flags").first("ul").all("details")) == MAX_FLAGS
     assert f"{300 - MAX_FLAGS} more flags are not shown" in seen.text
-    assert len(seen.root.first("section", "problems").all("b")) == MAX_PROBLEMS
+    assert len(seen.root.first("section", "problems").all("li")) == MAX_PROBLEMS
     assert f"{300 - MAX_PROBLEMS} more problems are not shown" in seen.text
     assert f"{300 - MAX_ROWS} more pods {300 - MAX_ROWS}.0 GiB" in seen.root.first("ul", "legend").text
     ids = {element.attributes["id"] for element in seen.root.all() if "id" in element.attributes}
@@ -457,8 +465,8 @@ async def test_other_tasks_run_while_a_large_page_is_rendered() -> None:
 
 def test_every_reason_has_a_section_of_the_runbooks() -> None:
     runbooks = (Path(__file__).parents[3] / "docs" / "runbooks.md").read_text(encoding="utf-8")
-    assert RUNBOOKS.keys() == set(FlagReason)
-    assert all(f"\n## {section}\n" in runbooks for section in RUNBOOKS.values())
+    assert FOR_FLAG.keys() == set(FlagReason)
+    assert all(f"\n## {section}\n" in runbooks for section in SECTIONS)
 
 
 def test_every_colour_of_a_row_is_in_the_style_sheet() -> None:
@@ -531,7 +539,7 @@ def test_no_name_becomes_markup(texts: list[str]) -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", seen.text)
     ids = [element.attributes["id"] for element in seen.root.all() if "id" in element.attributes]
     assert len(ids) == len(set(ids))
-    assert all(re.fullmatch(r"[a-z]+(-[0-9a-f]{12})?(-title)?", each) for each in ids)
+    assert all(re.fullmatch(r"[a-z]+(-[0-9a-f]{12})?(-title|-fold)?", each) for each in ids)
     assert all(link.attributes["href"][0] in "#ma" for link in seen.root.all("a"))
     assert len(seen.text) < 100_000
 
@@ -555,7 +563,7 @@ def test_nothing_inline_and_nothing_from_outside() -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     files = [*STATIC.iterdir(), *(STATIC.parent / "templates").iterdir()]
-    assert len(files) == 7
+    assert len(files) == 9
     for file in files:
         text = file.read_text(encoding="utf-8")
         assert "http:" not in text

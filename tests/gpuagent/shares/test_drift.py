@@ -78,7 +78,7 @@ class TestAgainstTheBindRequest:
             (half(gpu_fraction=None), "the pod declares no share, its BindRequest allocates 0.50"),
             (half(gpu_fraction="abc"), "the pod declares no share, its BindRequest allocates 0.50"),
             (half(gpu_fraction=None, gpu_memory="2000"), "the pod declares gpu-memory 2000, its BindRequest allocates 0.50"),
-            (half(gpu_fraction_num_devices="2"), "the pod declares gpu-fraction 0.5 on 2 GPUs, its BindRequest allocates 1 GPU(s)"),
+            (half(gpu_fraction_num_devices="2"), "the pod declares gpu-fraction 0.5 on 2 GPUs, its BindRequest allocates 1 GPU"),
         ],
         ids=["more", "a little more", "gone", "unreadable", "of another kind", "on more devices"],
     )  # fmt: skip
@@ -191,7 +191,7 @@ class TestAgainstTheFirstDeclaration:
     def test_more_groups_than_devices_are_named_from_the_start(self) -> None:
         more = fraction(group=None, labels={f"runai-gpu-group/{g}": g for g in (GROUP_0, GROUP_1)})
         pod_share = ShareResolver().resolve(inventory(more, *TWO_RESERVATIONS, node()), DEVICES)[0]
-        assert pod_share.changed == "the pod has 2 GPU groups for a share of 1 GPU(s)"
+        assert pod_share.changed == "the pod has 2 GPU groups for a share of 1 GPU"
 
     def test_the_queue_is_the_first_one(self) -> None:
         assert edited(fraction(), fraction(labels={"kai.scheduler/queue": "team-b"})).queue == "team-a"

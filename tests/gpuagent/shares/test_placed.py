@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.event_messages import message
 from gpuagent.shares.pod_shares import ShareSource
+from gpuagent.verdicts.messages import message
 from tests.support.inventories import built
 from tests.support.kube_objects import (
     GPU_0,

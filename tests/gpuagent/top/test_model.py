@@ -261,7 +261,7 @@ def test_details_have_the_flags_since_the_start(raised: int, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "commands"),
-    [("train-0", ["its story   kaishare why -n team-a train-0"]), ("x; reboot", []), ("$(id)", [])],
+    [("train-0", ["command     kaishare why -n team-a train-0"]), ("x; reboot", []), ("$(id)", [])],
 )
 def test_details_name_the_command_for_the_story_of_a_pod_whose_name_is_safe_in_a_shell(
     name: str, commands: list[str]
@@ -332,7 +332,7 @@ def test_details_have_every_source_of_the_share() -> None:
     for part in (
         "team-a/flagged-short", "uid-node-b-flagged-short", "group-1", "used         3.0 GiB\n  processes    1\n",
         "2.0 GiB (bind-request)", "over-share: flagged for 3 min", "bind-request: portion 0.25 = 2.0 GiB",
-        "annotation: gpu-fraction 0.5 = 4.0 GiB", "GPU 0: model NVIDIA A10, used 10.0 GiB, total 24.0 GiB, promised 20.0 GiB, host unknown",
+        "annotation: gpu-fraction 0.5 = 4.0 GiB", "GPU 0: model NVIDIA A10, used 10.0 GiB, total 24.0 GiB, free 14.0 GiB, promised 20.0 GiB, host unknown",
     ):  # fmt: skip
         assert part in text
 

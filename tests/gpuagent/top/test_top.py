@@ -31,6 +31,7 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
 from gpuagent.status import Status
+from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import Agent, ReadFailed, Received, age_of_figures
 from gpuagent.top.fleet import AgentRef, Fleet
@@ -111,6 +112,10 @@ def drawn(fleet: Fleet, columns: int, height: int = 200, *, color: bool = False)
     return capture.get()
 
 
+BELOW = " " * 5
+"""Indentation of the lines below a row; the column of the state begins before it."""
+
+
 def words(text: str) -> str:
     return " ".join(text.split())
 
@@ -123,12 +128,13 @@ def test_the_table_has_every_figure_of_each_pod() -> None:
         "1 node: all answer",
         "node-1: driver 570.00, sample of 4 s ago",
         "",
-        "       MODEL       USED       TOTAL     PROMISED  HOST     UNATTRIBUTED",
-        "GPU 0  NVIDIA A10  13.1 GiB   24.0 GiB  11.0 GiB  1.0 GiB  100.0 MiB",
-        "GPU 1  NVIDIA A10  100.0 MiB  24.0 GiB  0 B       0 B      100.0 MiB",
+        "       MODEL       USED       TOTAL     FREE      PROMISED  HOST     UNATTRIBUTED",
+        "GPU 0  NVIDIA A10  13.1 GiB   24.0 GiB  10.6 GiB  11.0 GiB  1.0 GiB  100.0 MiB",
+        "GPU 1  NVIDIA A10  100.0 MiB  24.0 GiB  23.6 GiB  0 B       0 B      100.0 MiB",
     ]
     start = next(index for index, line in enumerate(lines) if "STATE" in line)
-    assert [words(line) for line in lines[start:]] == [
+    rows = [words(line) for line in lines[start:] if not line.startswith(BELOW)]
+    assert rows == [
         "STATE GPU USED SHARE % LIMIT OVER FOR POD NAMESPACE QUEUE PROCESSES SOURCE IN VCLUSTER",
         "! flagged: limit-bypassed 0 6.0 GiB 2.0 GiB 300% 3.0 GiB 3 min far-over team-a - 1 bind-request red: ml/train-0",
         "! flagged: over-share 0 2.0 GiB 1.0 GiB 200% - 3 min over team-a - 1 bind-request -",
@@ -137,6 +143,16 @@ def test_the_table_has_every_figure_of_each_pod() -> None:
         "in order 0 1.0 MiB - - - - none team-a - 1 - -",
         "not judged: its GPU does not respond unknown unknown 1.0 GiB unknown - - lost team-a - unknown bind-request -",
     ]
+    below = " ".join(words(line) for line in lines[start:] if line.startswith(BELOW))
+    for reason, message in (
+        (
+            "limit-bypassed",
+            f"uses 6.0 GiB on GPU 0 ({A}), above its memory limit of 3.0 GiB, for 3 min; the limit",
+        ),
+        ("over-share", f"uses 2.0 GiB on GPU 0 ({A}), above its share of 1.0 GiB, for 3 min"),
+        ("no-reservation", "its GPU is no longer reserved"),
+    ):
+        assert below.count(message) == below.count(FOR_FLAG[reason].line) == 1
 
 
 def test_a_violation_within_the_grace_is_no_flag_yet() -> None:

@@ -15,6 +15,7 @@ from gpuagent.simulation.state import DeviceMoment, DriverState, state_at
 
 NAME = "libnvidia-ml.so.1"
 ANSWERS = "NVML_STUB_FILE"
+_UNINITIALIZED = 1
 _NOT_SUPPORTED = 3
 _SOURCE = Path(__file__).with_name("nvml_stub.c")
 
@@ -59,8 +60,14 @@ class Answers:
 
 
 def use_library(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make NVIDIA's binding in this process load the simulated library until the test ends."""
-    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
+    """Make NVIDIA's binding in this process load the simulated library until the test ends.
+
+    A test whose GPU hung may have left the library initialised.
+    """
+    loaded = ctypes.CDLL(str(library))
+    while loaded.nvmlShutdown() != _UNINITIALIZED:
+        continue
+    monkeypatch.setattr(pynvml, "nvmlLib", loaded)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "_nvmlLib_refcount", 0)
 
@@ -74,6 +81,10 @@ def _lines(scenario: Scenario, moment: DriverState) -> Iterable[str]:
             yield f"samples {index} 0 0 {_NOT_SUPPORTED}"
         for pid, percent in (gpu.percents or {}).items():
             yield f"sample {index} {pid} {moment.time_stamp} {percent}"
+        for sensor, value in gpu.sensors.items():
+            yield f"sensor {index} {sensor.value} {value}"
+        for number, code in enumerate(gpu.xids, 1):
+            yield f"xid {index} {number} {code}"
         for place, mig in enumerate(gpu.instances):
             yield f"mig {index} {mig.uuid} {mig.total} {mig.reserved} {mig.used}"
             yield from _processes(index, str(place), mig)

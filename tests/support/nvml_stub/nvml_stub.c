@@ -8,6 +8,7 @@
  *   fail CALL|* WHERE CODE                         WHERE: "-" every device, and with "*" every call there is;
  *                                                  INDEX a GPU and its MIG devices; INDEX/- the GPU alone;
  *                                                  INDEX/PLACE one of its MIG devices
+ *                                                  CODE -1: the call blocks until the line is gone
  *   race INDEX|- TIMES                             so often, lists outgrow the size that was asked for
  *   sample INDEX PID TIME PERCENT                  a utilisation sample that the driver keeps; TIME in microseconds,
  *                                                  or 0 for the time of the call
@@ -15,6 +16,10 @@
  *                                                  RACES: so often, samples outgrow the size that was asked for;
  *                                                  EMPTY: the code if there are none, 6 NOT_FOUND (the default),
  *                                                  0 SUCCESS or 3 NOT_SUPPORTED
+ *   sensor INDEX CALL VALUE                        the result of nvmlDeviceGetUtilizationRates, …Temperature, …PowerUsage
+ *                                                  or …EnforcedPowerLimit; without the line it is not supported
+ *   xid INDEX NUMBER CODE                          an error for the event sets of the GPU; each NUMBER is delivered
+ *                                                  once after nvmlInit, the smallest first
  *   hang                                           every call blocks until the line is gone
  *   delay INDEX MILLISECONDS|-                     each call on a GPU and its MIG devices takes so long, "-" for ever;
  *                                                  the call goes on when the line is gone
@@ -36,7 +41,8 @@
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, VERSION_MISMATCH = 25,
+    DRIVER_NOT_LOADED = 9, TIMEOUT = 10, IN_USE = 19, VERSION_MISMATCH = 25,
+    SENSORS = 4, XIDS = 256, EVENT_SETS = 128,
     GPUS = 64, MIGS = 8, FAILURES = 256, LISTS = 3, EVERY = -1, THE_GPU = -2, FOR_EVER = -1, STEP_MS = 10
 };
 #define UNKNOWN_BYTES 0xFFFFFFFFFFFFFFFFull
@@ -49,7 +55,12 @@ typedef struct { process_t *items; unsigned count, room; } list_t;
 typedef struct { unsigned pid; bytes_t time; unsigned sm, memory, encoder, decoder; } sample_t;
 typedef struct { bytes_t time; unsigned pid, sm, memory, encoder, decoder, jpeg, flow; } sample_info_t;
 typedef struct { unsigned version, count; bytes_t since; sample_info_t *items; } samples_info_t;
-typedef struct device {
+typedef struct { unsigned version; int kind, celsius; } temperature_t;
+typedef struct { unsigned gpu, memory; } rates_t;
+typedef struct device device_t;
+typedef struct { device_t *device; bytes_t type, data; unsigned gpu_instance, compute_instance; } event_t;
+typedef struct { int is_made; char has[64]; } event_set_t;
+struct device {
     char uuid[96], model[96];
     bytes_t total, reserved, used;
     list_t lists[LISTS];
@@ -58,13 +69,20 @@ typedef struct device {
     unsigned sample_count, sample_repeats;
     int sample_races, sample_empty;
     struct device *migs;
-} device_t;
+    unsigned sensors[SENSORS];
+    int has_sensor[SENSORS], xid_count;
+    struct { int number; unsigned code; } xids[XIDS];
+};
 
 static device_t gpus[GPUS];
 static device_t migs[GPUS][MIGS];
 static int gpu_count;
 static struct { char call[80]; int index, place, code; } failures[FAILURES];
 static int delays_ms[GPUS];
+static event_set_t event_sets[EVENT_SETS];
+static int newest_xid[GPUS];
+static const char *const sensor_calls[SENSORS] = {"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature",
+                                                  "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"};
 static int failure_count, hangs, is_there, is_sticky, is_serial, count_at_start, references;
 static char version[80];
 static struct stat seen;
@@ -144,6 +162,13 @@ static void read_line(const char *line) {
         add_sample(&gpus[index], sample);
     } else if (sscanf(line, "samples %d %d %d %d", &index, &which, &code, &empty) == 4) {
         gpus[index].sample_repeats = which, gpus[index].sample_races = code, gpus[index].sample_empty = empty;
+    } else if (sscanf(line, "sensor %d %79s %u", &index, word, &process.pid) == 3) {
+        for (int i = 0; i < SENSORS; i++)
+            if (!strcmp(word, sensor_calls[i]))
+                gpus[index].sensors[i] = process.pid, gpus[index].has_sensor[i] = 1;
+    } else if (sscanf(line, "xid %d %d %u", &index, &code, &process.pid) == 3 && gpus[index].xid_count < XIDS) {
+        gpus[index].xids[gpus[index].xid_count].number = code;
+        gpus[index].xids[gpus[index].xid_count++].code = process.pid;
     } else if (sscanf(line, "delay %d %79s", &index, word) == 2) {
         delays_ms[index] = strcmp(word, "-") ? atoi(word) : FOR_EVER;
     } else if (strncmp(line, "serial", 6) == 0) {
@@ -195,17 +220,24 @@ static void block(void) {
     if (!keeps) pthread_mutex_lock(&lock);
 }
 
-/* What every call does first. */
-static int enter_at(const char *call, int index, int place) {
-    refresh();
-    for (int waited_ms = 0; is_blocked(index, waited_ms); waited_ms += STEP_MS) {
-        block();
-        refresh();
-    }
+static int failure_of(const char *call, int index, int place) {
     for (int i = 0; i < failure_count; i++)
         if (is_of(failures[i].call, call) && (failures[i].index == EVERY || failures[i].index == index) &&
             (failures[i].place == EVERY || failures[i].place == place))
             return failures[i].code;
+    return SUCCESS;
+}
+
+/* What every call does first. */
+static int enter_at(const char *call, int index, int place) {
+    int code;
+    refresh();
+    for (int waited_ms = 0; (code = failure_of(call, index, place)) == FOR_EVER || is_blocked(index, waited_ms);
+         waited_ms += STEP_MS) {
+        block();
+        refresh();
+    }
+    if (code) return code;
     if (!is_there) return DRIVER_NOT_LOADED;
     return references ? SUCCESS : UNINITIALIZED;
 }
@@ -235,7 +267,12 @@ int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) {
     LOCKED;
     if (!references) return UNINITIALIZED;
-    references--;
+    if (!--references) memset(newest_xid, 0, sizeof newest_xid);
+    for (int i = 0; i < EVENT_SETS; i++)
+        if (event_sets[i].is_made) {
+            memset(event_sets, 0, sizeof event_sets);
+            return IN_USE; /* NVIDIA's library returns success; a test sees that the sets were not freed */
+        }
     return SUCCESS;
 }
 
@@ -393,6 +430,93 @@ int nvmlDeviceGetProcessesUtilizationInfo(device_t *device, samples_info_t *info
         for (unsigned i = 0; i < info->count; i++)
             info->items[i] = (sample_info_t){.time = from[i].time, .pid = from[i].pid, .sm = from[i].sm};
     return code;
+}
+
+static int sensor(device_t *device, int which, unsigned *value) {
+    if (device->is_mig || !device->has_sensor[which]) return NOT_SUPPORTED;
+    *value = device->sensors[which];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(device_t *device, rates_t *rates) {
+    ENTER_DEVICE(device);
+    rates->memory = 0;
+    return sensor(device, 0, &rates->gpu);
+}
+
+int nvmlDeviceGetTemperature(device_t *device, int kind, unsigned *celsius) {
+    (void)kind;
+    ENTER_DEVICE(device);
+    return sensor(device, 1, celsius);
+}
+
+#ifndef WITHOUT_TEMPERATURE_V
+int nvmlDeviceGetTemperatureV(device_t *device, temperature_t *temperature) {
+    ENTER_DEVICE(device);
+    if (temperature->version != (sizeof(temperature_t) | 1u << 24)) return VERSION_MISMATCH;
+    return sensor(device, 1, (unsigned *)&temperature->celsius);
+}
+#endif
+
+int nvmlDeviceGetPowerUsage(device_t *device, unsigned *milliwatts) {
+    ENTER_DEVICE(device);
+    return sensor(device, 2, milliwatts);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(device_t *device, unsigned *milliwatts) {
+    ENTER_DEVICE(device);
+    return sensor(device, 3, milliwatts);
+}
+
+int nvmlEventSetCreate(event_set_t **set) {
+    ENTER(-2);
+    for (int i = 0; i < EVENT_SETS; i++)
+        if (!event_sets[i].is_made) {
+            event_sets[i].is_made = 1;
+            *set = &event_sets[i];
+            return SUCCESS;
+        }
+    return INSUFFICIENT_SIZE;
+}
+
+int nvmlDeviceRegisterEvents(device_t *device, bytes_t types, event_set_t *set) {
+    ENTER_DEVICE(device);
+    if (!set->is_made || types != 8) return INVALID_ARGUMENT;
+    set->has[device->index] = 1;
+    return SUCCESS;
+}
+
+/* The GPU of a set whose line names the call; else none: waiting for events does not reach a GPU, so that neither
+ * "fail *" nor "delay" of a GPU counts. */
+static int index_of(const event_set_t *set, const char *call) {
+    for (int i = 0; i < failure_count; i++)
+        if (strcmp(failures[i].call, "*") && is_of(failures[i].call, call) && failures[i].index >= 0 &&
+            set->has[failures[i].index])
+            return failures[i].index;
+    return -2;
+}
+
+int nvmlEventSetWait_v2(event_set_t *set, event_t *event, unsigned timeout_ms) {
+    LOCKED;
+    refresh();
+    int entered = enter(__func__, index_of(set, __func__));
+    if (entered) return entered;
+    if (!set->is_made || timeout_ms) return INVALID_ARGUMENT; /* the agent must not wait */
+    for (int i = 0; i < GPUS; i++)
+        for (int n = 0; set->has[i] && n < gpus[i].xid_count; n++)
+            if (gpus[i].xids[n].number > newest_xid[i]) {
+                newest_xid[i] = gpus[i].xids[n].number;
+                *event = (event_t){.device = &gpus[i], .type = 8, .data = gpus[i].xids[n].code};
+                return SUCCESS;
+            }
+    return TIMEOUT;
+}
+
+int nvmlEventSetFree(event_set_t *set) {
+    ENTER(-2);
+    if (!set->is_made) return INVALID_ARGUMENT;
+    memset(set, 0, sizeof *set);
+    return SUCCESS;
 }
 
 int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {

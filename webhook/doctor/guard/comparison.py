@@ -4,7 +4,7 @@ The parameters that an administrator may set are left out here; see `guard_param
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -36,7 +36,20 @@ def differences(actual: Policy | Binding, shipped: Policy | Binding) -> list[str
 
     Actions and namespaces of bindings and parameters of policies do not count.
     """
-    return list(_differences(_comparable(actual.spec), _comparable(shipped.spec), "spec"))
+    return spec_differences(actual.spec, shipped.spec, PARAMETERS)
+
+
+def spec_differences(
+    actual: Mapping[str, Any], shipped: Mapping[str, Any], parameters: Collection[str]
+) -> list[str]:
+    """Return the paths of the fields in which the specs of two admission policies or bindings differ.
+
+    Args:
+        actual: a spec in the cluster.
+        shipped: the spec of this release.
+        parameters: the variables that an administrator may set; their expressions do not count.
+    """
+    return list(_differences(_comparable(actual, parameters), _comparable(shipped, parameters), "spec"))
 
 
 def weakening(paths: Sequence[str]) -> list[str]:
@@ -83,7 +96,7 @@ def coverage(guard: Guard, shipped: Binding, labels: Mapping[str, str] | None) -
     return state, any(states.values())
 
 
-def _comparable(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(spec: Mapping[str, Any], parameters: Collection[str]) -> dict[str, Any]:
     """Return a spec with the API server's defaults, without what an administrator may set.
 
     The defaults are those of Kubernetes 1.30 to 1.36.
@@ -92,7 +105,7 @@ def _comparable(spec: Mapping[str, Any]) -> dict[str, Any]:
     result.pop("validationActions", None)
     if "variables" in spec:
         result["variables"] = [
-            {"name": variable["name"]} if variable["name"] in PARAMETERS else variable
+            {"name": variable["name"]} if variable["name"] in parameters else variable
             for variable in spec["variables"]
         ]
     result["matchConstraints"] = _with_defaults(spec.get("matchConstraints") or {})

@@ -1,3 +1,37 @@
+{{- /* `true` if the webhook runs, else empty. */ -}}
+{{- define "kaishare.serves" -}}
+{{- if and .Values.webhook.enabled (ne .Values.webhook.kind "policy") }}true{{ end -}}
+{{- end }}
+
+{{- /* `true` if admission policies decide about pods, else empty. */ -}}
+{{- define "kaishare.hasPolicies" -}}
+{{- if and .Values.webhook.enabled (ne .Values.webhook.kind "webhook") }}true{{ end -}}
+{{- end }}
+
+{{- /*
+`true` if KAI's release has a property, else `false`. The property is a list of releases: the oldest one with it, and the
+first one of later lines. A pre-release of any of these lacks it.
+*/ -}}
+{{- define "kaishare.kaiHas" -}}
+{{- $release := regexFind "[0-9]+[.][0-9]+[.][0-9]+" .version -}}
+{{- if not $release -}}
+false
+{{- else if and (contains "-" .version) (has $release .since) -}}
+false
+{{- else -}}
+{{ semverCompare (printf ">=%s" (first .since)) $release }}
+{{- end -}}
+{{- end }}
+
+{{- /* Age of an object in seconds; 0 for none. */ -}}
+{{- define "kaishare.age" -}}
+{{- with . -}}
+{{ sub (now | unixEpoch | int64) (toDate "2006-01-02T15:04:05Z" .metadata.creationTimestamp | unixEpoch | int64) }}
+{{- else -}}
+0
+{{- end -}}
+{{- end }}
+
 {{- define "kaishare.labels" -}}
 app.kubernetes.io/name: kaishare
 app.kubernetes.io/component: {{ .component }}
@@ -190,7 +224,7 @@ release's services are expected to be scraped. Fails with one sentence for an un
 {{- $numbers = set $numbers (printf "slo.%s" $key) $number }}
 {{- end }}
 {{- $numbers = set $numbers "expected.agent" (ternary 1 0 .Values.agent.enabled) }}
-{{- $numbers = set $numbers "expected.webhook" (ternary 1 0 .Values.webhook.enabled) }}
+{{- $numbers = set $numbers "expected.webhook" (ternary 1 0 (eq (include "kaishare.serves" .) "true")) }}
 {{- range $label := list "severity" "alertname" }}
 {{- if hasKey $extra $label }}
 {{- fail (printf "alerts.alertLabels.%s: each alert has this label; set the severity of single alerts in alerts.overrides" $label) }}

@@ -1,69 +1,32 @@
-"""What the page shows: flags, problems, and a table for each GPU. Pure.
+"""The sections of the page: a table for each GPU, and one for the pods whose GPU is unknown. Pure.
 
-The number of rows, flags and problems has a limit, since tenants can cause any number of them. The page names
-how many are left out; `/api/v1/shares` has all of them.
+The number of rows has a limit, since tenants can cause any number of them. The page names how many are left
+out; `/api/v1/shares` has all of them.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from gpuagent.server.page.bars import GpuBar, Part, gpu_bar
 from gpuagent.server.page.rows import (
     Context,
     PageRow,
     anchor,
     clock_time,
-    groups_text,
     no_utilization,
     pod_row,
 )
-from gpuagent.status import Status
-from gpuagent.table.gpus import GpuState, ProblemText
-from gpuagent.table.rows import BY_URGENCY, PodRow, PodState, figures_text
+from gpuagent.table.gpus import GpuState
+from gpuagent.table.rows import BY_URGENCY, PodRow, PodState
 from gpuagent.table.words import plain
-from gpuagent.verdicts.grounds import FlagReason
 from service.text import counted
 from service.units import duration, size
 
 MAX_ROWS: Final = 64
 """Largest number of rows of one table."""
-MAX_FLAGS: Final = 50
-MAX_PROBLEMS: Final = 50
-_MAX_CANDIDATES: Final = 8
-_LONGEST_TEXT: Final = 1000
 _ALWAYS: Final = frozenset({"host", "unattributed", "reserved"})
 """Parts of the memory that the legend has even if they are empty."""
-
-RUNBOOKS: Final = {
-    FlagReason.OVER_SHARE: "KaisharePodOverShare",
-    FlagReason.UNASSIGNED_GPU: "KaisharePodUnassignedGPU",
-    FlagReason.NO_SHARE: "KaisharePodWithoutShare",
-    FlagReason.SHARE_CHANGED: "KaisharePodShareChanged",
-    FlagReason.LIMIT_BYPASSED: "KaisharePodLimitBypassed",
-    FlagReason.NO_RESERVATION: "KaisharePodWithoutReservation",
-}
-"""The section of docs/runbooks.md for each reason."""
-
-_REASONS: Final = {reason.value: reason for reason in FlagReason}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlagItem:
-    """A flag in the list at the top."""
-
-    anchor: str
-    target: str
-    """Anchor of the pod's row, or of the GPU if the row is left out."""
-    pod: str
-    gpu: str
-    reason: str
-    summary: str
-    figures: str
-    since: str
-    evidence: tuple[tuple[str, str], ...]
-    """Names and texts of the details."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +55,12 @@ class GpuSection:
     summary: str
     """A few words for the list of GPUs."""
     is_lost: bool = False
+    risk: str = ""
+    """Why the next allocation of a pod can fail; empty if it cannot."""
+    sensors: tuple[str, ...] = ()
+    """Utilisation, temperature and power, as far as known."""
+    xid: str = ""
+    """The newest error of the driver (XID) with its time; empty without one."""
     bar: GpuBar | None = None
     in_use: str = ""
     legend: tuple[Part, ...] = ()
@@ -106,23 +75,6 @@ class GpuSection:
         """The section without its rows and drawings."""
         rows = frozenset(row.anchor for row in self.rows)
         return SectionOutline(anchor=self.anchor, title=self.title, summary=self.summary, rows=rows)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTop:
-    """Everything above the sections of the GPUs, but the age of the figures."""
-
-    flags: tuple[FlagItem, ...]
-    hidden_flags: int
-    problems: tuple[ProblemText, ...]
-    hidden_problems: int
-    is_suspended: bool
-    notes: tuple[str, ...]
-    gpus: tuple[SectionOutline, ...]
-    transitions: str
-    """Numbers of flags raised, cleared and dropped since the agent started."""
-    nothing: str
-    """Why there are no figures; empty if there are."""
 
 
 _T = TypeVar("_T")
@@ -148,47 +100,6 @@ def gpu_sections(context: Context) -> Iterator[GpuSection | None]:
         yield (yield from _unknown_section(placed[None], context))
 
 
-def page_top(context: Context, gpus: Sequence[SectionOutline]) -> PageTop:
-    """Return the top of the page, given the outlines of its sections."""
-    table, response = context.table, context.response
-    labels = {gpu.scope: gpu.label for gpu in table.gpus}
-    flags = sorted(
-        ((verdict, pod) for pod in response.pods for verdict in pod.verdicts if verdict.flagged),
-        key=lambda flag: -flag[0].over_seconds,
-    )
-    rows = frozenset[str]().union(*(section.rows for section in gpus))
-    return PageTop(
-        flags=tuple(_flag(verdict, pod, labels, rows, context) for verdict, pod in flags[:MAX_FLAGS]),
-        hidden_flags=max(len(flags) - MAX_FLAGS, 0),
-        problems=table.problems[:MAX_PROBLEMS],
-        hidden_problems=max(len(table.problems) - MAX_PROBLEMS, 0),
-        is_suspended=table.is_suspended,
-        notes=tuple(_node_notes(context.status)),
-        gpus=tuple(gpus),
-        transitions=transitions_text(response) or "none",
-        nothing="" if response.gpus else table.nothing,
-    )
-
-
-def flag_count(status: Status) -> int:
-    """Return the number of flags."""
-    return sum(verdict.is_flagged for verdict in status.verdicts.by_key.values())
-
-
-def _node_notes(status: Status) -> Iterator[str]:
-    """Yield sentences about GPUs that the agent has never seen."""
-    snapshot = status.snapshot
-    if snapshot is None or snapshot.labelled_gpus is None or any(a.gpu.mig for a in snapshot.gpus):
-        return
-    known, labelled = len(snapshot.gpus) + len(snapshot.lost_gpus), snapshot.labelled_gpus
-    if known < labelled:
-        yield (
-            f"The node's label nvidia.com/gpu.count says {labelled}, and the agent knows"
-            f" {counted(known, 'GPU')}. The others have not responded since the agent started, so their"
-            " indices and UUIDs are unknown."
-        )
-
-
 def _rows(rows: Sequence[PodRow], context: Context) -> _Steps[tuple[PageRow, ...]]:
     """Return the rows of the page."""
     page_rows = []
@@ -207,6 +118,8 @@ def _flagged(rows: Iterable[PodRow]) -> list[str]:
 def _gpu_section(gpu: GpuState, rows: list[PodRow], context: Context) -> _Steps[GpuSection]:
     page_rows = yield from _rows(rows, context)
     alerts, notes, words = [], [], _flagged(rows)
+    if gpu.is_at_risk:
+        words.append("at risk")
     if gpu.is_over_promised:
         alerts.append(
             f"Promised {size(gpu.promised)}, {size(gpu.excess)} more than the GPU's {size(gpu.total)}."
@@ -231,6 +144,9 @@ def _gpu_section(gpu: GpuState, rows: list[PodRow], context: Context) -> _Steps[
         alerts=tuple(alerts),
         notes=tuple(notes),
         summary=", ".join(words),
+        risk=f"at risk: {gpu.risk_text}" if gpu.is_at_risk else "",
+        sensors=gpu.sensors,
+        xid=gpu.xid,
         bar=gpu_bar(parts, total=gpu.total, used=gpu.used, promised=gpu.promised),
         in_use=f"{size(gpu.used)} of {size(gpu.total)}",
         legend=_legend(gpu, parts),
@@ -302,6 +218,7 @@ def _lost_section(
         alerts=(alert,),
         notes=tuple(notes),
         summary="lost",
+        xid=gpu.xid,
         is_lost=True,
         rows=page_rows,
         hidden_rows=len(rows) - len(page_rows),
@@ -320,40 +237,3 @@ def _unknown_section(rows: list[PodRow], context: Context) -> _Steps[GpuSection]
         rows=page_rows,
         hidden_rows=len(rows) - len(page_rows),
     )
-
-
-def _flag(
-    verdict: ApiVerdict, pod: ApiPod, labels: dict[str, str], rows: frozenset[str], context: Context
-) -> FlagItem:
-    reason = _REASONS[verdict.reason]
-    row = anchor("pod", pod.uid, verdict.gpu_uuid)
-    return FlagItem(
-        anchor=anchor("flag", pod.uid, verdict.gpu_uuid, reason),
-        target=row if row in rows else anchor("gpu", verdict.gpu_uuid),
-        pod=f"{plain(pod.namespace)}/{plain(pod.name)}",
-        gpu=labels.get(verdict.gpu_uuid, "GPU unknown"),
-        reason=reason,
-        summary=reason.summary,
-        figures=figures_text(verdict),
-        since=context.violation(verdict) or "not over in the last sample",
-        evidence=tuple(_evidence(verdict, pod, reason)),
-    )
-
-
-def _evidence(verdict: ApiVerdict, pod: ApiPod, reason: FlagReason) -> Iterator[tuple[str, str]]:
-    """Yield the details of a flag: where its figures come from, and when it ends."""
-    yield "pod UID", plain(pod.uid)
-    if pod.queue:
-        yield "queue", plain(pod.queue)
-    if pod.gpu_groups:
-        yield "GPU group", groups_text(pod.gpu_groups)
-    for candidate in pod.candidates[:_MAX_CANDIDATES]:
-        amount = size(candidate.bytes_per_gpu.get(verdict.gpu_uuid))
-        text = f"{plain(candidate.says)}, {amount}{'' if candidate.counts else ' (does not count)'}"
-        yield f"share by {candidate.source}", text
-    if pod.share_changed:
-        yield "difference", plain(pod.share_changed, _LONGEST_TEXT)
-    if reason is not FlagReason.SHARE_CHANGED:
-        yield "counts towards the grace", duration(verdict.balance_seconds or 0.0)
-    yield "ends with", reason.cleared_by
-    yield "runbook", f"docs/runbooks.md, {RUNBOOKS[reason]}"

@@ -1,4 +1,4 @@
-"""Fills in the texts of Events about flags, and adds what to do. Pure.
+"""Fills in the texts about flags, for Events and the JSON API, and adds what to do. Pure.
 
 The texts themselves, and the Events' reasons, are in `FlagReason` of `verdicts/grounds.py`.
 
@@ -9,6 +9,7 @@ pod that the Event is about.
 from math import floor
 from typing import Final
 
+from gpuagent.pods.commands import ContainerCommand
 from gpuagent.verdicts.grounds import ANNOTATION_IGNORED_MESSAGE, FlagReason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
 from kai.frameworks import settings_of
@@ -46,6 +47,21 @@ def message(transition: Transition, gpu_bytes: int | None) -> str:
     return _description(verdict, transition.seconds) + _advice(verdict, gpu_bytes)
 
 
+def flag_message(verdict: Verdict, now: float, gpu_bytes: int | None) -> str:
+    """Describe a standing flag with its present figures and with advice.
+
+    Args:
+        verdict: of a flagged pod.
+        now: time of the newest sample, in monotonic seconds.
+        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
+    """
+    if verdict.is_over:
+        return _description(verdict, verdict.lasted(now)) + _advice(verdict, gpu_bytes)
+    reason = verdict.key.reason
+    uses = "" if verdict.used_bytes is None else f"uses {verdict.used_text} on {_gpu(verdict)} now; "
+    return f"{uses}the flag ends with {reason.cleared_by}"
+
+
 def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) -> str:
     """Explain an eviction; `seconds` is how long the violation has lasted."""
     description = _description(verdict, seconds)
@@ -74,12 +90,31 @@ def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
     """Return the framework option to set; empty if no container runs a framework with such an option.
 
     Frameworks take a fraction of the memory that the driver reports. The fraction is rounded down, so that
-    the process stays within its share.
+    the process stays within its share. An advice is kept, since reading a command line takes up to 5 ms.
     """
     if not gpu_bytes or not verdict.allowed_bytes:
         return ""
     part = floor(verdict.allowed_bytes / gpu_bytes * 100) / 100
-    for command in verdict.pod_share.pod.commands if part >= 0.01 else ():
+    commands = verdict.pod_share.pod.commands
+    if part < 0.01 or not commands:
+        return ""
+    key = id(commands), part
+    if key not in _KEPT or _KEPT[key][0] is not commands:
+        while len(_KEPT) >= _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[key] = commands, _advice_for(commands, part)
+    return _KEPT[key][1]
+
+
+_MOST_KEPT: Final = 1024
+_KEPT: Final[dict[tuple[int, float], tuple[tuple[ContainerCommand, ...], str]]] = {}
+"""The newest advices by the identity of the commands and the part; the commands are kept with them, so that
+no other object has the same identity."""
+
+
+def _advice_for(commands: tuple[ContainerCommand, ...], part: float) -> str:
+    """Return the advice for the first command that runs a framework with an option for it."""
+    for command in commands:
         setting = next(settings_of(command), None)
         if setting is None or setting.is_hidden:
             continue

@@ -1,0 +1,3 @@
+module kaishare/benchmarks/go-webhook
+
+go 1.22

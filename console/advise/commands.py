@@ -1,0 +1,106 @@
+"""The commands that give a row's pods the suggested share, or why there are none. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from console.advise.answer import AdviceOptions, AdviceRow, RowKey
+from console.advise.policies import KnownNamespace
+from console.advise.shares import ShareValue
+from console.advise.usage import PodUse
+from webhook.policy.labels import Mode
+
+
+def commands_of(
+    key: RowKey,
+    uses: Sequence[PodUse],
+    suggested: ShareValue | None,
+    namespaces: Mapping[str, KnownNamespace] | None,
+    options: AdviceOptions,
+    notes: list[str],
+) -> tuple[str, ...]:
+    """Return the commands for the suggested share; a note explains why there are none."""
+    if options.by_workload:
+        return ()
+    if key.vcluster:
+        return _vcluster_commands(key, uses, suggested, options, notes)
+    if namespaces is None:
+        return ()
+    known = namespaces.get(key.namespace)
+    if known is None or known.policy is None:
+        notes.append("the namespace does not exist" if known is None else "the namespace is not managed")
+        return ()
+    if known.policy.mode is Mode.OFF:
+        notes.append("the mode of the namespace is off: its labels change no pod")
+        return ()
+    of_label = known.share_of(key.size)
+    if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):
+        notes.append(_other_share(key, of_label, uses))
+        return ()
+    if suggested is None or suggested == key.share:
+        return ()
+    if suggested.is_whole and not key.size:
+        notes.append(
+            "needs a whole GPU: no default share covers it; define a size of 1, or write it on the pod"
+        )
+        return ()
+    edit = known.edit(key.size, suggested)
+    refusal = known.refusal(edit)
+    if refusal:
+        notes.append(f"no label covers the need: {refusal}")
+        return ()
+    return (edit.command(options.cluster.kubectl, key.namespace),)
+
+
+def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse]) -> str:
+    """Return why no label gives the row's pods their share."""
+    if not key.size:
+        return "the pods have a share of their own, or had another default share; no label changes it"
+    last = datetime.fromtimestamp(max(use.last for use in uses), UTC)
+    now = f"is {of_label} now" if of_label else "does not exist now"
+    return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
+
+
+def _vcluster_commands(
+    key: RowKey,
+    uses: Sequence[PodUse],
+    suggested: ShareValue | None,
+    options: AdviceOptions,
+    notes: list[str],
+) -> tuple[str, ...]:
+    """Return the commands for the vCluster, whose namespaces cannot be read here."""
+    if suggested is None or suggested == key.share or not key.virtual_namespace:
+        return ()
+    if not any(use.is_current for use in uses):
+        notes.append("no pod has this share now")
+        return ()
+    if not key.size:
+        notes.append("no command: the default share inside the vCluster is not known here")
+        return ()
+    notes.append("labels and caps inside the vCluster are not known here")
+    kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
+    edit = KnownNamespace.unknown().edit(key.size, suggested)
+    return (edit.command(kubectl, key.virtual_namespace),)
+
+
+def without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
+    """Take away the commands for sizes of a vCluster that have several shares.
+
+    The present value of the label is unknown, and a new one changes the pods of all shares. Rows without a
+    command count, too: their pods may need the share that they have.
+    """
+    by_label: defaultdict[tuple[str, ...], set[ShareValue]] = defaultdict(set)
+    for row in rows:
+        by_label[_label(row.key)].add(row.current)
+    note = "pods of this size have several shares: no command, because its label is not known here"
+    return [
+        replace(row, commands=(), notes=(*row.notes, note))
+        if row.commands and row.key.vcluster and len(by_label[_label(row.key)]) > 1
+        else row
+        for row in rows
+    ]
+
+
+def _label(key: RowKey) -> tuple[str, ...]:
+    return key.namespace, key.vcluster, key.virtual_namespace, key.size

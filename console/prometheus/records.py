@@ -1,0 +1,159 @@
+"""Asks a Prometheus whether the recording rules cover a time."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from console.prometheus.client import Prometheus
+from console.prometheus.coverage import SHARE, RecordCoverage, SeriesOrigin, origin_of, without_other_jobs
+from console.prometheus.promql import one_of, range_of
+
+_LOOKS: Final = 100
+"""Times at which it is asked whether there are records."""
+
+_LOOKS_AT_SERIES: Final = 24
+"""Most times without records at which it is asked whether there are series. A look at 1,000 pods takes about
+30 ms. Reading the whole time would cost more the more often agents are scraped."""
+
+_SHORTEST_STEP: Final = 60  # seconds
+
+_SHORTEST_RECORD_RANGE: Final = 300  # seconds
+
+_DAYS_AT_ONCE: Final = 7 * 86_400
+"""Seconds of one query for all series of the origins that no look has seen."""
+
+
+async def record_coverage(
+    prometheus: Prometheus, *, start: float, end: float, record: str, matchers: str, record_step: int
+) -> RecordCoverage:
+    """Compare the times with records with the times with pods.
+
+    Args:
+        prometheus: the Prometheus.
+        start: Unix seconds.
+        end: Unix seconds.
+        record: name of a record that exists while there are pods.
+        matchers: label matchers of the record and of the agents' series, without braces.
+        record_step: seconds between two values of the record; it has none in a shorter time.
+
+    Raises:
+        PrometheusError: there is no usable answer.
+        kube.access.AccessError: there are no credentials for the API server.
+    """
+    step = max(int(end - start) // _LOOKS, _SHORTEST_STEP)
+    looks = range(max(int(end - start) // step, 1))
+    within = max(record_step, _SHORTEST_RECORD_RANGE)
+    recorded: defaultdict[SeriesOrigin, set[int]] = defaultdict(set)
+    if end - start >= record_step:
+        records = f"group by (cluster, job) (last_over_time({record}{{{matchers}}}[{within}s]))"
+        for series in await prometheus.range(records, end - looks[-1] * step, end, step):
+            recorded[origin_of(series.labels)] = {round((end - at) / step) for at in series.times}
+    missing = [look for look in looks if any(look not in own for own in recorded.values()) or not recorded]
+    sampled = sorted(
+        {*_thinned(missing), 0, len(looks) // 2, looks[-1]}
+    )  # three for origins without any record
+    present = await _present(prometheus, [f"{SHARE}{{{matchers}}}"], sampled, step=step, end=end)
+    parts: dict[SeriesOrigin, float] = {}
+    for origin in {*recorded, *present}:
+        own = recorded[origin]
+        unrecorded = [look for look in sampled if look not in own]
+        lacking = len(present[origin].intersection(unrecorded)) / max(len(unrecorded), 1)
+        at_all = len(own) + lacking * (len(looks) - len(own))
+        if at_all:
+            parts[origin] = len(own) / at_all
+    # Few origins are left, so that the whole time can be read.
+    selectors = [f"{SHARE}{own}" for own in _other_than(parts, matchers)]
+    rare = await _present(prometheus, selectors, _thinned(looks), step=step, end=end)
+    parts = dict.fromkeys(rare, 0.0) | parts
+    rest = _other_than(parts, matchers)
+    unseen = await _unseen_parts(prometheus, record, rest, start=int(start), end=int(end), within=within)
+    parts = {**unseen, **parts}
+    return RecordCoverage(without_other_jobs(parts))
+
+
+async def _present(
+    prometheus: Prometheus, selectors: Sequence[str], looks: Iterable[int], *, step: int, end: float
+) -> defaultdict[SeriesOrigin, set[int]]:
+    """Return the looks at which each origin has series."""
+    present: defaultdict[SeriesOrigin, set[int]] = defaultdict(set)
+    numbers = {str(look): look for look in looks}
+    for entry in await prometheus.instant(_at_looks(selectors, numbers.values(), step), end):
+        if (look := numbers.get(entry.labels.get("look", ""))) is not None:
+            present[origin_of(entry.labels)].add(look)
+    return present
+
+
+def _other_than(origins: Collection[SeriesOrigin], matchers: str) -> Sequence[str]:
+    """Return selectors of all series that are of none of these origins, in braces; no series matches two."""
+    jobs: defaultdict[str, set[str]] = defaultdict(set)
+    for origin in sorted(origins):
+        jobs[origin.cluster].add(origin.job)
+    clusters: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for cluster, own in jobs.items():
+        clusters[tuple(sorted(own))].append(cluster)
+    others = [f"{{{matchers},cluster!~{one_of(list(jobs))}}}"] if jobs else [f"{{{matchers}}}"]
+    return [
+        *others,
+        *(
+            f"{{{matchers},cluster=~{one_of(own)},job!~{one_of(names)}}}"
+            for names, own in sorted(clusters.items())
+        ),
+    ]
+
+
+async def _unseen_parts(
+    prometheus: Prometheus, record: str, selectors: Sequence[str], *, start: int, end: int, within: int
+) -> Mapping[SeriesOrigin, float]:
+    """Return the part of the time with pods that has records, for origins that no look has seen.
+
+    Reads every value of them, so that no pod is missed however short it runs.
+    """
+    present: Counter[SeriesOrigin] = Counter()
+    recorded: Counter[SeriesOrigin] = Counter()
+    with_pods: Counter[SeriesOrigin] = Counter()
+    with_records: Counter[SeriesOrigin] = Counter()
+
+    async def add(counts: Counter[SeriesOrigin], expression: str, at: int) -> bool:
+        """Add the values of an expression; return whether there is one."""
+        series = await prometheus.instant(expression, at)
+        for own in series:
+            counts[origin_of(own.labels)] += int(own.value)
+        return bool(series)
+
+    async def read(at: int, seconds: int) -> None:
+        is_recorded = await add(recorded, _last(record, selectors, range_of(seconds)), at)
+        if not await add(present, _last(SHARE, selectors, range_of(seconds)), at):
+            return
+        # A record describes the time before it.
+        pods = _last(SHARE, selectors, f"{within}s", f" offset {within}s")
+        subquery = f"[{range_of(seconds)}:{within}s]"
+        await add(with_pods, f"count_over_time(({pods}){subquery})", at)
+        if is_recorded:
+            records = _last(record, selectors, f"{2 * within}s")
+            await add(with_records, f"count_over_time(({pods} and {records}){subquery})", at)
+
+    ends = range(end, start, -_DAYS_AT_ONCE)
+    await asyncio.gather(*(read(at, min(_DAYS_AT_ONCE, at - start)) for at in ends))
+    parts = {origin: with_records[origin] / count for origin, count in with_pods.items() if count}
+    return dict.fromkeys(recorded, 1.0) | dict.fromkeys(present, 0.0) | parts
+
+
+def _last(metric: str, selectors: Iterable[str], seconds: str, offset: str = "") -> str:
+    """Return an expression with a series for each origin that has a value in the last seconds."""
+    values = " or ".join(f"last_over_time({metric}{own}[{seconds}]{offset})" for own in selectors)
+    return f"group by (cluster, job) ({values})"
+
+
+def _thinned(looks: Sequence[int]) -> Sequence[int]:
+    return looks[:: -(-len(looks) // _LOOKS_AT_SERIES) or 1]
+
+
+def _at_looks(selectors: Sequence[str], looks: Iterable[int], step: int) -> str:
+    """Return an expression with a series for each origin and look at which it has pods."""
+    offsets = ((look, f" offset {look * step}s" if look else "") for look in looks)
+    return " or ".join(
+        f'label_replace(group by (cluster, job) ({" or ".join(own + offset for own in selectors)}), "look",'
+        f' "{look}", "", "")'
+        for look, offset in offsets
+    )

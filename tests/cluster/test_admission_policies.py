@@ -1,0 +1,252 @@
+"""The admission policies on a real API server: large objects, failures at run time, and edits of namespaces."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kai import keys
+from kai.own_labels import FRACTION, MAX_FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.comparisons.generated_clusters import generated_cluster
+from tests.support.admission_policies import applied
+from tests.support.cluster_webhook import (
+    Canary,
+    api_figures,
+    bare_pod,
+    ensure_namespaces,
+    managed_namespace,
+)
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane_fixtures import HOW
+from tests.support.kube_user import MERGE, Asker
+from tests.support.webhook_process import until
+from webhook.policy.decide import Rules
+from webhook.policy.labels import Mode, PolicyMetadata, label_problems
+from webhook.policy.sizes import MOST_SIZES
+from webhook.render.bounds import MOST_KEYS
+from webhook.render.manifests import MUTATING, VALIDATING, objects_of
+
+CHECKS = "apiserver_mutating_admission_policy_check_total"
+TEAM = "policies-team"
+EDITS = 150
+pytestmark = pytest.mark.kubernetes(1, 36)
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of its own, since the policies hold for every namespace."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    with control_plane(assets, tmp_path_factory.mktemp("policies")) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    async with KubeClient(plane.access()) as connected:
+        yield connected
+
+
+@asynccontextmanager
+async def mutating(client: KubeClient, namespace: str, *, rules: Rules | None = None) -> AsyncIterator[None]:
+    async with applied(client, list(objects_of(MUTATING, rules or Rules()))):
+        await Canary(client, namespace).until_mutated()
+        yield
+    await Canary(client, namespace).until_unchanged()
+
+
+async def failures(client: KubeClient) -> float:
+    """Return how many evaluations of the policy have failed."""
+    figures = await api_figures(client, CHECKS)
+    return sum(value for labels, value in figures.items() if 'error_type="no_error"' not in labels)
+
+
+def large_pod(containers: int, labels: int, **named: str) -> dict[str, Any]:
+    """Return a pod with a GPU in its first container, and with variables, limits and annotations in each."""
+    pod = bare_pod("large")
+    amounts = {"cpu": "1", "memory": "1Gi", "example.com/nic": "1"}
+    pod["spec"]["containers"] = [
+        {
+            "name": f"c{index}",
+            "image": "example.invalid/image",
+            "env": [{"name": f"SOME_VARIABLE_{number}", "value": "some value"} for number in range(4)],
+            "resources": {"limits": amounts if index else amounts | {keys.GPU_RESOURCE: "1"}},
+        }
+        for index in range(containers)
+    ]
+    entries = {f"example.com/some-key-{index}": "value" for index in range(labels)}
+    pod["metadata"] |= {"labels": entries | named, "annotations": entries}
+    return pod
+
+
+async def stored(client: KubeClient, namespace: str, pod: Mapping[str, Any]) -> dict[str, Any]:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    answer = await client.request("POST", path, params={"dryRun": "All"}, body=json.dumps(pod).encode())
+    kept: dict[str, Any] = json.loads(answer)
+    return kept
+
+
+async def test_the_expressions_stay_within_the_api_servers_budget(client: KubeClient) -> None:
+    sizes = {f"{SIZE_PREFIX}s{number:04}": "0.25" for number in range(2000)}
+    first = dict(list(sizes.items())[:MOST_SIZES])
+    namespaces = [
+        managed_namespace(name, gpu_fraction="0.5") for name in (TEAM, "policies-sizes", "policies-many")
+    ]
+    namespaces[1]["metadata"]["labels"] |= first | {f"example.com/key-{n}": "x" for n in range(200)}
+    namespaces[2]["metadata"]["labels"] |= sizes
+    await ensure_namespaces(client, *namespaces)
+    before = await failures(client)
+    async with mutating(client, TEAM):
+        for namespace in namespaces:
+            name = namespace["metadata"]["name"]
+            pod = await stored(client, name, large_pod(50, 200))
+            assert pod["metadata"]["annotations"][REASON] == "whole-gpu-converted"
+            assert pod["spec"]["schedulerName"] == "kai-scheduler"
+        for number, reason in ((15, "whole-gpu-converted"), (16, "policy-invalid"), (1999, "policy-invalid")):
+            named = await stored(client, "policies-many", large_pod(50, 200, **{SIZE: f"s{number:04}"}))
+            assert named["metadata"]["annotations"][REASON] == reason
+        most = await stored(client, "policies-many", large_pod(400, MOST_KEYS))
+        assert most["metadata"]["annotations"][REASON] == "whole-gpu-converted"
+        larger = await stored(client, "policies-many", large_pod(1, MOST_KEYS + 1))
+        assert larger["spec"]["schedulerName"] == "default-scheduler"
+        assert REASON not in larger["metadata"]["annotations"]
+    assert await failures(client) == before
+
+
+async def test_a_policy_that_fails_at_run_time_admits_the_pod_and_counts(client: KubeClient) -> None:
+    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
+    before = await failures(client)
+    policy, binding = objects_of(MUTATING, Rules())
+    for variable in policy["spec"]["variables"]:
+        if variable["name"] == "share":
+            variable["expression"] = "variables.namespaceLabels['missing']"
+    async with applied(client, [policy, binding]):
+        canary = Canary(client, TEAM)
+
+        async def has_failed() -> bool:
+            pod = await canary.pod(name="failing")
+            assert pod["spec"]["schedulerName"] == "default-scheduler"
+            return await failures(client) > before
+
+        await until(has_failed, "the failure is counted")
+    figures = await api_figures(client, CHECKS)
+    assert [labels for labels in figures if 'policy="kaishare"' in labels and "no_error" not in labels]
+
+
+def metadata_of(chance: random.Random) -> tuple[dict[str, str], dict[str, str]]:
+    """Return labels and annotations of a namespace; some labels are not those of a policy."""
+    (namespace,) = generated_cluster(chance, chance.randrange(4), "edited", 1).namespaces
+    labels = dict(namespace.labels)
+    if chance.random() < 0.15:
+        labels["kaishare.dev/over-share-grace"] = chance.choice(
+            ("29s", "30s", "24h", "25h", "1d", "999999999h")
+        )
+    if chance.random() < 0.1:
+        labels[MAX_FRACTION] = chance.choice(("0.2", "0.99", "1"))
+    return labels, dict(namespace.annotations)
+
+
+def is_refused(after: PolicyMetadata, before: PolicyMetadata) -> bool:
+    """Whether `/validate/namespaces` refuses the edit, not counting selectors that cannot be read."""
+    problems = label_problems(after, before)
+    judged = [each for each in problems.first if "is not a selector" not in each.wrong]
+    return bool(judged) and (problems.ends_enforce or problems.mode not in (Mode.OBSERVE, Mode.OFF))
+
+
+async def test_edits_of_namespaces_are_refused_as_by_the_webhook(
+    plane: ControlPlane, client: KubeClient
+) -> None:
+    chance = random.Random(35)
+    cases = []
+    for number in range(EDITS):
+        before = metadata_of(chance) if chance.random() < 0.7 else ({}, {})
+        after = metadata_of(chance)
+        if chance.random() < 0.7:  # an edit of some keys
+            labels = {
+                **before[0],
+                **dict(chance.sample(sorted(after[0].items()), chance.randint(1, len(after[0])))),
+            }
+            for key in chance.sample(sorted(labels), chance.choice((0, 0, 1))):
+                del labels[key]
+            after = (labels, {**before[1], **after[1]} if chance.random() < 0.5 else before[1])
+        cases.append((f"edited-{number}", before, after))
+    for name, before, _ in cases:
+        item = {
+            "kind": "Namespace",
+            "metadata": {"name": name, "labels": before[0], "annotations": before[1]},
+        }
+        await ensure_namespaces(client, item)
+    counts = Counter[str]()
+    items = [
+        item for item in objects_of(VALIDATING, Rules()) if item["metadata"]["name"].endswith("namespaces")
+    ]
+    async with applied(client, items), Asker(plane) as asker:
+
+        async def is_enforced() -> bool:
+            wrong = {"metadata": {"name": "wrong", "labels": {keys.QUEUE_LABEL: "q", FRACTION: "7"}}}
+            body = {"apiVersion": "v1", "kind": "Namespace", **wrong}
+            return (await asker.send("POST", "/api/v1/namespaces", body, dry_run=True)).status == 422
+
+        await until(is_enforced, "the policy acts")
+        for name, before, after in cases:
+            gone = [
+                {key: None for key in old if key not in new} for old, new in zip(before, after, strict=True)
+            ]
+            patch = {"metadata": {"labels": {**gone[0], **after[0]}, "annotations": {**gone[1], **after[1]}}}
+            path = f"/api/v1/namespaces/{name}"
+            answer = await asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)
+            body = {
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": f"{name}-new", "labels": after[0], "annotations": after[1]},
+            }  # fmt: skip
+            created = await asker.send("POST", "/api/v1/namespaces", body, dry_run=True)
+            own, own_before = PolicyMetadata.select(*after), PolicyMetadata.select(*before)
+            edit = f"{before} -> {after}: {answer.message}"
+            assert (answer.status == 422) is (own != own_before and is_refused(own, own_before)), edit
+            assert (created.status == 422) is is_refused(own, PolicyMetadata()), f"{after}: {created.message}"
+            counts["refused" if answer.status == 422 else "allowed"] += 1
+    assert min(counts["refused"], counts["allowed"]) > EDITS / 10, counts
+
+
+async def accepts(client: KubeClient, namespace: Mapping[str, Any]) -> bool:
+    """Create a namespace, and return whether the API server has forgotten the policy of an earlier test."""
+    try:
+        await ensure_namespaces(client, namespace)
+    except ApiError as error:
+        if error.status != 422:
+            raise
+        return False
+    return True
+
+
+async def test_an_edit_with_two_thousand_sizes_is_judged(plane: ControlPlane, client: KubeClient) -> None:
+    labels = {f"{SIZE_PREFIX}s{number:04}": "0.25" for number in range(2000)}
+    namespace = managed_namespace("edited-sizes")
+    namespace["metadata"]["labels"] |= labels
+    await until(lambda: accepts(client, namespace), "no policy acts")
+    items = [
+        item for item in objects_of(VALIDATING, Rules()) if item["metadata"]["name"].endswith("namespaces")
+    ]
+    async with applied(client, items), Asker(plane) as asker:
+        path = "/api/v1/namespaces/edited-sizes"
+
+        async def edited(**labels: str) -> int:
+            patch = {"metadata": {"labels": labels}}
+            return (await asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)).status
+
+        async def is_enforced() -> bool:
+            return await edited(**{MODE: "never"}) == 422
+
+        await until(is_enforced, "the policy acts")
+        assert await edited(**{f"{SIZE_PREFIX}s0001": "0.5"}) == 200
+        assert await edited(**{f"{SIZE_PREFIX}s0001": "7"}) == 422
+        assert await edited(**{f"{SIZE_PREFIX}s1999": "0.5"}) == 422
+        assert await edited(**{f"{SIZE_PREFIX}new": "0.5"}) == 422
+        assert await edited(**{"example.com/team": "blue"}) == 200

@@ -1,0 +1,245 @@
+"""Each difference between the webhook and the admission policies: what the webhook decides, and what a policy does."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from kai import keys
+from kai.own_labels import MODE, REASON, SIZE_PREFIX
+from kube.client import KubeClient
+from tests.support.admission_policies import applied
+from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, managed_namespace
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane_fixtures import HOW
+from tests.support.kube_user import ADMINISTRATOR, Answer, Asker
+from tests.support.pods import GPU, view
+from tests.support.webhook_process import until
+from webhook.policy.decide import Decision, Rules, decide
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.verify import Requester, verify
+from webhook.render.bounds import MOST_KEYS
+from webhook.render.differences import DIFFERENCES, DifferenceName
+from webhook.render.manifests import MUTATING, VALIDATING, objects_of
+
+Json = dict[str, Any]
+TEAM = "differing"
+CLASS = "usual"
+pytestmark = pytest.mark.kubernetes(1, 36)
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of its own, since the policies hold for every namespace."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    with control_plane(assets, tmp_path_factory.mktemp("differing")) as running:
+        yield running
+
+
+class Team:
+    """A namespace under admission policies."""
+
+    def __init__(self, client: KubeClient, asker: Asker) -> None:
+        self.client = client
+        self.asker = asker
+        self.namespace: Json = {}
+
+    async def label(self, annotations: Mapping[str, str] | None = None, **labels: str) -> None:
+        """Give the namespace these labels and annotations."""
+        self.namespace = managed_namespace(TEAM, gpu_fraction="0.5", **labels)
+        self.namespace["metadata"]["annotations"] = dict(annotations or {})
+        for key in annotations or ():
+            self.namespace["metadata"]["labels"][key] = "0.25"
+        await ensure_namespaces(self.client, self.namespace)
+
+    @property
+    def policy(self) -> NamespacePolicy:
+        metadata = self.namespace["metadata"]
+        made = NamespacePolicy.from_labels(TEAM, metadata["labels"], metadata["annotations"])
+        assert made is not None
+        return made
+
+    async def create(self, pod: Json) -> Answer:
+        path = f"/api/v1/namespaces/{TEAM}/pods"
+        return await self.asker.send("POST", path, pod, user=ADMINISTRATOR, dry_run=True)
+
+    async def until(self, pod: Json, outcome: Callable[[Answer], bool]) -> Answer:
+        """Create the pod until the API server knows the new labels; return the last answer."""
+        answers: list[Answer] = []
+
+        async def is_so() -> bool:
+            answers.append(await self.create(pod))
+            return outcome(answers[-1])
+
+        await until(is_so, "the labels are known")
+        return answers[-1]
+
+    def decision(self, pod: Json, rules: Rules | None = None) -> Decision:
+        """Return what the webhook decides."""
+        return decide(self.policy, view(pod), rules or Rules())
+
+    def admits(self, pod: Json, rules: Rules | None = None) -> bool:
+        """Whether the webhook admits the pod under enforce, after its own changes."""
+        return verify(self.policy, view(pod), rules or Rules(), Requester(ADMINISTRATOR)).is_allowed
+
+
+@pytest.fixture
+async def team(plane: ControlPlane) -> AsyncIterator[Team]:
+    async with KubeClient(plane.access()) as client, Asker(plane) as asker:
+        made = Team(client, asker)
+        await made.label()
+        items = [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]
+        async with applied(client, items):
+            await Canary(client, TEAM).until_mutated()
+            yield made
+        await made.label()
+        await Canary(client, TEAM).until_unchanged()
+
+
+def reason_of(answer: Answer) -> str:
+    return str(answer.body["metadata"].get("annotations", {}).get(REASON, ""))
+
+
+def has_gpu(answer: Answer) -> bool:
+    return GPU in json.dumps(answer.body["spec"])
+
+
+def settled(**annotations: str) -> Json:
+    """Return a pod as it is after the webhook's changes."""
+    pod = bare_pod("case", gpus=0, labels={keys.QUEUE_LABEL: "queue-a"}, annotations=annotations)
+    pod["spec"]["schedulerName"] = keys.SCHEDULER_NAME
+    return pod
+
+
+async def selectors(team: Team) -> None:
+    await team.label({f"{SIZE_PREFIX}serve": "app=web"})
+    pod = bare_pod("case", labels={"app": "web"})
+    answer = await team.until(pod, lambda answer: reason_of(answer) == "selectors-unread")
+    assert has_gpu(answer)
+    assert team.decision(pod).size is not None
+
+
+async def commands(team: Team) -> None:
+    cluster = {"name": "TF_CONFIG", "value": json.dumps({"cluster": {"worker": ["a:2222"]}})}
+    for change in (
+        {"env": [cluster]},
+        {"command": ["torchrun", "a.py", "--nnodes=2"]},
+        {"command": ["torchrun", "$(OPTIONS)", "a.py"]},
+    ):
+        pod = bare_pod("case")
+        pod["spec"]["containers"][0] |= change
+        answer = await team.create(pod)
+        assert (reason_of(answer), has_gpu(answer)) == ("distributed", True)
+        assert team.decision(pod).reason.code == "whole-gpu-converted"
+    pod["spec"]["containers"][0]["command"] = ["torchrun", "--nnodes=1", "a.py"]
+    assert reason_of(await team.create(pod)) == team.decision(pod).reason.code == "whole-gpu-converted"
+
+
+async def large_pods(team: Team) -> None:
+    pod = bare_pod("case", labels={f"example.com/key-{number}": "x" for number in range(MOST_KEYS + 1)})
+    answer = await team.create(pod)
+    assert answer.body["spec"]["schedulerName"] == keys.DEFAULT_SCHEDULER
+    assert team.decision(pod).changes
+    await team.label(mode="enforce")
+    answer = await team.until(pod, lambda answer: answer.status == 403)
+    assert "too large for the policy" in answer.message
+
+
+async def plain_shares(team: Team) -> None:
+    await team.label(mode="enforce", max_gpu_fraction="0.5")
+    pod = settled(**{keys.GPU_FRACTION: "2.5e-1"})
+    answer = await team.until(pod, lambda answer: answer.status == 403)
+    assert "must be a plain number" in answer.message
+    assert team.admits(pod)
+    assert (await team.create(settled(**{keys.GPU_FRACTION: "0.25"}))).status == 201
+    memory = "nvidia.com/container.{}.gpu-memory.{}".format
+    for shares in (
+        {memory("main", "request"): "10Gi", memory("b", "request"): "-9Gi"},
+        {memory("main", "request"): "0", memory("main", "limit"): "9Gi"},
+        {memory("x", "limit.y.gpu-memory.limit"): "9Gi", memory("x", "request.y.gpu-memory.request"): "1Mi"},
+        {"runai/shared-gpu-configmap": ""},
+    ):
+        assert (await team.create(settled(**shares))).status == 403, shares
+
+
+async def owners(team: Team) -> None:
+    await team.label(mode="enforce")
+    pod = settled()
+    owner = {"apiVersion": "example.com/v1", "kind": "Fleet", "name": "fleet", "uid": "u"}
+    pod["metadata"]["ownerReferences"] = [owner]
+    rules = Rules()
+    discovered = replace(rules, cluster_scoped=rules.cluster_scoped | {("example.com", "Fleet")})
+    assert not team.admits(pod, discovered)
+    assert (await team.create(pod)).status == 201
+    owner |= {"apiVersion": "v1", "kind": "Namespace"}
+    await team.until(pod, lambda answer: answer.status == 403)
+    assert not team.admits(pod)
+
+
+async def observe(team: Team) -> None:
+    await team.label(mode="observe")
+    pod = bare_pod("case")
+    answer = await team.until(pod, lambda answer: answer.status == 201 and not reason_of(answer))
+    assert answer.body["spec"]["schedulerName"] == keys.DEFAULT_SCHEDULER
+    assert team.decision(pod).action.value == "observed"
+    assert team.namespace["metadata"]["labels"][MODE] == "observe"
+
+
+async def default_class(team: Team) -> None:
+    await team.label(priority="train")
+    item = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": CLASS},
+        "value": 1,
+    }
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    await team.client.request("POST", path, body=json.dumps({**item, "globalDefault": True}).encode())
+    try:
+        pod = bare_pod("case")
+        answer = await team.until(pod, lambda answer: answer.body["spec"].get("priorityClassName") == CLASS)
+        assert keys.PRIORITY_LABEL not in answer.body["metadata"]["labels"]
+        pod["spec"]["priorityClassName"] = CLASS
+        known = Rules(default_priority_class=CLASS)
+        assert team.decision(pod, known).changes.labels[keys.PRIORITY_LABEL] == "train"
+    finally:
+        await team.client.request("DELETE", f"{path}/{CLASS}")
+
+
+async def messages(team: Team) -> None:
+    pod = bare_pod("case")
+    answer = await team.create(pod)
+    assert (reason_of(answer), answer.warnings) == ("whole-gpu-converted", [])
+    assert [finding.reason.code for finding in team.decision(pod).warnings] == ["whole-gpu-converted"]
+
+
+CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
+    DifferenceName.SELECTORS: selectors,
+    DifferenceName.COMMANDS: commands,
+    DifferenceName.LARGE_PODS: large_pods,
+    DifferenceName.PLAIN_SHARES: plain_shares,
+    DifferenceName.OWNERS: owners,
+    DifferenceName.OBSERVE: observe,
+    DifferenceName.DEFAULT_CLASS: default_class,
+    DifferenceName.MESSAGES: messages,
+}
+
+
+def test_every_difference_is_described_and_checked() -> None:
+    assert [each.name for each in DIFFERENCES] == list(DifferenceName) == list(CHECKS)
+
+
+async def test_the_policies_differ_as_described(team: Team) -> None:
+    opted_out = bare_pod("case", labels={"kaishare.dev/inject": "false"})
+    for name, check in CHECKS.items():
+        await team.label()
+        await team.until(opted_out, lambda answer: answer.status == 201)  # mode enforce has ended
+        await Canary(team.client, TEAM).until_mutated()
+        try:
+            await check(team)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error

@@ -1,0 +1,131 @@
+"""Under admission policies: what `doctor` and `explain` say, and how the policies are switched off."""
+
+import copy
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from kai.version import Version
+from kube.client import KubeClient
+from service.check_results import CheckResult, State
+from tests.support.admission_policies import applied, list_path
+from tests.support.cluster_facts import result_lines
+from tests.support.cluster_webhook import (
+    Canary,
+    ensure_namespaces,
+    kubectl,
+    managed_namespace,
+)
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane_fixtures import HOW
+from tests.support.helm_chart import ROOT
+from webhook.doctor.command import examine
+from webhook.explain.cluster import read_facts
+from webhook.policy.decide import Rules
+from webhook.registration.configurations import CONFIGURATION_NAME
+from webhook.render.manifests import MUTATING, VALIDATING, objects_of
+from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
+from webhook.settings.options import RuleOptions
+
+TEAM = "policy-form"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of its own, since the policies hold for every namespace."""
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    with control_plane(assets, tmp_path_factory.mktemp("policies")) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    async with KubeClient(plane.access()) as connected:
+        yield connected
+
+
+def lines(findings: Sequence[CheckResult], check: str) -> list[str]:
+    return result_lines((finding for finding in findings if finding.check == check), *State)
+
+
+async def test_doctor_compares_the_policies_and_needs_no_webhook(
+    plane: ControlPlane, client: KubeClient
+) -> None:
+    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
+    rules = Rules(
+        kai_version=Version.parse("0.17.0"), excluded_namespaces=frozenset({"kube-system", "other"})
+    )
+    items = [*objects_of(MUTATING, rules), *objects_of(VALIDATING, rules)]
+
+    async def examined(*changed: Mapping[str, Any]) -> list[CheckResult]:
+        async with applied(client, changed or items):
+            if changed:
+                return await examine(plane.access(), CONFIGURATION_NAME)
+            await Canary(client, TEAM).until_mutated()
+            return await examine(plane.access(), CONFIGURATION_NAME)
+
+    findings = await examined()
+    expected = "as expected; the API server decides about pods, and no webhook is installed"
+    assert lines(findings, "admission policies") == [f"ok: admission policies: {expected}"]
+    assert lines(findings, "order") == [
+        "ok: order: admission policies act before every webhook that changes pods"
+    ]
+    assert [line[:3] for line in lines(findings, "dry run of a pod")] == ["ok:"]
+    assert not lines(findings, "installation")
+    await Canary(client, TEAM).until_unchanged()
+
+    altered = copy.deepcopy(items)
+    altered[0]["spec"]["failurePolicy"] = "Fail"
+    altered[0]["spec"]["variables"][-1]["expression"] = "false"
+    without = [item for item in altered if item["kind"] != "ValidatingAdmissionPolicyBinding"]
+    paths = "spec.failurePolicy, spec.variables.recordsSize"
+    missing = "does not exist: pods or labels are not validated"
+    assert lines(await examined(*without), "admission policies") == [
+        f"problem: admission policies: MutatingAdmissionPolicy kaishare differs from this release: {paths}",
+        f"problem: admission policies: ValidatingAdmissionPolicyBinding kaishare-pods {missing}",
+        f"problem: admission policies: ValidatingAdmissionPolicyBinding kaishare-namespaces {missing}",
+    ]
+
+
+async def test_explain_says_that_admission_policies_decide(client: KubeClient) -> None:
+    await ensure_namespaces(
+        client, managed_namespace(TEAM), {"kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    )
+    published = PublishedSettings(
+        version="1", policies="cluster", rules=Rules(), knows_default_class=True, by_admission_policies=True
+    )
+    body = {"metadata": {"name": NAME}, "data": {KEY: encode_settings(published)}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    await client.request("POST", path, body=json.dumps(body).encode())
+    try:
+        facts = await read_facts(client, RuleOptions(), names=[TEAM], settings_namespace=NAMESPACE)
+    finally:
+        await client.request("DELETE", f"{path}/{NAME}")
+    (note,) = facts.notes
+    assert note.startswith("admission policies decide in this cluster: ")
+    assert facts.rules.excluded_namespaces == Rules().excluded_namespaces
+
+
+async def test_the_documented_commands_switch_the_policies_off(
+    plane: ControlPlane, client: KubeClient
+) -> None:
+    await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5", mode="enforce"))
+    page = (ROOT / "docs" / "choosing.md").read_text()
+    commands = re.findall(r"^\$ kubectl (delete .*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    policies = [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]
+    bindings = [item for item in policies if item["kind"].endswith("Binding")]
+    async with applied(client, [item for item in policies if item not in bindings]):
+        for item in bindings:
+            await client.request("POST", list_path(item["kind"]), body=json.dumps(item).encode())
+        canary = Canary(client, TEAM)
+        await canary.until_mutated()
+        for command in commands:
+            done = await kubectl(plane, *command.split())
+            assert done.status == 0, done.errors
+        await canary.until_unchanged()

@@ -1,0 +1,167 @@
+"""The chart's switch from the webhook to admission policies and back, while pods are created all the time."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.errors import ApiError
+from tests.support.cluster_webhook import (
+    Canary,
+    bare_pod,
+    ca_of,
+    ensure_namespaces,
+    from_cluster,
+    has_share,
+    managed_namespace,
+    serving,
+)
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane_fixtures import HOW
+from tests.support.free_ports import free_ports
+from tests.support.helm_chart import CHART, NAMESPACE, helm, options
+from tests.support.helm_release import WITHOUT_SCHEMA
+from tests.support.webhook_process import until
+
+TEAM = "switching"
+PODS = f"/api/v1/namespaces/{TEAM}/pods"
+SERVICE = f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
+STANDS_SECONDS = 11
+"""The chart demands that both forms have stood for 10 s."""
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    assets = assets_folder()
+    if assets is None:
+        pytest.skip(HOW)
+    with control_plane(assets, tmp_path_factory.mktemp("switched")) as running:
+        yield running
+
+
+@dataclass
+class Creations:
+    """Pods that are created one after the other until the end of the test."""
+
+    client: KubeClient
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+
+    async def run(self) -> None:
+        number = 0
+        while True:
+            number += 1
+            body = json.dumps(bare_pod(f"pod-{number}")).encode()
+            try:
+                self.pods.append(json.loads(await self.client.request("POST", PODS, body=body)))
+            except ApiError as error:
+                self.refusals.append(str(error))
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def created_all_the_time(plane: ControlPlane) -> AsyncIterator[Creations]:
+    async with KubeClient(plane.access()) as client:
+        creations = Creations(client)
+        task = asyncio.create_task(creations.run())
+        try:
+            yield creations
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """The chart's release, whose Service leads to a webhook on this machine."""
+
+    plane: ControlPlane
+    client: KubeClient
+    port: int
+    ca: str
+
+    async def helm(self, command: str, kind: str) -> str:
+        """Install or upgrade; return helm's error."""
+        webhook = {
+            "kind": kind,
+            "defaultMode": "default",
+            "servicePort": self.port,
+            "certificates": {"mode": "secret", "caBundle": self.ca},
+        }
+        values = {"webhook": webhook, "agent": {"enabled": False}}
+        what = [command, "kaishare", str(CHART), "--namespace", NAMESPACE, WITHOUT_SCHEMA, *options(values)]
+        if command == "install":
+            what.append("--create-namespace")
+        done = await asyncio.to_thread(helm, *what, kubeconfig=self.plane.kubeconfig())
+        assert done.returncode == 0 or done.stderr, what
+        return "" if done.returncode == 0 else done.stderr
+
+    async def reach(self) -> None:
+        """Let the Service lead to this machine, and let the Deployment be ready, as its controller does."""
+        spec = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
+        await self._merge(SERVICE, {"spec": spec})
+        status = {"status": {"replicas": 2, "readyReplicas": 2}}
+        await self._merge(f"{DEPLOYMENT}/status", status)
+
+    async def _merge(self, path: str, patch: dict[str, Any]) -> None:
+        await self.client.request(
+            "PATCH", path, body=json.dumps(patch).encode(), content_type="application/merge-patch+json"
+        )
+
+
+@pytest.mark.kubernetes(1, 36)
+@pytest.mark.slow
+async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlane, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    names = [f"kaishare-webhook.{NAMESPACE}.svc"]
+    command = from_cluster(plane, tmp_path, names=names)
+    async with KubeClient(plane.access()) as client:
+        team = managed_namespace(TEAM, mode="enforce", gpu_fraction="0.5", priority="train")
+        await ensure_namespaces(client, team)
+        canary = Canary(client, TEAM)
+        async with serving(tmp_path / "log", *command, listen=port) as webhook:
+            release = Release(plane=plane, client=client, port=port, ca=ca_of(tmp_path).decode())
+            assert not await release.helm("install", "webhook")
+            await release.reach()
+            await canary.until_mutated()
+            async with created_all_the_time(plane) as creations:
+                assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "policy")
+                assert not await release.helm("upgrade", "both")
+                assert "for 10 s" in await release.helm("upgrade", "policy")
+                await asyncio.sleep(STANDS_SECONDS)
+                assert not await release.helm("upgrade", "policy")
+                await webhook.stop()
+                first = len(creations.pods)
+                await until(lambda: len(creations.pods) > first + 20, "pods are created without a webhook")
+                assert not creations.refusals, creations.refusals[:3]
+
+                assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "webhook")
+                async with serving(tmp_path / "log-2", *command, listen=port) as again:
+                    assert not await release.helm("upgrade", "both")
+                    await asyncio.sleep(STANDS_SECONDS)
+                    assert "its pods are ready" in await release.helm("upgrade", "webhook")
+                    await release.reach()
+                    assert not await release.helm("upgrade", "webhook")
+                    last = len(creations.pods)
+                    await until(lambda: len(creations.pods) > last + 20, "pods are created after the switch")
+                    assert not creations.refusals, creations.refusals[:3]
+                    decisions = [*webhook.logged("decision"), *again.logged("decision")]
+        assert all(map(has_share, creations.pods))
+        reasons = {pod["metadata"]["annotations"]["kaishare.dev/reason"] for pod in creations.pods}
+        assert reasons == {"whole-gpu-converted"}
+        mutations = [each for each in decisions if each["webhook"] == "mutate" and each["name"] != "canary"]
+        injected = Counter(each["name"] for each in mutations if each["action"] == "injected")
+        assert set(injected.values()) == {1}
+        unchanged = {each["name"] for each in mutations if each["action"] == "unchanged"}
+        by_policy = {pod["metadata"]["name"] for pod in creations.pods} - injected.keys()
+        assert len(by_policy & unchanged) > 20  # while both stood, the policy decided first
+        assert min(len(injected), len(by_policy)) > 20

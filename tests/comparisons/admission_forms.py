@@ -1,0 +1,322 @@
+"""Compares the webhook with the admission policies: `python -m tests.comparisons.admission_forms`.
+
+Pods are created by dry run on a real API server, in two namespaces with the same policy: one where the webhook
+decides, and one where the admission policies do. The answers and the pods that come out must be equal, except
+for the closed list of differences (`webhook.render.differences`), whose outcome is computed for each pod. The
+program prints counts by reason, and exits with 1 if any pod differs otherwise.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kube.client import KubeClient
+from tests.comparisons.expected_forms import differences_of_pod, expected
+from tests.comparisons.form_pods import RESTORING, directed, form_cluster, generated, of_folder
+from tests.comparisons.generated_clusters import GeneratedNamespace
+from tests.comparisons.generated_workloads import CreatedPod
+from tests.comparisons.installed_forms import PLAIN, POLICY, WEBHOOK, Forms, both_forms, default_class
+from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.kube_user import Asker
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.mutate import mutate
+from webhook.policy.reasons import Group, Reason
+from webhook.policy.verify import Requester, verify
+from webhook.render.differences import DifferenceName
+
+Json = dict[str, Any]
+_AT_ONCE: Final = 16
+UNREACHABLE: Final = {
+    "malformed-pod": "the API server refuses such a pod",
+    "not-managed": "neither form sees such a pod",
+    "unclear-quantity": "the API server refuses such a pod",
+    "patch-unsafe": "an internal error",
+    "out-of-scope": "not a creation",
+    "selectors-unread": "the webhook reads selectors",
+}
+"""Reasons that no stored pod has."""
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Counts, and the pods that differ otherwise than they may."""
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    denials: Counter[str] = field(default_factory=Counter)
+    results: Counter[str] = field(default_factory=Counter)
+    differences: Counter[str] = field(default_factory=Counter)
+    unexpected: list[str] = field(default_factory=list)
+
+    def rare(self, least: int) -> dict[str, int]:
+        """Return the reasons of stored pods with fewer cases, and their numbers."""
+        groups = (Group.LEFT_ALONE, Group.SHARE, Group.SIZE)
+        codes = [
+            reason.code for reason in Reason if reason.group in groups and reason.code not in UNREACHABLE
+        ]
+        return {code: self.reasons[code] for code in codes if self.reasons[code] < least}
+
+    def __str__(self) -> str:
+        lines = []
+        for name in ("results", "reasons", "denials", "differences"):
+            counts: Counter[str] = getattr(self, name)
+            lines.append(f"{name}: {sum(counts.values())}")
+            lines += [f"  {count:6}  {word}" for word, count in sorted(counts.items())]
+        return "\n".join([*lines, f"unexpected differences: {len(self.unexpected)}"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """The answer to a creation."""
+
+    status: int
+    pod: Json = field(default_factory=dict)
+    message: str = ""
+
+    @property
+    def is_created(self) -> bool:
+        return self.status == 201
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.message} {json.dumps(self.pod)[:6000]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The comparison in one cluster."""
+
+    forms: Forms
+    asker: Asker
+    tally: Tally
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+    async def compare(self, pods: Sequence[tuple[GeneratedNamespace, CreatedPod]]) -> None:
+        """Create the pods in all namespaces, and compare."""
+        await asyncio.gather(*(self._compare_one(namespace, pod) for namespace, pod in pods))
+
+    async def _compare_one(self, namespace: GeneratedNamespace, created: CreatedPod) -> None:
+        async with self.gate:
+            plain, webhook, policy = [
+                await create(self.asker, f"{namespace.name}-{form}", created)
+                for form in (PLAIN, WEBHOOK, POLICY)
+            ]
+        problem = self._judge(namespace, created, plain, webhook, policy)
+        if problem:
+            lines = (
+                f"DIFFERENCE: {problem}",
+                f"settings: {self.forms.cluster.settings}",
+                f"namespace: {json.dumps(dict(namespace.labels))} {json.dumps(dict(namespace.annotations))}",
+                f"limits: {namespace.limits}",
+                f"created by {created.user}: {json.dumps(created.pod)[:6000]}",
+                f"webhook: {webhook}",
+                f"policy: {policy}",
+            )
+            self.tally.unexpected.append("\n  ".join(lines))
+
+    def _judge(
+        self,
+        namespace: GeneratedNamespace,
+        created: CreatedPod,
+        plain: Stored,
+        webhook: Stored,
+        policy: Stored,
+    ) -> str | None:
+        """Count a pod; return what differs otherwise than it may."""
+        tally, rules, user = self.tally, self.forms.rules, created.user
+        if not plain.is_created:
+            return self._judge_refused(namespace, created, plain, webhook, policy)
+        name = f"{namespace.name}-{WEBHOOK}"
+        labelled = NamespacePolicy.from_labels(
+            name, namespace.labels, namespace.annotations, default_mode=rules.default_mode
+        )
+        mutation = mutate(labelled, json.dumps(plain.pod).encode(), rules)
+        tally.reasons[mutation.decision.reason.code] += 1
+        if webhook.is_created == policy.is_created:
+            if not webhook.is_created:
+                tally.results["denied by both"] += 1
+                self._count_denials(namespace, name, plain, user)
+                return None
+            if webhook.pod == policy.pod:
+                tally.results["equal"] += 1
+                return None
+        outcome = expected(namespace.labels, namespace.annotations, name, plain.pod, rules, user)
+        if not outcome.differences:
+            return "the answers differ"
+        tally.results["different as listed"] += 1
+        tally.differences[" + ".join(outcome.differences)] += 1
+        is_restored = namespace.limits in RESTORING  # the API server adds a GPU after the first round
+        if outcome.is_denied == policy.is_created and not is_restored:
+            return f"the listed difference is that the pod is {'denied' if outcome.is_denied else 'admitted'}"
+        if not policy.is_created:
+            return None
+        made = without_empty(outcome.pod)
+        if is_restored:
+            made, policy = _metadata(made), Stored(status=201, pod=_metadata(policy.pod))
+        return (
+            None
+            if made == policy.pod
+            else f"the pod is not that of the listed difference: {json.dumps(made)[:6000]}"
+        )
+
+    def _judge_refused(
+        self,
+        namespace: GeneratedNamespace,
+        created: CreatedPod,
+        plain: Stored,
+        webhook: Stored,
+        policy: Stored,
+    ) -> str | None:
+        """Judge a pod that the API server refuses, unless its GPU is converted."""
+        if webhook.is_created == policy.is_created:
+            self.tally.results["refused"] += 1
+            return None
+        listed = list(differences_of_pod(created.pod))
+        if namespace.annotations:
+            listed.append(DifferenceName.SELECTORS)
+        if listed and policy.status in (plain.status, 403):
+            self.tally.results["different as listed"] += 1
+            self.tally.differences[f"{' + '.join(listed)}, and refused"] += 1
+            return None
+        return "one is refused"
+
+    def _count_denials(self, namespace: GeneratedNamespace, name: str, plain: Stored, user: str) -> None:
+        outcome = expected(namespace.labels, namespace.annotations, name, plain.pod, self.forms.rules, user)
+        labelled = NamespacePolicy.from_labels(name, namespace.labels, namespace.annotations)
+        view = self.forms.view(outcome.pod)
+        for finding in verify(labelled, view, self.forms.rules, Requester(username=user)).denials:
+            self.tally.denials[finding.reason.code] += 1
+
+
+def _metadata(pod: Json) -> Json:
+    return {key: pod["metadata"].get(key) for key in ("labels", "annotations")}
+
+
+def without_empty(pod: Json) -> Json:
+    """Return the pod without empty limits and requests, which the API server drops."""
+    for group in ("containers", "initContainers"):
+        for container in pod["spec"].get(group) or ():
+            if "resources" in container:
+                amounts = container["resources"]
+                container["resources"] = {kind: amount for kind, amount in amounts.items() if amount}
+    return pod
+
+
+async def create(asker: Asker, namespace: str, created: CreatedPod) -> Stored:
+    """Create a pod by dry run; return it without what differs between two creations."""
+    written = created.pod.get("metadata") or {}
+    metadata = {key: value for key, value in written.items() if key != "namespace"}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        **created.pod,
+        "metadata": {**metadata, "namespace": namespace},
+    }
+    answer = await asker.send(
+        "POST", f"/api/v1/namespaces/{namespace}/pods", body, user=created.user, dry_run=True
+    )
+    if answer.status != 201:
+        return Stored(status=answer.status, message=answer.message[:300])
+    kept = answer.body
+    for key in ("uid", "creationTimestamp", "managedFields", "generation", "namespace"):
+        kept["metadata"].pop(key, None)
+    # With several LimitRanges the API server mentions one of them.
+    annotations = kept["metadata"].get("annotations", {})
+    annotations.pop("kubernetes.io/limit-ranger", None)
+    if not annotations:
+        kept["metadata"].pop("annotations", None)
+    if "generateName" in kept["metadata"] and not metadata.get("name"):
+        kept["metadata"].pop("name", None)
+    kept.pop("status", None)
+    return Stored(status=201, pod=kept)
+
+
+async def compare_forms(
+    plane: ControlPlane,
+    client: KubeClient,
+    folder: Path,
+    *,
+    number: int,
+    clusters: int,
+    namespaces: int,
+    pods: int,
+    given: Sequence[CreatedPod] = (),
+    seconds: float = float("inf"),
+) -> Tally:
+    """Compare both forms in generated clusters.
+
+    Args:
+        plane: the control plane.
+        client: an administrator of it.
+        folder: folder for logs and certificates.
+        number: the seed.
+        clusters: number of clusters, each with settings of its own.
+        namespaces: number of policies of a cluster.
+        pods: number of generated pods for a cluster, and as many directed ones.
+        given: pods that are created in every cluster.
+        seconds: time after which no further cluster begins.
+    """
+    tally = Tally()
+    ends = time.monotonic() + seconds
+    for index in range(clusters):
+        if time.monotonic() > ends:
+            break
+        chance = random.Random(f"{number}-{index}")
+        name = f"{number}-{index}"
+        cluster = form_cluster(chance, number + index, f"forms-{name}", namespaces)
+        forms = Forms(client=client, cluster=cluster, number=name)
+        made = [*generated(chance.getrandbits(32), pods), *directed(chance, pods), *given]
+        async with (
+            Asker(plane) as asker,
+            default_class(client, exists=cluster.settings.has_default_class),
+            both_forms(plane, folder, forms),
+        ):
+            comparison = Comparison(forms=forms, asker=asker, tally=tally)
+            await comparison.compare([(chance.choice(cluster.namespaces), pod) for pod in made])
+    return tally
+
+
+async def _run(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> Tally:
+    given = [pod for path in options.manifests for pod in of_folder(path)]
+    async with KubeClient(plane.access()) as client:
+        return await compare_forms(
+            plane, client, folder, number=options.seed, clusters=options.clusters,
+            namespaces=options.namespaces, pods=options.pods, given=given, seconds=options.seconds,
+        )  # fmt: skip
+
+
+def main() -> int:
+    """Compare, print the counts and the differences; return 1 if there are unexpected ones."""
+    parser = argparse.ArgumentParser(prog="python -m tests.comparisons.admission_forms", description=__doc__)
+    parser.add_argument("--clusters", type=int, default=16, help="settings to compare (default %(default)s)")
+    parser.add_argument("--namespaces", type=int, default=30, help="policies of each (default %(default)s)")
+    parser.add_argument("--pods", type=int, default=400, help="pods of each kind (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1800, help="time after which no further one begins")
+    parser.add_argument("--least", type=int, default=50, help="pods of each reason (default %(default)s)")
+    parser.add_argument("manifests", nargs="*", type=Path, help="folders with manifests")
+    options = parser.parse_args()
+    assets = assets_folder()
+    if assets is None:
+        sys.stderr.write("KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver\n")
+        return 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with control_plane(assets, folder) as plane:
+            tally = asyncio.run(_run(options, plane, folder))
+    for difference in tally.unexpected:
+        sys.stdout.write(f"{difference}\n\n")
+    rare = tally.rare(options.least)
+    sys.stdout.write(f"{tally}\nreasons with fewer than {options.least} pods: {rare or 'none'}\n")
+    return int(bool(tally.unexpected or rare))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

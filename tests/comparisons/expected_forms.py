@@ -1,0 +1,162 @@
+"""What the admission policy does with a pod, computed from `decide` and the closed list of differences."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kai import keys
+from kai.own_labels import REASON, SIZE_PREFIX
+from kai.pod import PodView, decode_pod
+from kai.quantity import is_quantity
+from kai.share import is_container_memory_key
+from webhook.policy.decide import Rules, decide
+from webhook.policy.labels import Mode, NamespacePolicy
+from webhook.policy.patch import apply_to_document, operations
+from webhook.policy.reasons import Action, Reason
+from webhook.policy.verify import Requester, verify
+from webhook.render import bounds
+from webhook.render.differences import DifferenceName
+
+Json = dict[str, Any]
+_TORCH: Final = re.compile(r"torchrun|torch[.]distributed[.]run|torch[.]distributed[.]launch")
+_NODES: Final = re.compile(r"--nnodes?[=\s]+(\S*)", re.ASCII)
+_REFERENCE: Final = re.compile(r"(?:^|\s)[$]", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What the policies do with a pod."""
+
+    pod: Json
+    is_denied: bool
+    differences: Sequence[DifferenceName]
+
+
+def expected(
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+    namespace: str,
+    pod: Json,
+    rules: Rules,
+    user: str,
+) -> Expected:
+    """Compute what the policies do, and the differences that apply to the pod.
+
+    Args:
+        labels: the namespace's labels.
+        annotations: its annotations.
+        namespace: its name.
+        pod: the pod as a policy receives it.
+        rules: the settings.
+        user: the user that creates the pod.
+    """
+    policy = NamespacePolicy.from_labels(namespace, labels, annotations, default_mode=rules.default_mode)
+    if policy is None:
+        return Expected(pod=pod, is_denied=False, differences=())
+    is_enforced = policy.mode is Mode.ENFORCE and namespace not in rules.excluded_namespaces
+    if _is_large(pod):
+        return Expected(pod=pod, is_denied=is_enforced, differences=[DifferenceName.LARGE_PODS])
+    differences = []
+    verified = policy
+    if any(key.startswith(SIZE_PREFIX) and key in labels for key in annotations):
+        verified = replace(policy, sizes=replace(policy.sizes, selecting=(), selector_problem=""))
+        policy = replace(policy, sizes=replace(policy.sizes, selecting=(), selector_problem=_UNREAD))
+        differences.append(DifferenceName.SELECTORS)
+    judged = pod
+    if any(map(_is_read_otherwise, pod["spec"]["containers"])):
+        judged = _as_policies_read_it(pod)
+        differences.append(DifferenceName.COMMANDS)
+    decision = decide(policy, decode_pod(json.dumps(judged).encode()), rules)
+    changed = pod
+    if decision.action is Action.INJECTED:
+        original = decode_pod(json.dumps(pod).encode())
+        changed = copy.deepcopy(dict(apply_to_document(operations(decision.changes, original), pod)))
+        written = changed["metadata"].get("annotations", {})
+        is_unread = str(decision.finding.details.get("problem", "")) == _UNREAD
+        if is_unread and REASON in decision.changes.annotations:
+            written[REASON] = Reason.SELECTORS_UNREAD.code
+    view = decode_pod(json.dumps(changed).encode())
+    is_denied = not verify(verified, view, rules, Requester(username=user)).is_allowed
+    is_capped = policy.max_fraction is not None or policy.max_memory_mib is not None
+    if is_enforced and is_capped and not view.is_of_daemon_set and not _has_plain_share(view):
+        differences.append(DifferenceName.PLAIN_SHARES)
+        is_denied = True
+    return Expected(pod=changed, is_denied=is_denied, differences=differences)
+
+
+def _has_plain_share(pod: PodView) -> bool:
+    forms = (
+        (keys.GPU_FRACTION, r"0?[.][0-9]{1,30}"),
+        (keys.GPU_MEMORY, r"[0-9]{1,18}"),
+        (keys.NUM_DEVICES, r"[1-9][0-9]{0,8}"),
+    )
+    amounts = (value for key, value in pod.annotations.items() if is_container_memory_key(key))
+    return all(
+        re.fullmatch(form, pod.annotations[key], re.ASCII) for key, form in forms if key in pod.annotations
+    ) and all(map(is_quantity, amounts))
+
+
+def differences_of_pod(pod: Json) -> Iterator[DifferenceName]:
+    """Yield the differences that follow from a pod alone, as its author writes it."""
+    if _is_large(pod):
+        yield DifferenceName.LARGE_PODS
+    if any(map(_is_read_otherwise, pod["spec"]["containers"])):
+        yield DifferenceName.COMMANDS
+
+
+_UNREAD: Final = "selectors are not read"
+
+
+def _is_large(pod: Json) -> bool:
+    metadata, spec = pod.get("metadata") or {}, pod["spec"]
+    lists = [spec["containers"], spec.get("initContainers") or []]
+    return (
+        any(len(metadata.get(part) or {}) > bounds.MOST_KEYS for part in ("labels", "annotations"))
+        or len(metadata.get("ownerReferences") or []) > bounds.MOST_OWNERS
+        or any(len(containers) > bounds.MOST_CONTAINERS for containers in lists)
+        or any(sum(map(_entries, containers)) > bounds.MOST_ENTRIES for containers in lists)
+    )
+
+
+def _entries(container: Json) -> int:
+    resources = container.get("resources") or {}
+    lists = [resources.get(kind) for kind in ("limits", "requests")]
+    lists += [container.get(field) for field in ("env", "command", "args")]
+    return sum(len(each or ()) for each in lists)
+
+
+def _may_be_rank(container: Json) -> bool:
+    """Whether the policy takes the container with the GPU for a rank, and the webhook may not."""
+    for variable in container.get("env") or ():
+        if variable["name"] == "TF_CONFIG":
+            cluster = variable.get("value") or ""
+            break
+    else:
+        cluster = ""
+    line = _line(container)
+    return bool(cluster) or (
+        _TORCH.search(line) is not None
+        and (any(value != "1" for value in _NODES.findall(line)) or _REFERENCE.search(line) is not None)
+    )
+
+
+def _line(container: Json) -> str:
+    return "\n".join([*(container.get("command") or ()), *(container.get("args") or ())])
+
+
+def _is_read_otherwise(container: Json) -> bool:
+    return _TORCH.search(_line(container)) is not None or _may_be_rank(container)
+
+
+def _as_policies_read_it(pod: Json) -> Json:
+    """Return the pod without commands, and with evidence in each of its containers that may be a rank."""
+    made = copy.deepcopy(pod)
+    for container in made["spec"]["containers"]:
+        if _may_be_rank(container):
+            container["env"] = [*(container.get("env") or ()), {"name": "WORLD_SIZE", "value": "2"}]
+        container.pop("command", None)
+        container.pop("args", None)
+    return made

@@ -1,0 +1,227 @@
+"""Generated clusters and pods for the comparison of the webhook with the admission policies."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from kai import keys, own_labels
+from service.documents import DocumentError, flatten_lists, load_file
+from tests.comparisons.generated_clusters import GeneratedCluster, generated_cluster
+from tests.comparisons.generated_workloads import CreatedPod, generated_workloads
+from tests.support.pods import GPU
+from webhook.explain.manifests.pods import find_pods
+from webhook.explain.manifests.values import as_json
+
+Json = dict[str, Any]
+_LIMITS: Final = (
+    "none",
+    "cpu",
+    "one GPU",
+    "two GPUs",
+    "no GPU",
+    "cpu request",
+    "two ranges",
+    "another GPU",
+    "a MIG device",
+)
+"""LimitRanges that refuse no pod: a refusal depends on whether a GPU was converted before."""
+RESTORING: Final = ("one GPU", "two GPUs", "no GPU", "two ranges")
+
+
+def generated(number: int, count: int) -> list[CreatedPod]:
+    """Return pods of generated workloads; the same number gives the same ones."""
+    return [
+        created
+        for workload in generated_workloads(number, count)
+        for created in workload.write(workload.template).pods.values()
+        if isinstance(created.pod.get("metadata", {}), dict)
+    ]
+
+
+def of_folder(folder: Path) -> list[CreatedPod]:
+    """Return the pods of every manifest in a folder."""
+    pods: list[CreatedPod] = []
+    for file in sorted(folder.rglob("*.yaml")):
+        try:
+            documents = load_file(file)
+        except DocumentError:
+            continue  # a template of another tool
+        for document in flatten_lists(documents):
+            pods += [
+                CreatedPod(pod=_creatable(json.loads(as_json(pod.as_created("default")))))
+                for pod in find_pods(document)
+            ]
+    return pods
+
+
+def _creatable(pod: Json) -> Json:
+    """Return a pod of a manifest with what the API server requires besides."""
+    for owner in pod["metadata"].get("ownerReferences") or ():
+        owner.setdefault("uid", "u")
+    for group in ("containers", "initContainers"):
+        for container in pod["spec"].get(group) or ():
+            container.setdefault("image", "image")
+    return pod
+
+
+def directed(chance: random.Random, count: int) -> list[CreatedPod]:
+    """Return pods for the reasons that generated pods seldom have."""
+    return [CreatedPod(pod=chance.choice(_DIRECTED)(chance)) for _ in range(count)]
+
+
+def _pod(metadata: Json, **spec: Any) -> Json:
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "owner", "uid": "u", "controller": True}
+    container = {"name": "main", "image": "image", "resources": {"limits": {GPU: "1"}}}
+    return {
+        "metadata": {"name": "case", "ownerReferences": [owner], **metadata},
+        "spec": {"restartPolicy": "Never", "containers": [container], **spec},
+    }
+
+
+def _many_containers(chance: random.Random) -> Json:
+    count = chance.choice((256, 257, 260, 300))
+    containers = [
+        {"name": f"c{index}", "image": "image", "resources": {"limits": {GPU: "0" if index else "1"}}}
+        for index in range(count)
+    ]
+    return _pod({}, containers=containers)
+
+
+def _sized(chance: random.Random) -> Json:
+    names = (
+        "train",
+        "serve",
+        "s-2",
+        "n00",
+        "n01",
+        "n01",
+        "n01",
+        "n02",
+        "n03",
+        "n15",
+        "n16",
+        "none-such",
+        "x" * 41,
+        "a.b",
+    )
+    return _pod({"labels": {own_labels.SIZE: chance.choice(names)}})
+
+
+def _whole_size(chance: random.Random) -> Json:
+    return _pod({"labels": {own_labels.SIZE: "n01"}})
+
+
+def _selected(chance: random.Random) -> Json:
+    return _pod({"labels": {"app": "web"}})
+
+
+def _dotted(chance: random.Random) -> Json:
+    return _pod(
+        {"name": "with.dot", "ownerReferences": []}
+        if chance.random() < 0.5
+        else {"generateName": "case-", "name": "", "ownerReferences": []}
+    )
+
+
+def _on_node(chance: random.Random) -> Json:
+    return _pod({}, nodeName="node-1")
+
+
+def _settled(chance: random.Random) -> Json:
+    """A pod with a share that a policy may have given it, and a GPU."""
+    key, value = chance.choice(
+        ((keys.GPU_FRACTION, "0.5"), (keys.GPU_FRACTION, "0.25"), (keys.GPU_MEMORY, "2000"), (keys.GPU_MEMORY, "8192"))
+    )  # fmt: skip
+    return _pod({"annotations": {key: value, keys.CONTAINER_NAME: chance.choice(("main", "main", "other"))}})
+
+
+def _kept(chance: random.Random) -> Json:
+    return _pod({"annotations": {own_labels.WHOLE_GPU: "true"}})
+
+
+def _conflict(chance: random.Random) -> Json:
+    return _pod({"annotations": {keys.CONTAINER_NAME: "other"}})
+
+
+def _second(chance: random.Random) -> Json:
+    gpu = {"name": "second", "image": "image", "resources": {"limits": {GPU: "1"}}}
+    return _pod({}, containers=[{"name": "first", "image": "image"}, gpu])
+
+
+def _marked(chance: random.Random) -> Json:
+    labels = {own_labels.GPU_MARK: "shared"} if chance.random() < 0.7 else {}
+    return _pod({"labels": labels}, containers=[{"name": "main", "image": "image"}])
+
+
+def _mig(chance: random.Random) -> Json:
+    resources = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+    return _pod({}, containers=[{"name": "main", "image": "image", "resources": resources}])
+
+
+def _torch(chance: random.Random) -> Json:
+    nodes = chance.choice(
+        ("--nnodes=1", "--nnodes=2", "--nnodes 4", "--nnodes=1:3", "--nnodes=$(NODES)", "$(OPTIONS)", "")
+    )
+    words = ["torchrun", *nodes.split(), "train.py", *chance.choice(([], ["--nnodes=8"]))]
+    command = chance.choice(
+        (words, ["sh", "-c", " ".join(words)], ["python", "-m", "torch.distributed.run", *words[1:]])
+    )
+    container = {"name": "main", "image": "image", "command": command, "resources": {"limits": {GPU: "1"}}}
+    container["env"] = chance.choice(
+        ([], [{"name": "NODES", "value": "2"}], [{"name": "TF_CONFIG", "value": '{"cluster": {"worker": ["a:1"]}}'}],
+         [{"name": "MASTER_ADDR", "value": "a"}, {"name": "RANK", "value": "0"}], [{"name": "WORLD_SIZE", "value": "1"}])
+    )  # fmt: skip
+    return _pod({}, containers=[container])
+
+
+def _large(chance: random.Random) -> Json:
+    return _pod(
+        {"annotations": {f"example.com/k{index}": "x" for index in range(chance.choice((990, 1001)))}}
+    )
+
+
+def _mirror(chance: random.Random) -> Json:
+    return _pod({"annotations": {keys.MIRROR_POD: "1"}, "ownerReferences": []}, nodeName="node")
+
+
+_DIRECTED: Final = (
+    _many_containers, _sized, _sized, _settled, _settled, _kept, _conflict, _second, _marked, _mig, _torch, _torch,
+    _mirror, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _dotted, _dotted, _on_node,
+)  # fmt: skip
+
+
+def form_cluster(chance: random.Random, number: int, prefix: str, count: int) -> GeneratedCluster:
+    """Return a cluster in which more pods get a share than in one of `generated_cluster`."""
+    cluster = generated_cluster(chance, number, prefix, count)
+    made = []
+    for index, namespace in enumerate(cluster.namespaces):
+        labels = dict(namespace.labels)
+        kind = chance.random()
+        if kind < 0.75:
+            labels.pop(own_labels.MODE, None)
+        if kind < 0.2:
+            labels[own_labels.MODE] = "enforce"
+        annotations = namespace.annotations if chance.random() < 0.2 else {}
+        limits = chance.choice(("none", "none", chance.choice(_LIMITS)))
+        made.append(replace(namespace, labels=labels, annotations=annotations, limits=limits))
+        if index % 10 in (7, 9):
+            made[-1] = replace(made[-1], labels=labels | _SEVENTEEN, annotations={})
+        elif index % 10 == 4:
+            made[-1] = replace(
+                made[-1], labels=labels | _AMBIGUOUS, annotations=dict.fromkeys(_AMBIGUOUS, "app=web")
+            )
+    mode = "default" if number % 4 else cluster.settings.default_mode
+    shares = number % 7 != 3
+    settings = replace(cluster.settings, default_mode=mode, inject_shares=shares)
+    return replace(cluster, namespaces=made, settings=settings)
+
+
+_SEVENTEEN: Final = {
+    **{f"{own_labels.SIZE_PREFIX}n{number:02}": "0.25" for number in range(17)},
+    f"{own_labels.SIZE_PREFIX}n01": "1",
+    f"{own_labels.SIZE_PREFIX}n02": "2000Mi",
+    f"{own_labels.SIZE_PREFIX}n03": "8Gi",
+}
+_AMBIGUOUS: Final = {f"{own_labels.SIZE_PREFIX}{name}": "0.25" for name in ("web", "api")}

@@ -1,0 +1,243 @@
+"""The configuration for Alertmanager: valid, with the routes that the document promises, and real notifications."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import known_metrics
+from tests.support.alertmanager_server import Alertmanager, Inbox, alertmanager, inbox
+from tests.support.promtool import ALERTS, ROOT, needed
+
+FOLDER = ALERTS / "alertmanager"
+CONFIGURATION = FOLDER / "alertmanager.yml"
+PAGE = ROOT / "docs" / "alerts-to-people.md"
+SECRETS = "/etc/alertmanager/secrets"
+SEVERITIES = {rule["alert"]: rule["labels"]["severity"] for rule in known_metrics.rules() if "alert" in rule}
+
+
+def amtool(*arguments: str | Path) -> str:
+    """Run amtool; return its output."""
+    program = needed("amtool", "prometheus-alertmanager")
+    done = subprocess.run(
+        [program, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_amtool_accepts_the_configuration_and_its_templates() -> None:
+    output = amtool("check-config", CONFIGURATION)
+    assert "SUCCESS" in output
+    assert "1 templates" in output
+
+
+def test_secrets_come_from_files() -> None:
+    text = CONFIGURATION.read_text()
+    assert re.findall(r"(\w+)_file: (.+)", text) == [
+        ("slack_api_url", f"{SECRETS}/slack-url"),
+        ("routing_key", f"{SECRETS}/pagerduty-routing-key"),
+    ]
+    assert not re.search(
+        r"\b(slack_api_url|api_url|routing_key|service_key|\w*(token|password|secret)):", text
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "receiver"),
+    [
+        ("alertname=Unrelated severity=critical", "none"),
+        ("alertname=KaishareWebhookDown severity=critical", "gpu-oncall"),
+        ("alertname=KaishareGPUMemoryAtRisk severity=warning node=n gpu_uuid=GPU-1", "gpu-platform"),
+        ("alertname=KaishareGPUMemoryAtRisk severity=critical node=n gpu_uuid=GPU-1", "gpu-oncall"),
+        ("alertname=KaisharePodOverShare severity=warning namespace=team-b", "gpu-platform"),
+        ("alertname=KaisharePodOverShare severity=warning namespace=team-a", "team-a"),
+        ("alertname=KaisharePolicyInvalid severity=warning namespace=team-a-dev", "team-a"),
+        ("alertname=KaisharePodOverShare severity=warning namespace=team-ab", "gpu-platform"),
+        ("alertname=KaishareEventsLost severity=info", "gpu-platform-info"),
+    ],
+)
+def test_an_alert_reaches_its_receiver(labels: str, receiver: str) -> None:
+    amtool(
+        "config",
+        "routes",
+        "test",
+        f"--config.file={CONFIGURATION}",
+        f"--verify.receivers={receiver}",
+        *labels.split(),
+    )
+
+
+@pytest.mark.parametrize("name", SEVERITIES)
+def test_every_alert_has_a_receiver(name: str) -> None:
+    receivers = {"critical": "gpu-oncall", "warning": "gpu-platform", "info": "gpu-platform-info"}
+    severity = SEVERITIES[name]
+    expected = f"--verify.receivers={receivers[severity]}"
+    amtool(
+        "config",
+        "routes",
+        "test",
+        f"--config.file={CONFIGURATION}",
+        expected,
+        f"alertname={name}",
+        f"severity={severity}",
+    )
+
+
+def test_inhibitions_name_alerts_that_exist() -> None:
+    for rule in yaml.safe_load(CONFIGURATION.read_text())["inhibit_rules"]:
+        for matcher in rule["source_matchers"] + rule["target_matchers"]:
+            name, operator, value = re.fullmatch(r'(\w+)(=~|!~|=)"(.+)"', matcher).groups()  # type: ignore[union-attr]
+            if name == "alertname":
+                assert operator in ("=", "=~")
+                for part in re.sub(
+                    r"(\w+)\(([\w|]+)\)",
+                    lambda match: "|".join(match[1] + end for end in match[2].split("|")),
+                    value,
+                ).split("|"):
+                    assert any(re.fullmatch(part, alert) for alert in SEVERITIES), part
+
+
+# A real Alertmanager.
+
+AT_RISK = {
+    "alertname": "KaishareGPUMemoryAtRisk",
+    "severity": "warning",
+    "node": "gpu 1&x",
+    "gpu": "0",
+    "gpu_uuid": "GPU-1",
+}
+FLAG = {
+    "alertname": "KaisharePodOverShare",
+    "severity": "warning",
+    "node": "gpu 1&x",
+    "uid": "u",
+    "pod": "train",
+}
+POSTED = [
+    AT_RISK,
+    {**FLAG, "namespace": "team-b", "gpu_uuid": "GPU-1"},
+    {**FLAG, "namespace": "team-c", "gpu_uuid": "GPU-2"},
+    {**FLAG, "namespace": "team-a", "gpu_uuid": "GPU-1"},
+    {**FLAG, "namespace": "team-d", "gpu_uuid": "GPU-1", "cluster": "east"},
+    {"alertname": "KaishareWebhookDown", "severity": "critical", "namespace": "kaishare"},
+    {"alertname": "KaishareFailedOpen", "severity": "warning", "name": "pods.mutate.kaishare.dev"},
+    {"alertname": "KaishareWorkloadOverShare", "severity": "warning", "namespace": "team-b", "workload_kind": "Job", "workload": "<!channel>"},
+    {"alertname": "KaishareEventsLost", "severity": "info"},
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Notified:
+    """A running Alertmanager that has sent what it had to send."""
+
+    server: Alertmanager
+    inbox: Inbox
+
+    def slack(self, name: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return channel and attachment of each message whose title has a text."""
+        messages = [document for path, document in self.inbox.received if path == "/slack"]
+        return [
+            (message["channel"], attachment)
+            for message in messages
+            for attachment in message["attachments"]
+            if name in attachment["title"]
+        ]
+
+
+@pytest.fixture(scope="module")
+def notified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notified]:
+    """Run Alertmanager with the configuration, sending to loopback and without delay."""
+    folder = tmp_path_factory.mktemp("alertmanager")
+    shutil.copy(FOLDER / "kaishare.tmpl", folder)
+    with inbox() as received:
+        (folder / "slack-url").write_text(f"{received.address}/slack")
+        (folder / "pagerduty-routing-key").write_text("0" * 32)
+        configuration = yaml.safe_load(CONFIGURATION.read_text().replace(SECRETS, str(folder)))
+        configuration["global"]["pagerduty_url"] = f"{received.address}/pagerduty"
+        configuration["route"]["routes"][0]["group_wait"] = "2s"  # after all alerts have come
+        (folder / "alertmanager.yml").write_text(yaml.safe_dump(configuration))
+        with alertmanager(folder, folder / "alertmanager.yml") as server:
+            server.post(
+                [
+                    {
+                        "labels": labels,
+                        "annotations": {
+                            "summary": "",
+                            "description": f"{labels.get('workload', 'a pod')} & more",
+                            "runbook_url": f"https://git.example.com/docs/runbooks.md#{labels['alertname'].lower()}",
+                        },
+                        "startsAt": datetime.now(UTC).isoformat(),
+                    }
+                    for labels in POSTED
+                ]
+            )
+            result = Notified(server, received)
+            server.until(lambda: len(received.received) >= 9)
+            yield result
+
+
+def test_an_alert_about_a_gpu_silences_no_flag(
+    notified: Notified,
+) -> None:
+    inhibited = {
+        (alert["labels"]["alertname"], alert["labels"].get("namespace"))
+        for alert in notified.server.alerts()
+        if alert["status"]["inhibitedBy"]
+    }
+    assert inhibited == {("KaishareFailedOpen", None)}
+    messages = {
+        (channel, attachment["title"]) for channel, attachment in notified.slack("KaisharePodOverShare")
+    }
+    assert messages == {
+        ("#gpu-platform", "[FIRING:1] KaisharePodOverShare on gpu 1&x in team-b"),
+        ("#gpu-platform", "[FIRING:1] KaisharePodOverShare on gpu 1&x in team-c"),
+        ("#team-a", "[FIRING:1] KaisharePodOverShare on gpu 1&x in team-a"),
+        ("#gpu-platform", "[FIRING:1] KaisharePodOverShare on gpu 1&x in team-d of cluster east"),
+    }
+
+
+def test_a_message_links_the_runbook_and_the_dashboard(notified: Notified) -> None:
+    ((channel, message),) = notified.slack("KaishareGPUMemoryAtRisk")
+    assert channel == "#gpu-platform"
+    assert message["color"] == "warning"
+    assert message["title_link"] == "https://git.example.com/docs/runbooks.md#kaisharegpumemoryatrisk"
+    assert message["text"] == (
+        "a pod &amp; more <https://grafana.example.com/d/kaishare-node?var-node=gpu+1%26x|dashboard>\n"
+        "<https://git.example.com/docs/runbooks.md#kaisharegpumemoryatrisk|Runbook>"
+    )
+    ((_, of_cluster),) = [
+        item for item in notified.slack("KaisharePodOverShare") if "cluster east" in item[1]["title"]
+    ]
+    assert "/d/kaishare-node?var-node=gpu+1%26x&var-cluster=east|" in of_cluster["text"]
+
+
+def test_the_name_of_a_workload_mentions_no_channel(notified: Notified) -> None:
+    ((_, message),) = notified.slack("KaishareWorkloadOverShare")
+    assert message["text"].startswith(
+        "&lt;!channel&gt; &amp; more <https://grafana.example.com/d/kaishare-namespace?var-namespace=team-b|"
+    )
+
+
+def test_a_critical_alert_pages(notified: Notified) -> None:
+    pages = [document for path, document in notified.inbox.received if path == "/pagerduty"]
+    (page,) = pages
+    assert page["routing_key"] == "0" * 32
+    assert page["payload"]["severity"] == "critical"
+    assert page["payload"]["summary"] == "[FIRING:1] KaishareWebhookDown in kaishare"
+    assert page["client_url"] == "https://grafana.example.com/d/kaishare-webhook?"
+    assert page["payload"]["custom_details"]["runbook"].endswith("#kaisharewebhookdown")
+    ((channel, message),) = notified.slack("KaishareWebhookDown")
+    assert (channel, message["color"]) == ("#gpu-platform", "danger")
+
+
+def test_infos_have_a_channel_of_their_own(notified: Notified) -> None:
+    ((channel, _),) = notified.slack("KaishareEventsLost")
+    assert channel == "#gpu-platform-info"

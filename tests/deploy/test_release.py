@@ -1,0 +1,130 @@
+"""A release: notes, versions, and the chart that names the published images."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy import release
+from tests.support.helm_chart import helm
+
+ROOT = Path(__file__).parents[2]
+VERSION = release.versions(ROOT)["pyproject.toml"]
+DIGESTS = {"webhook": f"sha256:{'a' * 64}", "agent": f"sha256:{'b' * 64}"}
+CHANGELOG = """# Changes
+
+## Unreleased
+
+- later
+
+## 0.2.0 (2026-12-01)
+
+- **new**: a thing
+  - with a part
+
+### Old
+
+- removed
+
+## 0.2.0rc1
+
+- early
+
+## 0.1.0
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A copy of the files that a release reads."""
+    root = tmp_path / "repository"
+    shutil.copytree(ROOT / release.CHART, root / release.CHART)
+    for name in ("pyproject.toml", *release.DOCKERFILES):
+        shutil.copy(ROOT / name, root / name)
+    (root / "CHANGELOG.md").write_text(CHANGELOG.replace("0.2.0 (", f"{VERSION} (").replace("## 0.1.0\n", ""))
+    return root
+
+
+def test_all_files_name_one_version() -> None:
+    assert set(release.versions(ROOT).values()) == {VERSION}
+
+
+@pytest.mark.parametrize(
+    ("version", "notes"),
+    [
+        ("0.2.0", "- **new**: a thing\n  - with a part\n\n### Old\n\n- removed\n"),
+        ("0.2.0rc1", "- early\n"),
+    ],
+)
+def test_the_notes_are_the_section_of_the_version(version: str, notes: str) -> None:
+    assert release.release_notes(CHANGELOG, version) == notes
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [
+        ("0.3.0", "CHANGELOG.md has no section ## 0.3.0"),
+        ("0.1.0", "the section 0.1.0 of CHANGELOG.md is empty"),
+    ],
+)
+def test_a_release_without_notes_is_refused(version: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        release.release_notes(CHANGELOG, version)
+
+
+def test_the_command_prints_the_notes(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert release.main(["notes", VERSION], repository) == 0
+    assert capsys.readouterr().out.startswith("- **new**: a thing\n")
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", str(release.CHART / "Chart.yaml"), *release.DOCKERFILES])
+def test_a_file_with_another_version_is_named(
+    repository: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = repository / name
+    file.write_text(file.read_text().replace(VERSION, "9.8.7", 1))
+    assert release.main(["notes", VERSION], repository) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"release: the release is {VERSION}, but {name}")
+    assert "has 9.8.7" in printed.err
+
+
+def test_the_released_chart_needs_no_value_for_its_images(tmp_path: Path) -> None:
+    command = ["chart", str(tmp_path), "--registry", "registry.example.com/team"]
+    assert release.main([*command, "--webhook", DIGESTS["webhook"], "--agent", DIGESTS["agent"]]) == 0
+    done = helm("template", "kaishare", str(tmp_path / "kaishare"), "--kube-version", "1.30.0")
+    assert (done.returncode, done.stderr) == (0, "")
+    images = {
+        container["image"]
+        for item in yaml.safe_load_all(done.stdout)
+        if item and item["kind"] in {"Deployment", "DaemonSet", "Pod"}
+        for container in (item["spec"] if item["kind"] == "Pod" else item["spec"]["template"]["spec"])[
+            "containers"
+        ]
+    }
+    assert images == {
+        f"registry.example.com/team/kaishare-{name}@{digest}" for name, digest in DIGESTS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("registry", "webhook", "problem"),
+    [
+        ("registry.example.com/Team", DIGESTS["webhook"], "in lower case: 'registry.example.com/Team'"),
+        ('x/"y', DIGESTS["webhook"], "expected a registry"),
+        ("registry.example.com", "sha256:1", "expected a digest sha256:… of the webhook's image: 'sha256:1'"),
+        ("registry.example.com", "", "expected a digest"),
+    ],
+)
+def test_malformed_names_of_images_are_refused(
+    tmp_path: Path, registry: str, webhook: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["chart", str(tmp_path / "new"), "--registry", registry, "--webhook", webhook]
+    assert release.main([*command, "--agent", DIGESTS["agent"]]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,214 @@
+"""The page of an incident in a real browser: the first screen, the folds, and the processes of a pod."""
+
+import asyncio
+import io
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gpuagent.pods.file import FilePods
+from gpuagent.server.metrics import Metrics
+from gpuagent.server.server import HttpServer
+from gpuagent.simulation.loading import load_scenario
+from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
+from service.http.listeners import Address
+from service.log import JsonLog
+from tests.support.browser import CHROMIUM, Browser
+from tests.support.driver_chain import Chain
+
+pytestmark = [
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="NOT VERIFIED: Chromium is needed (apt-get install chromium)"
+    ),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+SCENARIO = Path(__file__).parents[3] / "examples" / "agent" / "incident.yaml"
+SCHEMES = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+
+
+def incident(seconds: int) -> Chain:
+    """Return the node of the example some seconds after its start, with a sample every 5 s."""
+    now = 1_800_000_000.0
+    source = SimulatedGpus(scenario=load_scenario(SCENARIO), clock=lambda: now)
+    pods = FilePods(
+        path=source.pods_file,
+        node=source.node,
+        reservation_namespace="kai-resource-reservation",
+        log=JsonLog(io.BytesIO()),
+    )
+    chain = Chain(source=source, proc_root=source.proc_root, inventory=pods.inventory, clock=lambda: now)
+    for _ in range(0, seconds, 5):
+        now += 5
+        chain.sample()
+    source.close()
+    return chain
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+    async with Browser.started(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def url() -> AsyncIterator[str]:
+    chain = incident(110)
+    port = HttpServer(
+        status=chain.books.status,
+        unhealthy_reason=str,
+        metrics=Metrics(node="gpu-node-7", is_simulated=True),
+        node="gpu-node-7",
+        is_simulated=True,
+        log=JsonLog(io.BytesIO()),
+        interval=1.0,
+        processes=lambda: chain.books.processes,
+    )
+    address = await port.start(Address("127.0.0.1", 0))
+    yield f"http://{address}/"
+    await port.stop()
+
+
+@SCHEMES
+async def test_culprit_victims_and_remedy_are_on_the_first_screen(
+    browser: Browser, url: str, is_dark: bool
+) -> None:
+    await browser.show(1280, 800, is_dark=is_dark)
+    await browser.open(url)
+    visible = await browser.evaluate(
+        "[...document.querySelectorAll('.risks p, .flags p, .flags code, .gpus a')]"
+        ".filter(each => each.getBoundingClientRect().bottom <= 800).map(each => each.innerText).join('\\n')"
+    )
+    assert "GPU 1 is at risk" in visible
+    assert "Above the share: team-vision/train-resnet-6b7f9d5c44-x2x7k by 4.0 GiB" in visible
+    assert "Can fail next: team-science/notebook-ben" in visible
+    assert f"First: {FOR_GPU_AT_RISK.text}" in visible
+    assert f"First: {FOR_FLAG['over-share'].text}" in visible
+    assert "kaishare why -n team-vision train-resnet-6b7f9d5c44-x2x7k" in visible
+    assert await browser.evaluate("document.querySelector('.gpus').getBoundingClientRect().bottom") < 800
+
+
+async def test_a_phrase_below_a_pods_name_does_not_wrap_at_1280(browser: Browser, url: str) -> None:
+    await browser.show(1280, 800)
+    await browser.open(url)
+    heights = await browser.evaluate(
+        "[...document.querySelectorAll('th.pod small span')].map(each => each.getBoundingClientRect().height)"
+    )
+    assert len(heights) >= 20
+    assert max(heights) < 1.9 * min(heights)
+
+
+@pytest.mark.parametrize("has_scripts", [True, False])
+async def test_the_links_of_key_and_runbooks_open_their_folds(
+    browser: Browser, url: str, has_scripts: bool
+) -> None:
+    await browser.show(1280, 800)
+    await browser.allow_scripts(allowed=has_scripts)
+    try:
+        for link in ("header nav a[href='#key']", ".flags .runbook"):
+            await browser.open(url)
+            target = f"document.querySelector(document.querySelector({json.dumps(link)}).hash)"
+            assert await browser.evaluate(f"{target}.closest('details').open") is False
+            await browser.evaluate(f"document.querySelector({json.dumps(link)}).click()")
+            opened = f"{target}.closest('details').open && {target}.getBoundingClientRect().top < 800"
+            for _ in range(100):  # the page has no timers without scripts
+                if await browser.evaluate(opened):
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                pytest.fail(f"{link} opens no fold")
+    finally:
+        await browser.allow_scripts(allowed=True)
+
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+ANSWER = {
+    "sampleTimestamp": 1_800_000_000.0,
+    "hidden": 7,
+    "pods": [
+        {
+            "uid": "u",
+            "gpus": [
+                {"gpuUuid": "GPU-1", "processes": [{"pid": 4001, "name": HOSTILE, "usedBytes": 3 << 30}]},
+                {"gpuUuid": "MIG-2", "processes": [{"pid": 4002, "name": None, "usedBytes": None}]},
+            ],
+        }
+    ],
+}
+
+
+async def open_processes(browser: Browser, status: int, answer: object) -> None:
+    """Open the list of the first row, with an answer of the agent to its request."""
+    await browser.evaluate(
+        f"""(() => {{
+          const load = window.fetch;
+          globalThis.paths = [];
+          window.fetch = (path, options) => {{
+            if (!path.startsWith("api/v1/processes")) return load(path, options);
+            paths.push(path);
+            return Promise.resolve(new Response({json.dumps(json.dumps(answer))}, {{ status: {status} }}));
+          }};
+          document.querySelector("details.processes").open = true;
+        }})()"""
+    )
+
+
+async def test_the_processes_of_a_pod_are_listed_as_text_and_stay_open(browser: Browser, url: str) -> None:
+    browser.complaints.clear()
+    await browser.show(1280, 800)
+    await browser.open(url)
+    row = await browser.evaluate("document.querySelector('details.processes').closest('tr').dataset.uid")
+    await open_processes(browser, 200, ANSWER)
+    text = f"4001 {HOSTILE}, 3.0 GiB on GPU-1"
+    await browser.until("document.querySelector('details.processes small') !== null")
+    lines = "[...document.querySelectorAll('details.processes[open] small')].map(each => each.textContent)"
+    assert await browser.evaluate(lines) == [text, "4002 unknown, unknown on MIG-2", "7 more"]
+    assert await browser.evaluate("paths") == [f"api/v1/processes?pod={row}"]
+    await browser.evaluate("document.getElementById('page').dataset.old = 'yes'; 0")
+    await browser.until("document.getElementById('page').dataset.old === undefined && paths.length > 1")
+    await browser.until(f"({lines}).length === 3")
+    assert await browser.evaluate("document.querySelectorAll('#page img').length") == 0
+    assert list(browser.complaints) == []
+
+
+async def test_the_processes_of_the_agent_are_in_the_list(browser: Browser, url: str) -> None:
+    await browser.show(1280, 800)
+    await browser.open(url)
+    row = (
+        "[...document.querySelectorAll('tr[data-uid]')].find(each => each.innerText.includes('train-resnet'))"
+    )
+    await browser.evaluate(f"{row}.querySelector('details.processes').open = true")
+    await browser.until(f"{row}.querySelector('details.processes small') !== null")
+    lines = await browser.evaluate(
+        f"[...{row}.querySelectorAll('details.processes small')].map(each => each.textContent)"
+    )
+    assert lines
+    assert all(re.fullmatch(r"\d+ python, \d+\.\d GiB", line) for line in lines), lines
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_reader_without_the_right_is_refused_once(browser: Browser, url: str, status: int) -> None:
+    await browser.show(1280, 800)
+    await browser.open(url)
+    assert await browser.evaluate("document.querySelectorAll('details.processes').length") > 5
+    await open_processes(browser, status, {})
+    refusal = "Its processes are not available to you."
+    await browser.until("document.querySelectorAll('details.processes').length === 0")
+    await browser.evaluate("document.getElementById('page').dataset.old = 'yes'; 0")
+    await browser.until("document.getElementById('page').dataset.old === undefined")
+    assert str(await browser.evaluate("document.body.innerText")).count(refusal) == 1
+    assert await browser.evaluate("document.querySelectorAll('details.processes').length") == 0
+
+
+async def test_without_scripts_there_is_no_list_of_processes(browser: Browser, url: str) -> None:
+    await browser.allow_scripts(allowed=False)
+    try:
+        await browser.open(url)
+        assert await browser.evaluate("document.querySelectorAll('details.processes').length") == 0
+    finally:
+        await browser.allow_scripts(allowed=True)

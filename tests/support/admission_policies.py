@@ -1,0 +1,38 @@
+"""Creates admission policies and their bindings in a cluster."""
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from kube.client import KubeClient
+
+_PLURALS: Final = {
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+
+
+def list_path(kind: str) -> str:
+    """Return the path of all objects of a kind."""
+    return f"/apis/admissionregistration.k8s.io/v1/{_PLURALS[kind]}"
+
+
+@asynccontextmanager
+async def applied(client: KubeClient, items: Sequence[Mapping[str, Any]]) -> AsyncIterator[None]:
+    """Create policies and bindings, and delete them at the end.
+
+    A change takes effect after about a second (Kubernetes 1.36.3).
+    """
+    made = []
+    try:
+        for item in items:
+            path = list_path(item["kind"])
+            await client.request("POST", path, body=json.dumps(item).encode())
+            made.append(f"{path}/{item['metadata']['name']}")
+        yield
+    finally:
+        for path in reversed(made):
+            await client.request("DELETE", path)

@@ -1,0 +1,18 @@
+"""Reads YAML with the parser in C, which takes a tenth of the time, if PyYAML was built with it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from service.documents import LOADER
+
+
+def load(text: str) -> Any:
+    """Return the only document of a text."""
+    return yaml.load(text, LOADER)
+
+
+def load_all(text: str) -> Iterator[Any]:
+    """Yield the documents of a text."""
+    yield from yaml.load_all(text, LOADER)

@@ -1,0 +1,127 @@
+"""The text of the admission policies: its settings, its tables, and the command that prints it."""
+
+import re
+from importlib import resources
+from typing import Any
+
+import pytest
+import yaml
+
+from kai.version import Version
+from webhook.cli import main
+from webhook.policy.decide import Rules
+from webhook.policy.labels import Mode
+from webhook.policy.reasons import Group, Reason
+from webhook.render import manifests
+from webhook.render.expressions import VALUES
+from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings, text_of
+
+FILES = (MUTATING, VALIDATING)
+NOT_DECIDED = {Reason.SIZE_AMBIGUOUS}
+"""The only reason of a managed pod that no policy can give: it reads no selectors."""
+
+
+def variables(rules: Rules) -> dict[str, str]:
+    policy, _ = objects_of(MUTATING, rules)
+    return {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+
+
+def selectors(file: str, rules: Rules) -> list[Any]:
+    specs = [item["spec"].get("matchConstraints", {}) for item in objects_of(file, rules)]
+    return [spec["namespaceSelector"]["matchExpressions"] for spec in specs if "namespaceSelector" in spec]
+
+
+def test_every_value_of_the_tables_is_used() -> None:
+    folder = resources.files(manifests.__package__).joinpath("policies")
+    files = [*folder.iterdir(), *folder.joinpath("parts").iterdir()]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    used = {name for text in texts for name in re.findall(r"\$\{(\w+)\}", text)}
+    reasons = {reason.name for reason in Reason}
+    keys_of_labels = {name for name in VALUES if name.endswith("Key")}  # made for each label that is read
+    assert VALUES.keys() - used <= reasons | keys_of_labels
+    decided = {reason for reason in Reason if reason.group in (Group.SHARE, Group.SIZE)} - NOT_DECIDED
+    assert {reason.name for reason in decided} <= used
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_text_is_the_objects_with_comments(file: str) -> None:
+    text = text_of(file, Rules())
+    assert "${" not in text
+    assert "\n# " in f"\n{text}"
+    assert list(yaml.safe_load_all(text)) == list(objects_of(file, Rules()))
+    assert all(item["metadata"]["name"].startswith(NAME) for item in objects_of(file, Rules()))
+
+
+def test_the_settings_are_variables() -> None:
+    rules = Rules(
+        kai_version=Version.parse("0.13.0"),
+        inject_shares=False,
+        default_mode=Mode.OFF,
+        default_priority_class="usual",
+    )
+    expected = {
+        "defaultMode": "'off'",
+        "defaultPriorityClass": "'usual'",
+        "injectShares": "false",
+        "readsContainerName": "true",
+        "acceptsDottedNames": "false",
+    }
+    assert settings(rules) == expected
+    assert variables(rules) | expected == variables(rules)
+    assert variables(rules).keys() == variables(Rules()).keys()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_excluded_namespaces_are_no_requirement(file: str) -> None:
+    name = "kubernetes.io/metadata.name"
+    for expressions in selectors(file, Rules(excluded_namespaces=frozenset({"b", "a"}))):
+        assert {"key": name, "operator": "NotIn", "values": ["a", "b"]} in expressions
+    for expressions in selectors(file, Rules(excluded_namespaces=frozenset())):
+        assert name not in {each["key"] for each in expressions}
+
+
+def test_a_variable_reads_only_those_before_it() -> None:
+    """The API server refuses another order."""
+    for file in FILES:
+        for item in objects_of(file, Rules()):
+            known: set[str] = set()
+            for variable in item["spec"].get("variables", ()):
+                assert set(re.findall(r"variables\.(\w+)", variable["expression"])) <= known, variable["name"]
+                assert variable["name"] not in known
+                known.add(variable["name"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--as mutatingadmissionpolicy --kube-version v1.33.4", "Kubernetes 1.33 does not serve these policies; they need 1.36"),
+        ("--as validatingadmissionpolicy --kube-version 1.35", "Kubernetes 1.35 does not serve these policies"),
+        ("--as mutatingadmissionpolicy --kube-version 2", '"2" is not a release of Kubernetes; allowed: such as 1.36'),
+        ("--as mutatingadmissionpolicy --default-mode enforce", '"enforce" is not allowed'),
+        ("--as webhook", "invalid choice"),
+        ("", "--as"),
+    ],
+)  # fmt: skip
+def test_an_unusable_option_is_one_line(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", *arguments.split()]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_the_command_prints_the_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--kai-version 0.17.0 --inject-shares=false --default-mode observe --exclude-namespaces a,b"
+    rules = Rules(
+        kai_version=Version.parse("0.17.0"),
+        inject_shares=False,
+        default_mode=Mode.OBSERVE,
+        default_priority_class="usual",
+        excluded_namespaces=frozenset({"a", "b"}),
+    )
+    for kind, file in (("mutatingadmissionpolicy", MUTATING), ("validatingadmissionpolicy", VALIDATING)):
+        words = f"render --as {kind} --kube-version 1.36 --default-priority-class usual {options}"
+        assert main(words.split()) == 0
+        assert capsys.readouterr().out == text_of(file, rules)

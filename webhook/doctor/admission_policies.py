@@ -1,0 +1,137 @@
+"""Checks of the admission policies, where they decide about pods and no webhook is installed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from kube.objects import ObjectMeta
+from service.check_results import CheckResult, ok, problem
+from service.text import listed, one_line
+from webhook.doctor.api_reader import ApiReader, ListSpec
+from webhook.doctor.guard.comparison import spec_differences
+from webhook.policy.decide import Rules
+from webhook.policy.labels import DEFAULT_MODES, Mode
+from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings
+
+_GROUP: Final = "admissionregistration.k8s.io"
+_CHECK: Final = "admission policies"
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+_SETTINGS: Final = tuple(settings(Rules()))
+"""The variables that hold settings."""
+_KINDS: Final = {
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+_EFFECTS: Final = {
+    "MutatingAdmissionPolicy": "no pod is changed",
+    "MutatingAdmissionPolicyBinding": "no pod is changed",
+    "ValidatingAdmissionPolicy": "pods or labels are not validated",
+    "ValidatingAdmissionPolicyBinding": "pods or labels are not validated",
+}
+_REMEDY: Final = "upgrade the chart with webhook.kind=policy, or apply the output of kaishare-webhook render"
+
+
+class _Object(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: dict[str, Any]
+
+
+_object = msgspec.json.Decoder(_Object).decode
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPolicies:
+    """The objects of kaishare's admission policies in a cluster, by kind and name."""
+
+    specs: Mapping[tuple[str, str], Mapping[str, Any]]
+    unread: frozenset[str] = frozenset()
+    """The kinds that could not be listed."""
+
+    @property
+    def rules(self) -> Rules:
+        """The settings in the variables of the MutatingAdmissionPolicy; KAI's release is not among them."""
+        spec = self.specs[_POLICY]
+        texts = {each["name"]: each["expression"].strip("'") for each in spec.get("variables", ())}
+        modes = {mode.value: mode for mode in DEFAULT_MODES}
+        return replace(
+            Rules(),
+            inject_shares=texts.get("injectShares") != "false",
+            default_mode=modes.get(texts.get("defaultMode", ""), Mode.DEFAULT),
+            default_priority_class=texts.get("defaultPriorityClass") or None,
+            excluded_namespaces=_excluded(spec),
+        )
+
+
+_POLICY: Final = ("MutatingAdmissionPolicy", NAME)
+KNOWN_SETTINGS: Final = frozenset(
+    {"inject_shares", "default_mode", "default_priority_class", "excluded_namespaces"}
+)
+"""The fields of `InstalledPolicies.rules` that the policy shows."""
+
+
+async def read_installed_policies(reader: ApiReader) -> InstalledPolicies | None:
+    """Read kaishare's admission policies; None if there is no such MutatingAdmissionPolicy."""
+    specs: dict[tuple[str, str], Mapping[str, Any]] = {}
+    unread = set()
+    for kind, resource in _KINDS.items():
+        spec = ListSpec(resource=resource, group=_GROUP, without="the admission policies were not checked")
+        listing = await reader.list(spec, _object)
+        if not listing.is_known:
+            unread.add(kind)
+        specs |= {(kind, item.metadata.name): item.spec for item in listing.items}
+        if _POLICY not in specs:
+            return None
+    return InstalledPolicies(specs, frozenset(unread))
+
+
+def admission_policy_findings(installed: InstalledPolicies) -> Iterator[CheckResult]:
+    """Yield findings about the existence and content of the policies and their bindings. Pure."""
+    is_as_expected = True
+    for item in [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]:
+        kind, name = item["kind"], item["metadata"]["name"]
+        if kind in installed.unread:
+            is_as_expected = False
+            continue
+        actual = installed.specs.get((kind, name))
+        if actual is None:
+            is_as_expected = False
+            yield problem(_CHECK, f"{kind} {name} does not exist: {_EFFECTS[kind]}", _REMEDY)
+            continue
+        paths = spec_differences(_without_excluded(actual), _without_excluded(item["spec"]), _SETTINGS)
+        if paths:
+            is_as_expected = False
+            yield problem(
+                _CHECK, f"{kind} {name} differs from this release: {one_line(listed(paths))}", _REMEDY
+            )
+    if is_as_expected:
+        yield ok(_CHECK, "as expected; the API server decides about pods, and no webhook is installed")
+    yield ok("order", "admission policies act before every webhook that changes pods")
+
+
+def _selector(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the expressions of the namespaceSelector of a policy."""
+    selector = (spec.get("matchConstraints") or {}).get("namespaceSelector") or {}
+    return list(selector.get("matchExpressions") or ())
+
+
+def _excluded(spec: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(
+        name
+        for line in _selector(spec)
+        if (line.get("key"), line.get("operator")) == (_NAME_LABEL, "NotIn")
+        for name in line.get("values") or ()
+    )
+
+
+def _without_excluded(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a spec whose namespaceSelector excludes no namespaces by name: those may be chosen."""
+    lines = [line for line in _selector(spec) if line.get("key") != _NAME_LABEL]
+    if "matchConstraints" not in spec or len(lines) == len(_selector(spec)):
+        return spec
+    constraints = {**spec["matchConstraints"], "namespaceSelector": {"matchExpressions": lines}}
+    return {**spec, "matchConstraints": constraints}

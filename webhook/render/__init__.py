@@ -1,0 +1,1 @@
+"""kaishare's rules as admission policies, which the API server evaluates itself. Pure."""

@@ -1,0 +1,84 @@
+"""The closed list of what the admission policies do otherwise than the webhook."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OWNERS
+
+
+class DifferenceName(StrEnum):
+    """The differences by name."""
+
+    SELECTORS = "selectors"
+    COMMANDS = "commands"
+    LARGE_PODS = "large-pods"
+    PLAIN_SHARES = "plain-shares"
+    OWNERS = "owners"
+    OBSERVE = "observe"
+    DEFAULT_CLASS = "default-class"
+    MESSAGES = "messages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormDifference:
+    """One difference."""
+
+    name: DifferenceName
+    webhook: str
+    policy: str
+
+
+DIFFERENCES: Final = (
+    FormDifference(
+        name=DifferenceName.SELECTORS,
+        webhook="A pod gets the size whose selector matches its labels."
+        " A selector that cannot be read is refused when it is typed.",
+        policy="Selectors are not read. In a namespace with selectors, a pod that names no size gets no share"
+        " (`selectors-unread`), and its GPU stays.",
+    ),
+    FormDifference(
+        name=DifferenceName.COMMANDS,
+        webhook="The tasks of a `TF_CONFIG` are counted, and torchrun's `--nnodes` is read as a shell"
+        " reads it.",
+        policy="Every `TF_CONFIG` counts as several tasks. Every torchrun with another value than"
+        " `--nnodes=1`, or with a word that begins with `$`, counts as several nodes. The GPU stays"
+        " (`distributed`).",
+    ),
+    FormDifference(
+        name=DifferenceName.LARGE_PODS,
+        webhook="Every pod is decided.",
+        policy=f"A pod with more than {MOST_KEYS} labels or annotations, {MOST_OWNERS} owners,"
+        f" {MOST_CONTAINERS}"
+        f" containers, or {MOST_ENTRIES} limits, requests, variables and words of commands stays unchanged."
+        " Under `enforce` it is refused.",
+    ),
+    FormDifference(
+        name=DifferenceName.PLAIN_SHARES,
+        webhook="Under `enforce`, every share that a release of KAI reads is compared with the namespace's"
+        " cap.",
+        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap.",
+    ),
+    FormDifference(
+        name=DifferenceName.OWNERS,
+        webhook="Under `enforce`, discovery says which owners are not namespaced.",
+        policy="Under `enforce`, the built-in kinds of Kubernetes, KAI and Kueue are known.",
+    ),
+    FormDifference(
+        name=DifferenceName.OBSERVE,
+        webhook="In mode `observe`, the log, the metrics and `explain` report what would change.",
+        policy="In mode `observe`, nothing happens; `explain` reports what would change.",
+    ),
+    FormDifference(
+        name=DifferenceName.DEFAULT_CLASS,
+        webhook="The cluster's default PriorityClass is read from the cluster.",
+        policy="The default PriorityClass is a setting.",
+    ),
+    FormDifference(
+        name=DifferenceName.MESSAGES,
+        webhook="Warnings, hints, Events, a log, metrics by reason; a refusal names the nearest size or"
+        " label.",
+        policy="The annotation `kaishare.dev/reason` on changed pods, and one sentence for a refusal.",
+    ),
+)
+"""Every difference. `python -m tests.comparisons.admission_forms` fails on any other one."""

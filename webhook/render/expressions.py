@@ -1,0 +1,230 @@
+"""What stands for each `${NAME}` in policies/: keys, forms and lists of the tables that `decide` reads."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kai import keys, own_labels, quantity
+from kai.cel import cel_list, is_container_memory_key, literal, names_gpu, starts_with
+from kai.gpu_resources import DEVICE_CLASS_PREFIX
+from kai.key_classes import (
+    CREATION_KEYS,
+    FREE_KEYS,
+    PREFIXES,
+    RESERVED_APPS,
+    SPARK_APP,
+    SPARK_APP_PREFIX,
+    SPARK_SELECTOR,
+    beginning_with,
+)
+from webhook.policy import distributed
+from webhook.policy.checks import CLUSTER_SCOPED_OWNERS, CONFIG_MAP_FORM, SHARE_ANNOTATIONS, SHORTENED_NAME
+from webhook.policy.decide import MOST_GPU_CONTAINERS
+from webhook.policy.labels import LABELS, PolicyLabel
+from webhook.policy.patch import TOLERATION, escape
+from webhook.policy.reasons import Reason
+from webhook.policy.sizes import MIB_PER_UNIT, MOST_SIZES, SIZE_MEMORY_FORM, WHOLE
+from webhook.policy.values import FRACTION_FORM, MIB_FORM, MOST_MIB
+from webhook.policy.verify import DAEMON_SET_CONTROLLERS
+from webhook.render import bounds
+
+
+def pattern(form: str) -> str:
+    """Return a regular expression that matches the whole text, as the inside of a CEL string."""
+    return _inside(f"^(?:{form})$")
+
+
+def has_form(text: str, form: str | tuple[str, ...]) -> str:
+    """Return the CEL expression for: the text has the form of a label's value."""
+    if isinstance(form, tuple):
+        return f"{text} in {cel_list(form)}"
+    fits = f"{text}.matches('{pattern(form)}')"
+    if form == own_labels.GRACE_PATTERN:
+        return f"{fits} && {_is_grace(text)}"
+    if form != MIB_FORM:
+        return fits
+    largest = str(MOST_MIB)  # texts of equal length are in the order of their numbers
+    return f"{fits} && (size({text}) < {len(largest)} || {text} <= '{largest}')"
+
+
+def _is_grace(text: str) -> str:
+    """Return the expression for: a number and a unit are a time within the bounds of the label."""
+    number, unit = f"int({text}.substring(0, size({text}) - 1))", f"{text}.substring(size({text}) - 1)"
+    units = "{" + ", ".join(f"'{name}': {seconds}" for name, seconds in own_labels.GRACE_UNITS.items()) + "}"
+    seconds = f"{number} * {units}[{unit}]"
+    return f"{seconds} >= {own_labels.SHORTEST_GRACE} && {seconds} <= {own_labels.LONGEST_GRACE}"
+
+
+def _inside(text: str) -> str:
+    """Return the text as the inside of a CEL string."""
+    return literal(text)[1:-1]
+
+
+def _value(label: PolicyLabel) -> str:
+    """Return what follows a map of labels: the optional value of one of them, if it is allowed."""
+    is_allowed = has_form("value", label.form)
+    return f"[?'{label.key}'].optFlatMap(value, {is_allowed} ? optional.of(value) : optional.none())"
+
+
+def _variable(row: distributed.Row) -> str:
+    """Return the expression for a variable's value; the last one of a name counts, as for the kubelet."""
+    named = f"variables.environment.filter(variable, variable.name == '{row.name}')"
+    return f"string({named}.last().?value.orValue(''))"
+
+
+def _is_invalid_label() -> str:
+    """Return the expression for: `value` is not allowed for the label `key`, or the label is unknown."""
+    cases = [f"key == '{label.key}' ? !({has_form('value', label.form)})" for label in LABELS.values()]
+    return f"({' : '.join(cases)} : {starts_with('key', [own_labels.PREFIX])})"
+
+
+def _mib_of_size() -> str:
+    """Return the expression for the MiB of the size `text`; 0 if it has another form or is too large."""
+    number = "int(text.substring(0, size(text) - 2))"
+    units = " : ".join(
+        f"text.endsWith('{unit}') ? ({number} <= {MOST_MIB // mib} ? {number} * {mib} : 0)"
+        for unit, mib in MIB_PER_UNIT.items()
+    )
+    return f"(!text.matches('{pattern(SIZE_MEMORY_FORM)}') ? 0 : {units} : 0)"
+
+
+_MIB_OF_SIZE: Final = _mib_of_size()
+_IS_SIZE_AMOUNT: Final = (
+    f"({_MIB_OF_SIZE} > 0 ? (variables.maxMemory != '' ? {_MIB_OF_SIZE} <= int(variables.maxMemory)"
+    " : variables.maxFraction == '')"
+    f" : (text == '{WHOLE}' || text.matches('{pattern(FRACTION_FORM)}'))"
+    " && (variables.maxFraction != '' ? double(text) <= double(variables.maxFraction)"
+    " : variables.maxMemory == ''))"
+)
+"""The expression for: the value `text` of a size is allowed, and within the namespace's caps."""
+
+_EDITS_CAP: Final = "(variables.editsMaxFraction || variables.editsMaxMemory)"
+_IS_SIZE_ABOVE_EDITED_CAP: Final = (
+    f"({_MIB_OF_SIZE} > 0 ? (variables.maxMemory != ''"
+    f" ? variables.editsMaxMemory && {_MIB_OF_SIZE} > int(variables.maxMemory)"
+    f" : variables.maxFraction != '' && {_EDITS_CAP})"
+    f" : (text == '{WHOLE}' || text.matches('{pattern(FRACTION_FORM)}')) && (variables.maxFraction != ''"
+    " ? variables.editsMaxFraction && double(text) > double(variables.maxFraction)"
+    f" : variables.maxMemory != '' && {_EDITS_CAP}))"
+)
+"""The expression for: a cap that the request edits does not allow the size `text`, or cannot be compared."""
+_GROUP: Final = (
+    "(owner.apiVersion.contains('/') ? owner.apiVersion.substring(0, owner.apiVersion.lastIndexOf('/')) : '')"
+)
+_RANK_ROWS: Final = (
+    *distributed.VARIABLES,
+    distributed.JAX_PROCESSES,
+    distributed.CLUSTER,
+    *distributed.RENDEZVOUS,
+)
+_LABEL_NAMES: Final[Mapping[str, str]] = {
+    keys.QUEUE_LABEL: "queue",
+    own_labels.MODE: "mode",
+    own_labels.SCHEDULER: "scheduler",
+    own_labels.PRIORITY: "priority",
+    own_labels.TOLERATION: "toleration",
+    own_labels.DISTRIBUTED: "distributed",
+    own_labels.SHARE_FOR: "shareFor",
+    own_labels.MAX_FRACTION: "maxFraction",
+    own_labels.MAX_MEMORY: "maxMemory",
+    own_labels.FRACTION: "fraction",
+    own_labels.MEMORY: "memory",
+}
+"""The labels that a decision reads, with the names of their variables."""
+
+VALUES: Final[Mapping[str, str]] = {
+    **{reason.name: literal(reason.code) for reason in Reason},
+    **{f"{name}Key": key for key, name in _LABEL_NAMES.items()},
+    **{f"{name}Value": _value(LABELS[key]) for key, name in _LABEL_NAMES.items()},
+    # Keys of pods.
+    "priorityKey": keys.PRIORITY_LABEL,
+    "containerNameKey": keys.CONTAINER_NAME,
+    "gpuFraction": keys.GPU_FRACTION,
+    "gpuMemory": keys.GPU_MEMORY,
+    "numDevices": keys.NUM_DEVICES,
+    "injectKey": own_labels.INJECT,
+    "gpuMarkKey": own_labels.GPU_MARK,
+    "wholeGpuKey": own_labels.WHOLE_GPU,
+    "sizeKey": own_labels.SIZE,
+    "reasonKey": own_labels.REASON,
+    "queuePath": escape(keys.QUEUE_LABEL),
+    "priorityPath": escape(keys.PRIORITY_LABEL),
+    "containerNamePath": escape(keys.CONTAINER_NAME),
+    "sizePath": escape(own_labels.SIZE),
+    "reasonPath": escape(own_labels.REASON),
+    "shareAnnotations": cel_list(SHARE_ANNOTATIONS),
+    "isContainerMemoryKey": is_container_memory_key("key"),
+    # Names.
+    "kaiScheduler": keys.SCHEDULER_NAME,
+    "defaultScheduler": keys.DEFAULT_SCHEDULER,
+    "gpuTaint": keys.GPU_TAINT,
+    "toleration": "{" + ", ".join(f"'{key}': '{value}'" for key, value in TOLERATION.items()) + "}",
+    # GPU resources.
+    "gpu": keys.GPU_RESOURCE,
+    "gpuPath": escape(keys.GPU_RESOURCE),
+    "migPrefix": keys.MIG_PREFIX,
+    "deviceClassPrefix": DEVICE_CLASS_PREFIX,
+    "namesGpu": names_gpu("name"),
+    "quantityForm": pattern(quantity.FORM),
+    "mostGpuContainers": str(MOST_GPU_CONTAINERS),
+    "mostGpuKeys": str(2 * MOST_GPU_CONTAINERS),
+    # Sizes.
+    "sizePrefix": own_labels.SIZE_PREFIX,
+    "sizeNameForm": pattern(own_labels.SIZE_NAME_FORM),
+    "longestSizeName": str(own_labels.LONGEST_SIZE_NAME),
+    "mostSizes": str(MOST_SIZES),
+    "mibOfSize": _MIB_OF_SIZE,
+    "isSizeAmount": _IS_SIZE_AMOUNT,
+    "isSizeAboveEditedCap": _IS_SIZE_ABOVE_EDITED_CAP,
+    "sizePrefixLength": str(len(own_labels.SIZE_PREFIX)),
+    "longestSizeKey": str(len(own_labels.SIZE_PREFIX) + own_labels.LONGEST_SIZE_NAME),
+    "wholeSize": WHOLE,
+    # Labels of namespaces.
+    "hasOwnPrefix": starts_with("key", [own_labels.PREFIX, own_labels.SIZE_PREFIX]),
+    "isMode": has_form(f"variables.namespaceLabels['{own_labels.MODE}']", LABELS[own_labels.MODE].form),
+    "isInvalidLabel": _is_invalid_label(),
+    # What enforce refuses.
+    "isDaemonSet": "owner.kind == 'DaemonSet' && owner.apiVersion.startsWith('apps/')",
+    "isClusterScoped": f"({_GROUP} + '/' + owner.kind) in "
+    + cel_list(sorted(f"{group}/{kind}" for group, kind in CLUSTER_SCOPED_OWNERS)),
+    "byDaemonSets": f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}",
+    "mirrorKey": keys.MIRROR_POD,
+    "ownKeys": _inside(beginning_with(*PREFIXES)),
+    "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
+    "vclusterPrefix": keys.VCLUSTER_PREFIX,
+    "managedByKey": keys.VCLUSTER_MANAGED_BY,
+    "appKey": keys.APP_LABEL,
+    "reservedApps": cel_list(RESERVED_APPS),
+    "sparkApp": SPARK_APP,
+    "sparkSelector": SPARK_SELECTOR,
+    "sparkPrefix": SPARK_APP_PREFIX,
+    "configMapKey": keys.SHARED_GPU_CONFIGMAP,
+    "configMapForm": pattern(CONFIG_MAP_FORM),
+    "configMapEnding": str(len("-1234567-shared-gpu")),
+    "shortenedName": str(SHORTENED_NAME),
+    "portionVariable": keys.GPU_PORTION_ENV,
+    "containerPrefix": keys.CONTAINER_PREFIX,
+    "isSmallPod": bounds.IS_SMALL_POD,
+    "mostKeys": str(bounds.MOST_KEYS),
+    "mostSorted": str(bounds.MOST_SORTED),
+    # Evidence of distributed jobs.
+    "rankVariables": cel_list(row.name for row in _RANK_ROWS),
+    "rankTexts": ", ".join(map(_variable, distributed.VARIABLES)),
+    "rankForm": pattern(distributed.NUMBER_FORM),
+    "mostRanks": str(distributed.MOST_RANKS),
+    "jaxJob": distributed.JAX_JOB,
+    "jaxProcesses": _variable(distributed.JAX_PROCESSES),
+    "clusterText": _variable(distributed.CLUSTER),
+    "rendezvous": cel_list(row.name for row in distributed.RENDEZVOUS),
+    "trainingGroup": distributed.TRAINING_GROUP.replace(".", "[.]"),
+    "trainingJobs": cel_list(sorted(distributed.TRAINING_JOBS)),
+    "mpiJob": distributed.MPI_JOB.name,
+    "mpiOperatorKey": distributed.MPI_OPERATOR.name,
+    "mpiOperator": distributed.MPI_OPERATOR_NAME,
+    "lwsSize": distributed.LWS_SIZE.name,
+    "kueueGroup": distributed.KUEUE_GROUP,
+    "kueueServing": distributed.KUEUE_SERVING,
+    "kueueCount": distributed.KUEUE_COUNT.name,
+    "jobSetKeys": cel_list(row.name for row in distributed.JOB_SET),
+    "torchPrograms": "|".join(distributed.TORCH_PROGRAMS).replace(".", "[.]"),
+    "nodesOption": distributed.NODES_OPTION.name + "?",
+}
