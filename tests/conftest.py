@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Generator
@@ -16,6 +17,10 @@ from tests.support.markers import NIGHTLY, is_deselected, marker_of
 # Many tests start Python. Without stored bytecode each process would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A background job of a shell (`make test &`) ignores SIGINT, and the programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Python reads this file for each TLS context, and aiohttp creates two at its import. No test connects to a public server.
 os.environ.setdefault("SSL_CERT_FILE", os.devnull)
