@@ -164,7 +164,7 @@ async def test_an_unusable_answer_is_an_error_until_the_next_request(
 async def test_a_silent_api_server_is_an_error_after_the_deadline(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.namespaces.lookups.LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr("webhook.namespaces.lookups.LONGEST_SECONDS", 0.5)
     block_answers(server)
     policies = source(client).policies
     errors = await asyncio.gather(*(policies.find("team-a") for _ in range(20)), return_exceptions=True)
