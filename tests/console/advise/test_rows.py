@@ -315,15 +315,30 @@ def flat(part: float, *, late: float | None = None, low: float | None = None) ->
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("part", [0.9, 0.75])
-def test_pod_that_holds_a_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
+@pytest.mark.parametrize("part", [0.92, 0.9, 0.75, 0.7])
+def test_pod_that_allocates_most_of_its_share_in_advance_keeps_it(part: float) -> None:
     """vLLM takes 0.9 of what it may use, and JAX 0.75."""
+    row = only(flat(part), size_small="0.5")
+    assert (str(row.suggested), row.commands, row.is_at_least) == ("0.50", (), False)
+    assert row.notes[0].startswith("1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX")
+
+
+@pytest.mark.parametrize("part", [0.69, 0.2])
+def test_pod_that_holds_a_smaller_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
     row = only(flat(part), size_small="0.5")
     assert row.suggested == smallest_fraction([(part * 1.15 * int(0.5 * 81500) * MIB, H100)])
     assert row.notes[0].startswith(
         "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
     )
     assert bool(row.commands) == row.is_change
+
+
+def test_pod_that_needs_more_decides_beside_one_that_allocates_in_advance() -> None:
+    other = pod("b", quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB)
+    row = only(flat(0.9), other, size_small="0.5")
+    assert row.suggested == smallest_fraction([(45 * 1.15 * GIB, H100)])
+    assert row.commands != ()
+    assert str(only(flat(0.9), pod("b"), size_small="0.5").suggested) == "0.50"
 
 
 @pytest.mark.parametrize(
@@ -356,6 +371,65 @@ def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, flo
     ]
     notes = [each for each in only(*uses, size_small="0.5").notes if "beside" in each]
     assert [each[: len(note)] for each in notes] == ([note] if note else [])
+
+
+def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: Any) -> PodUse:
+    """Return the use of a pod with a whole GPU."""
+    more = {"workload_kind": kind, "workload": workload, "share_bytes": H100, "size": "", **changes}
+    return pod(uid, first=first, last=first + 2 * DAY, **more)
+
+
+PLAIN_JOB = [whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")]
+INDEXED_JOB = [whole("train-0-x4k2p", "Job", "train"), whole("train-1-a1b2c", "Job", "train")]
+JOB_SET = [whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)]
+LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "StatefulSet", "lws-0")]
+
+
+@pytest.mark.parametrize(
+    ("uses", "kept"),
+    {
+        "Indexed Job": (INDEXED_JOB, 2),
+        "Jobs of a JobSet": (JOB_SET, 2),
+        "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
+        "Indexed Job in a vCluster": (
+            [replace(use, names=replace(use.names, pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB],
+            2,
+        ),
+        "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
+        "plain Job": (PLAIN_JOB, 0),
+        "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
+        "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
+        "Indexed Job with a share": ([replace(use, share_bytes=int(0.5 * 81500) * MIB) for use in INDEXED_JOB], 0),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) -> None:
+    rows = advise(uses, namespaces(), OPTIONS).rows
+    ranks = [row for row in rows if row.key.keeps_gpu]
+    assert sum(row.pods for row in ranks) == kept
+    assert all((row.suggested, row.commands) == (None, ()) for row in ranks)
+    assert all("may be ranks: each keeps a whole GPU" in row.notes[0] for row in ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "labels", "has_command"),
+    {
+        "a default share for pods that may be ranks": (INDEXED_JOB, {}, False),
+        "a default share for ranks that the webhook knows": ([whole("r", "PyTorchJob", "train")], {}, True),
+        "a size of ranks": ([whole("r", "PyTorchJob", "train", size="small")], {"size_small": "1"}, False),
+        "a size of others": (INDEXED_JOB, {"size_small": "1"}, True),
+    }.values(),
+    ids=lambda value: "",
+)
+def test_no_command_changes_the_whole_gpus_of_ranks(
+    ranks: list[PodUse], labels: dict[str, str], has_command: bool
+) -> None:
+    other = whole("web", "Deployment", "web", size="small" if labels else "")
+    rows = advise([*ranks, other], namespaces(**labels), OPTIONS).rows
+    (row,) = [row for row in rows if not row.key.keeps_gpu]
+    assert row.is_change
+    assert bool(row.commands) == has_command
+    assert has_command == (not row.notes)
 
 
 def test_pods_of_a_deployment_are_no_ranks() -> None:
