@@ -21,7 +21,7 @@ from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.rows import advise
-from console.advise.text import as_text, remarks
+from console.advise.text import as_text, command_notes, remarks
 from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
@@ -152,8 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
         write_output("".join(f"{line}\n" for line in as_commands(advice)))
-        for remark in remarks(advice):
-            write_warning(remark)
+        for sentence in (*command_notes(advice), *remarks(advice)):
+            write_warning(sentence)
     else:
         lines = as_text(advice, options, columns=columns_of(sys.stdout))
         write_output("".join(f"{line}\n" for line in lines))

@@ -90,8 +90,8 @@ def without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
 
     1. A size of a vCluster with several shares: the present value of the label is unknown. Rows without a
        command count, too.
-    2. A smaller share than a whole GPU, which ranks with the same label have. The webhook gives ranks that name a
-       size its share, and it may not recognise those without a size.
+    2. A share instead of the whole GPU that ranks with the same label have. The webhook gives ranks that name
+       a size its share, and it may not recognise those without a size.
     """
     by_label: defaultdict[tuple[str, ...], set[ShareValue]] = defaultdict(set)
     for row in rows:
@@ -107,11 +107,15 @@ def without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
         if row.key.vcluster and len(by_label[label]) > 1:
             return "pods of this size have several shares: no command, because its label is not known here"
         if row.current.is_whole and label in with_ranks:
-            return "no command: the label may also change pods that are, or may be, ranks and keep a whole GPU each"
+            return (
+                "no command: the label may also change pods that are, or may be, ranks with a whole GPU each"
+            )
         return ""
 
     return [
-        replace(row, commands=(), notes=(*row.notes, note)) if row.commands and (note := contradiction(row)) else row
+        replace(row, commands=(), notes=(*row.notes, note))
+        if row.commands and (note := contradiction(row))
+        else row
         for row in rows
     ]
 

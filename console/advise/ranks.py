@@ -32,11 +32,11 @@ def parallel_pods(uses: Iterable[PodUse]) -> set[str]:
 
 
 def likely_ranks(uses: Iterable[PodUse]) -> set[str]:
-    """Return the UIDs of pods that ran beside another pod of the same Indexed Job, JobSet or LeaderWorkerSet.
+    """Return the UIDs of pods that ran beside another one of their Indexed Job, JobSet or LeaderWorkerSet.
 
-    The Jobs of a JobSet and of a TrainJob are Indexed. In a LeaderWorkerSet, the StatefulSet of the workers has
-    the name of their leader, which is a pod of another StatefulSet. On the host, a vCluster's pods have other
-    names than inside, so that its LeaderWorkerSets are not recognised.
+    The Jobs of a JobSet and of a TrainJob are Indexed. In a LeaderWorkerSet, the StatefulSet of the workers
+    has the name of their leader, which is a pod of another StatefulSet. On the host, a vCluster's pods have
+    other names than inside, so that its LeaderWorkerSets are not recognised.
     """
     uses = list(uses)
     of_sets = [use.names for use in uses if use.names.workload_kind == _STATEFUL_SET]
@@ -67,12 +67,12 @@ def _beside_another(uses: Iterable[PodUse], group_of: Callable[[PodUse], Hashabl
     """
     groups: defaultdict[Hashable, dict[str, PodUse]] = defaultdict(dict)
     for use in uses:
-        if (group := group_of(use)) is not None:
-            groups[group][use.names.uid] = use
+        if (key := group_of(use)) is not None:
+            groups[key][use.names.uid] = use
     uids: set[str] = set()
-    for group in groups.values():
+    for pods in groups.values():
         latest: PodUse | None = None
-        for pod in sorted(group.values(), key=lambda pod: pod.first):
+        for pod in sorted(pods.values(), key=lambda pod: pod.first):
             if latest is not None and min(latest.last, pod.last) - pod.first > pod.bucket:
                 uids |= {latest.names.uid, pod.names.uid}
             if latest is None or pod.last > latest.last:

@@ -12,10 +12,9 @@ from console.advise.parts import Point, by_share
 from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, RecordQueries, Window
 from console.advise.shares import card_of
 from console.advise.usage import NEAR, PodNames, PodUse, is_possible
-from console.prometheus.client import InstantSeries, Prometheus, PrometheusError, RangeSeries
+from console.prometheus.client import InstantSeries, Prometheus, RangeSeries
 from console.prometheus.coverage import SeriesOrigin, origin_of
-from console.prometheus.records import record_coverage
-from service.units import duration
+from console.prometheus.records import record_coverage, require_one
 
 _PODS_AT_ONCE: Final = 100
 """Pods of one query on the agents' own series."""
@@ -24,9 +23,6 @@ _CHANGED_AT_ONCE: Final = 10
 """Pods of one query for all their values."""
 
 _LOW: Final = 0.05
-
-_ORIGINS: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
-"""Labels of which the series must have one value, and a selector that names one."""
 
 _Key = tuple[str, str]
 """UID of a pod, and UUID of a GPU."""
@@ -92,11 +88,9 @@ async def read_usage(
         start=window.start,
         end=window.end,
         record=SHARE_RECORD,
-        matchers=raw.matchers,
         record_step=RECORD_STEP,
+        namespace=namespace,
     )
-    if not coverage.parts:
-        raise PrometheusError(_no_pods(prometheus, window, namespace))
     _require_one_origin(prometheus, coverage.parts)
     if not coverage.lacking:
         reader = _Reader(prometheus, records, quantile)
@@ -116,21 +110,8 @@ async def read_usage(
 def _require_one_origin(prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
     """Refuse series of several clusters or jobs: one pod would have several series at each time."""
     origins = list(origins)
-    for label, example in _ORIGINS.items():
-        values = {getattr(origin, label) for origin in origins}
-        if len(values) > 1:
-            raise PrometheusError(
-                f"{prometheus.address}: series of {len(values)} {label}s; name one with --selector,"
-                f" such as {example}"
-            )
-
-
-def _no_pods(prometheus: Prometheus, window: Window, namespace: str) -> str:
-    where = f" in namespace {namespace}" if namespace else ""
-    return (
-        f"{prometheus.address}: no pod with a share{where} in the last {duration(window.end - window.start)};"
-        f" check --selector {prometheus.selector}, --since and the scrape configuration"
-    )
+    for label in ("cluster", "job"):
+        require_one(label, prometheus, origins)
 
 
 class _Reader:

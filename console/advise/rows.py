@@ -5,7 +5,7 @@
 | have the share that a label gives them now | a new value of that label |
 | have a whole GPU, and the namespace has no default share | a default share |
 | have another share than the label of their size, or wrote a share themselves | none: no label changes them |
-| are, or may be, ranks of a distributed job, or have several whole GPUs | none: each keeps a whole GPU |
+| are, or may be, ranks of a distributed job, or have several whole GPUs | none: each keeps a GPU |
 | were seen for too few hours, or their use is unknown | none |
 """
 
@@ -34,12 +34,12 @@ _FILLED: Final = (
     "filled the share from the start: such use does not show the need, and the advice is no smaller"
 )
 _ALLOCATED: Final = (
-    f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which allocate in"
-    " advance: such use does not show the need, and the advice is no smaller"
+    f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which allocate"
+    " in advance: such use does not show the need, and the advice is no smaller"
 )
 _CONSTANT: Final = (
-    "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps not the"
-    " need; look at the framework before you give less"
+    "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps not"
+    " the need; look at the framework before you give less"
 )
 
 
@@ -172,8 +172,8 @@ def _doubts(uses: Sequence[PodUse], pods: int) -> Iterator[str]:
     parallel = parallel_pods(uses)
     if parallel:
         yield (
-            f"{counted(len(parallel), 'pod')} of {pods} ran beside another pod of the same Job or JobSet: ranks of"
-            " a distributed job keep a whole GPU each, and the series do not show whether these are ranks"
+            f"{counted(len(parallel), 'pod')} of {pods} ran beside another pod of the same Job or JobSet:"
+            " ranks of a distributed job keep a whole GPU each, and the series do not show whether these are ranks"
         )
 
 

@@ -19,8 +19,8 @@ FLAT: Final = 0.02
 """Part of the largest use by which the use of a pod varies at most that holds a constant amount."""
 
 MOST_OF_SHARE: Final = 0.7
-"""Part of the share from which a constant use is a setting of the framework: vLLM takes 0.9 of the memory that
-it sees, and JAX 0.75. The headroom would make the advice about the share again."""
+"""Part of the share from which a constant use is a setting of the framework: vLLM takes 0.9 of the memory
+that it sees, and JAX 0.75. With the headroom, the advice would be near to the share again."""
 
 _HOUR: Final = 3600.0
 

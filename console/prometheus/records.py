@@ -1,13 +1,14 @@
-"""Asks a Prometheus whether the recording rules cover a time."""
+"""Asks a Prometheus of which origins there are pods in a time, and whether the recording rules cover it."""
 
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from console.prometheus.client import Prometheus
+from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.coverage import SHARE, RecordCoverage, SeriesOrigin, origin_of, without_other_jobs
-from console.prometheus.promql import one_of, range_of
+from console.prometheus.promql import one_of, range_of, string
+from service.text import first_few, one_line
 
 _LOOKS: Final = 100
 """Times at which it is asked whether there are records."""
@@ -23,9 +24,12 @@ _SHORTEST_RECORD_RANGE: Final = 300  # seconds
 _DAYS_AT_ONCE: Final = 7 * 86_400
 """Seconds of one query for all series of the origins that no look has seen."""
 
+_EXAMPLES: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
+"""Selectors that name one value of a label."""
+
 
 async def record_coverage(
-    prometheus: Prometheus, *, start: float, end: float, record: str, matchers: str, record_step: int
+    prometheus: Prometheus, *, start: float, end: float, record: str, record_step: int, namespace: str = ""
 ) -> RecordCoverage:
     """Compare the times with records with the times with pods.
 
@@ -34,13 +38,14 @@ async def record_coverage(
         start: Unix seconds.
         end: Unix seconds.
         record: name of a record that exists while there are pods.
-        matchers: label matchers of the record and of the agents' series, without braces.
         record_step: seconds between two values of the record; it has none in a shorter time.
+        namespace: the only namespace of the host cluster; empty for all.
 
     Raises:
-        PrometheusError: there is no usable answer.
+        PrometheusError: there is no usable answer, or no pod.
         kube.access.AccessError: there are no credentials for the API server.
     """
+    matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
     step = max(int(end - start) // _LOOKS, _SHORTEST_STEP)
     looks = range(max(int(end - start) // step, 1))
     within = max(record_step, _SHORTEST_RECORD_RANGE)
@@ -69,7 +74,38 @@ async def record_coverage(
     rest = _other_than(parts, matchers)
     unseen = await _unseen_parts(prometheus, record, rest, start=int(start), end=int(end), within=within)
     parts = {**unseen, **parts}
+    if not parts:
+        raise no_pods(prometheus, namespace)
     return RecordCoverage(without_other_jobs(parts))
+
+
+def no_pods(prometheus: Prometheus, namespace: str = "") -> PrometheusError:
+    """Return the error of a time without pods."""
+    where = f" in namespace {namespace}" if namespace else ""
+    return PrometheusError(
+        f"{prometheus.address}: no pod with a share{where} in this time; check --selector"
+        f" {prometheus.selector}, --since and the scrape configuration"
+    )
+
+
+def require_one(label: str, prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
+    """Refuse series of several jobs or clusters: a pod that two of them report would count twice.
+
+    Args:
+        label: `job` or `cluster`.
+        prometheus: the Prometheus.
+        origins: where the series come from.
+
+    Raises:
+        PrometheusError: the label has several values.
+    """
+    names = sorted({getattr(origin, label) for origin in origins})
+    if len(names) > 1:
+        few = first_few([one_line(name, 60) or "(none)" for name in names], 3)
+        raise PrometheusError(
+            f"{prometheus.address}: several {label}s match --selector {prometheus.selector}: {few}; select"
+            f" one, such as --selector '{_EXAMPLES[label]}'"
+        )
 
 
 async def _present(

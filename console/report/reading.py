@@ -5,10 +5,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from console.prometheus.client import Prometheus, PrometheusError
-from console.prometheus.coverage import RecordCoverage, SeriesOrigin
+from console.prometheus.client import Prometheus
+from console.prometheus.coverage import RecordCoverage
 from console.prometheus.promql import one_of
-from console.prometheus.records import record_coverage
+from console.prometheus.records import no_pods, record_coverage, require_one
 from console.report.queries import FIGURES, RECORD_STEP, RECORDS, Raw, Recorded, periods
 from service.text import first_few, one_line
 
@@ -42,10 +42,11 @@ async def read_sums(
         start=start,
         end=end,
         record=RECORDS["expected"],
-        matchers=prometheus.selector,
         record_step=RECORD_STEP,
     )
-    _check_jobs(prometheus, coverage.parts)
+    clusters = sorted({origin.cluster for origin in coverage.parts})
+    for cluster in clusters:
+        require_one("job", prometheus, (origin for origin in coverage.parts if origin.cluster == cluster))
     parts = tuple(_parts(prometheus.selector, by, coverage, int(start)))
     queries = [
         (figure, source.hours(figure, period), period.end)
@@ -68,11 +69,15 @@ async def read_sums(
     for series in gap_answers:
         sums["expected"] += [(row.labels, -row.value) for row in series]
     if not any(sums.values()):
-        raise PrometheusError(
-            f"{prometheus.address}: no pod with a share in this time; check --selector {prometheus.selector},"
-            " --since and the scrape configuration"
-        )
-    return sums, (*coverage.remarks, *prometheus.remarks)
+        raise no_pods(prometheus)
+    return sums, (*_added_up(clusters), *coverage.remarks, *prometheus.remarks)
+
+
+def _added_up(clusters: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence if rows contain several clusters."""
+    if len(clusters) > 1:
+        names = first_few([one_line(name, 60) or "(none)" for name in clusters], 3)
+        yield f'Rows add up {len(clusters)} clusters: {names}. --selector with cluster="NAME" selects one.'
 
 
 def _parts(
@@ -84,21 +89,3 @@ def _parts(
         yield Recorded(f"{selector},cluster=~{one_of(covered)}" if lacking else selector, by), True
     if lacking:
         yield Raw(f"{selector},cluster=~{one_of(lacking)}" if covered else selector, by, start), False
-
-
-def _check_jobs(prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
-    """Refuse several jobs of a cluster: pods that two of them scrape would count twice.
-
-    Raises:
-        PrometheusError: a cluster has several jobs.
-    """
-    jobs: dict[str, list[str]] = {}
-    for origin in origins:
-        jobs.setdefault(origin.cluster, []).append(origin.job)
-    for names in jobs.values():
-        if len(names) > 1:
-            matching = first_few([one_line(name, 60) or "(none)" for name in sorted(names)], 3)
-            raise PrometheusError(
-                f"{prometheus.address}: several jobs match --selector {prometheus.selector}, and their hours"
-                f" would add up: {matching}; select one job"
-            )

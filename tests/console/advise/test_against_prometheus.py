@@ -396,7 +396,9 @@ async def test_ranks_and_several_gpus_keep_whole_gpus(everything: Advice) -> Non
 async def test_pods_that_may_be_ranks_keep_whole_gpus(everything: Advice) -> None:
     (kept,) = [each for each in everything.rows if each.key.keeps_gpu and each.key.namespace == "trainer"]
     assert (kept.pods, kept.suggested, kept.commands) == (2, None, ())
-    assert kept.notes[0].startswith("pods of an Indexed Job, a JobSet or a LeaderWorkerSet that ran at the same time")
+    assert kept.notes[0].startswith(
+        "pods of an Indexed Job, a JobSet or a LeaderWorkerSet that ran at the same time"
+    )
     web = row(everything, "trainer", "", "1")
     assert (str(web.suggested), web.commands) == (smallest(12 * GIB * 1.15), ())
     assert web.notes[-1].startswith("no command: the label may also change pods that are, or may be, ranks")
@@ -470,7 +472,7 @@ async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> N
 
 async def test_selector_without_pods_is_one_line(server: str) -> None:
     with pytest.raises(
-        PrometheusError, match=r'no pod with a share in the last 36 h; check --selector job="other"'
+        PrometheusError, match=r'no pod with a share in this time; check --selector job="other"'
     ):
         await ask(server, selector='job="other"')
 

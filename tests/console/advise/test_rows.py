@@ -320,7 +320,9 @@ def test_pod_that_allocates_most_of_its_share_in_advance_keeps_it(part: float) -
     """vLLM takes 0.9 of what it may use, and JAX 0.75."""
     row = only(flat(part), size_small="0.5")
     assert (str(row.suggested), row.commands, row.is_at_least) == ("0.50", (), False)
-    assert row.notes[0].startswith("1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX")
+    assert row.notes[0].startswith(
+        "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
+    )
 
 
 @pytest.mark.parametrize("part", [0.69, 0.2])

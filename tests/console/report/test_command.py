@@ -96,6 +96,30 @@ def test_cost_is_by_model_and_names_models_without_a_price() -> None:
     assert f"No price for {H100}: the cost leaves these out." in list(as_text(priced, columns=200))
 
 
+def test_csv_comes_with_what_it_leaves_out_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sums(*_: object, **__: object) -> tuple[object, tuple[str, ...]]:
+        names = [
+            {"namespace": "a", "model": T4},
+            {"namespace": "a", "model": H100},
+            {"namespace": "=cmd()", "model": T4},
+        ]
+        return {"promised": [(own, 2.5) for own in names]}, ("How they were read.",)
+
+    monkeypatch.setattr("console.report.command.read_sums", sums)
+    assert main(["report", "--prometheus", "http://127.0.0.1:9", "--price", f"{T4}=1", "-o", "csv"]) == 0
+    captured = capsys.readouterr()
+    assert [row["cost"] for row in csv.DictReader(io.StringIO(captured.out))] == ["", "2.5"]
+    warnings = " ".join(captured.err.split())
+    assert f"No price for {H100}: the cost leaves these out." in warnings
+    assert "How they were read." in warnings
+    assert (
+        "Dropped: 1 row with names that no Kubernetes object can have, and 2.5 GPU-hours promised."
+        in warnings
+    )
+
+
 def test_names_that_no_object_can_have_are_dropped_and_stay_in_the_totals() -> None:
     sums = {
         "promised": [({"namespace": "=cmd()", "model": T4}, 1.0), ({"namespace": "a", "model": "@x"}, 1.0)]
@@ -110,7 +134,7 @@ def test_names_that_no_object_can_have_are_dropped_and_stay_in_the_totals() -> N
     ("by", "labels"),
     [
         (["namespace"], ("namespace", "vcluster", "virtual_namespace")),
-        (["queue", "queue", "node"], ("queue", "node")),
+        (["queue", "queue", "node"], ("queue", "vcluster", "node")),
         (
             ["size", "workload"],
             ("size", "namespace", "vcluster", "virtual_namespace", "workload_kind", "workload"),
