@@ -173,7 +173,8 @@ def _doubts(uses: Sequence[PodUse], pods: int) -> Iterator[str]:
     if parallel:
         yield (
             f"{counted(len(parallel), 'pod')} of {pods} ran beside another pod of the same Job or JobSet:"
-            " ranks of a distributed job keep a whole GPU each, and the series do not show whether these are ranks"
+            " ranks of a distributed job keep a whole GPU each, and the series do not show whether these are"
+            " ranks"
         )
 
 
