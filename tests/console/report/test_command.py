@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -185,7 +186,9 @@ def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> 
         assert lines[2].split()[-5:-3] == [f"0.1{mark}", f"0.2{mark}"]
         assert any(line.startswith("! the use") for line in lines) == bool(mark)
         page = as_html(active, "May")
-        assert page.count(f'<td class="figure marked">0.1{mark}</td>') == (2 if mark else 0)
+        assert page.count(f'<td class="figure marked" data-name="active">0.1{mark}</td>') == (
+            2 if mark else 0
+        )
 
 
 def test_a_mark_in_the_totals_has_its_legend() -> None:
@@ -200,22 +203,51 @@ def test_a_mark_in_the_totals_has_its_legend() -> None:
 
 def test_html_is_one_page_that_loads_nothing() -> None:
     text = as_html(report(prices={T4: 2.0}), "1 May to 1 June")
-    assert "default-src 'none'" in text
+    assert "default-src 'none'" in unescape(text)
     assert "http" not in text.replace("http-equiv", "")
     assert text.count("<tr") == 1 + 3 + 2 + 1
+
+
+def wide_report() -> Report:
+    """Return a report with the longest names, of a workload in a vCluster."""
+    names = {
+        "namespace": "vcluster-of-the-team-for-inference", "vcluster": "inference-of-team-vision",
+        "virtual_namespace": "production-inference-services", "workload_kind": "StatefulSet",
+        "workload": "a-" * 100 + "b", "model": H100,
+    }  # fmt: skip
+    figures = (
+        "promised",
+        "whole",
+        "used",
+        "used_known",
+        "active",
+        "active_known",
+        "idle",
+        "over",
+        "expected",
+    )
+    sums = {figure: [(names, 100_000.0)] for figure in figures}
+    return build_report(sums, row_labels(["workload"]), prices={H100: 2.5}, currency="EUR")
 
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is not installed")
 async def test_html_in_chromium(tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(as_html(report("namespace", "workload", prices={T4: 2.0}), "1 May to 1 June"))
+    """On a telephone and on a screen every figure is inside the window; between them a wide table scrolls."""
+    pages = {"usual": report("namespace", "workload", prices={T4: 2.0}), "wide": wide_report()}
+    outside = (
+        "[...document.querySelectorAll('td')].filter(cell => cell.getBoundingClientRect().right > innerWidth)"
+    )
     async with Browser.started(tmp_path / "profile") as browser:
-        for width in (390, 1440):
-            for is_dark in (False, True):
-                await browser.show(width, is_dark=is_dark)
-                await browser.open(file.as_uri())
-                assert await browser.evaluate("document.documentElement.scrollWidth") <= width
-                color = await browser.evaluate("getComputedStyle(document.body).color")
-                assert color == ("rgb(255, 255, 255)" if is_dark else "rgb(0, 0, 0)")
+        for name, content in pages.items():
+            file = tmp_path / f"{name}.html"
+            file.write_text(as_html(content, "1 May to 1 June"))
+            for width in (390, 1000, 1440):
+                for is_dark in (False, True):
+                    await browser.show(width, is_dark=is_dark)
+                    await browser.open(file.as_uri())
+                    assert await browser.evaluate("document.documentElement.scrollWidth") <= width
+                    assert width == 1000 or await browser.evaluate(f"{outside}.length") == 0
+                    color = await browser.evaluate("getComputedStyle(document.body).color")
+                    assert color == ("rgb(236, 236, 240)" if is_dark else "rgb(23, 24, 28)")
         assert not browser.complaints
