@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from console.advise.parts import Point, by_share
-from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, RecordQueries, Window
+from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, Window
 from console.advise.shares import card_of
 from console.advise.usage import NEAR, PodNames, PodUse, is_possible
 from console.prometheus.client import InstantSeries, Prometheus, RangeSeries
@@ -81,8 +81,6 @@ async def read_usage(
         PrometheusError: there is no usable answer, or no pod.
         kube.access.AccessError: there are no credentials for the API server.
     """
-    raw = Queries(window=window, selector=prometheus.selector, namespace=namespace)
-    records = RecordQueries(window=window, selector=prometheus.selector, namespace=namespace)
     coverage = await record_coverage(
         prometheus,
         start=window.start,
@@ -92,16 +90,18 @@ async def read_usage(
         namespace=namespace,
     )
     _require_one_origin(prometheus, coverage.parts)
-    if not coverage.lacking:
-        reader = _Reader(prometheus, records, quantile)
-        return await reader.usage(_gpus(await reader.instant(records.gpus)))
-    reader = _Reader(prometheus, raw, quantile)
-    uids = sorted({row.labels.get("uid", "") for row in await reader.instant(raw.all_uids)})
-    gpus = _gpus(await reader.instant(raw.gpus))
+    queries = Queries(
+        window=window, selector=prometheus.selector, has_records=not coverage.lacking, namespace=namespace
+    )
+    reader = _Reader(prometheus, queries, quantile)
+    gpus = _gpus(await reader.instant(queries.gpus))
+    if queries.has_records:
+        return await reader.usage(gpus)
+    uids = sorted({row.labels.get("uid", "") for row in await reader.instant(queries.all_uids)})
     uses: list[PodUse] = []
     dropped = 0
     for chunk in _chunks(uids, _PODS_AT_ONCE):
-        usage = await _Reader(prometheus, replace(raw, uids=chunk), quantile).usage(gpus)
+        usage = await _Reader(prometheus, replace(queries, uids=chunk), quantile).usage(gpus)
         uses += usage.uses
         dropped += usage.dropped
     return Usage(tuple(uses), coverage.remarks, dropped)
@@ -247,7 +247,7 @@ class _Reader:
 
     def _unit(self, gpu_bytes: int | None) -> float:
         """Return the bytes of one unit of an amount."""
-        return float(gpu_bytes or 0) if self._queries.in_ratios else 1.0
+        return float(gpu_bytes or 0) if self._queries.has_records else 1.0
 
     async def _share_bounds(self, keys: Sequence[_Key]) -> tuple[dict[_Key, float], dict[_Key, float]]:
         """Return the largest and the smallest share of some pods."""

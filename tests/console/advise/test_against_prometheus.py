@@ -290,7 +290,7 @@ async def test_row_equals_the_reference(
     assert str(actual.suggested) == smallest(expected.quantile * 1.15, model)
 
 
-@pytest.mark.parametrize("title", [next(iter(ROWS)), "counter with resets"])
+@pytest.mark.parametrize("title", ROWS)
 async def test_row_without_records_equals_the_reference(without_records: str, title: str) -> None:
     namespace, size, current, uids, _ = ROWS[title]
     advice = await ask(without_records, namespace=namespace)
@@ -315,8 +315,9 @@ async def test_records_are_used(everything: Advice) -> None:
     assert everything.remarks == ()
 
 
-async def test_share_that_changed_half_way(everything: Advice) -> None:
-    advice = everything
+@pytest.mark.parametrize("source", ["server", "without_records"])
+async def test_share_that_changed_half_way(source: str, request: pytest.FixtureRequest) -> None:
+    advice = await ask(request.getfixturevalue(source), namespace="rebound")
     for current, share in (("0.10", share_of(0.1)), ("0.20", share_of(0.2))):
         actual = row(advice, "rebound", "small", current)
         assert_equal(actual, reference("again", share=share))

@@ -10,7 +10,7 @@ import pytest
 
 from console.advise.answer import AdviceOptions
 from console.advise.command import parse_target_cluster
-from console.advise.queries import RecordQueries, Window
+from console.advise.queries import Queries, Window
 from console.advise.reading import Usage, read_usage
 from console.advise.rows import advise
 from console.advise.text import as_text
@@ -196,7 +196,7 @@ def test_parts_of_the_time_begin_with_the_window(minutes: int) -> None:
 
 
 def test_parts_of_the_time_miss_no_record_and_do_not_overlap() -> None:
-    queries = RecordQueries(window=WINDOW, selector='job="kaishare-agent"')
+    queries = Queries(window=WINDOW, selector='job="kaishare-agent"', has_records=True)
     assert WINDOW.bucket == 3600
     assert queries.counts_by_bucket.endswith("[3599999ms])")
 
