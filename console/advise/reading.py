@@ -13,7 +13,7 @@ from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, Window
 from console.advise.shares import card_of
 from console.advise.usage import NEAR, PodNames, PodUse, is_possible
 from console.prometheus.client import InstantSeries, Prometheus, RangeSeries
-from console.prometheus.coverage import SeriesOrigin, origin_of
+from console.prometheus.coverage import origin_of
 from console.prometheus.records import record_coverage, require_one
 
 _PODS_AT_ONCE: Final = 100
@@ -23,6 +23,9 @@ _CHANGED_AT_ONCE: Final = 10
 """Pods of one query for all their values."""
 
 _LOW: Final = 0.05
+
+_ORIGIN: Final = ("cluster", "job")
+"""Labels with one value. Otherwise one pod would have several series at each time."""
 
 _Key = tuple[str, str]
 """UID of a pod, and UUID of a GPU."""
@@ -89,7 +92,7 @@ async def read_usage(
         record_step=RECORD_STEP,
         namespace=namespace,
     )
-    _require_one_origin(prometheus, coverage.parts)
+    require_one(prometheus, coverage.parts, *_ORIGIN)
     queries = Queries(
         window=window, selector=prometheus.selector, has_records=not coverage.lacking, namespace=namespace
     )
@@ -105,13 +108,6 @@ async def read_usage(
         uses += usage.uses
         dropped += usage.dropped
     return Usage(tuple(uses), coverage.remarks, dropped)
-
-
-def _require_one_origin(prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
-    """Refuse series of several clusters or jobs: one pod would have several series at each time."""
-    origins = list(origins)
-    for label in ("cluster", "job"):
-        require_one(label, prometheus, origins)
 
 
 class _Reader:
@@ -159,6 +155,18 @@ class _Reader:
             values[key] = merge(values[key], series.value) if key in values else series.value
         return values
 
+    async def _of_pods(
+        self,
+        uids: Iterable[str],
+        expression: Callable[[Queries], str],
+        merge: Callable[[float, float], float] = max,
+    ) -> dict[_Key, float]:
+        """Return the value for each of some pods and GPU; see `_by_pod`."""
+        chunks = _chunks(sorted(set(uids)), _PODS_AT_ONCE)
+        queries = (expression(replace(self._queries, uids=chunk)) for chunk in chunks)
+        answers = await asyncio.gather(*(self._by_pod(query, merge) for query in queries))
+        return {key: value for answer in answers for key, value in answer.items()}
+
     async def _uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
         """Return the use of the pods."""
         queries = self._queries
@@ -177,13 +185,13 @@ class _Reader:
             for key, presence in presences.items()
             if queries.changes and presence.is_one_series and key in current and key not in changes
         }
-        largest, smallest = await self._share_bounds([key for key in presences if key not in constant])
-        largest |= constant
-        smallest |= constant
+        others = {uid for uid, gpu_uuid in presences if (uid, gpu_uuid) not in constant}
+        largest = constant | await self._of_pods(others, lambda queries: queries.largest_share)
+        smallest = constant | await self._of_pods(others, lambda queries: queries.smallest_share, min)
         over = {uid: seconds for (uid, _), seconds in over_by_key.items()}
         counts = await self._by_pod(queries.share_count)
         several = {key[0] for key, presence in presences.items() if not presence.is_one_series}
-        high |= await self._merged_quantiles(self._quantile, several)
+        high |= await self._of_pods(several, lambda queries: queries.merged_quantile(self._quantile))
         infos = _infos(await self.instant(queries.infos)) if queries.infos else {}
         uses = []
         for key, presence in presences.items():
@@ -221,46 +229,22 @@ class _Reader:
             uses: the use of all pods.
             several: UIDs of pods with several descriptions.
         """
-        near = [
-            use for use in uses if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
-        ]
-        uids = list(dict.fromkeys(use.names.uid for use in near))
-        quantiles = await asyncio.gather(
-            *(
-                self._by_pod(replace(self._queries, uids=chunk).used_quantile(_LOW))
-                for chunk in _chunks(uids, _PODS_AT_ONCE)
-            )
-        )
-        low = {key: value for each in quantiles for key, value in each.items()}  # and the pods' other GPUs
-        low |= await self._merged_quantiles(_LOW, [uid for uid in uids if uid in several])
+        uids = {
+            use.names.uid
+            for use in uses
+            if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
+        }
+        low = await self._of_pods(
+            uids, lambda queries: queries.used_quantile(_LOW)
+        )  # and the pods' other GPUs
+        low |= await self._of_pods(uids.intersection(several), lambda queries: queries.merged_quantile(_LOW))
         return [
             replace(use, low_bytes=_times(self._unit(use.gpu_bytes), low.get(_pod_key(use)))) for use in uses
         ]
 
-    async def _merged_quantiles(self, quantile: float, uids: Iterable[str]) -> dict[_Key, float]:
-        """Return the quantile of the use of pods with several descriptions."""
-        quantiles: dict[_Key, float] = {}
-        for chunk in _chunks(list(dict.fromkeys(uids)), _PODS_AT_ONCE):
-            queries = replace(self._queries, uids=chunk)
-            quantiles |= await self._by_pod(queries.merged_quantile(quantile))
-        return quantiles
-
     def _unit(self, gpu_bytes: int | None) -> float:
         """Return the bytes of one unit of an amount."""
         return float(gpu_bytes or 0) if self._queries.has_records else 1.0
-
-    async def _share_bounds(self, keys: Sequence[_Key]) -> tuple[dict[_Key, float], dict[_Key, float]]:
-        """Return the largest and the smallest share of some pods."""
-        largest: dict[_Key, float] = {}
-        smallest: dict[_Key, float] = {}
-        for chunk in _chunks(list(dict.fromkeys(uid for uid, _ in keys)), _PODS_AT_ONCE):
-            queries = replace(self._queries, uids=chunk)
-            high, low = await asyncio.gather(
-                self._by_pod(queries.largest_share), self._by_pod(queries.smallest_share, min)
-            )
-            largest |= high
-            smallest |= low
-        return largest, smallest
 
     async def _peaks(self) -> dict[_Key, RangeSeries]:
         """Return the largest use in each part of the window."""
@@ -278,7 +262,7 @@ class _Reader:
         """
         queries, window = self._queries, self._queries.window
         series = await self._range(queries.counts_by_bucket, window.first_bucket, window.bucket)
-        _require_one_origin(self._prometheus, map(origin_of, (entry.labels for entry in series)))
+        require_one(self._prometheus, [origin_of(entry.labels) for entry in series], *_ORIGIN)
         full = queries.full_bucket or max((max(entry.values, default=0) for entry in series), default=1)
         presences: dict[_Key, _Presence] = {}
         for entry in series:

@@ -55,10 +55,9 @@ async def record_coverage(
         for series in await prometheus.range(records, end - looks[-1] * step, end, step):
             recorded[origin_of(series.labels)] = {round((end - at) / step) for at in series.times}
     missing = [look for look in looks if any(look not in own for own in recorded.values()) or not recorded]
-    sampled = sorted(
-        {*_thinned(missing), 0, len(looks) // 2, looks[-1]}
-    )  # three for origins without any record
-    present = await _present(prometheus, [f"{SHARE}{{{matchers}}}"], sampled, step=step, end=end)
+    thinned = missing[:: -(-len(missing) // _LOOKS_AT_SERIES) or 1]
+    sampled = sorted({*thinned, 0, len(looks) // 2, looks[-1]})  # three for origins without any record
+    present = await _present(prometheus, f"{SHARE}{{{matchers}}}", sampled, step=step, end=end)
     parts: dict[SeriesOrigin, float] = {}
     for origin in {*recorded, *present}:
         own = recorded[origin]
@@ -68,12 +67,8 @@ async def record_coverage(
         if at_all:
             parts[origin] = len(own) / at_all
     # Few origins are left, so that the whole time can be read.
-    selectors = [f"{SHARE}{own}" for own in _other_than(parts, matchers)]
-    rare = await _present(prometheus, selectors, _thinned(looks), step=step, end=end)
-    parts = dict.fromkeys(rare, 0.0) | parts
     rest = _other_than(parts, matchers)
-    unseen = await _unseen_parts(prometheus, record, rest, start=int(start), end=int(end), within=within)
-    parts = {**unseen, **parts}
+    parts |= await _unseen_parts(prometheus, record, rest, start=int(start), end=int(end), within=within)
     if not parts:
         raise no_pods(prometheus, namespace)
     return RecordCoverage(without_other_jobs(parts))
@@ -88,19 +83,21 @@ def no_pods(prometheus: Prometheus, namespace: str = "") -> PrometheusError:
     )
 
 
-def require_one(label: str, prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
+def require_one(prometheus: Prometheus, origins: Collection[SeriesOrigin], *labels: str) -> None:
     """Refuse series of several jobs or clusters: a pod that two of them report would count twice.
 
     Args:
-        label: `job` or `cluster`.
         prometheus: the Prometheus.
         origins: where the series come from.
+        labels: `job`, `cluster`.
 
     Raises:
-        PrometheusError: the label has several values.
+        PrometheusError: a label has several values.
     """
-    names = sorted({getattr(origin, label) for origin in origins})
-    if len(names) > 1:
+    for label in labels:
+        names = sorted({getattr(origin, label) for origin in origins})
+        if len(names) < 2:
+            continue
         few = first_few([one_line(name, 60) or "(none)" for name in names], 3)
         raise PrometheusError(
             f"{prometheus.address}: several {label}s match --selector {prometheus.selector}: {few}; select"
@@ -109,12 +106,17 @@ def require_one(label: str, prometheus: Prometheus, origins: Iterable[SeriesOrig
 
 
 async def _present(
-    prometheus: Prometheus, selectors: Sequence[str], looks: Iterable[int], *, step: int, end: float
+    prometheus: Prometheus, selector: str, looks: Collection[int], *, step: int, end: float
 ) -> defaultdict[SeriesOrigin, set[int]]:
     """Return the looks at which each origin has series."""
+    offsets = ((look, f" offset {look * step}s" if look else "") for look in looks)
+    expressions = (
+        f'label_replace(group by (cluster, job) ({selector}{offset}), "look", "{look}", "", "")'
+        for look, offset in offsets
+    )
     present: defaultdict[SeriesOrigin, set[int]] = defaultdict(set)
     numbers = {str(look): look for look in looks}
-    for entry in await prometheus.instant(_at_looks(selectors, numbers.values(), step), end):
+    for entry in await prometheus.instant(" or ".join(expressions), end):
         if (look := numbers.get(entry.labels.get("look", ""))) is not None:
             present[origin_of(entry.labels)].add(look)
     return present
@@ -179,17 +181,3 @@ def _last(metric: str, selectors: Iterable[str], seconds: str, offset: str = "")
     """Return an expression with a series for each origin that has a value in the last seconds."""
     values = " or ".join(f"last_over_time({metric}{own}[{seconds}]{offset})" for own in selectors)
     return f"group by (cluster, job) ({values})"
-
-
-def _thinned(looks: Sequence[int]) -> Sequence[int]:
-    return looks[:: -(-len(looks) // _LOOKS_AT_SERIES) or 1]
-
-
-def _at_looks(selectors: Sequence[str], looks: Iterable[int], step: int) -> str:
-    """Return an expression with a series for each origin and look at which it has pods."""
-    offsets = ((look, f" offset {look * step}s" if look else "") for look in looks)
-    return " or ".join(
-        f'label_replace(group by (cluster, job) ({" or ".join(own + offset for own in selectors)}), "look",'
-        f' "{look}", "", "")'
-        for look, offset in offsets
-    )

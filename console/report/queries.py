@@ -16,6 +16,9 @@ FIGURES: Final = (
 """Hours of each row: `whole` is promised if each pod had whole GPUs, `expected` the time between the first
 and the last value of each pod, and `…_known` the part of it with a figure."""
 
+_OF_MINUTE: Final = {"whole": "promised", "used_known": "used", "active_known": "active"}
+"""Figures of `Raw` that count the minutes of another one."""
+
 RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
     for figure in FIGURES
@@ -110,15 +113,8 @@ class Raw:
         if figure == "over":
             over = f"({self._of_pod(self.over)})[{range_of(period.length)}:{_STEP}s]"
             return f"sum by ({by}) (max by ({_DESCRIBED}, cluster, job, uid) (sum_over_time({over}))) / 3600"
-        expression = {
-            "promised": self.promised,
-            "whole": f"{self.promised} > bool -1",
-            "used": self.used,
-            "used_known": f"{self.used} > bool -1",
-            "active": self.active,
-            "active_known": f"{self.active} > bool -1",
-            "idle": self.idle,
-        }[figure]
+        expression = getattr(self, _OF_MINUTE.get(figure, figure))
+        expression = f"{expression} > bool -1" if figure in _OF_MINUTE else expression
         values = f"({self._of_pod(expression)})[{range_of(period.length)}:{_STEP}s]"
         return f"sum by ({by}) (sum_over_time({values})) * {_STEP} / 3600"
 

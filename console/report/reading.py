@@ -46,7 +46,7 @@ async def read_sums(
     )
     clusters = sorted({origin.cluster for origin in coverage.parts})
     for cluster in clusters:
-        require_one("job", prometheus, (origin for origin in coverage.parts if origin.cluster == cluster))
+        require_one(prometheus, [origin for origin in coverage.parts if origin.cluster == cluster], "job")
     parts = tuple(_parts(prometheus.selector, by, coverage, int(start)))
     queries = [
         (figure, source.hours(figure, period), period.end)
