@@ -12,10 +12,12 @@ from typing import Final
 from console.prometheus.coverage import SHARE
 from console.prometheus.promql import one_of, range_of, string
 
-POD_LABELS: Final = "cluster, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace"
+_POD_LABELS: Final = "cluster, job, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace"
+_RECORD_LABELS: Final = f"{_POD_LABELS}, node, queue, size, workload_kind, workload, model"
+"""All labels of a record. Others tell the replicas of a Prometheus apart, which report one pod twice."""
 _ON_GPU: Final = "uid, gpu_uuid"
 """Labels of a pod on a GPU without its description, which may change while the pod runs."""
-INFO_LABELS: Final = "uid, size, workload_kind, workload"
+_INFO_LABELS: Final = "uid, size, workload_kind, workload"
 
 _USED: Final = "kaishare_pod_gpu_memory_used_bytes"
 _INFO: Final = "kaishare_pod_info"
@@ -124,8 +126,8 @@ class Queries:
 
     def _of_samples(self, function: str, figure: str, seconds: int, merge: str = "max") -> str:
         """Return a function of every value in the last seconds, by pod and GPU."""
-        each = f"{function}({self._pods(figure)}[{range_of(seconds)}])"
-        return each if self.has_records else f"{merge} by ({POD_LABELS}) ({each})"
+        labels = _RECORD_LABELS if self.has_records else _POD_LABELS
+        return f"{merge} by ({labels}) ({function}({self._pods(figure)}[{range_of(seconds)}]))"
 
     def _at_steps(self, expression: str, step: int) -> str:
         """Return the values of an instant vector in the window, as a range vector."""
@@ -221,7 +223,7 @@ class Queries:
     @property
     def infos(self) -> str:
         """Number of times that each description of a pod was seen; empty with records, which have it."""
-        info = f"max by ({INFO_LABELS}) ({_INFO}{{{self.matchers}}})"
+        info = f"max by ({_INFO_LABELS}) ({_INFO}{{{self.matchers}}})"
         return "" if self.has_records else f"count_over_time({self._at_steps(info, _OVER_STEP)})"
 
     @property

@@ -30,6 +30,7 @@ from webhook.policy.distributed import RANK_KINDS
 
 _HOUR: Final = 3600.0
 
+_UNKNOWN: Final = "never had a known use: the advice does not cover their need"
 _FILLED: Final = (
     "filled the share from the start: such use does not show the need, and the advice is no smaller"
 )
@@ -166,7 +167,7 @@ def _doubts(uses: Sequence[PodUse], pods: int) -> Iterator[str]:
     uids: defaultdict[str, set[str]] = defaultdict(set)
     for use in uses:
         uids[_doubt_of(use)].add(use.names.uid)
-    for doubt in (_FILLED, _ALLOCATED, _CONSTANT):
+    for doubt in (_UNKNOWN, _FILLED, _ALLOCATED, _CONSTANT):
         if doubt in uids:
             yield f"{counted(len(uids[doubt]), 'pod')} of {pods} {doubt}"
     parallel = parallel_pods(uses)
@@ -179,6 +180,8 @@ def _doubts(uses: Sequence[PodUse], pods: int) -> Iterator[str]:
 
 
 def _doubt_of(use: PodUse) -> str:
+    if use.quantile_bytes is None:
+        return _UNKNOWN
     if use.takes_all:
         return _FILLED
     if use.is_allocated_in_advance:

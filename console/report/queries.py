@@ -62,7 +62,10 @@ def periods(start: float, end: float, *, has_records: bool) -> Iterator[Period]:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Expressions on the records, evaluated at the end of a period."""
+    """Expressions on the records, evaluated at the end of a period.
+
+    Other labels than those of a record tell the replicas of a Prometheus apart: each hour counts once.
+    """
 
     selector: str
     """Label matchers without braces."""
@@ -77,12 +80,14 @@ class Recorded:
         first = f"min_over_time({seen}[{range_of(first_day)}]{f' offset {later}s' if later else ''})"
         before = f"last_over_time({seen}[{range_of(_DAY)}] offset {period.length}s)"
         of_pods = f"({period.start} - {before} > {RECORD_STEP}) and ({first} - {before} <= {_DAY})"
-        return f"sum by ({', '.join(self.by)}) ({of_pods}) / 3600"
+        return f"sum by ({', '.join(self.by)}) (max by ({_ON_GPU}, {_DESCRIBED}) ({of_pods})) / 3600"
 
     def hours(self, figure: str, period: Period) -> str:
         """Return the hours of a figure in a period, by row."""
         samples = f"{RECORDS[figure]}{{{self.selector}}}[{range_of(period.length)}]"
-        return f"sum by ({', '.join(self.by)}) (sum_over_time({samples}))"
+        return (
+            f"sum by ({', '.join(self.by)}) (max by (cluster, job, {_DESCRIBED}) (sum_over_time({samples})))"
+        )
 
 
 @dataclass(frozen=True, slots=True)

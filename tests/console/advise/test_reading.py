@@ -198,7 +198,7 @@ def test_parts_of_the_time_begin_with_the_window(minutes: int) -> None:
 def test_parts_of_the_time_miss_no_record_and_do_not_overlap() -> None:
     queries = Queries(window=WINDOW, selector='job="kaishare-agent"', has_records=True)
     assert WINDOW.bucket == 3600
-    assert queries.counts_by_bucket.endswith("[3599999ms])")
+    assert queries.counts_by_bucket.endswith("[3599999ms]))")
 
 
 @pytest.mark.parametrize(("over", "seconds"), [(True, 0.5), (False, None)])

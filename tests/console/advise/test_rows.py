@@ -434,6 +434,14 @@ def test_no_command_changes_the_whole_gpus_of_ranks(
     assert has_command == (not row.notes)
 
 
+def test_pod_whose_use_is_unknown_is_not_covered() -> None:
+    unknown = pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)
+    row = only(*(pod(str(number)) for number in range(20)), unknown, size_small="0.5")
+    assert row.coverage > 0.95
+    assert row.notes == ("1 pod of 21 never had a known use: the advice does not cover their need",)
+    assert row.suggested == only(pod(), size_small="0.5").suggested
+
+
 def test_pods_of_a_deployment_are_no_ranks() -> None:
     uses = [pod(uid, workload_kind="Deployment", workload="web") for uid in "ab"]
     assert only(*uses, size_small="0.5").notes == ()

@@ -37,7 +37,9 @@ from tests.support.usage_history import (
     History,
     PodHistory,
     always,
+    create_blocks,
     recorded,
+    rendered,
 )
 
 UNTIL = END + 900
@@ -430,3 +432,26 @@ async def test_a_second_job_between_the_looks_is_refused(servers: Mapping[str, s
             start=END - 398 * 86_400,
             end=END + 2 * 86_400,
         )
+
+
+async def test_records_of_two_replicas_count_once(tmp_path: Path) -> None:
+    """Thanos without its replica label, or two replicas that write to one storage."""
+    needed("prometheus")
+    lines = []
+    for replica in ("a", "b"):
+        labels = {"job": JOB, "namespace": "vision", "model": H100, "prometheus_replica": replica}
+        lines += [
+            f"{record}{rendered(labels)} {1 if figure in ('promised', 'used_known') else 2} {at}"
+            for figure, record in RECORDS.items()
+            for at in range(START + 900, END + 1, 900)
+        ]
+        seen = rendered(labels | {"uid": "a", "gpu_uuid": "GPU-1"})
+        times = (*range(START - 7200, START - 3600, 60), *range(START + 60, END + 1, 60))
+        lines += [f"pod:kaishare_gpu_seen:timestamp{seen} {at} {at}" for at in times]
+        lines += [f"kaishare_pod_gpu_memory_share_bytes{seen} 1 {at}" for at in times]
+    create_blocks(tmp_path, lines)
+    with prometheus_server.prometheus(tmp_path, {}) as running:
+        total = (await report_of(running.url, "namespace", end=END)).total
+    assert (total.promised, total.used, total.saved) == (4 * HOURS, 8 * HOURS, 4 * HOURS)
+    # The gap of 61 minutes before the time is not part of it.
+    assert total.coverage == pytest.approx(4 * HOURS / (8 * HOURS - 61 / 60), rel=1e-6)
