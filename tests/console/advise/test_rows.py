@@ -263,15 +263,23 @@ CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771
 )
 
 
-@given(gpu=CARDS, part=st.floats(0.001, 0.98), is_memory=st.booleans())
-def test_suggested_share_covers_the_need_and_is_accepted(gpu: int, part: float, is_memory: bool) -> None:
-    need = part * card_of(gpu).units * MIB
-    share = smallest_memory([(need, gpu)]) if is_memory else smallest_fraction([(need, gpu)])
-    assert share.bytes_on(gpu) >= need
+@given(
+    pods=st.lists(st.tuples(CARDS, st.floats(0.001, 0.98)), min_size=1, max_size=4), is_memory=st.booleans()
+)
+def test_suggested_share_covers_each_need_is_the_smallest_and_is_accepted(
+    pods: list[tuple[int, float]], is_memory: bool
+) -> None:
+    needs = [(part * card_of(gpu).units * MIB, gpu) for gpu, part in pods]
+    share = smallest_memory(needs) if is_memory else smallest_fraction(needs)
+    assert all(share.bytes_on(gpu) >= need for need, gpu in needs)
+    smaller = ShareValue(mib=share.mib - 1) if share.mib else ShareValue(hundredths=share.hundredths - 1)
+    if not share.is_whole and max(smaller.mib, smaller.hundredths - 1) > 0:
+        asked = [smaller.mib * MIB if smaller.mib else smaller.bytes_on(gpu) for _, gpu in needs]
+        assert any(given < need for given, (need, _) in zip(asked, needs, strict=True))
     labels = {"kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.5"}
     after = PolicyMetadata({**labels, "size.kaishare.dev/small": str(share)})
     assert label_problems(after, PolicyMetadata(labels)).count == 0
-    assert share.is_share(share.bytes_on(gpu), gpu)
+    assert all(share.is_share(share.bytes_on(gpu), gpu) for _, gpu in needs)
 
 
 @given(gpu=CARDS, hundredths=st.integers(2, 99))
