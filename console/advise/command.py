@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -167,7 +167,8 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
     async with contextlib.AsyncExitStack() as stack:
         client = None
         try:
-            client = await stack.enter_async_context(_cluster(arguments))
+            access = await parse_cluster_options(arguments).access()
+            client = await stack.enter_async_context(KubeClient(access))
         except AccessError as error:
             if settings.service is not None:
                 raise
@@ -192,12 +193,6 @@ def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:
     return TargetCluster(
         kubeconfig="" if is_default else str(Path(kubeconfig).expanduser()), context=arguments.context or ""
     )
-
-
-@contextlib.asynccontextmanager
-async def _cluster(arguments: argparse.Namespace) -> AsyncIterator[KubeClient]:
-    async with KubeClient(await parse_cluster_options(arguments).access()) as client:
-        yield client
 
 
 def _since(text: str) -> float:

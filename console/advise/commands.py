@@ -10,7 +10,7 @@ from console.advise.policies import KnownNamespace
 from console.advise.ranks import LIKELY_RANKS, RANKS
 from console.advise.shares import ShareValue
 from console.advise.usage import PodUse
-from webhook.policy.labels import Mode
+from webhook.policy.labels import Mode, PolicyMetadata
 
 
 def commands_of(
@@ -81,7 +81,7 @@ def _vcluster_commands(
         return ()
     notes.append("labels and caps inside the vCluster are not known here")
     kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
-    edit = KnownNamespace.unknown().edit(key.size, suggested)
+    edit = KnownNamespace(PolicyMetadata(), None).edit(key.size, suggested)
     return (edit.command(kubectl, key.virtual_namespace),)
 
 

@@ -1,7 +1,6 @@
 """Reads the hours of a report from a Prometheus."""
 
 import asyncio
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -49,25 +48,20 @@ async def read_sums(
         require_one(prometheus, [origin for origin in coverage.parts if origin.cluster == cluster], "job")
     parts = tuple(_parts(prometheus.selector, by, coverage, int(start)))
     queries = [
-        (figure, source.hours(figure, period), period.end)
+        (figure, 1, source.hours(figure, period), period.end)
         for source, has_records in parts
         for period in periods(start, end, has_records=has_records)
         for figure in FIGURES
     ]
-    gaps = [
-        (source.gaps_before(first), first.end)
-        for source, has_records in parts
-        for first in itertools.islice(periods(start, end, has_records=has_records), 1)
-        if isinstance(source, Recorded)
-    ]
+    for source, has_records in parts:
+        if isinstance(source, Recorded):
+            first = next(periods(start, end, has_records=has_records))
+            queries.append(("expected", -1, source.gaps_before(first), first.end))
     most = (end - start) / 3600 * _MOST_GPUS
-    answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for _, query, at in queries))
-    gap_answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for query, at in gaps))
+    answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for *_, query, at in queries))
     sums: dict[str, list[tuple[Mapping[str, str], float]]] = {figure: [] for figure in FIGURES}
-    for (figure, _, _), series in zip(queries, answers, strict=True):
-        sums[figure] += [(row.labels, row.value) for row in series]
-    for series in gap_answers:
-        sums["expected"] += [(row.labels, -row.value) for row in series]
+    for (figure, sign, *_), series in zip(queries, answers, strict=True):
+        sums[figure] += [(row.labels, sign * row.value) for row in series]
     if not any(sums.values()):
         raise no_pods(prometheus)
     return sums, (*_added_up(clusters), *coverage.remarks, *prometheus.remarks)
