@@ -213,7 +213,7 @@ def wide_report() -> Report:
     names = {
         "namespace": "vcluster-of-the-team-for-inference", "vcluster": "inference-of-team-vision",
         "virtual_namespace": "production-inference-services", "workload_kind": "StatefulSet",
-        "workload": "a-" * 100 + "b", "model": H100,
+        "workload": "a" * 200, "model": H100,
     }  # fmt: skip
     figures = (
         "promised",
@@ -238,6 +238,7 @@ async def test_html_in_chromium(tmp_path: Path) -> None:
     outside = (
         "[...document.querySelectorAll('td')].filter(cell => cell.getBoundingClientRect().right > innerWidth)"
     )
+    figure = "document.querySelector('.figure[data-name=promised]')"
     async with Browser.started(tmp_path / "profile") as browser:
         for name, content in pages.items():
             file = tmp_path / f"{name}.html"
@@ -248,6 +249,8 @@ async def test_html_in_chromium(tmp_path: Path) -> None:
                     await browser.open(file.as_uri())
                     assert await browser.evaluate("document.documentElement.scrollWidth") <= width
                     assert width == 1000 or await browser.evaluate(f"{outside}.length") == 0
+                    named = await browser.evaluate(f"getComputedStyle({figure}, '::before').content")
+                    assert named == ("none" if width > 960 else '"promised "')
                     color = await browser.evaluate("getComputedStyle(document.body).color")
                     assert color == ("rgb(236, 236, 240)" if is_dark else "rgb(23, 24, 28)")
         assert not browser.complaints
