@@ -274,8 +274,8 @@ def test_suggested_share_covers_each_need_is_the_smallest_and_is_accepted(
     assert all(share.bytes_on(gpu) >= need for need, gpu in needs)
     smaller = ShareValue(mib=share.mib - 1) if share.mib else ShareValue(hundredths=share.hundredths - 1)
     if not share.is_whole and max(smaller.mib, smaller.hundredths - 1) > 0:
-        asked = [smaller.mib * MIB if smaller.mib else smaller.bytes_on(gpu) for _, gpu in needs]
-        assert any(given < need for given, (need, _) in zip(asked, needs, strict=True))
+        granted = [smaller.mib * MIB if smaller.mib else smaller.bytes_on(gpu) for _, gpu in needs]
+        assert any(given < need for given, (need, _) in zip(granted, needs, strict=True))
     labels = {"kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.5"}
     after = PolicyMetadata({**labels, "size.kaishare.dev/small": str(share)})
     assert label_problems(after, PolicyMetadata(labels)).count == 0
