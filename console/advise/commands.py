@@ -58,8 +58,10 @@ def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse
     """Return why no label gives the row's pods their share."""
     if not key.size:
         return "the pods have a share of their own, or had another default share; no label changes it"
-    last = datetime.fromtimestamp(max(use.last for use in uses), UTC)
     now = f"is {of_label} now" if of_label else "does not exist now"
+    if any(use.is_current for use in uses):
+        return f"pods have {key.share}; the size {now}"
+    last = datetime.fromtimestamp(max(use.last for use in uses), UTC)
     return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
 
 

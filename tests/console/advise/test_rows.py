@@ -113,6 +113,19 @@ def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("is_current", "labels", "note"),
+    [
+        (True, {"size_small": "0.25"}, "pods have 0.50; the size is 0.25 now"),
+        (False, {"size_small": "0.25"}, "had 0.50 until 1970-01-03; the size is 0.25 now"),
+        (False, {}, "had 0.50 until 1970-01-03; the size does not exist now"),
+    ],
+)
+def test_pods_with_another_share_than_their_size(is_current: bool, labels: dict[str, str], note: str) -> None:
+    row = only(pod(is_current=is_current), **labels)
+    assert (row.notes, row.commands) == ((note,), ())
+
+
 def test_whole_gpu_is_no_default_share() -> None:
     row = only(pod(size="", quantile_bytes=75.0 * GIB, peak_bytes=76.0 * GIB), gpu_fraction="0.5")
     assert (str(row.suggested), row.commands) == ("1", ())
