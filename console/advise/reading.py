@@ -223,7 +223,7 @@ class _Reader:
         return [use for use in uses if _pod_key(use) not in keys] + await self._split(changed)
 
     async def _with_low(self, uses: list[PodUse], several: Collection[str]) -> list[PodUse]:
-        """Add the low quantile of the pods that came near to their share, or whose peaks are the same.
+        """Add the low quantile of the pods that came near to their share on a GPU, or whose peaks are flat.
 
         Args:
             uses: the use of all pods.
@@ -234,9 +234,7 @@ class _Reader:
             for use in uses
             if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
         }
-        low = await self._of_pods(
-            uids, lambda queries: queries.used_quantile(_LOW)
-        )  # and the pods' other GPUs
+        low = await self._of_pods(uids, lambda queries: queries.used_quantile(_LOW))
         low |= await self._of_pods(uids.intersection(several), lambda queries: queries.merged_quantile(_LOW))
         return [
             replace(use, low_bytes=_times(self._unit(use.gpu_bytes), low.get(_pod_key(use)))) for use in uses
