@@ -34,8 +34,8 @@ class RowKey:
     workload_kind: str = ""
     workload: str = ""
     share: ShareValue
-    ranks: bool = False
-    """Whether the pods are ranks of distributed jobs, or have several whole GPUs."""
+    keeps_gpu: str = ""
+    """Why the pods keep a whole GPU each, for a note; empty if they may share one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

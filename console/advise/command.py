@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.rows import advise
-from console.advise.text import as_text, remarks
+from console.advise.text import as_text, command_notes, remarks
 from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
@@ -44,6 +44,7 @@ _DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST_SECONDS: Final = 400 * 86400
 _YEARS: Final = range(2000, 2101)
+_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _PERCENT: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
 
 
@@ -71,7 +72,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--quantile",
-        type=read_by(_quantile),
+        type=read_by(_number_from(0.5, 1)),
         default=0.99,
         help="quantile of the use that counts, of the pod that used most (default %(default)s)",
     )
@@ -85,7 +86,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--cover-peak", action="store_true", help="suggest no less than the peak")
     command.add_argument(
         "--min-hours",
-        type=read_by(_hours),
+        type=read_by(_number_from(0, 1_000_000)),
         default=24.0,
         metavar="HOURS",
         help="pod-hours below which there is no advice (default 24)",
@@ -152,8 +153,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
         write_output("".join(f"{line}\n" for line in as_commands(advice)))
-        for remark in remarks(advice):
-            write_warning(remark)
+        for sentence in (*command_notes(advice), *remarks(advice)):
+            write_warning(sentence)
     else:
         lines = as_text(advice, options, columns=columns_of(sys.stdout))
         write_output("".join(f"{line}\n" for line in lines))
@@ -166,7 +167,8 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
     async with contextlib.AsyncExitStack() as stack:
         client = None
         try:
-            client = await stack.enter_async_context(_cluster(arguments))
+            access = await parse_cluster_options(arguments).access()
+            client = await stack.enter_async_context(KubeClient(access))
         except AccessError as error:
             if settings.service is not None:
                 raise
@@ -191,12 +193,6 @@ def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:
     return TargetCluster(
         kubeconfig="" if is_default else str(Path(kubeconfig).expanduser()), context=arguments.context or ""
     )
-
-
-@contextlib.asynccontextmanager
-async def _cluster(arguments: argparse.Namespace) -> AsyncIterator[KubeClient]:
-    async with KubeClient(await parse_cluster_options(arguments).access()) as client:
-        yield client
 
 
 def _since(text: str) -> float:
@@ -229,18 +225,6 @@ def _until(text: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _quantile(text: str) -> float:
-    """Read a quantile.
-
-    Raises:
-        ValueError: the text is no number from 0.5 to 1.
-    """
-    value = _number(text)
-    if not 0.5 <= value <= 1:
-        raise ValueError(f"{quoted(text)} is not allowed; allowed: 0.5 to 1")
-    return value
-
-
 def _headroom(text: str) -> float:
     """Read a percentage; return a ratio.
 
@@ -253,18 +237,13 @@ def _headroom(text: str) -> float:
     return float(match[1]) / 100
 
 
-def _hours(text: str) -> float:
-    """Read a number of hours.
+def _number_from(least: float, most: float) -> Callable[[str], float]:
+    """Return a function that reads a plain number between two bounds."""
 
-    Raises:
-        ValueError: the text is no number of at least 0.
-    """
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise ValueError(f"{quoted(text)} is not allowed; allowed: 0 and more")
-    return value
+    def read(text: str) -> float:
+        number = float(text) if _NUMBER.fullmatch(text) else math.nan
+        if not least <= number <= most:
+            raise ValueError(f"{quoted(text)} is not allowed; allowed: {least} to {most}")
+        return number
 
-
-def _number(text: str) -> float:
-    """Read a plain number; NaN if the text is none."""
-    return float(text) if re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", text) else math.nan
+    return read

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from console.advise.answer import AdviceOptions, AdviceRow, RowKey
 from console.advise.policies import KnownNamespace
+from console.advise.ranks import LIKELY_RANKS, RANKS
 from console.advise.shares import ShareValue
 from console.advise.usage import PodUse
-from webhook.policy.labels import Mode
+from webhook.policy.labels import Mode, PolicyMetadata
 
 
 def commands_of(
@@ -57,8 +58,10 @@ def _other_share(key: RowKey, of_label: ShareValue | None, uses: Sequence[PodUse
     """Return why no label gives the row's pods their share."""
     if not key.size:
         return "the pods have a share of their own, or had another default share; no label changes it"
-    last = datetime.fromtimestamp(max(use.last for use in uses), UTC)
     now = f"is {of_label} now" if of_label else "does not exist now"
+    if any(use.is_current for use in uses):
+        return f"pods have {key.share}; the size {now}"
+    last = datetime.fromtimestamp(max(use.last for use in uses), UTC)
     return f"had {key.share} until {last:%Y-%m-%d}; the size {now}"
 
 
@@ -80,23 +83,40 @@ def _vcluster_commands(
         return ()
     notes.append("labels and caps inside the vCluster are not known here")
     kubectl = options.cluster.vcluster_kubectl(key.vcluster, key.namespace)
-    edit = KnownNamespace.unknown().edit(key.size, suggested)
+    edit = KnownNamespace(PolicyMetadata(), None).edit(key.size, suggested)
     return (edit.command(kubectl, key.virtual_namespace),)
 
 
 def without_contradictions(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
-    """Take away the commands for sizes of a vCluster that have several shares.
+    """Take away the commands whose label would also change pods of other rows that need what they have.
 
-    The present value of the label is unknown, and a new one changes the pods of all shares. Rows without a
-    command count, too: their pods may need the share that they have.
+    1. A size of a vCluster with several shares: the present value of the label is unknown. Rows without a
+       command count, too.
+    2. A share instead of the whole GPU that ranks with the same label have. The webhook gives ranks that name
+       a size its share, and it may not recognise those without a size.
     """
     by_label: defaultdict[tuple[str, ...], set[ShareValue]] = defaultdict(set)
     for row in rows:
         by_label[_label(row.key)].add(row.current)
-    note = "pods of this size have several shares: no command, because its label is not known here"
+    with_ranks = {
+        _label(row.key)
+        for row in rows
+        if row.key.keeps_gpu == LIKELY_RANKS or (row.key.keeps_gpu == RANKS and row.key.size)
+    }
+
+    def contradiction(row: AdviceRow) -> str:
+        label = _label(row.key)
+        if row.key.vcluster and len(by_label[label]) > 1:
+            return "pods of this size have several shares: no command, because its label is not known here"
+        if row.current.is_whole and label in with_ranks:
+            return (
+                "no command: the label may also change pods that are, or may be, ranks with a whole GPU each"
+            )
+        return ""
+
     return [
         replace(row, commands=(), notes=(*row.notes, note))
-        if row.commands and row.key.vcluster and len(by_label[_label(row.key)]) > 1
+        if row.commands and (note := contradiction(row))
         else row
         for row in rows
     ]

@@ -20,6 +20,7 @@ def as_json(advice: Advice) -> str:
             "difference": round(balance.difference, 2),
         },
         "dropped": advice.dropped,
+        "remarks": list(advice.remarks),
     }
     return json.dumps(document, indent=2) + "\n"
 

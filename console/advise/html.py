@@ -15,8 +15,8 @@ from console.advise.answer import Advice, AdviceOptions, AdviceRow
 from console.advise.queries import Window
 from console.advise.shares import ShareValue
 from console.advise.text import balance_sentence, places, remarks, subject, suggestion
+from console.html_page import as_page
 from service.units import size
-from service.version import version
 
 _WIDTH: Final = 1000.0
 _HEIGHT: Final = 120.0
@@ -26,17 +26,8 @@ _ROOM_ABOVE: Final = 1.08
 """Height of a picture in its largest amount."""
 
 _STYLE: Final = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #17181c; --faint: #575b63; --line: #858a93;
-  --stripe: #f3f4f6; --use: #1d5fa8; --share: #8a4f00; --advice: #1c6e3d; }
-@media (prefers-color-scheme: dark) { :root { --paper: #131418; --ink: #ececf0; --faint: #a7abb3;
-  --line: #7c818b; --stripe: #1b1d22; --use: #7db2f2; --share: #e5a45a; --advice: #74cb8f; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 1rem; background: var(--paper); color: var(--ink);
-  font: 15px/1.45 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; margin: 0; }
+body { max-width: 72rem; }
 h2 { font-size: 1.1rem; margin: 0; overflow-wrap: anywhere; }
-p { margin: .3rem 0; }
-.faint, dt { color: var(--faint); }
 .balance { font-size: 1.1rem; font-weight: bold; }
 section { border-top: 1px solid var(--line); margin-top: 1.2rem; padding-top: .8rem; }
 .change { font-weight: bold; color: var(--advice); }
@@ -55,10 +46,7 @@ path, line { stroke-width: 2; vector-effect: non-scaling-stroke; }
 ul { margin: .3rem 0; padding-left: 1.2rem; } li { overflow-wrap: anywhere; }
 pre { background: var(--stripe); padding: .5rem .7rem; margin: .4rem 0; white-space: pre-wrap;
   overflow-wrap: anywhere; }
-footer { margin-top: 1.6rem; color: var(--faint); font-size: .85rem; }
 """
-
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +91,14 @@ def as_html(advice: Advice, options: AdviceOptions, window: Window) -> Iterator[
         options: how it was made.
         window: the time that was looked at.
     """
-    begin, end = _date(window.start), _date(window.end)
+    return as_page(f"GPU shares: advice of {_date(window.end)}", _STYLE, _body(advice, options, window))
+
+
+def _body(advice: Advice, options: AdviceOptions, window: Window) -> Iterator[str]:
     rule = f"Quantile {options.quantile:g} of the pod that used most, plus {options.headroom:.0%}"
     yield (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(_POLICY)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>GPU shares: advice of {end}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         "<header>\n<h1>GPU shares: what would have done</h1>\n"
-        f'<p class="faint">{begin} to {end} UTC. {rule}'
+        f'<p class="faint">{_date(window.start)} to {_date(window.end)} UTC. {rule}'
         f"{', and no less than the peak' if options.cover_peak else ''}.</p>\n"
         f'<p class="balance">{html.escape(balance_sentence(advice.balance))}</p>\n'
     )
@@ -121,7 +108,7 @@ def as_html(advice: Advice, options: AdviceOptions, window: Window) -> Iterator[
     place = places(advice.rows)
     for row in advice.rows:
         yield _section(row, place(row), options, window)
-    yield f"</main>\n<footer>kaishare {html.escape(version())}</footer>\n</body>\n</html>\n"
+    yield "</main>\n"
 
 
 def _date(at: float) -> str:
@@ -164,15 +151,15 @@ def _drawing(row: AdviceRow, place: str, window: Window) -> str:
     if not picture.top or not picture.points:
         return ""
     lines = _line("share", picture.share, picture)
-    legend = '<span><i class="use"></i> largest use</span>'
+    largest = max(use for _, use in picture.points)
+    legend = f'<span><i class="use"></i> largest use: {largest:.2f} of a GPU</span>'
     legend += f'<span><i class="share"></i> share {html.escape(str(row.current))}</span>'
     if picture.advice is not None:
         lines += _line("advice", picture.advice, picture)
         legend += f'<span><i class="advice"></i> advice {html.escape(suggestion(row))}</span>'
     title = html.escape(f"Use over time against the share of {place} {subject(row)}")
     return (
-        f'<figure>\n<div class="axis"><span>{picture.top:.2f} of a GPU</span></div>\n'
-        f'<svg role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" preserveAspectRatio="none">'
+        f'<figure>\n<svg role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" preserveAspectRatio="none">'
         f"<title>{title}</title>{_area(picture, window)}{lines}</svg>\n"
         f'<div class="axis"><span>{_date(window.start)}</span><span>{_date(window.end)}</span></div>\n'
         f'<figcaption class="legend">{legend}</figcaption>\n</figure>\n'

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from console.advise.shares import ShareValue, share_value
-from kai.own_labels import FRACTION, MAX_FRACTION, MAX_MEMORY, MEMORY, SIZE_PREFIX
+from kai.own_labels import FRACTION, MEMORY, SIZE_PREFIX
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 
 _PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}
@@ -49,11 +49,6 @@ class KnownNamespace:
     policy: NamespacePolicy | None
     """None if the namespace is not managed."""
 
-    @classmethod
-    def unknown(cls) -> "KnownNamespace":
-        """Return a namespace without labels."""
-        return cls(PolicyMetadata(), None)
-
     def share_of(self, size: str) -> ShareValue | None:
         """Return the share that a size has now, or the default share for an empty name."""
         if self.policy is None:
@@ -85,12 +80,6 @@ class KnownNamespace:
         after = PolicyMetadata(labels | dict(edit.values), self.metadata.annotations)
         problems = label_problems(after, self.metadata).first
         return str(problems[0]) if problems else ""
-
-    @property
-    def caps(self) -> str:
-        """The caps, for a sentence; empty if there are none."""
-        labels = self.metadata.labels
-        return ", ".join(f"{key} {labels[key]}" for key in (MAX_FRACTION, MAX_MEMORY) if key in labels)
 
 
 @dataclass(frozen=True, slots=True)

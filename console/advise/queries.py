@@ -7,26 +7,30 @@ value at each time.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from console.prometheus.coverage import SHARE
 from console.prometheus.promql import one_of, range_of, string
 
-POD_LABELS: Final = "cluster, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace"
+_POD_LABELS: Final = "cluster, job, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace"
+_RECORD_LABELS: Final = f"{_POD_LABELS}, node, queue, size, workload_kind, workload, model"
+"""All labels of a record. Others tell the replicas of a Prometheus apart, which report one pod twice."""
 _ON_GPU: Final = "uid, gpu_uuid"
 """Labels of a pod on a GPU without its description, which may change while the pod runs."""
-INFO_LABELS: Final = "uid, size, workload_kind, workload"
+_INFO_LABELS: Final = "uid, size, workload_kind, workload"
 
 _USED: Final = "kaishare_pod_gpu_memory_used_bytes"
-_OVER: Final = "kaishare_pod_over_share_seconds_total"
 _INFO: Final = "kaishare_pod_info"
 _TOTAL: Final = "kaishare_gpu_memory_total_bytes"
-
 SHARE_RECORD: Final = "pod:kaishare_gpu_share:ratio"
-_USED_RECORD: Final = "pod:kaishare_gpu_used:ratio"
-_PEAK_RECORD: Final = "pod:kaishare_gpu_used:max1m"
-_OVER_RECORD: Final = "pod:kaishare_gpu_over:seconds1m"
 _COUNTED_RECORD: Final = "gpu:kaishare_gpu_memory_counted_bytes:max"
+_SERIES: Final = {
+    "share": (SHARE, SHARE_RECORD),
+    "used": (_USED, "pod:kaishare_gpu_used:ratio"),
+    "peak": (_USED, "pod:kaishare_gpu_used:max1m"),
+    "over": ("kaishare_pod_over_share_seconds_total", "pod:kaishare_gpu_over:seconds1m"),
+}
+"""The agents' series and the record of each figure."""
 RECORD_STEP: Final = 60
 """Seconds between two values of a record."""
 
@@ -81,32 +85,31 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """Expressions on the agents' own series, evaluated at the end of the window.
+    """Expressions on the records or on the agents' own series, evaluated at the end of the window.
 
-    Counts and quantiles look at one value a step, after series of several agents were merged; a subquery does
+    Records have a value a minute for each pod and GPU, with its description. Of the agents' own series,
+    counts and quantiles look at one value a step, after series of several agents were merged. A subquery does
     that, and takes long.
     """
 
     window: Window
     selector: str
     """Label matchers without braces."""
+    has_records: bool
     namespace: str = ""
     """The only namespace, of the host cluster; empty for all."""
     uids: tuple[str, ...] = ()
     """The only pods; empty for all."""
 
-    in_ratios: ClassVar[bool] = False
-    """Whether amounts are parts of the memory that KAI counts of a GPU, not bytes."""
-
     @property
     def step(self) -> int:
         """Seconds that one counted value stands for."""
-        return self.window.step
+        return RECORD_STEP if self.has_records else self.window.step
 
     @property
     def full_bucket(self) -> float:
         """Number of values of a pod in a part of the time without a gap; 0 if it depends on the scrapes."""
-        return 0.0
+        return self.window.bucket / RECORD_STEP if self.has_records else 0.0
 
     @property
     def matchers(self) -> str:
@@ -118,190 +121,116 @@ class Queries:
             matchers.append(f"uid=~{one_of(self.uids)}")
         return ",".join(matchers)
 
-    def _pods(self, metric: str) -> str:
-        return f"{metric}{{{self.matchers}}}"
+    def _pods(self, figure: str) -> str:
+        return f"{_SERIES[figure][self.has_records]}{{{self.matchers}}}"
 
-    def _direct(self, function: str, metric: str, seconds: int) -> str:
-        """Return a function of each series, and the largest result for each pod and GPU."""
-        return f"max by ({POD_LABELS}) ({function}({self._pods(metric)}[{range_of(seconds)}]))"
+    def _of_samples(self, function: str, figure: str, seconds: int, merge: str = "max") -> str:
+        """Return a function of every value in the last seconds, by pod and GPU."""
+        labels = _RECORD_LABELS if self.has_records else _POD_LABELS
+        return f"{merge} by ({labels}) ({function}({self._pods(figure)}[{range_of(seconds)}]))"
 
-    def _merged(self, function: str, expression: str, step: int) -> str:
-        """Return a function of the values of an instant vector; it may end with its first arguments."""
-        begin = function if "(" in function else f"{function}("
-        return f"{begin}({expression})[{range_of(self.window.length)}:{step}s])"
+    def _at_steps(self, expression: str, step: int) -> str:
+        """Return the values of an instant vector in the window, as a range vector."""
+        return f"({expression})[{range_of(self.window.length)}:{step}s]"
+
+    def _count(self, figure: str, now: str) -> str:
+        """Return the number of values in the window, one a step."""
+        if self.has_records:
+            return self._of_samples("count_over_time", figure, self.window.length)
+        return f"count_over_time({self._at_steps(now, self.step)})"
 
     @property
     def used(self) -> str:
-        """Bytes in use, by pod and GPU."""
-        return f"max by ({_ON_GPU}) ({self._pods(_USED)})"
+        """Amount in use, by pod and GPU: a part of the memory that KAI counts, or bytes without records."""
+        return f"max by ({_ON_GPU}) ({self._pods('used')})"
 
     @property
     def share(self) -> str:
-        """Bytes of the share, by pod and GPU."""
-        return f"max by ({_ON_GPU}) ({self._pods(SHARE)})"
+        """Share, by pod and GPU, in the same unit."""
+        return f"max by ({_ON_GPU}) ({self._pods('share')})"
 
     def over_within(self, seconds: int) -> str:
         """Seconds above the share in the last seconds, by pod: on the GPU where they are most.
 
-        At least five minutes count, because an increase needs two scrapes.
+        Without records at least five minutes count, because an increase needs two scrapes.
         """
-        return f"max by (uid) (increase({self._pods(_OVER)}[{max(seconds, _OVER_STEP)}s]))"
+        if self.has_records:
+            return f"max by (uid) (sum_over_time({self._pods('over')}[{range_of(seconds)}]))"
+        return f"max by (uid) (increase({self._pods('over')}[{max(seconds, _OVER_STEP)}s]))"
+
+    @property
+    def over_seconds(self) -> str:
+        """Seconds above the share in the window, by pod."""
+        if self.has_records:
+            return self.over_within(self.window.length)
+        return f"sum_over_time({self._at_steps(self.over_within(_OVER_STEP), _OVER_STEP)})"
 
     @property
     def all_uids(self) -> str:
         """A series for each pod."""
-        return self._merged("last_over_time", f"group by (uid) ({self._pods(SHARE)})", _OVER_STEP)
+        pods = f"group by (uid) ({self._pods('share')})"
+        return f"last_over_time({self._at_steps(pods, _OVER_STEP)})"
 
     @property
     def share_count(self) -> str:
-        """Number of values of the share."""
-        return self._merged("count_over_time", self.share, self.step)
+        """Number of values of the share; empty with records, where `counts_by_bucket` has all values."""
+        return "" if self.has_records else self._count("share", self.share)
 
     @property
     def used_count(self) -> str:
         """Number of values of the use."""
-        return self._merged("count_over_time", self.used, self.step)
+        return self._count("used", self.used)
 
     def merged_quantile(self, quantile: float) -> str:
         """Quantile of the use, with the values of all descriptions of a pod together."""
-        return self._merged(f"quantile_over_time({quantile}, ", self.used, self.window.step)
+        return f"quantile_over_time({quantile}, {self._at_steps(self.used, self.window.step)})"
 
     def used_quantile(self, quantile: float) -> str:
-        """Quantile of the use for each description of a pod, which is faster where there are records."""
-        return self.merged_quantile(quantile)
+        """Quantile of the use for each description of a pod, which is faster where there are records.
+
+        It looks at the window's steps: every minute of two weeks takes twice as long.
+        """
+        if not self.has_records:
+            return self.merged_quantile(quantile)
+        step = "" if self.window.step == RECORD_STEP else f":{self.window.step}s"
+        return f"quantile_over_time({quantile}, {self._pods('used')}[{range_of(self.window.length)}{step}])"
 
     @property
     def changes(self) -> str:
-        """Empty: the pods whose share changed are those whose smallest share is not their largest."""
-        return ""
+        """The pods whose share changed. Empty without records: those whose bounds of the share differ."""
+        return f"{self._of_samples('changes', 'share', self.window.length)} > 0" if self.has_records else ""
 
     @property
     def largest_share(self) -> str:
         """Largest share."""
-        return self._direct("max_over_time", SHARE, self.window.length)
+        return self._of_samples("max_over_time", "share", self.window.length)
 
     @property
     def smallest_share(self) -> str:
         """Smallest share."""
-        return f"min by ({POD_LABELS}) (min_over_time({self._pods(SHARE)}[{range_of(self.window.length)}]))"
-
-    @property
-    def counts_by_bucket(self) -> str:
-        """Number of values of the share in a part of the time."""
-        return self._direct("count_over_time", SHARE, self.window.bucket)
-
-    @property
-    def peaks_by_bucket(self) -> str:
-        """Largest use in a part of the time."""
-        return self._direct("max_over_time", _USED, self.window.bucket)
-
-    @property
-    def over_seconds(self) -> str:
-        """Seconds above the share, by pod."""
-        return self._merged("sum_over_time", self.over_within(_OVER_STEP), _OVER_STEP)
-
-    @property
-    def infos(self) -> str:
-        """Number of times that each description of a pod was seen."""
-        info = f"max by ({INFO_LABELS}) ({self._pods(_INFO)})"
-        return self._merged("count_over_time", info, _OVER_STEP)
-
-    @property
-    def gpus(self) -> str:
-        """Bytes of each GPU, by UUID and model."""
-        total = f"max by (gpu_uuid, model) ({_TOTAL}{{{self.selector}}})"
-        return self._merged("max_over_time", total, max(self.window.length // 1000, _SHORTEST_STEP))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordQueries(Queries):
-    """Expressions on the records, which have a value a minute for each pod and GPU, with its description."""
-
-    in_ratios: ClassVar[bool] = True
-
-    @property
-    def step(self) -> int:
-        """Seconds that one counted value stands for."""
-        return RECORD_STEP
-
-    def _recorded(self, function: str, record: str) -> str:
-        """Return a function of the values of a record; it may end with its first arguments."""
-        begin = function if "(" in function else f"{function}("
-        return f"{begin}{self._pods(record)}[{range_of(self.window.length)}])"
-
-    @property
-    def full_bucket(self) -> float:
-        """Number of values of a pod in a part of the time without a gap."""
-        return self.window.bucket / RECORD_STEP
-
-    @property
-    def used(self) -> str:
-        """Part of the GPU in use, by pod and GPU."""
-        return f"max by ({_ON_GPU}) ({self._pods(_USED_RECORD)})"
-
-    @property
-    def share(self) -> str:
-        """Part of the GPU that is the share, by pod and GPU."""
-        return f"max by ({_ON_GPU}) ({self._pods(SHARE_RECORD)})"
-
-    def over_within(self, seconds: int) -> str:
-        """Seconds above the share in the last seconds, by pod: on the GPU where they are most."""
-        return f"max by (uid) (sum_over_time({self._pods(_OVER_RECORD)}[{range_of(seconds)}]))"
-
-    @property
-    def share_count(self) -> str:
-        """Empty: `counts_by_bucket` has all values."""
-        return ""
-
-    @property
-    def used_count(self) -> str:
-        """Number of values of the use."""
-        return self._recorded("count_over_time", _USED_RECORD)
-
-    def used_quantile(self, quantile: float) -> str:
-        """Quantile of the use at the window's steps; every minute of two weeks takes twice as long."""
-        if self.window.step == RECORD_STEP:
-            return self._recorded(f"quantile_over_time({quantile}, ", _USED_RECORD)
-        values = f"{self._pods(_USED_RECORD)}[{range_of(self.window.length)}:{self.window.step}s]"
-        return f"quantile_over_time({quantile}, {values})"
-
-    @property
-    def changes(self) -> str:
-        """The pods whose share changed."""
-        return f"{self._recorded('changes', SHARE_RECORD)} > 0"
-
-    @property
-    def largest_share(self) -> str:
-        """Largest share."""
-        return self._recorded("max_over_time", SHARE_RECORD)
-
-    @property
-    def smallest_share(self) -> str:
-        """Smallest share."""
-        return self._recorded("min_over_time", SHARE_RECORD)
+        return self._of_samples("min_over_time", "share", self.window.length, merge="min")
 
     @property
     def counts_by_bucket(self) -> str:
         """Number of values of the share in a part of the time; parts do not overlap."""
-        return f"count_over_time({self._pods(SHARE_RECORD)}[{range_of(self.window.bucket)}])"
+        return self._of_samples("count_over_time", "share", self.window.bucket)
 
     @property
     def peaks_by_bucket(self) -> str:
-        """Largest use in a part of the time, for each description of a pod."""
-        return f"max_over_time({self._pods(_PEAK_RECORD)}[{range_of(self.window.bucket)}])"
-
-    @property
-    def over_seconds(self) -> str:
-        """Seconds above the share, by pod."""
-        return f"max by (uid) ({self._recorded('sum_over_time', _OVER_RECORD)})"
+        """Largest use in a part of the time."""
+        return self._of_samples("max_over_time", "peak", self.window.bucket)
 
     @property
     def infos(self) -> str:
-        """Empty: the records have the description."""
-        return ""
+        """Number of times that each description of a pod was seen; empty with records, which have it."""
+        info = f"max by ({_INFO_LABELS}) ({_INFO}{{{self.matchers}}})"
+        return "" if self.has_records else f"count_over_time({self._at_steps(info, _OVER_STEP)})"
 
     @property
     def gpus(self) -> str:
-        """Bytes of each GPU that KAI counts, by UUID and model."""
-        counted = f"{_COUNTED_RECORD}{{{self.selector}}}[{range_of(self.window.length)}]"
-        return f"max by (gpu_uuid, model) (max_over_time({counted}))"
+        """Bytes of each GPU, by UUID and model: those that KAI counts, or all without records."""
+        if self.has_records:
+            counted = f"{_COUNTED_RECORD}{{{self.selector}}}[{range_of(self.window.length)}]"
+            return f"max by (gpu_uuid, model) (max_over_time({counted}))"
+        total = f"max by (gpu_uuid, model) ({_TOTAL}{{{self.selector}}})"
+        return f"max_over_time({self._at_steps(total, max(self.window.length // 1000, _SHORTEST_STEP))})"

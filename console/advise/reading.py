@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from console.advise.parts import Point, by_share
-from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, RecordQueries, Window
+from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, Window
 from console.advise.shares import card_of
 from console.advise.usage import NEAR, PodNames, PodUse, is_possible
-from console.prometheus.client import InstantSeries, Prometheus, PrometheusError, RangeSeries
-from console.prometheus.coverage import SeriesOrigin, origin_of
-from console.prometheus.records import record_coverage
-from service.units import duration
+from console.prometheus.client import InstantSeries, Prometheus, RangeSeries
+from console.prometheus.coverage import origin_of
+from console.prometheus.records import record_coverage, require_one
 
 _PODS_AT_ONCE: Final = 100
 """Pods of one query on the agents' own series."""
@@ -25,8 +24,8 @@ _CHANGED_AT_ONCE: Final = 10
 
 _LOW: Final = 0.05
 
-_ORIGINS: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
-"""Labels of which the series must have one value, and a selector that names one."""
+_ORIGIN: Final = ("cluster", "job")
+"""Labels with one value. Otherwise one pod would have several series at each time."""
 
 _Key = tuple[str, str]
 """UID of a pod, and UUID of a GPU."""
@@ -85,52 +84,30 @@ async def read_usage(
         PrometheusError: there is no usable answer, or no pod.
         kube.access.AccessError: there are no credentials for the API server.
     """
-    raw = Queries(window=window, selector=prometheus.selector, namespace=namespace)
-    records = RecordQueries(window=window, selector=prometheus.selector, namespace=namespace)
     coverage = await record_coverage(
         prometheus,
         start=window.start,
         end=window.end,
         record=SHARE_RECORD,
-        matchers=raw.matchers,
         record_step=RECORD_STEP,
+        namespace=namespace,
     )
-    if not coverage.parts:
-        raise PrometheusError(_no_pods(prometheus, window, namespace))
-    _require_one_origin(prometheus, coverage.parts)
-    if not coverage.lacking:
-        reader = _Reader(prometheus, records, quantile)
-        return await reader.usage(_gpus(await reader.instant(records.gpus)))
-    reader = _Reader(prometheus, raw, quantile)
-    uids = sorted({row.labels.get("uid", "") for row in await reader.instant(raw.all_uids)})
-    gpus = _gpus(await reader.instant(raw.gpus))
+    require_one(prometheus, coverage.parts, *_ORIGIN)
+    queries = Queries(
+        window=window, selector=prometheus.selector, has_records=not coverage.lacking, namespace=namespace
+    )
+    reader = _Reader(prometheus, queries, quantile)
+    gpus = _gpus(await reader.instant(queries.gpus))
+    if queries.has_records:
+        return await reader.usage(gpus)
+    uids = sorted({row.labels.get("uid", "") for row in await reader.instant(queries.all_uids)})
     uses: list[PodUse] = []
     dropped = 0
     for chunk in _chunks(uids, _PODS_AT_ONCE):
-        usage = await _Reader(prometheus, replace(raw, uids=chunk), quantile).usage(gpus)
+        usage = await _Reader(prometheus, replace(queries, uids=chunk), quantile).usage(gpus)
         uses += usage.uses
         dropped += usage.dropped
     return Usage(tuple(uses), coverage.remarks, dropped)
-
-
-def _require_one_origin(prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
-    """Refuse series of several clusters or jobs: one pod would have several series at each time."""
-    origins = list(origins)
-    for label, example in _ORIGINS.items():
-        values = {getattr(origin, label) for origin in origins}
-        if len(values) > 1:
-            raise PrometheusError(
-                f"{prometheus.address}: series of {len(values)} {label}s; name one with --selector,"
-                f" such as {example}"
-            )
-
-
-def _no_pods(prometheus: Prometheus, window: Window, namespace: str) -> str:
-    where = f" in namespace {namespace}" if namespace else ""
-    return (
-        f"{prometheus.address}: no pod with a share{where} in the last {duration(window.end - window.start)};"
-        f" check --selector {prometheus.selector}, --since and the scrape configuration"
-    )
 
 
 class _Reader:
@@ -178,6 +155,18 @@ class _Reader:
             values[key] = merge(values[key], series.value) if key in values else series.value
         return values
 
+    async def _of_pods(
+        self,
+        uids: Iterable[str],
+        expression: Callable[[Queries], str],
+        merge: Callable[[float, float], float] = max,
+    ) -> dict[_Key, float]:
+        """Return the value for each of some pods and GPU; see `_by_pod`."""
+        chunks = _chunks(sorted(set(uids)), _PODS_AT_ONCE)
+        queries = (expression(replace(self._queries, uids=chunk)) for chunk in chunks)
+        answers = await asyncio.gather(*(self._by_pod(query, merge) for query in queries))
+        return {key: value for answer in answers for key, value in answer.items()}
+
     async def _uses(self, gpus: Mapping[str, _Gpu]) -> list[PodUse]:
         """Return the use of the pods."""
         queries = self._queries
@@ -196,13 +185,13 @@ class _Reader:
             for key, presence in presences.items()
             if queries.changes and presence.is_one_series and key in current and key not in changes
         }
-        largest, smallest = await self._share_bounds([key for key in presences if key not in constant])
-        largest |= constant
-        smallest |= constant
+        others = {uid for uid, gpu_uuid in presences if (uid, gpu_uuid) not in constant}
+        largest = constant | await self._of_pods(others, lambda queries: queries.largest_share)
+        smallest = constant | await self._of_pods(others, lambda queries: queries.smallest_share, min)
         over = {uid: seconds for (uid, _), seconds in over_by_key.items()}
         counts = await self._by_pod(queries.share_count)
         several = {key[0] for key, presence in presences.items() if not presence.is_one_series}
-        high |= await self._merged_quantiles(self._quantile, several)
+        high |= await self._of_pods(several, lambda queries: queries.merged_quantile(self._quantile))
         infos = _infos(await self.instant(queries.infos)) if queries.infos else {}
         uses = []
         for key, presence in presences.items():
@@ -234,52 +223,26 @@ class _Reader:
         return [use for use in uses if _pod_key(use) not in keys] + await self._split(changed)
 
     async def _with_low(self, uses: list[PodUse], several: Collection[str]) -> list[PodUse]:
-        """Add the low quantile of the pods that came near to their share, or whose peaks are the same.
+        """Add the low quantile of the pods that came near to their share on a GPU, or whose peaks are flat.
 
         Args:
             uses: the use of all pods.
             several: UIDs of pods with several descriptions.
         """
-        near = [
-            use for use in uses if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
-        ]
-        uids = list(dict.fromkeys(use.names.uid for use in near))
-        quantiles = await asyncio.gather(
-            *(
-                self._by_pod(replace(self._queries, uids=chunk).used_quantile(_LOW))
-                for chunk in _chunks(uids, _PODS_AT_ONCE)
-            )
-        )
-        low = {key: value for each in quantiles for key, value in each.items()}  # and the pods' other GPUs
-        low |= await self._merged_quantiles(_LOW, [uid for uid in uids if uid in several])
+        uids = {
+            use.names.uid
+            for use in uses
+            if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
+        }
+        low = await self._of_pods(uids, lambda queries: queries.used_quantile(_LOW))
+        low |= await self._of_pods(uids.intersection(several), lambda queries: queries.merged_quantile(_LOW))
         return [
             replace(use, low_bytes=_times(self._unit(use.gpu_bytes), low.get(_pod_key(use)))) for use in uses
         ]
 
-    async def _merged_quantiles(self, quantile: float, uids: Iterable[str]) -> dict[_Key, float]:
-        """Return the quantile of the use of pods with several descriptions."""
-        quantiles: dict[_Key, float] = {}
-        for chunk in _chunks(list(dict.fromkeys(uids)), _PODS_AT_ONCE):
-            queries = replace(self._queries, uids=chunk)
-            quantiles |= await self._by_pod(queries.merged_quantile(quantile))
-        return quantiles
-
     def _unit(self, gpu_bytes: int | None) -> float:
         """Return the bytes of one unit of an amount."""
-        return float(gpu_bytes or 0) if self._queries.in_ratios else 1.0
-
-    async def _share_bounds(self, keys: Sequence[_Key]) -> tuple[dict[_Key, float], dict[_Key, float]]:
-        """Return the largest and the smallest share of some pods."""
-        largest: dict[_Key, float] = {}
-        smallest: dict[_Key, float] = {}
-        for chunk in _chunks(list(dict.fromkeys(uid for uid, _ in keys)), _PODS_AT_ONCE):
-            queries = replace(self._queries, uids=chunk)
-            high, low = await asyncio.gather(
-                self._by_pod(queries.largest_share), self._by_pod(queries.smallest_share, min)
-            )
-            largest |= high
-            smallest |= low
-        return largest, smallest
+        return float(gpu_bytes or 0) if self._queries.has_records else 1.0
 
     async def _peaks(self) -> dict[_Key, RangeSeries]:
         """Return the largest use in each part of the window."""
@@ -297,7 +260,7 @@ class _Reader:
         """
         queries, window = self._queries, self._queries.window
         series = await self._range(queries.counts_by_bucket, window.first_bucket, window.bucket)
-        _require_one_origin(self._prometheus, map(origin_of, (entry.labels for entry in series)))
+        require_one(self._prometheus, [origin_of(entry.labels) for entry in series], *_ORIGIN)
         full = queries.full_bucket or max((max(entry.values, default=0) for entry in series), default=1)
         presences: dict[_Key, _Presence] = {}
         for entry in series:

@@ -5,30 +5,43 @@
 | have the share that a label gives them now | a new value of that label |
 | have a whole GPU, and the namespace has no default share | a default share |
 | have another share than the label of their size, or wrote a share themselves | none: no label changes them |
-| are ranks of a distributed job, or have several whole GPUs | none: a rank keeps a whole GPU |
+| are, or may be, ranks of a distributed job, or have several whole GPUs | none: each keeps a GPU |
 | were seen for too few hours, or their use is unknown | none |
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance, RowKey
 from console.advise.commands import commands_of, without_contradictions
 from console.advise.policies import KnownNamespace
-from console.advise.ranks import parallel_pods
+from console.advise.ranks import LIKELY_RANKS, RANKS, SEVERAL_GPUS, likely_ranks, parallel_pods
 from console.advise.shares import (
     ShareValue,
     seen_share,
     smallest_fraction,
     smallest_memory,
 )
-from console.advise.usage import PodUse
+from console.advise.usage import MOST_OF_SHARE, PodUse
 from console.prometheus.coverage import LEAST_KNOWN
 from service.text import counted
 from webhook.policy.distributed import RANK_KINDS
 
 _HOUR: Final = 3600.0
+
+_UNKNOWN: Final = "never had a known use: the advice does not cover their need"
+_FILLED: Final = (
+    "filled the share from the start: such use does not show the need, and the advice is no smaller"
+)
+_ALLOCATED: Final = (
+    f"held a constant amount of {MOST_OF_SHARE:.0%} of the share or more, as vLLM and JAX do, which allocate"
+    " in advance: such use does not show the need, and the advice is no smaller"
+)
+_CONSTANT: Final = (
+    "held a constant amount, as frameworks do that allocate in advance: such use shows a setting, perhaps not"
+    " the need; look at the framework before you give less"
+)
 
 
 def advise(
@@ -58,8 +71,10 @@ def advise(
             valid.append(use)
         else:
             invalid.add(use.names.uid)
+    several = {uid for uid, uuids in gpus.items() if len(uuids) > 1}
+    ranks = likely_ranks(valid)
     for use in valid:
-        groups[_key(use, len(gpus[use.names.uid]), namespaces, options)].append(use)
+        groups[_key(use, several, ranks, namespaces, options)].append(use)
     rows = without_contradictions(
         [_row(key, group, namespaces, options) for key, group in sorted(groups.items())]
     )
@@ -72,13 +87,20 @@ def advise(
 
 
 def _key(
-    use: PodUse, gpus: int, namespaces: Mapping[str, KnownNamespace] | None, options: AdviceOptions
+    use: PodUse,
+    several: Container[str],
+    ranks: Container[str],
+    namespaces: Mapping[str, KnownNamespace] | None,
+    options: AdviceOptions,
 ) -> RowKey:
     names = use.names
     share = seen_share(use.share_bytes, use.gpu_bytes)
     label = _label_share(names.namespace, names.vcluster, names.size, namespaces)
     if label is not None and use.gpu_bytes is not None and label.is_share(use.share_bytes, use.gpu_bytes):
         share = label
+    keeps_gpu = RANKS if names.workload_kind in RANK_KINDS else ""
+    if share.is_whole and not keeps_gpu:
+        keeps_gpu = SEVERAL_GPUS if names.uid in several else LIKELY_RANKS if names.uid in ranks else ""
     return RowKey(
         namespace=names.namespace,
         vcluster=names.vcluster,
@@ -87,7 +109,7 @@ def _key(
         workload_kind=names.workload_kind if options.by_workload else "",
         workload=names.workload if options.by_workload else "",
         share=share,
-        ranks=names.workload_kind in RANK_KINDS or (share.is_whole and gpus > 1),
+        keeps_gpu=keeps_gpu,
     )
 
 
@@ -116,12 +138,6 @@ def _row(
     suggested = _suggested(key, uses, seconds / _HOUR, _is_in_memory(key, namespaces), options, notes)
     if coverage < LEAST_KNOWN and any(use.known_seconds for use in uses):
         notes.append(f"use known in {coverage:.0%} of the time")
-    full = {use.names.uid for use in uses if use.takes_all}
-    if full:
-        notes.append(
-            f"{counted(len(full), 'pod')} of {len(by_pod)} filled the share from the start: such use does not"
-            " show the need, and the advice is no smaller"
-        )
     notes.extend(_doubts(uses, len(by_pod)) if suggested is not None else ())
     is_at_limit = any(use.is_at_limit for use in uses)
     if is_at_limit:
@@ -148,19 +164,29 @@ def _row(
 
 def _doubts(uses: Sequence[PodUse], pods: int) -> Iterator[str]:
     """Yield why the use may not show the need of some pods."""
-    flat = {use.names.uid for use in uses if use.is_flat}
-    if flat:
-        yield (
-            f"{counted(len(flat), 'pod')} of {pods} held a constant amount, as frameworks do that allocate in"
-            " advance: such use shows a setting, perhaps not the need; look at the framework before you give"
-            " less"
-        )
+    uids: defaultdict[str, set[str]] = defaultdict(set)
+    for use in uses:
+        uids[_doubt_of(use)].add(use.names.uid)
+    for doubt in (_UNKNOWN, _FILLED, _ALLOCATED, _CONSTANT):
+        if doubt in uids:
+            yield f"{counted(len(uids[doubt]), 'pod')} of {pods} {doubt}"
     parallel = parallel_pods(uses)
     if parallel:
         yield (
-            f"{counted(parallel, 'pod')} of {pods} ran beside another pod of the same Job or JobSet: ranks of"
-            " a distributed job keep a whole GPU each, and the series do not show whether these are ranks"
+            f"{counted(len(parallel), 'pod')} of {pods} ran beside another pod of the same Job or JobSet:"
+            " ranks of a distributed job keep a whole GPU each, and the series do not show whether these are"
+            " ranks"
         )
+
+
+def _doubt_of(use: PodUse) -> str:
+    if use.quantile_bytes is None:
+        return _UNKNOWN
+    if use.takes_all:
+        return _FILLED
+    if use.is_allocated_in_advance:
+        return _ALLOCATED
+    return _CONSTANT if use.is_flat else ""
 
 
 def _over_hours(pods: Iterable[Sequence[PodUse]]) -> float | None:
@@ -185,7 +211,7 @@ def needed_bytes(use: PodUse, options: AdviceOptions) -> float | None:
     need = use.quantile_bytes * (1 + options.headroom)
     if options.cover_peak:
         need = max(need, use.peak_bytes)
-    if use.takes_all:
+    if use.keeps_share:
         is_within = use.quantile_bytes <= use.share_bytes
         return float(use.share_bytes) if is_within else max(need, use.share_bytes)
     return need
@@ -208,8 +234,8 @@ def _suggested(
     notes: list[str],
 ) -> ShareValue | None:
     """Return the share that would have done; None, and a note, if there is none to advise."""
-    if key.ranks:
-        notes.append("ranks of a distributed job, or pods with several GPUs: each rank keeps a whole GPU")
+    if key.keeps_gpu:
+        notes.append(f"{key.keeps_gpu}: each keeps a whole GPU")
         return None
     if hours < options.min_hours:
         notes.append(f"too few hours: {hours:.1f} of {options.min_hours:g}")
@@ -237,7 +263,7 @@ def _suggested(
 def _fills(share: ShareValue, use: PodUse) -> bool:
     """Whether the pod takes all bytes that KAI hands over for the share, and no more."""
     return (
-        use.takes_all
+        use.keeps_share
         and use.gpu_bytes is not None
         and use.quantile_bytes is not None
         and use.quantile_bytes <= use.share_bytes

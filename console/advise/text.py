@@ -84,7 +84,10 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
     if widths is None:
         widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     yield from table_lines(rows, widths)
-    yield from _notes(advice, place, columns)
+    for number, note in enumerate(_notes(advice.rows)):
+        if not number:
+            yield ""
+        yield from fold(one_line(note, 1000), columns, indent=_INDENT)
     commands = [command for row in advice.rows for command in row.commands]
     if commands:
         yield ""
@@ -94,15 +97,16 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
         yield from fold(one_line(line, 1000), columns)
 
 
-def _notes(advice: Advice, place: _Cell, columns: int) -> Iterator[str]:
-    is_first = True
-    for row in advice.rows:
-        for note in row.notes:
-            if is_first:
-                yield ""
-            is_first = False
-            head = f"{place(row)} {subject(row)} {row.current}: "
-            yield from fold(one_line(head + note, 1000), columns, indent=_INDENT)
+def command_notes(advice: Advice) -> Iterator[str]:
+    """Yield the notes of the rows that have a command."""
+    return _notes(advice.rows, has_command=True)
+
+
+def _notes(rows: Sequence[AdviceRow], *, has_command: bool = False) -> Iterator[str]:
+    place = places(rows)
+    for row in rows:
+        if row.commands or not has_command:
+            yield from (f"{place(row)} {subject(row)} {row.current}: {note}" for note in row.notes)
 
 
 def balance_sentence(balance: Balance | None) -> str:

@@ -18,6 +18,10 @@ NEAR: Final = 0.95
 FLAT: Final = 0.02
 """Part of the largest use by which the use of a pod varies at most that holds a constant amount."""
 
+MOST_OF_SHARE: Final = 0.7
+"""Part of the share from which a constant use is a setting of the framework: vLLM takes 0.9 of the memory
+that it sees, and JAX 0.75. With the headroom, the advice would be near to the share again."""
+
 _HOUR: Final = 3600.0
 
 
@@ -41,6 +45,11 @@ class PodNames:
     workload: str = ""
     model: str = ""
     """Empty if unknown."""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The namespace of the host, and the vCluster with the namespace inside."""
+        return self.namespace, self.vcluster, self.virtual_namespace
 
     @property
     def are_valid(self) -> bool:
@@ -140,6 +149,16 @@ class PodUse:
         if self.low_bytes is None or self.peak_bytes is None or self.is_mostly_full:
             return False
         return self.has_flat_peaks and self.low_bytes >= (1 - FLAT) * self.peak_bytes
+
+    @property
+    def is_allocated_in_advance(self) -> bool:
+        """Whether the pod holds a constant amount that is most of its share."""
+        return self.is_flat and (self.low_bytes or 0.0) >= MOST_OF_SHARE * self.share_bytes
+
+    @property
+    def keeps_share(self) -> bool:
+        """Whether the use shows what the pod was given and not its need, so that it gets no smaller share."""
+        return self.takes_all or self.is_allocated_in_advance
 
     @property
     def is_at_limit(self) -> bool:

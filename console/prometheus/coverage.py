@@ -42,7 +42,7 @@ class RecordCoverage:
     @property
     def covered(self) -> tuple[SeriesOrigin, ...]:
         """The origins whose records are read."""
-        return tuple(origin for origin, part in sorted(self.parts.items()) if part >= _ENOUGH_RECORDS)
+        return tuple(sorted(self.parts.keys() - self.lacking))
 
     @property
     def remarks(self) -> tuple[str, ...]:

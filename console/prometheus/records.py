@@ -1,13 +1,14 @@
-"""Asks a Prometheus whether the recording rules cover a time."""
+"""Asks a Prometheus of which origins there are pods in a time, and whether the recording rules cover it."""
 
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from console.prometheus.client import Prometheus
+from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.coverage import SHARE, RecordCoverage, SeriesOrigin, origin_of, without_other_jobs
-from console.prometheus.promql import one_of, range_of
+from console.prometheus.promql import one_of, range_of, string
+from service.text import first_few, one_line
 
 _LOOKS: Final = 100
 """Times at which it is asked whether there are records."""
@@ -23,9 +24,12 @@ _SHORTEST_RECORD_RANGE: Final = 300  # seconds
 _DAYS_AT_ONCE: Final = 7 * 86_400
 """Seconds of one query for all series of the origins that no look has seen."""
 
+_EXAMPLES: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
+"""Selectors that name one value of a label."""
+
 
 async def record_coverage(
-    prometheus: Prometheus, *, start: float, end: float, record: str, matchers: str, record_step: int
+    prometheus: Prometheus, *, start: float, end: float, record: str, record_step: int, namespace: str = ""
 ) -> RecordCoverage:
     """Compare the times with records with the times with pods.
 
@@ -34,13 +38,14 @@ async def record_coverage(
         start: Unix seconds.
         end: Unix seconds.
         record: name of a record that exists while there are pods.
-        matchers: label matchers of the record and of the agents' series, without braces.
         record_step: seconds between two values of the record; it has none in a shorter time.
+        namespace: the only namespace of the host cluster; empty for all.
 
     Raises:
-        PrometheusError: there is no usable answer.
+        PrometheusError: there is no usable answer, or no pod.
         kube.access.AccessError: there are no credentials for the API server.
     """
+    matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
     step = max(int(end - start) // _LOOKS, _SHORTEST_STEP)
     looks = range(max(int(end - start) // step, 1))
     within = max(record_step, _SHORTEST_RECORD_RANGE)
@@ -50,10 +55,9 @@ async def record_coverage(
         for series in await prometheus.range(records, end - looks[-1] * step, end, step):
             recorded[origin_of(series.labels)] = {round((end - at) / step) for at in series.times}
     missing = [look for look in looks if any(look not in own for own in recorded.values()) or not recorded]
-    sampled = sorted(
-        {*_thinned(missing), 0, len(looks) // 2, looks[-1]}
-    )  # three for origins without any record
-    present = await _present(prometheus, [f"{SHARE}{{{matchers}}}"], sampled, step=step, end=end)
+    thinned = missing[:: -(-len(missing) // _LOOKS_AT_SERIES) or 1]
+    sampled = sorted({*thinned, 0, len(looks) // 2, looks[-1]})  # three for origins without any record
+    present = await _present(prometheus, f"{SHARE}{{{matchers}}}", sampled, step=step, end=end)
     parts: dict[SeriesOrigin, float] = {}
     for origin in {*recorded, *present}:
         own = recorded[origin]
@@ -63,22 +67,56 @@ async def record_coverage(
         if at_all:
             parts[origin] = len(own) / at_all
     # Few origins are left, so that the whole time can be read.
-    selectors = [f"{SHARE}{own}" for own in _other_than(parts, matchers)]
-    rare = await _present(prometheus, selectors, _thinned(looks), step=step, end=end)
-    parts = dict.fromkeys(rare, 0.0) | parts
     rest = _other_than(parts, matchers)
-    unseen = await _unseen_parts(prometheus, record, rest, start=int(start), end=int(end), within=within)
-    parts = {**unseen, **parts}
+    parts |= await _unseen_parts(prometheus, record, rest, start=int(start), end=int(end), within=within)
+    if not parts:
+        raise no_pods(prometheus, namespace)
     return RecordCoverage(without_other_jobs(parts))
 
 
+def no_pods(prometheus: Prometheus, namespace: str = "") -> PrometheusError:
+    """Return the error of a time without pods."""
+    where = f" in namespace {namespace}" if namespace else ""
+    return PrometheusError(
+        f"{prometheus.address}: no pod with a share{where} in this time; check --selector"
+        f" {prometheus.selector}, --since and the scrape configuration"
+    )
+
+
+def require_one(prometheus: Prometheus, origins: Collection[SeriesOrigin], *labels: str) -> None:
+    """Refuse series of several jobs or clusters: a pod that two of them report would count twice.
+
+    Args:
+        prometheus: the Prometheus.
+        origins: where the series come from.
+        labels: `job`, `cluster`.
+
+    Raises:
+        PrometheusError: a label has several values.
+    """
+    for label in labels:
+        names = sorted({getattr(origin, label) for origin in origins})
+        if len(names) < 2:
+            continue
+        few = first_few([one_line(name, 60) or "(none)" for name in names], 3)
+        raise PrometheusError(
+            f"{prometheus.address}: several {label}s match --selector {prometheus.selector}: {few}; select"
+            f" one, such as --selector '{_EXAMPLES[label]}'"
+        )
+
+
 async def _present(
-    prometheus: Prometheus, selectors: Sequence[str], looks: Iterable[int], *, step: int, end: float
+    prometheus: Prometheus, selector: str, looks: Collection[int], *, step: int, end: float
 ) -> defaultdict[SeriesOrigin, set[int]]:
     """Return the looks at which each origin has series."""
+    offsets = ((look, f" offset {look * step}s" if look else "") for look in looks)
+    expressions = (
+        f'label_replace(group by (cluster, job) ({selector}{offset}), "look", "{look}", "", "")'
+        for look, offset in offsets
+    )
     present: defaultdict[SeriesOrigin, set[int]] = defaultdict(set)
     numbers = {str(look): look for look in looks}
-    for entry in await prometheus.instant(_at_looks(selectors, numbers.values(), step), end):
+    for entry in await prometheus.instant(" or ".join(expressions), end):
         if (look := numbers.get(entry.labels.get("look", ""))) is not None:
             present[origin_of(entry.labels)].add(look)
     return present
@@ -143,17 +181,3 @@ def _last(metric: str, selectors: Iterable[str], seconds: str, offset: str = "")
     """Return an expression with a series for each origin that has a value in the last seconds."""
     values = " or ".join(f"last_over_time({metric}{own}[{seconds}]{offset})" for own in selectors)
     return f"group by (cluster, job) ({values})"
-
-
-def _thinned(looks: Sequence[int]) -> Sequence[int]:
-    return looks[:: -(-len(looks) // _LOOKS_AT_SERIES) or 1]
-
-
-def _at_looks(selectors: Sequence[str], looks: Iterable[int], step: int) -> str:
-    """Return an expression with a series for each origin and look at which it has pods."""
-    offsets = ((look, f" offset {look * step}s" if look else "") for look in looks)
-    return " or ".join(
-        f'label_replace(group by (cluster, job) ({" or ".join(own + offset for own in selectors)}), "look",'
-        f' "{look}", "", "")'
-        for look, offset in offsets
-    )

@@ -18,7 +18,7 @@ from console.report.documents import as_csv, as_json
 from console.report.html import as_html
 from console.report.reading import read_sums
 from console.report.rows import LABELS, Report, build_report, row_labels
-from console.report.text import as_text
+from console.report.text import as_text, caveats
 from kube.client import KubeClient
 from service.command import UsageError, columns_of, read_by, write_document, write_output, write_warning
 from service.log import JsonLog
@@ -85,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         write_document(as_json(report))
     elif arguments.output == "csv":
         write_document(as_csv(report))
-        for remark in report.remarks:  # CSV has no place for them
-            write_warning(remark)
+        for sentence in caveats(report):  # CSV has no place for them
+            write_warning(sentence)
     elif arguments.output == "html":
         write_document(as_html(report, f"{_day(window.start)} to {_day(window.end)}"))
     else:

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from console.report.rows import Hours, Report
 
 FIGURES: Final = ("promised", "used", "active", "idle", "over", "saved", "coverage", "activeCoverage", "cost")
 _NAMES: Final = {"virtual_namespace": "virtualNamespace", "workload_kind": "workloadKind"}
+_ATTRIBUTES: Final = {"activeCoverage": "active_coverage"}
 _ACTS_IN_A_SPREADSHEET: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -17,7 +18,7 @@ def as_json(report: Report) -> str:
     """Format the report as a JSON document in ASCII; unknown values are null."""
     document = {
         "rows": [
-            {**_names(row.names), "model": row.model or None, **figures(row.hours)} for row in report.rows
+            {**_written(row.names), "model": row.model or None, **figures(row.hours)} for row in report.rows
         ],
         "totals": {
             **figures(report.total),
@@ -47,23 +48,11 @@ def as_csv(report: Report) -> str:
     return stream.getvalue()
 
 
+def _written(names: Mapping[str, str]) -> dict[str, str | None]:
+    return {_NAMES.get(label, label): name or None for label, name in names.items()}
+
+
 def figures(hours: Hours) -> dict[str, float | None]:
     """Return the figures by their names in JSON and CSV, rounded."""
-    values = (
-        hours.promised, hours.used, hours.active, hours.idle, hours.over, hours.saved, hours.coverage,
-        hours.active_coverage, hours.cost,
-    )  # fmt: skip
-    return dict(zip(FIGURES, map(_rounded, values), strict=True))
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-def _names(names: Mapping[str, str]) -> dict[str, Any]:
-    return dict(_pairs(names))
-
-
-def _pairs(names: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    for label, name in names.items():
-        yield _NAMES.get(label, label), name or None
+    values = {name: getattr(hours, _ATTRIBUTES.get(name, name)) for name in FIGURES}
+    return {name: None if value is None else round(value, 4) for name, value in values.items()}

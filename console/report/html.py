@@ -3,31 +3,26 @@
 from collections.abc import Iterator
 from html import escape
 
+from console.html_page import as_page
 from console.report.rows import Report
 from console.report.text import MARK, cells_of, headings, remarks
 
-_HEAD = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>GPU-hours</title>
-<style>
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem; }
+_STYLE = """
 div { overflow-x: auto; }
-table { border-collapse: collapse; }
-th, td { padding: 0.3rem 0.5rem; white-space: nowrap; border-bottom: 1px solid #8886; }
-th { text-align: left; }
-.figure { text-align: right; font-variant-numeric: tabular-nums; }
-.marked { font-weight: bold; }
-tr.total td { font-weight: bold; }
-</style>
-</head>
-<body>
-<h1>GPU-hours</h1>
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { padding: .3rem .5rem; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+td { overflow-wrap: anywhere; }
+.figure { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.marked { font-weight: bold; color: var(--share); }
+.total td { font-weight: bold; }
+@media (max-width: 60rem) {
+  thead { display: none; }
+  tr { display: flex; flex-wrap: wrap; padding: .5rem 0; border-bottom: 1px solid var(--line); }
+  td, .figure { border: 0; padding: .1rem 1rem .1rem 0; text-align: left; }
+  td:empty { display: none; }
+  td::before { content: attr(data-name) " "; color: var(--faint); font-weight: normal; }
+  .total td:first-child::before { content: none; }
+}
 """
 
 
@@ -38,23 +33,28 @@ def as_html(report: Report, period: str) -> str:
         report: the report.
         period: the time that it covers, as text.
     """
-    return "".join(_lines(report, period))
+    return "".join(as_page("GPU-hours", _STYLE, _body(report, period)))
 
 
-def _lines(report: Report, period: str) -> Iterator[str]:
+def _body(report: Report, period: str) -> Iterator[str]:
     names, figures = headings(report)
-    yield _HEAD
-    yield f"<p>{escape(period)}</p>\n<div><table>\n<thead><tr>"
+    yield f'<h1>GPU-hours</h1>\n<p class="faint">{escape(period)}</p>\n'
+    yield '<div role="region" aria-label="GPU-hours" tabindex="0"><table>\n<thead><tr>'
     yield from (f'<th scope="col">{escape(name)}</th>' for name in names)
     yield from (f'<th scope="col" class="figure">{escape(name)}</th>' for name in figures)
     yield "</tr></thead>\n<tbody>\n"
     for number, (own, values) in enumerate(cells_of(report)):
         yield "<tr>" if number < len(report.rows) else '<tr class="total">'
-        yield from (f"<td>{escape(cell)}</td>" for cell in own)
-        for value in values:
-            marked = " marked" if value.endswith(MARK) else ""
-            yield f'<td class="figure{marked}">{escape(value)}</td>'
+        yield from map(_cell, names, own)
+        yield from map(_figure, figures, values)
         yield "</tr>\n"
     yield "</tbody>\n</table></div>\n"
     yield from (f"<p>{escape(sentence)}</p>\n" for sentence in remarks(report))
-    yield "</body>\n</html>\n"
+
+
+def _cell(name: str, value: str, kind: str = "") -> str:
+    return f'<td{kind} data-name="{escape(name)}">{escape(value)}</td>'
+
+
+def _figure(name: str, value: str) -> str:
+    return _cell(name, value, f' class="figure{" marked" if value.endswith(MARK) else ""}"')

@@ -16,6 +16,9 @@ FIGURES: Final = (
 """Hours of each row: `whole` is promised if each pod had whole GPUs, `expected` the time between the first
 and the last value of each pod, and `…_known` the part of it with a figure."""
 
+_OF_MINUTE: Final = {"whole": "promised", "used_known": "used", "active_known": "active"}
+"""Figures of `Raw` that count the minutes of another one."""
+
 RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
     for figure in FIGURES
@@ -59,7 +62,10 @@ def periods(start: float, end: float, *, has_records: bool) -> Iterator[Period]:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Expressions on the records, evaluated at the end of a period."""
+    """Expressions on the records, evaluated at the end of a period.
+
+    Other labels than those of a record tell the replicas of a Prometheus apart: each hour counts once.
+    """
 
     selector: str
     """Label matchers without braces."""
@@ -74,12 +80,14 @@ class Recorded:
         first = f"min_over_time({seen}[{range_of(first_day)}]{f' offset {later}s' if later else ''})"
         before = f"last_over_time({seen}[{range_of(_DAY)}] offset {period.length}s)"
         of_pods = f"({period.start} - {before} > {RECORD_STEP}) and ({first} - {before} <= {_DAY})"
-        return f"sum by ({', '.join(self.by)}) ({of_pods}) / 3600"
+        return f"sum by ({', '.join(self.by)}) (max by ({_ON_GPU}, {_DESCRIBED}) ({of_pods})) / 3600"
 
     def hours(self, figure: str, period: Period) -> str:
         """Return the hours of a figure in a period, by row."""
         samples = f"{RECORDS[figure]}{{{self.selector}}}[{range_of(period.length)}]"
-        return f"sum by ({', '.join(self.by)}) (sum_over_time({samples}))"
+        return (
+            f"sum by ({', '.join(self.by)}) (max by (cluster, job, {_DESCRIBED}) (sum_over_time({samples})))"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +118,8 @@ class Raw:
         if figure == "over":
             over = f"({self._of_pod(self.over)})[{range_of(period.length)}:{_STEP}s]"
             return f"sum by ({by}) (max by ({_DESCRIBED}, cluster, job, uid) (sum_over_time({over}))) / 3600"
-        expression = {
-            "promised": self.promised,
-            "whole": f"{self.promised} > bool -1",
-            "used": self.used,
-            "used_known": f"{self.used} > bool -1",
-            "active": self.active,
-            "active_known": f"{self.active} > bool -1",
-            "idle": self.idle,
-        }[figure]
+        expression = getattr(self, _OF_MINUTE.get(figure, figure))
+        expression = f"{expression} > bool -1" if figure in _OF_MINUTE else expression
         values = f"({self._of_pod(expression)})[{range_of(period.length)}:{_STEP}s]"
         return f"sum by ({by}) (sum_over_time({values})) * {_STEP} / 3600"
 

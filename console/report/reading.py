@@ -1,14 +1,13 @@
 """Reads the hours of a report from a Prometheus."""
 
 import asyncio
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from console.prometheus.client import Prometheus, PrometheusError
-from console.prometheus.coverage import RecordCoverage, SeriesOrigin
+from console.prometheus.client import Prometheus
+from console.prometheus.coverage import RecordCoverage
 from console.prometheus.promql import one_of
-from console.prometheus.records import record_coverage
+from console.prometheus.records import no_pods, record_coverage, require_one
 from console.report.queries import FIGURES, RECORD_STEP, RECORDS, Raw, Recorded, periods
 from service.text import first_few, one_line
 
@@ -42,37 +41,37 @@ async def read_sums(
         start=start,
         end=end,
         record=RECORDS["expected"],
-        matchers=prometheus.selector,
         record_step=RECORD_STEP,
     )
-    _check_jobs(prometheus, coverage.parts)
+    clusters = sorted({origin.cluster for origin in coverage.parts})
+    for cluster in clusters:
+        require_one(prometheus, [origin for origin in coverage.parts if origin.cluster == cluster], "job")
     parts = tuple(_parts(prometheus.selector, by, coverage, int(start)))
     queries = [
-        (figure, source.hours(figure, period), period.end)
+        (figure, 1, source.hours(figure, period), period.end)
         for source, has_records in parts
         for period in periods(start, end, has_records=has_records)
         for figure in FIGURES
     ]
-    gaps = [
-        (source.gaps_before(first), first.end)
-        for source, has_records in parts
-        for first in itertools.islice(periods(start, end, has_records=has_records), 1)
-        if isinstance(source, Recorded)
-    ]
+    for source, has_records in parts:
+        if isinstance(source, Recorded):
+            first = next(periods(start, end, has_records=has_records))
+            queries.append(("expected", -1, source.gaps_before(first), first.end))
     most = (end - start) / 3600 * _MOST_GPUS
-    answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for _, query, at in queries))
-    gap_answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for query, at in gaps))
+    answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for *_, query, at in queries))
     sums: dict[str, list[tuple[Mapping[str, str], float]]] = {figure: [] for figure in FIGURES}
-    for (figure, _, _), series in zip(queries, answers, strict=True):
-        sums[figure] += [(row.labels, row.value) for row in series]
-    for series in gap_answers:
-        sums["expected"] += [(row.labels, -row.value) for row in series]
+    for (figure, sign, *_), series in zip(queries, answers, strict=True):
+        sums[figure] += [(row.labels, sign * row.value) for row in series]
     if not any(sums.values()):
-        raise PrometheusError(
-            f"{prometheus.address}: no pod with a share in this time; check --selector {prometheus.selector},"
-            " --since and the scrape configuration"
-        )
-    return sums, (*coverage.remarks, *prometheus.remarks)
+        raise no_pods(prometheus)
+    return sums, (*_added_up(clusters), *coverage.remarks, *prometheus.remarks)
+
+
+def _added_up(clusters: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence if rows contain several clusters."""
+    if len(clusters) > 1:
+        names = first_few([one_line(name, 60) or "(none)" for name in clusters], 3)
+        yield f'Rows add up {len(clusters)} clusters: {names}. --selector with cluster="NAME" selects one.'
 
 
 def _parts(
@@ -84,21 +83,3 @@ def _parts(
         yield Recorded(f"{selector},cluster=~{one_of(covered)}" if lacking else selector, by), True
     if lacking:
         yield Raw(f"{selector},cluster=~{one_of(lacking)}" if covered else selector, by, start), False
-
-
-def _check_jobs(prometheus: Prometheus, origins: Iterable[SeriesOrigin]) -> None:
-    """Refuse several jobs of a cluster: pods that two of them scrape would count twice.
-
-    Raises:
-        PrometheusError: a cluster has several jobs.
-    """
-    jobs: dict[str, list[str]] = {}
-    for origin in origins:
-        jobs.setdefault(origin.cluster, []).append(origin.job)
-    for names in jobs.values():
-        if len(names) > 1:
-            matching = first_few([one_line(name, 60) or "(none)" for name in sorted(names)], 3)
-            raise PrometheusError(
-                f"{prometheus.address}: several jobs match --selector {prometheus.selector}, and their hours"
-                f" would add up: {matching}; select one job"
-            )

@@ -12,12 +12,13 @@ from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind,
 
 LABELS: Final[Mapping[str, Sequence[str]]] = {
     "namespace": ("namespace", "vcluster", "virtual_namespace"),
-    "queue": ("queue",),
+    "queue": ("queue", "vcluster"),
     "workload": ("namespace", "vcluster", "virtual_namespace", "workload_kind", "workload"),
     "size": ("size",),
     "node": ("node",),
 }
-"""The labels of each grouping. A workload's name says nothing without its namespace."""
+"""The labels of each grouping. A workload's name says nothing without its namespace. Where KAI runs inside a
+vCluster, a queue's name says nothing without the vCluster."""
 
 _SYNTAX: Final = {
     "namespace": is_dns_label,
@@ -84,6 +85,8 @@ class Report:
     total: Hours
     dropped: int
     """Rows with names that no object can have. The totals contain them."""
+    dropped_promised: float
+    """GPU-hours promised of these rows."""
     unpriced: Sequence[str]
     """Models without a price, if there are prices."""
     currency: str = ""
@@ -118,11 +121,12 @@ def build_report(
         for names, hours in sums.get(figure, ()):
             own = figures[tuple(names.get(label, "") for label in every)]
             own[figure] = own.get(figure, 0.0) + hours
-    rows, dropped = [], 0
+    rows: list[ReportRow] = []
+    dropped: list[float] = []
     for key, own in figures.items():
         of_row = dict(zip(every, key, strict=True))
         if not _are_valid(of_row):
-            dropped += 1
+            dropped.append(own.get("promised", 0.0))
             continue
         model = of_row.pop("model")
         rows.append(ReportRow(names=of_row, model=model, hours=_hours([own], prices.get(model))))
@@ -139,7 +143,8 @@ def build_report(
         rows=rows,
         models=models,
         total=total,
-        dropped=dropped,
+        dropped=len(dropped),
+        dropped_promised=sum(dropped),
         unpriced=unpriced,
         currency=currency,
         remarks=remarks,

@@ -88,11 +88,16 @@ def remarks(report: Report) -> Iterator[str]:
             f"{MARK} the use, or beside active and idle the utilisation, was known in less than 90 % of the"
             " time: the hours are too few, and are not scaled up."
         )
+    yield from caveats(report)
+
+
+def caveats(report: Report) -> Iterator[str]:
+    """Yield the sentences on what the figures leave out, and how they were read."""
     if report.unpriced:
         yield f"No price for {listed(report.unpriced)}: the cost leaves these out."
     yield from report.remarks
     if report.dropped:
         yield (
-            f"Dropped: {counted(report.dropped, 'row')} with names that no Kubernetes object can have. The"
-            " totals contain them."
+            f"Dropped: {counted(report.dropped, 'row')} with names that no Kubernetes object can have, and"
+            f" {report.dropped_promised:.1f} GPU-hours promised. The totals contain them."
         )

@@ -1,4 +1,4 @@
-"""Pods whose share or description changed, on a real Prometheus with records of 40 days."""
+"""Pods whose share or description changed, and records of two replicas, on a real Prometheus with records of 40 days."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ class Recorded:
     size: Callable[[float], str] = lambda _: "small"
     over: Callable[[float], bool] | None = None
     """Whether the pod is above its share in the minute that ends; None if it has no counter."""
+    replicas: tuple[str, ...] = ("",)
+    """Replicas of the Prometheus that have written the records; an empty name is no label."""
 
     def lines(self, record: str, figure: Callable[[float], float]) -> Iterator[str]:
         for at in range(START + round(self.begin * 86400) + 60, END + 1, 60):
@@ -40,7 +42,9 @@ class Recorded:
                 "job": JOB, "namespace": self.namespace, "pod": "p", "uid": self.namespace, "gpu_uuid": "GPU-1",
                 "size": self.size(day), "workload_kind": "Deployment", "workload": "web", "model": "H100",
             }  # fmt: skip
-            yield f"{record}{rendered(labels)} {figure(day)!r} {at}"
+            for replica in self.replicas:
+                written = labels | ({"prometheus_replica": replica} if replica else {})
+                yield f"{record}{rendered(written)} {figure(day)!r} {at}"
 
 
 def minute(day: float) -> int:
@@ -64,6 +68,7 @@ PODS = (
         namespace="renamed", begin=DAYS - 1.5, used=lambda day: 0.375 if day > DAYS - 6 / 1440 else 0.05,
         size=lambda day: "other" if day > DAYS - 6 / 1440 else "small",
     ),
+    Recorded(namespace="replicas", begin=DAYS - 1.5, replicas=("a", "b"), over=lambda day: minute(day) < 30),
 )  # fmt: skip
 
 
@@ -132,3 +137,13 @@ async def test_quantile_of_a_pod_with_two_sizes_is_that_of_all_its_time(server: 
     assert use.quantile_bytes == pytest.approx(0.05 * GPU_BYTES, rel=0.01)
     assert use.low_bytes == 0.05 * GPU_BYTES
     assert not use.is_mostly_full
+
+
+@pytest.mark.parametrize("days", [1.5, DAYS], ids=["every minute", "at steps"])
+async def test_records_of_two_replicas_count_once(server: str, days: float) -> None:
+    """Thanos without its replica label, or two replicas that write to one storage."""
+    (use,) = await uses_of(server, "replicas", days=days)
+    assert use.seconds == use.known_seconds == 1.5 * 86400
+    assert use.expected_seconds == pytest.approx(1.5 * 86400)
+    assert use.over_seconds == 18 * 3600
+    assert use.quantile_bytes == 0.1 * GPU_BYTES

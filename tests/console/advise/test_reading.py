@@ -10,11 +10,11 @@ import pytest
 
 from console.advise.answer import AdviceOptions
 from console.advise.command import parse_target_cluster
-from console.advise.queries import RecordQueries, Window
+from console.advise.queries import Queries, Window
 from console.advise.reading import Usage, read_usage
 from console.advise.rows import advise
 from console.advise.text import as_text
-from console.advise.usage import PodUse
+from console.advise.usage import PodNames, PodUse
 from console.cli import main, parser
 from console.cluster import use_own_kubeconfig
 from console.prometheus.client import InstantSeries, PrometheusError, RangeSeries
@@ -83,7 +83,8 @@ async def test_pods_that_exist_are_those_with_a_share_at_the_end() -> None:
 async def test_series_of_several_origins_are_refused(label: str) -> None:
     series = [counts("a", (3600, 60), (0, 60), **{label: name}) for name in ("one", "two")]
     with pytest.raises(
-        PrometheusError, match=f"series of 2 {label}s; name one with --selector, such as job="
+        PrometheusError,
+        match=f"several {label}s match --selector .*: one, two; select one, such as --selector 'job=",
     ):
         await uses_of(*series)
 
@@ -143,6 +144,34 @@ async def test_pods_with_counts_that_no_pod_has_are_dropped_and_counted(word: st
     assert usage.dropped == 1
 
 
+def of_a_constant_amount() -> PodUse:
+    share = int(0.5 * 15300) * MIB
+    peaks = RangeSeries({}, array("d", [3600.0 * hour for hour in (1, 2, 3)]), array("d", [0.3 * share] * 3))
+    return PodUse(
+        names=PodNames(uid="a", gpu_uuid="GPU-1", namespace="team", pod="a", size="small", vcluster="red", virtual_namespace="v"),
+        gpu_bytes=15360 * MIB, share_bytes=share, seconds=2e5, known_seconds=2e5, expected_seconds=2e5, first=0.0, last=2e5,
+        peak_bytes=0.3 * share, quantile_bytes=0.3 * share, low_bytes=0.3 * share, is_current=True, peaks=peaks,
+    )  # fmt: skip
+
+
+def test_commands_come_with_their_notes_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def usage(*_: Any, **__: Any) -> Usage:
+        return Usage((of_a_constant_amount(),))
+
+    monkeypatch.setattr("console.advise.command.read_usage", usage)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == (
+        "vcluster connect red --namespace team -- kubectl label namespace v size.kaishare.dev/small=0.18 --overwrite\n"
+    )
+    notes = " ".join(captured.err.split())
+    assert "red/v small 0.50: 1 pod of 1 held a constant amount" in notes
+    assert "red/v small 0.50: labels and caps inside the vCluster are not known here" in notes
+
+
 def test_commands_alone_come_with_a_warning_if_namespaces_were_not_read(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -167,9 +196,9 @@ def test_parts_of_the_time_begin_with_the_window(minutes: int) -> None:
 
 
 def test_parts_of_the_time_miss_no_record_and_do_not_overlap() -> None:
-    queries = RecordQueries(window=WINDOW, selector='job="kaishare-agent"')
+    queries = Queries(window=WINDOW, selector='job="kaishare-agent"', has_records=True)
     assert WINDOW.bucket == 3600
-    assert queries.counts_by_bucket.endswith("[3599999ms])")
+    assert queries.counts_by_bucket.endswith("[3599999ms]))")
 
 
 @pytest.mark.parametrize(("over", "seconds"), [(True, 0.5), (False, None)])

@@ -113,6 +113,19 @@ def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("is_current", "labels", "note"),
+    [
+        (True, {"size_small": "0.25"}, "pods have 0.50; the size is 0.25 now"),
+        (False, {"size_small": "0.25"}, "had 0.50 until 1970-01-03; the size is 0.25 now"),
+        (False, {}, "had 0.50 until 1970-01-03; the size does not exist now"),
+    ],
+)
+def test_pods_with_another_share_than_their_size(is_current: bool, labels: dict[str, str], note: str) -> None:
+    row = only(pod(is_current=is_current), **labels)
+    assert (row.notes, row.commands) == ((note,), ())
+
+
 def test_whole_gpu_is_no_default_share() -> None:
     row = only(pod(size="", quantile_bytes=75.0 * GIB, peak_bytes=76.0 * GIB), gpu_fraction="0.5")
     assert (str(row.suggested), row.commands) == ("1", ())
@@ -263,15 +276,23 @@ CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771
 )
 
 
-@given(gpu=CARDS, part=st.floats(0.001, 0.98), is_memory=st.booleans())
-def test_suggested_share_covers_the_need_and_is_accepted(gpu: int, part: float, is_memory: bool) -> None:
-    need = part * card_of(gpu).units * MIB
-    share = smallest_memory([(need, gpu)]) if is_memory else smallest_fraction([(need, gpu)])
-    assert share.bytes_on(gpu) >= need
+@given(
+    pods=st.lists(st.tuples(CARDS, st.floats(0.001, 0.98)), min_size=1, max_size=4), is_memory=st.booleans()
+)
+def test_suggested_share_covers_each_need_is_the_smallest_and_is_accepted(
+    pods: list[tuple[int, float]], is_memory: bool
+) -> None:
+    needs = [(part * card_of(gpu).units * MIB, gpu) for gpu, part in pods]
+    share = smallest_memory(needs) if is_memory else smallest_fraction(needs)
+    assert all(share.bytes_on(gpu) >= need for need, gpu in needs)
+    smaller = ShareValue(mib=share.mib - 1) if share.mib else ShareValue(hundredths=share.hundredths - 1)
+    if not share.is_whole and max(smaller.mib, smaller.hundredths - 1) > 0:
+        granted = [smaller.mib * MIB if smaller.mib else smaller.bytes_on(gpu) for _, gpu in needs]
+        assert any(given < need for given, (need, _) in zip(granted, needs, strict=True))
     labels = {"kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.5"}
     after = PolicyMetadata({**labels, "size.kaishare.dev/small": str(share)})
     assert label_problems(after, PolicyMetadata(labels)).count == 0
-    assert share.is_share(share.bytes_on(gpu), gpu)
+    assert all(share.is_share(share.bytes_on(gpu), gpu) for _, gpu in needs)
 
 
 @given(gpu=CARDS, hundredths=st.integers(2, 99))
@@ -315,15 +336,32 @@ def flat(part: float, *, late: float | None = None, low: float | None = None) ->
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("part", [0.9, 0.75])
-def test_pod_that_holds_a_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
+@pytest.mark.parametrize("part", [0.92, 0.9, 0.75, 0.7])
+def test_pod_that_allocates_most_of_its_share_in_advance_keeps_it(part: float) -> None:
     """vLLM takes 0.9 of what it may use, and JAX 0.75."""
+    row = only(flat(part), size_small="0.5")
+    assert (str(row.suggested), row.commands, row.is_at_least) == ("0.50", (), False)
+    assert row.notes[0].startswith(
+        "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
+    )
+
+
+@pytest.mark.parametrize("part", [0.69, 0.2])
+def test_pod_that_holds_a_smaller_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
     row = only(flat(part), size_small="0.5")
     assert row.suggested == smallest_fraction([(part * 1.15 * int(0.5 * 81500) * MIB, H100)])
     assert row.notes[0].startswith(
         "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
     )
     assert bool(row.commands) == row.is_change
+
+
+def test_pod_that_needs_more_decides_beside_one_that_allocates_in_advance() -> None:
+    other = pod("b", quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB)
+    row = only(flat(0.9), other, size_small="0.5")
+    assert row.suggested == smallest_fraction([(45 * 1.15 * GIB, H100)])
+    assert row.commands != ()
+    assert str(only(flat(0.9), pod("b"), size_small="0.5").suggested) == "0.50"
 
 
 @pytest.mark.parametrize(
@@ -356,6 +394,73 @@ def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, flo
     ]
     notes = [each for each in only(*uses, size_small="0.5").notes if "beside" in each]
     assert [each[: len(note)] for each in notes] == ([note] if note else [])
+
+
+def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: Any) -> PodUse:
+    """Return the use of a pod with a whole GPU."""
+    more = {"workload_kind": kind, "workload": workload, "share_bytes": H100, "size": "", **changes}
+    return pod(uid, first=first, last=first + 2 * DAY, **more)
+
+
+PLAIN_JOB = [whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")]
+INDEXED_JOB = [whole("train-0-x4k2p", "Job", "train"), whole("train-1-a1b2c", "Job", "train")]
+JOB_SET = [whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)]
+LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "StatefulSet", "lws-0")]
+
+
+@pytest.mark.parametrize(
+    ("uses", "kept"),
+    {
+        "Indexed Job": (INDEXED_JOB, 2),
+        "Jobs of a JobSet": (JOB_SET, 2),
+        "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
+        "Indexed Job in a vCluster": (
+            [replace(use, names=replace(use.names, pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB],
+            2,
+        ),
+        "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
+        "plain Job": (PLAIN_JOB, 0),
+        "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
+        "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
+        "Indexed Job with a share": ([replace(use, share_bytes=int(0.5 * 81500) * MIB) for use in INDEXED_JOB], 0),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) -> None:
+    rows = advise(uses, namespaces(), OPTIONS).rows
+    ranks = [row for row in rows if row.key.keeps_gpu]
+    assert sum(row.pods for row in ranks) == kept
+    assert all((row.suggested, row.commands) == (None, ()) for row in ranks)
+    assert all("may be ranks: each keeps a whole GPU" in row.notes[0] for row in ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "labels", "has_command"),
+    {
+        "a default share for pods that may be ranks": (INDEXED_JOB, {}, False),
+        "a default share for ranks that the webhook knows": ([whole("r", "PyTorchJob", "train")], {}, True),
+        "a size of ranks": ([whole("r", "PyTorchJob", "train", size="small")], {"size_small": "1"}, False),
+        "a size of others": (INDEXED_JOB, {"size_small": "1"}, True),
+    }.values(),
+    ids=lambda value: "",
+)
+def test_no_command_changes_the_whole_gpus_of_ranks(
+    ranks: list[PodUse], labels: dict[str, str], has_command: bool
+) -> None:
+    other = whole("web", "Deployment", "web", size="small" if labels else "")
+    rows = advise([*ranks, other], namespaces(**labels), OPTIONS).rows
+    (row,) = [row for row in rows if not row.key.keeps_gpu]
+    assert row.is_change
+    assert bool(row.commands) == has_command
+    assert has_command == (not row.notes)
+
+
+def test_pod_whose_use_is_unknown_is_not_covered() -> None:
+    unknown = pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)
+    row = only(*(pod(str(number)) for number in range(20)), unknown, size_small="0.5")
+    assert row.coverage > 0.95
+    assert row.notes == ("1 pod of 21 never had a known use: the advice does not cover their need",)
+    assert row.suggested == only(pod(), size_small="0.5").suggested
 
 
 def test_pods_of_a_deployment_are_no_ranks() -> None:

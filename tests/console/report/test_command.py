@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,30 @@ def test_cost_is_by_model_and_names_models_without_a_price() -> None:
     assert f"No price for {H100}: the cost leaves these out." in list(as_text(priced, columns=200))
 
 
+def test_csv_comes_with_what_it_leaves_out_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sums(*_: object, **__: object) -> tuple[object, tuple[str, ...]]:
+        names = [
+            {"namespace": "a", "model": T4},
+            {"namespace": "a", "model": H100},
+            {"namespace": "=cmd()", "model": T4},
+        ]
+        return {"promised": [(own, 2.5) for own in names]}, ("How they were read.",)
+
+    monkeypatch.setattr("console.report.command.read_sums", sums)
+    assert main(["report", "--prometheus", "http://127.0.0.1:9", "--price", f"{T4}=1", "-o", "csv"]) == 0
+    captured = capsys.readouterr()
+    assert [row["cost"] for row in csv.DictReader(io.StringIO(captured.out))] == ["", "2.5"]
+    warnings = " ".join(captured.err.split())
+    assert f"No price for {H100}: the cost leaves these out." in warnings
+    assert "How they were read." in warnings
+    assert (
+        "Dropped: 1 row with names that no Kubernetes object can have, and 2.5 GPU-hours promised."
+        in warnings
+    )
+
+
 def test_names_that_no_object_can_have_are_dropped_and_stay_in_the_totals() -> None:
     sums = {
         "promised": [({"namespace": "=cmd()", "model": T4}, 1.0), ({"namespace": "a", "model": "@x"}, 1.0)]
@@ -110,7 +135,7 @@ def test_names_that_no_object_can_have_are_dropped_and_stay_in_the_totals() -> N
     ("by", "labels"),
     [
         (["namespace"], ("namespace", "vcluster", "virtual_namespace")),
-        (["queue", "queue", "node"], ("queue", "node")),
+        (["queue", "queue", "node"], ("queue", "vcluster", "node")),
         (
             ["size", "workload"],
             ("size", "namespace", "vcluster", "virtual_namespace", "workload_kind", "workload"),
@@ -161,7 +186,9 @@ def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> 
         assert lines[2].split()[-5:-3] == [f"0.1{mark}", f"0.2{mark}"]
         assert any(line.startswith("! the use") for line in lines) == bool(mark)
         page = as_html(active, "May")
-        assert page.count(f'<td class="figure marked">0.1{mark}</td>') == (2 if mark else 0)
+        assert page.count(f'<td class="figure marked" data-name="active">0.1{mark}</td>') == (
+            2 if mark else 0
+        )
 
 
 def test_a_mark_in_the_totals_has_its_legend() -> None:
@@ -176,22 +203,54 @@ def test_a_mark_in_the_totals_has_its_legend() -> None:
 
 def test_html_is_one_page_that_loads_nothing() -> None:
     text = as_html(report(prices={T4: 2.0}), "1 May to 1 June")
-    assert "default-src 'none'" in text
+    assert "default-src 'none'" in unescape(text)
     assert "http" not in text.replace("http-equiv", "")
     assert text.count("<tr") == 1 + 3 + 2 + 1
+
+
+def wide_report() -> Report:
+    """Return a report with the longest names, of a workload in a vCluster."""
+    names = {
+        "namespace": "vcluster-of-the-team-for-inference", "vcluster": "inference-of-team-vision",
+        "virtual_namespace": "production-inference-services", "workload_kind": "StatefulSet",
+        "workload": "a" * 200, "model": H100,
+    }  # fmt: skip
+    figures = (
+        "promised",
+        "whole",
+        "used",
+        "used_known",
+        "active",
+        "active_known",
+        "idle",
+        "over",
+        "expected",
+    )
+    sums = {figure: [(names, 100_000.0)] for figure in figures}
+    return build_report(sums, row_labels(["workload"]), prices={H100: 2.5}, currency="EUR")
 
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is not installed")
 async def test_html_in_chromium(tmp_path: Path) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(as_html(report("namespace", "workload", prices={T4: 2.0}), "1 May to 1 June"))
+    """On a telephone and on a screen every figure is inside the window; between them a wide table scrolls."""
+    pages = {"usual": report("namespace", "workload", prices={T4: 2.0}), "wide": wide_report()}
+    outside = (
+        "[...document.querySelectorAll('td')].filter(cell => cell.getBoundingClientRect().right > innerWidth)"
+    )
+    figure = "document.querySelector('.figure[data-name=promised]')"
     async with Browser.started(tmp_path / "profile") as browser:
-        for width in (390, 1440):
-            for is_dark in (False, True):
-                await browser.show(width, is_dark=is_dark)
-                await browser.open(file.as_uri())
-                assert await browser.evaluate("document.documentElement.scrollWidth") <= width
-                color = await browser.evaluate("getComputedStyle(document.body).color")
-                assert color == ("rgb(255, 255, 255)" if is_dark else "rgb(0, 0, 0)")
+        for name, content in pages.items():
+            file = tmp_path / f"{name}.html"
+            file.write_text(as_html(content, "1 May to 1 June"))
+            for width in (390, 1000, 1440):
+                for is_dark in (False, True):
+                    await browser.show(width, is_dark=is_dark)
+                    await browser.open(file.as_uri())
+                    assert await browser.evaluate("document.documentElement.scrollWidth") <= width
+                    assert width == 1000 or await browser.evaluate(f"{outside}.length") == 0
+                    named = await browser.evaluate(f"getComputedStyle({figure}, '::before').content")
+                    assert named == ("none" if width > 960 else '"promised "')
+                    color = await browser.evaluate("getComputedStyle(document.body).color")
+                    assert color == ("rgb(236, 236, 240)" if is_dark else "rgb(23, 24, 28)")
         assert not browser.complaints

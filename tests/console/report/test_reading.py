@@ -123,7 +123,8 @@ async def test_each_cluster_is_judged_for_itself() -> None:
     """A small cluster without the rules is not hidden by a large one with them."""
     ruled, unruled = ("a", "kaishare-agent"), ("b", "kaishare-agent")
     answers = Answers({ruled: ALL}, {ruled: ALL, unruled: ALL})
-    sums, (remark,) = await read(answers)
+    sums, (added_up, remark) = await read(answers)
+    assert added_up == 'Rows add up 2 clusters: a, b. --selector with cluster="NAME" selects one.'
     assert remark.startswith("The recording rules have no data in this time for cluster b: ")
     assert sums["promised"] == [(TEAM, 1.0), (TEAM, 2.0)]
     hours = [query for query in answers.queries if "hours" in query and "group by" not in query]
@@ -159,7 +160,7 @@ async def test_several_jobs_of_a_cluster_are_refused(job: str) -> None:
     with pytest.raises(PrometheusError, match="several jobs match") as refused:
         await read(Answers(jobs, jobs))
     assert str(refused.value).isprintable()
-    assert str(refused.value).endswith("; select one job")
+    assert str(refused.value).endswith("; select one, such as --selector 'job=\"NAME\"'")
 
 
 async def test_each_cluster_may_have_its_own_job() -> None:
