@@ -19,7 +19,7 @@ from typing import Any, Final
 from console.top.app import TopApp, tune_garbage_collection
 from console.top.rounds import EVERY_SECONDS, Rounds
 from console.top.table import LinesTable
-from gpuagent.api_types import read_answer
+from gpuagent.api_types.shares import read_answer
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import ReadFailed, Received
 from gpuagent.top.fleet import AgentRef, Fleet

@@ -13,10 +13,10 @@ from typing import Final
 from gpuagent.actions.actions import ActionSettings, VerdictActions
 from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
-from gpuagent.actions.log import TransitionLog
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.ledger.slack import Slack
-from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory, PodSource

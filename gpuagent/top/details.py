@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
+from gpuagent.api_types.shares import ApiPod, ApiVerdict, transitions_text
 from gpuagent.table.gpus import known_bytes
 from gpuagent.table.next_steps import FOR_FLAG, NextStep, why_command
 from gpuagent.table.node import NodeTable

@@ -17,9 +17,9 @@ from gpuagent.actions.consent import CONSENT_SECONDS
 from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import EvictionTiming, Evictor
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.decoding import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kai.own_labels import EVICTED_OWNER, MODE, OVER_SHARE
 from kube.client import KubeClient

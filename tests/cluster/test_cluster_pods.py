@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from gpuagent.evaluation.status import PODS_STALE_SECONDS
 from gpuagent.pods import bind_request_watch, related
 from gpuagent.pods.availability import UnavailableReason
 from gpuagent.pods.cluster import WATCH_TIMING
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.lookups import FetchTiming
-from gpuagent.status import PODS_STALE_SECONDS
 from kube.client import KubeClient
 from kube.watch import WatchTiming
 from tests.gpuagent.shares.test_live_objects import documents

@@ -21,8 +21,8 @@ from console.cluster import ClusterOptions
 from console.doctor.command import DoctorSettings, examine
 from console.doctor.links import with_link
 from console.policies.reading import PodCounts, read_policies
+from gpuagent.evaluation.status import Status
 from gpuagent.problems import Cause, Problem
-from gpuagent.status import Status
 from kube.client import KubeClient
 from kube.errors import ApiError
 from service.check_results import CheckResult, State, exit_status

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
+from gpuagent.api_types.shares import ApiPod, ApiVerdict, transitions_text
+from gpuagent.evaluation.status import Status
 from gpuagent.server.page.links import PageLinks
 from gpuagent.server.page.rows import Context, anchor, groups_text
 from gpuagent.server.page.sections import SectionOutline
-from gpuagent.status import Status
 from gpuagent.table.gpus import GpuState, ProblemText
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, NextStep, why_command
 from gpuagent.table.rows import PodRow

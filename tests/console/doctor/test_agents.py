@@ -9,7 +9,7 @@ import pytest
 from console.agents import AgentPod, AgentReading
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.nodes import node_findings
-from gpuagent.api_types import AgentResponse, ApiProblem
+from gpuagent.api_types.shares import AgentResponse, ApiProblem
 from gpuagent.top.client import Received
 from service.check_results import State
 from service.text import MOST_LINES

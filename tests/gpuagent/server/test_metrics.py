@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuagent.evaluation.status import Evaluation, Status, status_at
 from gpuagent.gpus.reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.commands import ContainerCommand
@@ -26,7 +27,6 @@ from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
 from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
-from gpuagent.status import Evaluation, Status, status_at
 from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge
 from kube.watch import Resource

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuagent.evaluation.status import Status
 from gpuagent.server.api import shares_json
-from gpuagent.status import Status
 from gpuagent.table.rows import MAX_ROWS, PodRow
 from gpuagent.table.words import percent, plain
 from gpuagent.top.arrange import AgentLine, Arrangement, GroupBy, GroupLine, Line, Sort, arrange, is_old

@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gpuagent.api_types import AgentResponse, read_answer
+from gpuagent.api_types.shares import AgentResponse, read_answer
 from gpuagent.cli import main
+from gpuagent.evaluation.status import Status
 from gpuagent.gpus.reading import MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
@@ -30,7 +31,6 @@ from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
-from gpuagent.status import Status
 from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import Agent, ReadFailed, Received, age_of_figures

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpuagent.actions.log import TransitionLog
-from gpuagent.pipeline import SamplePipeline
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
