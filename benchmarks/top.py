@@ -95,8 +95,8 @@ def _pod(node: str, gpu: int, number: int, rng: random.Random) -> dict[str, Any]
         "shares": {uuid: {"bytes": share, "source": "bind-request"}},
         "limits": {},
         "candidates": [
-            {"source": "bind-request", "says": "portion 0.1125", "bytesPerGpu": {uuid: share}},
-            {"source": "annotation", "says": "gpu-fraction 0.1125", "bytesPerGpu": {uuid: share}},
+            {"source": "bind-request", "text": "portion 0.1125", "bytesPerGpu": {uuid: share}},
+            {"source": "annotation", "text": "gpu-fraction 0.1125", "bytesPerGpu": {uuid: share}},
         ],
         "notes": [],
         "gpus": [{"gpuUuid": uuid, "gpu": gpu, "mig": False, "usedBytes": used, "processes": 2}],

@@ -57,7 +57,7 @@ def test_the_response_of_an_agent_has_the_fields_of_the_types_and_no_others(
     assert {path for path in paths(answer) if path.startswith("pods[].verdicts[].")} != set()
     for pod in answer["pods"]:
         for candidate in pod["candidates"]:
-            assert candidate.keys() | {"counts"} == {"source", "says", "bytesPerGpu", "counts"}
+            assert candidate.keys() | {"counts"} == {"source", "text", "bytesPerGpu", "counts"}
     assert known == answer
 
 

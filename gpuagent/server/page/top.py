@@ -277,7 +277,7 @@ def _evidence(verdict: ApiVerdict, pod: ApiPod, reason: FlagReason) -> Iterator[
         yield "GPU group", groups_text(pod.gpu_groups)
     for candidate in pod.candidates[:_MAX_CANDIDATES]:
         amount = size(candidate.bytes_per_gpu.get(verdict.gpu_uuid))
-        text = f"{plain(candidate.says)}, {amount}{'' if candidate.counts else ' (does not count)'}"
+        text = f"{plain(candidate.text)}, {amount}{'' if candidate.counts else ' (does not count)'}"
         yield f"share by {candidate.source}", text
     if pod.share_changed:
         yield "difference", plain(pod.share_changed, _LONGEST_TEXT)

@@ -394,8 +394,8 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
     ]
     train = pods_of(OVER)["train"]
     assert train["candidates"] == [
-        {"source": "bind-request", "says": "portion 0.50", "bytesPerGpu": {A: 10 * GIB}},
-        {"source": "annotation", "says": "gpu-fraction 0.5", "bytesPerGpu": {A: 10 * GIB + 1}},
+        {"source": "bind-request", "text": "portion 0.50", "bytesPerGpu": {A: 10 * GIB}},
+        {"source": "annotation", "text": "gpu-fraction 0.5", "bytesPerGpu": {A: 10 * GIB + 1}},
     ]
     assert train["shares"] == {A: {"bytes": 10 * GIB, "source": "bind-request"}}
     assert train["vcluster"] == {"name": "vc", "namespace": "default", "pod": "train-0"}

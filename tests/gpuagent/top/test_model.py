@@ -400,7 +400,7 @@ def test_no_name_acts_on_the_terminal_or_breaks_the_table(
         vcluster={"name": first, "namespace": second, "pod": third}, phase=third, gpuGroups=[first],
     )  # fmt: skip
     made["verdicts"][0]["reason"] = third
-    made["candidates"][0]["says"] = second
+    made["candidates"][0]["text"] = second
     problem = {"reason": first, "gpuUuid": second, "detail": third}
     body = json.dumps(
         json.loads(document("n", made, problems=[problem, {"reason": "nvml", "gpuUuid": first}]))
