@@ -159,6 +159,7 @@ class Spec(Struct):
     schedulerName: str | None = None
     nodeName: str | None = None
     priorityClassName: str | None = None
+    runtimeClassName: str | None = None
     tolerations: list[dict[str, Any]] | None = None
     resourceClaims: Raw = _NOTHING
 
