@@ -1,1 +1,1 @@
-"""Evaluation: what happens to each sample, and the status, the past and the log lines that come of it."""
+"""Evaluation of each sample: the pipeline, the status, the history of each pod, and the log of changes."""

@@ -26,8 +26,8 @@ from tests.support.control_plane import ControlPlane, assets_folder, control_pla
 from tests.support.control_plane_fixtures import HOW
 from tests.support.kube_user import MERGE, Asker
 from tests.support.webhook_process import until
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode, PolicyMetadata, label_problems
+from webhook.policy.rules import Rules
 from webhook.policy.sizes import MOST_SIZES
 from webhook.render.bounds import MOST_KEYS
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of

@@ -27,8 +27,8 @@ from tests.support.kube_objects import pod
 from tests.support.published_settings import settings_object
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import recording
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import ServiceTarget, UrlTarget
 
 TARGET = ServiceTarget(namespace="kaishare", name="kaishare-webhook")

@@ -22,8 +22,8 @@ from webhook.cli import main
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.workloads import LiveWorkloads, live_workloads
 from webhook.explain.output.words import is_rank
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 
 TEAM, OTHER, PLAIN = "live-team", "live-other", "live-plain"
 HALF = managed_namespace(TEAM, gpu_fraction="0.5")

@@ -45,7 +45,7 @@ from tests.support.published_settings import settings_object
 from tests.support.used_rights import UsedRight, binding, roles, used_rights
 from tests.support.webhook_process import until
 from webhook.explain.cluster import MOST_NAMED
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.settings.document import NAME as SETTINGS
 
 TEAM, OTHER, NOWHERE = "few-team", "few-other", "few-nowhere"

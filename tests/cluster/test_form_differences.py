@@ -17,8 +17,9 @@ from tests.support.control_plane_fixtures import HOW
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker
 from tests.support.pods import GPU, view
 from tests.support.webhook_process import until
-from webhook.policy.decide import Decision, Rules, decide
+from webhook.policy.decide import Decision, decide
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render.bounds import MOST_KEYS
 from webhook.render.differences import DIFFERENCES, DifferenceName

@@ -24,7 +24,7 @@ from tests.support.control_plane_fixtures import HOW
 from tests.support.helm_chart import ROOT
 from webhook.doctor.command import examine
 from webhook.explain.cluster import read_facts
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings

@@ -40,7 +40,7 @@ from tests.support.published_settings import settings_object
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import recording
 from webhook.doctor.command import examine
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")

@@ -41,7 +41,7 @@ from tests.support.published_settings import settings_object
 from tests.support.used_rights import binding
 from tests.support.webhook_process import until
 from tests.support.why_states import State, folder, states
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 pytestmark = pytest.mark.slow
 

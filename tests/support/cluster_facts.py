@@ -12,8 +12,8 @@ from service.check_results import CheckResult, State
 from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Cluster, Namespace, Queue
 from webhook.doctor.settings import RunningSettings
-from webhook.policy.decide import Rules
 from webhook.policy.labels import PolicyMetadata
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     ServiceTarget,

@@ -26,7 +26,7 @@ MOST_OBJECTS: Final = 20_000
 
 
 class ListOutcome(Enum):
-    """What came of a request for a list: how much of it could be read."""
+    """The result of a request for a list: how much of it could be read."""
 
     WHOLE = "whole"
     PART = "part"
