@@ -38,8 +38,8 @@ from tests.support.agent_fleet import (
     pod_status,
 )
 from tests.support.cluster_webhook import configured, our_configurations
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane, control_plane
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import egress_option, pod_network
@@ -54,9 +54,7 @@ ADVICE = "check that networkPolicies.apiServerCIDRs lets the API server reach th
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
+    assets = needed_assets()
     folder = tmp_path_factory.mktemp("console")
     with control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running:
         yield running

@@ -28,11 +28,10 @@ from tests.support.cluster_webhook import bare_pod, installed, managed_namespace
 from tests.support.control_plane import (
     ADMIN_TOKEN,
     ControlPlane,
-    assets_folder,
     control_plane,
     controller_manager,
 )
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.doc_blocks import ROOT
 from tests.support.doc_tables import table_under
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
@@ -66,9 +65,7 @@ MANIFESTS = {
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Run a cluster without objects of other tests; a controller fills in the rules of `view` and `edit`."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
+    assets = needed_assets()
     folder = tmp_path_factory.mktemp("few-rights")
     with (
         control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running,

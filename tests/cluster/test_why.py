@@ -26,11 +26,10 @@ from tests.support.cluster_webhook import managed_namespace
 from tests.support.control_plane import (
     ADMIN_TOKEN,
     ControlPlane,
-    assets_folder,
     control_plane,
     controller_manager,
 )
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
@@ -54,9 +53,7 @@ EDIT, ADMINISTRATOR = "edit", "administrator"
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Run a cluster without objects of other tests; a controller fills in the rules of `edit`."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
+    assets = needed_assets()
     folder = tmp_path_factory.mktemp("why")
     with (
         control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running,
