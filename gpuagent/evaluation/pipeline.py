@@ -15,9 +15,9 @@ from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge
 from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
+from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.reservations import Reservations
 
 _UNRESOLVED_GRACE: Final = 120.0

@@ -24,10 +24,10 @@ from gpuagent.gpus.reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
 from gpuagent.shares.pod_shares import Amount, PodShare
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Verdict
 from gpuagent.verdicts.messages import flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.reasons import FlagReason
 
 
 def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:

@@ -28,7 +28,8 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
 from gpuagent.shares.pod_shares import PodShare
 from gpuagent.verdicts.grace import Standing, nanoseconds, next_balance, seconds
-from gpuagent.verdicts.grounds import FlagReason, Ground, Grounds, Key
+from gpuagent.verdicts.grounds import Ground, Grounds, Key
+from gpuagent.verdicts.reasons import FlagReason
 from service.units import size
 
 _INTERVAL: Final = 5.0

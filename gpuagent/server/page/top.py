@@ -17,7 +17,7 @@ from gpuagent.table.gpus import GpuState, ProblemText
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, NextStep, why_command
 from gpuagent.table.rows import PodRow
 from gpuagent.table.words import plain
-from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.reasons import FlagReason
 from service.text import counted
 from service.units import duration, size
 

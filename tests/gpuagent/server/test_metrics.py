@@ -27,8 +27,8 @@ from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
 from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge
+from gpuagent.verdicts.reasons import FlagReason
 from kube.watch import Resource
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 

@@ -37,8 +37,8 @@ from gpuagent.top.client import Agent, ReadFailed, Received, age_of_figures
 from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge, Verdicts
+from gpuagent.verdicts.reasons import FlagReason
 from service.text import width
 from tests.support.free_ports import free_port
 from tests.support.samples import DENIED, GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
