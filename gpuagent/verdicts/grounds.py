@@ -10,7 +10,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
 from gpuagent.shares.pod_shares import Amount, PodShare
-from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.reasons import OF_RECORDS, FlagReason
 
 SMALL_BYTES: Final = 256 << 20
 """Memory that a pod may use on a GPU without a share there: a CUDA library opens a context on every device
