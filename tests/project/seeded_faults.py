@@ -264,7 +264,7 @@ FAULTS: Final = (
     ),
     Fault(
         "watch: after 410 the whole state is read again",
-        '                self._version = ""\n                return _End("gone", str(error))',
+        '                self._resource_version = ""\n                return _End("gone", str(error))',
         '                return _End("gone", str(error))',
         "kube",
     ),
