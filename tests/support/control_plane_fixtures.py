@@ -57,6 +57,18 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
         yield running
 
 
+@pytest.fixture(scope="module")
+def own_proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A `proxied_plane` for the tests of one module; a controller fills in the rules of `view` and `edit`."""
+    assets = needed_assets()
+    folder = tmp_path_factory.mktemp("own-proxied")
+    with (
+        control_plane(assets, folder, egress_option(folder, folder / EGRESS_SOCKET)) as running,
+        controller_manager(assets, running, ["clusterrole-aggregation-controller"]),
+    ):
+        yield running
+
+
 @pytest.fixture(scope="session")
 def controllers(plane: ControlPlane) -> Iterator[None]:
     """Run the controllers of Deployments and Jobs."""
