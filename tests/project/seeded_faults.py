@@ -260,7 +260,7 @@ FAULTS: Final = (
         "console: rows without a figure come last",
         "return 1.0 if value is None else -value",
         "return -value if value else -1e99",
-        "console/top",
+        "gpuagent/top/test_model.py",
     ),
     Fault(
         "watch: after 410 the whole state is read again",
