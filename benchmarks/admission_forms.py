@@ -32,7 +32,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.pods import GPU
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import UrlTarget, mutating_configuration
 from webhook.render.manifests import MUTATING, objects_of
 

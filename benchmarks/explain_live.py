@@ -29,8 +29,8 @@ from tests.support.live_objects import Json, live_pod, reference, template, work
 from tests.support.memory import peak_resident_mib
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.workloads import live_workloads
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 
 MOST_MIB = 100.0
 """Maximum memory for up to 5,000 workloads with any number of pods."""

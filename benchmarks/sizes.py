@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kai.pod import decode_pod
-from webhook.policy.decide import Rules, decide
+from webhook.policy.decide import decide
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 from webhook.policy.mutate import mutate
+from webhook.policy.rules import Rules
 
 MOST_RATIO: Final = 1.3
 """Bound for deciding with sizes, relative to deciding without."""

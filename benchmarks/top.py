@@ -19,7 +19,7 @@ from typing import Any, Final
 from console.top.app import TopApp, tune_garbage_collection
 from console.top.rounds import EVERY_SECONDS, Rounds
 from console.top.table import LinesTable
-from gpuagent.api_types import read_answer
+from gpuagent.api_types.shares import read_answer
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import ReadFailed, Received
 from gpuagent.top.fleet import AgentRef, Fleet
@@ -95,8 +95,8 @@ def _pod(node: str, gpu: int, number: int, rng: random.Random) -> dict[str, Any]
         "shares": {uuid: {"bytes": share, "source": "bind-request"}},
         "limits": {},
         "candidates": [
-            {"source": "bind-request", "says": "portion 0.1125", "bytesPerGpu": {uuid: share}},
-            {"source": "annotation", "says": "gpu-fraction 0.1125", "bytesPerGpu": {uuid: share}},
+            {"source": "bind-request", "text": "portion 0.1125", "bytesPerGpu": {uuid: share}},
+            {"source": "annotation", "text": "gpu-fraction 0.1125", "bytesPerGpu": {uuid: share}},
         ],
         "notes": [],
         "gpus": [{"gpuUuid": uuid, "gpu": gpu, "mig": False, "usedBytes": used, "processes": 2}],

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from console.agent_options import AgentOptions
-from gpuagent.api_types import PATH, NotAnAnswer, read_answer
+from gpuagent.api_types.shares import PATH, NotAnAnswer, read_answer
 from gpuagent.top.client import Received, age_of_figures
 from kube.client import AnyResponse, KubeClient
 from kube.errors import ApiError, Unreachable, decode_answer, status_error

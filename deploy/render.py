@@ -26,7 +26,7 @@ if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from deploy.alerts import rendering
 from webhook.guard import manifests
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.render import manifests as policies
 
 ROOT: Final = Path(__file__).parents[1]

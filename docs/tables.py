@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from docs import api_schema
-from gpuagent.api_processes import ProcessesResponse
-from gpuagent.api_types import AgentResponse
+from gpuagent.api_types.processes import ProcessesResponse
+from gpuagent.api_types.shares import AgentResponse
 from kai.key_classes import PREFIXES, TABLE, KeyClass, On
 from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from webhook.policy.distributed import EVIDENCE

@@ -12,32 +12,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from gpuagent.actions.eviction_settings import Budget, EvictionMode
-from gpuagent.ledger.slack import Slack
-from gpuagent.server.page.links import NODE, PageLinks, parse_address, parse_runbooks
-from gpuagent.shares.limits import GpuSharingMode
-from kai.own_labels import AGENT_EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
+from gpuagent.serve.options import add_options, read_settings
 from kai.version import Version
 from service.command import (
-    TOKENS,
     Parser,
     UsageError,
-    add_authentication,
-    add_log_level,
     namespace_name,
-    namespace_names,
     read_by,
     run_chosen,
     run_command,
 )
 from service.documents import DocumentError
-from service.http.host_names import parse_host_name
 from service.names import is_dns_subdomain
 from service.text import quoted
-from service.units import parse_duration
 from service.version import version
 
-_SHORTEST_SECONDS: Final = 0.1
 _SIMULATED: Final = "simulated:"
 _SIMULATED_CLUSTER: Final = "simulated:cluster"
 
@@ -65,120 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Samples the GPUs of this node, compares each pod's memory with its share, and serves"
         " metrics, a JSON API, a page and health checks. Optionally writes Events and evicts pods.",
     )
-    serving.add_argument(
-        "--listen",
-        default="127.0.0.1:9445",
-        metavar="HOST:PORT",
-        help="address of metrics, API, page and health checks; :9445 listens on every address"
-        " (default %(default)s)",
-    )
-    serving.add_argument(
-        "--host-name",
-        action="append",
-        type=read_by(parse_host_name),
-        default=[],
-        metavar="NAME",
-        help="additional host name that the server accepts in requests, such as a Service's; repeatable."
-        " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always accepted",
-    )
-    add_authentication(serving)
-    serving.add_argument(
-        "--show-processes",
-        action="store_true",
-        help="list the pods' processes (PID, name, memory) at /api/v1/processes for every reader of the port;"
-        " with --authentication=tokens they are listed for users with the right to this path",
-    )
-    serving.add_argument(
-        "--certs",
-        type=Path,
-        metavar="DIR",
-        help="serve TLS with tls.crt and tls.key of this directory, which are read again when they change"
-        " (default: no TLS)",
-    )
-    serving.add_argument(
-        "--interval",
-        type=read_by(_duration),
-        default="5s",
-        metavar="DURATION",
-        help="mean time between two samples; each one varies by up to 20%% (default %(default)s)",
-    )
-    serving.add_argument(
-        "--gpu-sharing-mode",
-        type=read_by(GpuSharingMode.parse),
-        metavar="MODE",
-        help=(
-            "global.gpuSharingMode of KAI's chart; it decides whether a memory limit above the share counts:"
-            f" {', '.join(GpuSharingMode)} (default: unknown; such pods are flagged and not evicted)"
-        ),
-    )
-    serving.add_argument(
-        "--grace",
-        type=read_by(_duration),
-        default="2m",
-        metavar="DURATION",
-        help="time above its share after which a pod is flagged; time above the share adds up, and time"
-        " within the share subtracts half of its length (default %(default)s)",
-    )
-    for name, default, which in (("--grace-min", "30s", "shortest"), ("--grace-max", "24h", "longest")):
-        serving.add_argument(
-            name,
-            type=read_by(_duration),
-            default=default,
-            metavar="DURATION",
-            help=f"{which} grace that a namespace can set with {OVER_SHARE_GRACE} (default %(default)s)",
-        )
-    serving.add_argument(
-        "--slack",
-        type=read_by(Slack.parse),
-        default="256Mi,5%",
-        metavar="BYTES,PERCENT%",
-        help="tolerance above a share: the larger of a byte count and a percentage (default 256Mi,5%%)",
-    )
-    serving.add_argument(
-        "--exclude-namespaces",
-        type=read_by(namespace_names),
-        default=AGENT_EXCLUDED_NAMESPACES,
-        metavar="A,B",
-        help="namespaces where pods without a share are not flagged and no pod is evicted; replaces "
-        + ",".join(sorted(AGENT_EXCLUDED_NAMESPACES)),
-    )
-    serving.add_argument(
-        "--events",
-        choices=("true", "false"),
-        help="write an Event on the pod for each flag; needs --pods cluster (default true)",
-    )
-    serving.add_argument(
-        "--eviction",
-        choices=tuple(mode.value for mode in EvictionMode),
-        default=EvictionMode.OFF.value,
-        help=f"effect of the namespace label {OVER_SHARE}=evict: off ignores it; dry-run counts and logs the"
-        " decisions without evicting; on evicts through the API server (default %(default)s)",
-    )
-    serving.add_argument(
-        "--eviction-budget",
-        type=read_by(Budget.parse),
-        default="1/10m",
-        metavar="N/DURATION",
-        help="maximum number of evictions of this node in a period (default %(default)s)",
-    )
-    serving.add_argument(
-        "--runbooks",
-        type=read_by(parse_runbooks),
-        default="",
-        metavar="URL",
-        help="address under which your users read docs/runbooks.md, such as"
-        " https://git.example.com/kaishare/blob/main/; the page links to its sections there (default: the"
-        " texts are on the page)",
-    )
-    serving.add_argument(
-        "--fleet-url",
-        type=read_by(parse_address),
-        default="",
-        metavar="URL",
-        help=f"address of a page of all nodes, such as a dashboard, to which the page links; {NODE} in it"
-        " stands for the node's name (default: no link)",
-    )
-    add_log_level(serving)
+    add_options(serving)
     serving.set_defaults(run=_serve)
 
     showing = commands.add_parser(
@@ -296,13 +172,6 @@ def _node_variable() -> str:
         raise UsageError(f"NODE_NAME: {error}") from None
 
 
-def _duration(text: str) -> float:
-    seconds = parse_duration(text)
-    if seconds < _SHORTEST_SECONDS:
-        raise ValueError(f'"{text}" is too short; allowed: 100ms and more')
-    return seconds
-
-
 @contextlib.contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
     """Exit with 0 on SIGTERM before the server has its own handler; the kernel ignores SIGTERM for PID 1."""
@@ -315,63 +184,16 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 @_ending_on_sigterm()
 def _serve(arguments: argparse.Namespace) -> int:
-    # Imported here: --help and a mistyped option need no server.
-    from gpuagent.serve import Settings, run  # noqa: PLC0415
-    from gpuagent.verdicts.over_share import GraceBounds  # noqa: PLC0415
-    from service.http.listeners import Address  # noqa: PLC0415
-
-    scenario = _scenario(arguments)
-    simulates_cluster = arguments.gpus == _SIMULATED_CLUSTER
-    is_cluster = scenario is None and arguments.pods in (None, "cluster")
-    eviction = EvictionMode(arguments.eviction)
-    if eviction is not EvictionMode.OFF and not is_cluster:
-        raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions need the API server")
-    if arguments.events == "true" and not is_cluster:
-        raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
-    if arguments.authentication == TOKENS and not is_cluster:
-        raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    node = arguments.node or _node_variable()
-    if scenario is None and not node:
-        raise UsageError("--node is missing: set --node or NODE_NAME")
-    try:
-        listen = Address.parse(arguments.listen)
-    except ValueError as error:
-        raise UsageError(f"--listen: {error}") from None
-    if arguments.grace_min > arguments.grace_max:
-        raise UsageError("--grace-min is longer than --grace-max")
-    return run(
-        Settings(
-            scenario=scenario,
-            simulates_cluster=simulates_cluster,
-            grace_bounds=GraceBounds(shortest=arguments.grace_min, longest=arguments.grace_max),
-            pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
-            eviction=eviction,
-            eviction_budget=arguments.eviction_budget,
-            events=arguments.events != "false",
-            node=arguments.node if scenario is not None else node,
-            listen=listen,
-            host_names=(*arguments.host_name, *_own_names()),
-            interval=arguments.interval,
-            grace=arguments.grace,
-            slack=arguments.slack,
-            proc_root=arguments.proc_root or Path("/proc"),
-            reservation_namespace=arguments.reservation_namespace,
-            excluded_namespaces=arguments.exclude_namespaces,
-            kai_version=arguments.kai_version,
-            gpu_sharing_mode=arguments.gpu_sharing_mode,
-            read_config_maps=arguments.read_kai_configmaps,
-            authenticates=arguments.authentication == TOKENS,
-            shows_processes=arguments.show_processes,
-            certificate_directory=arguments.certs,
-            page_links=PageLinks(runbooks=arguments.runbooks, fleet=arguments.fleet_url),
-            log_level=arguments.log_level,
-        )
+    settings = read_settings(
+        arguments,
+        scenario=_scenario(arguments),
+        simulates_cluster=arguments.gpus == _SIMULATED_CLUSTER,
+        node=arguments.node or _node_variable(),
     )
+    # Imported here: --help and a mistyped option need no server.
+    from gpuagent.serve.command import run  # noqa: PLC0415
 
-
-def _own_names() -> tuple[str, ...]:
-    """Return the names of the agent's own pod; empty outside of a pod."""
-    return tuple(name for variable in ("POD_NAME", "HOSTNAME") if (name := os.environ.get(variable)))
+    return run(settings)
 
 
 def _top(arguments: argparse.Namespace) -> int:

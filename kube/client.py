@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -14,12 +13,12 @@ from typing import Any, Final
 import aiohttp
 
 from kube.access import Access, LimitedAccess
-from kube.errors import ApiError, Silent, Unreachable, status_error
+from kube.answers import read_body, read_error, read_lines, require_plain, transport_errors
+from kube.errors import Unreachable
 from kube.kubeconfig_login import Headers
 from kube.list_splitter import ListSplitter, MalformedList
 from kube.warning_headers import parse_warnings
 from service.tasks import LoopYield
-from service.text import one_line
 from service.version import version
 
 _SECONDS: Final = 10.0
@@ -30,18 +29,11 @@ _LIST_SECONDS: Final = 120.0
 """No further page is requested after this time."""
 
 _LIST_SILENT_SECONDS: Final = 30.0
-_LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
-_LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
-_LONGEST_ERROR: Final = 65536  # bytes
 _LONGEST_HEADER: Final = 32768
 """Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
 _MOST_HEADERS: Final = 1024
 """Each warning is a header."""
-_BY_THE_CLOCK: Final = (9, 10)
-"""OpenSSL's error codes for certificates that are not yet valid or have expired."""
 _NO_HEADERS: Final[Mapping[str, str]] = {}
-TRANSPORT_ERRORS: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-"""Errors of a request that brought no valid answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +164,7 @@ class KubeClient:
         limit = aiohttp.ClientTimeout(total=seconds)
         sent = _Request(method, path, params=params or {}, headers=headers, body=body, limit=limit)
         async with self._open(sent) as response:
-            return await _bounded_body(response, sent)
+            return await read_body(response, sent)
 
     async def get(self, path: str, **options: Any) -> bytes:
         """Get one object; raises as `request`."""
@@ -304,18 +296,18 @@ class KubeClient:
             "GET", path, params=params, headers={"Accept": accept}, limit=limit, answer_seconds=_SECONDS
         )
         async with self._open(sent) as response:
-            yield _lines(response, sent)
+            yield read_lines(response, sent)
 
     async def _read_any(
         self, sent: _Request, *, is_trusted: bool = True, most_bytes: int | None = None
     ) -> AnyResponse:
         """Read a response of any status and at most a number of bytes (16 MiB); see `_answer`."""
         async with self._answer(sent, is_trusted=is_trusted) as response:
-            _require_plain(response, sent)
+            require_plain(response, sent)
             return AnyResponse(
                 status=response.status,
                 reason=response.reason or "",
-                body=await _bounded_body(response, sent, most_bytes),
+                body=await read_body(response, sent, most_bytes),
                 date=response.headers.get("Date", ""),
                 warnings=parse_warnings(response.headers.getall("Warning", [])),
             )
@@ -325,8 +317,8 @@ class KubeClient:
         """Open a successful answer; other answers are an ApiError."""
         async with self._answer(sent) as response:
             if response.status >= 300:
-                raise await _error(response, sent)
-            _require_plain(response, sent)
+                raise await read_error(response, sent)
+            require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
@@ -343,7 +335,7 @@ class KubeClient:
                 with renewed credentials.
         """
         route = self._access.route
-        with _transport_errors(sent):
+        with transport_errors(sent):
             async with contextlib.AsyncExitStack() as stack:
                 for renewed in (False, True):
                     identity = await self._access.headers(renewed=renewed)
@@ -420,86 +412,3 @@ def _with_identity(headers: Mapping[str, str], identity: Headers) -> Headers:
     """Return headers with those of the caller, which take precedence."""
     names = {name.lower() for name, _ in identity}
     return *((name, value) for name, value in headers.items() if name.lower() not in names), *identity
-
-
-def _require_plain(response: aiohttp.ClientResponse, sent: _Request) -> None:
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
-
-
-async def _bounded_body(
-    response: aiohttp.ClientResponse, sent: _Request, most_bytes: int | None = None
-) -> bytes:
-    most_bytes = most_bytes or _LONGEST_ANSWER
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > most_bytes:
-            raise Unreachable(f"{sent}: an answer of more than {most_bytes} bytes")
-    return bytes(body)
-
-
-async def _lines(response: aiohttp.ClientResponse, sent: _Request) -> AsyncIterator[list[bytes]]:
-    line = bytearray()
-    async for chunk in response.content.iter_any():
-        lines = []
-        start = 0
-        while (end := chunk.find(b"\n", start)) >= 0:
-            line += chunk[start:end]
-            if line and not line.isspace():
-                lines.append(bytes(line))
-            line.clear()
-            start = end + 1
-        line += chunk[start:]
-        if len(line) > _LONGEST_LINE:
-            raise Unreachable(f"{sent}: a line of more than {_LONGEST_LINE} bytes")
-        if lines:
-            yield lines
-
-
-async def _error(response: aiohttp.ClientResponse, sent: _Request) -> ApiError:
-    """Read an error answer: a Status object, or the text of a proxy."""
-    text = b""
-    while len(text) < _LONGEST_ERROR and (chunk := await response.content.read(_LONGEST_ERROR)):
-        text += chunk
-    return status_error(
-        text,
-        str(sent),
-        http_status=response.status,
-        http_reason=response.reason or "",
-        retry_after=response.headers.get("Retry-After", ""),
-    )
-
-
-@contextlib.contextmanager
-def _transport_errors(sent: _Request) -> Iterator[None]:
-    """Convert connection errors into `Unreachable`, and an answer that falls silent into `Silent`."""
-    try:
-        yield
-    except aiohttp.SocketTimeoutError:
-        raise Silent(f"{sent}: no data in time") from None
-    except TRANSPORT_ERRORS as error:
-        raise Unreachable(f"{sent}: {transport_error_text(error)}") from None
-
-
-def transport_error_text(error: BaseException) -> str:
-    """Describe one of `TRANSPORT_ERRORS`, without details that differ between attempts."""
-    if isinstance(error, asyncio.TimeoutError):
-        return "no answer in time"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        cause = error.certificate_error
-        reason = getattr(cause, "verify_message", "") or str(cause)
-        if getattr(cause, "verify_code", 0) in _BY_THE_CLOCK:
-            reason += f" (this machine's date is {datetime.now(UTC):%Y-%m-%d})"
-        return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(reason)}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        os_error = error.os_error
-        if os_error.errno and os_error.errno > 0:
-            reason = os.strerror(os_error.errno)
-        else:
-            reason = os_error.strerror or str(os_error)
-        return f"{error.host}:{error.port}: {one_line(reason)}"
-    if isinstance(error, aiohttp.ClientPayloadError):
-        return "the answer was cut short"
-    return one_line(str(error)) or type(error).__name__

@@ -146,13 +146,13 @@ class Watch(Generic[T]):
         self._loop_yield = LoopYield()
         self._contact_at: float | None = None
         self._opened_at: float | None = None
-        self._version = ""
+        self._resource_version = ""
         """resourceVersion at which the next watch begins; empty to read the whole state first."""
-        self._oldest = "0"
+        self._not_older_than = "0"
         """Minimum resourceVersion of a list; 0 for any, empty to let the server read from etcd."""
-        self._version_at = -float("inf")
+        self._resource_version_at = -float("inf")
         """Time of the last version, in a list, an event or a bookmark, on the monotonic clock."""
-        self._lists_until = -float("inf")
+        self._lists_instead_until = -float("inf")
         """Time until which the whole state is read by lists, on the monotonic clock."""
 
     def seconds_since_contact(self) -> float:
@@ -200,10 +200,10 @@ class Watch(Generic[T]):
         try:
             await self._follow()
         except ApiError as error:
-            if error.status in (_GONE, _TOO_NEW) and not self._version:
-                self._oldest = ""
+            if error.status in (_GONE, _TOO_NEW) and not self._resource_version:
+                self._not_older_than = ""
             if error.status == _GONE:
-                self._version = ""
+                self._resource_version = ""
                 return _End("gone", str(error))
             return _End(str(error.status or "error"), str(error), error.retry_after or 0.0)
         except Silent as error:
@@ -217,33 +217,33 @@ class Watch(Generic[T]):
         return _End("closed", f"{self._request_line}: the server closes every stream at once")
 
     async def _follow(self) -> None:
-        if not self._version and self._clock() >= self._lists_until:
+        if not self._resource_version and self._clock() >= self._lists_instead_until:
             try:
                 await self._watch()
             except ApiError as error:
-                if self._version or error.status not in _NO_WATCH_LIST:
+                if self._resource_version or error.status not in _NO_WATCH_LIST:
                     raise
                 self._list_instead()
             except Silent:
-                if not self._version:
+                if not self._resource_version:
                     self._list_instead()
                 raise
             else:
                 return
-        if not self._version:
+        if not self._resource_version:
             await self._list()
         await self._watch()
 
     def _list_instead(self) -> None:
-        self._lists_until = self._clock() + _LIST_INSTEAD_SECONDS
+        self._lists_instead_until = self._clock() + _LIST_INSTEAD_SECONDS
 
     async def _list(self) -> None:
         """Read the whole state by a list."""
         objects: dict[Key, T] = {}
         unreadable = self.unreadable
         params = dict(self.resource.params)
-        if self._oldest:
-            params |= {"resourceVersion": self._oldest, "resourceVersionMatch": "NotOlderThan"}
+        if self._not_older_than:
+            params |= {"resourceVersion": self._not_older_than, "resourceVersionMatch": "NotOlderThan"}
         async with self._client.list_objects(
             self.resource.path, params=params, accept=self.resource.accept
         ) as listed:
@@ -268,20 +268,20 @@ class Watch(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        if self._version:
-            params["resourceVersion"] = self._version
+        if self._resource_version:
+            params["resourceVersion"] = self._resource_version
         else:
             # Without a version the API server asks etcd for the newest one, and serves it from its cache.
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-            if self.is_synced and self._oldest:
-                params["resourceVersion"] = self._oldest
+            if self.is_synced and self._not_older_than:
+                params["resourceVersion"] = self._not_older_than
         async with self._client.lines(
             self.resource.path,
             params=params,
             accept=self.resource.accept.replace("List;", ";"),
             idle_seconds=min(seconds + timing.grace, timing.silence),
         ) as batches:
-            if not self._version:
+            if not self._resource_version:
                 await self._take_initial(batches)
             self._record_contact()
             self._opened_at = self._clock()
@@ -299,8 +299,8 @@ class Watch(Generic[T]):
         The API server sends bookmarks, but none to a watch that began at a version newer than the server's,
         as after a restore of etcd (Kubernetes 1.36.3). Such a watch is silent although objects change.
         """
-        if self._clock() - self._version_at >= self._timing.watch * _WHOLE_WATCH:
-            self._version = ""
+        if self._clock() - self._resource_version_at >= self._timing.watch * _WHOLE_WATCH:
+            self._resource_version = ""
 
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Process initial events until the whole state is complete; the known objects stay until then.
@@ -316,14 +316,14 @@ class Watch(Generic[T]):
             async with asyncio.timeout(self._timing.initial):
                 async for batch in batches:
                     await self._take(batch, objects, unreadable)
-                    if self._version:
+                    if self._resource_version:
                         return
         except TimeoutError:
             raise Unreachable(
                 f"{self._request_line}: the initial events did not end within {self._timing.initial:g} s"
             ) from None
         finally:
-            if not self._version:
+            if not self._resource_version:
                 self._list_instead()
         raise Unreachable(f"{self._request_line}: the stream ended within the initial events")
 
@@ -345,7 +345,7 @@ class Watch(Generic[T]):
                 except UnreadableObject as error:
                     self._skip(error)
                     continue
-                if not self._version and initial is not None:
+                if not self._resource_version and initial is not None:
                     if event.ends_initial_events:
                         self._require_readable(initial, unreadable)
                         self._replace(initial, event.metadata.resourceVersion)
@@ -355,8 +355,8 @@ class Watch(Generic[T]):
                     if not event.is_bookmark:
                         self._put(self.objects, event.metadata, None if event.is_deletion else event.object)
                         is_changed = True
-                    self._version = self._oldest = event.metadata.resourceVersion
-                    self._version_at = self._clock()
+                    self._resource_version = self._not_older_than = event.metadata.resourceVersion
+                    self._resource_version_at = self._clock()
                     self._record_contact()
                 await self._loop_yield.maybe_yield()
         finally:
@@ -397,8 +397,8 @@ class Watch(Generic[T]):
     def _replace(self, objects: dict[Key, T], version: str) -> None:
         """Replace the known objects by a complete new state."""
         self.objects = objects
-        self._version = self._oldest = version
-        self._version_at = self._clock()
+        self._resource_version = self._not_older_than = version
+        self._resource_version_at = self._clock()
         self.is_synced = True
         self._on_change(objects)
 

@@ -26,7 +26,7 @@ from webhook.metrics import Metrics
 from webhook.namespaces.cluster_rules import ClusterRules
 from webhook.namespaces.open import Work, open_cluster, open_files
 from webhook.namespaces.source import PolicySource
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.registration.order import open_order
 from webhook.server.admission_server import MOST_IN_FLIGHT

@@ -17,7 +17,7 @@ from console.why.objects import decode_one_pod
 from kai import keys
 from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
-from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
 from webhook.doctor.cluster import Cluster
 
 _CHECK: Final = "pending pods"
@@ -50,7 +50,7 @@ def _waiting(document: bytes, *, now: datetime | None, cluster: Cluster) -> Wait
     if pod.is_bound or pod.metadata.deletion_timestamp or now is None or created is None:
         return None
     policy = cluster.managed.get(pod.metadata.namespace)
-    is_served = cluster.queues.extent is not Completeness.UNSERVED
+    is_served = cluster.queues.outcome is not ListOutcome.UNSERVED
     evidence = PodEvidence(
         now=now,
         namespace=pod.metadata.namespace,

@@ -10,7 +10,8 @@ import aiohttp
 from msgspec import Struct
 
 from console.prometheus.options import PrometheusOptions, ServiceAddress
-from kube.client import TRANSPORT_ERRORS, KubeClient, transport_error_text
+from kube.answers import TRANSPORT_ERRORS, transport_error_text
+from kube.client import KubeClient
 from kube.errors import Unreachable
 from kube.kubeconfig_login import client_context
 from service.command import UsageError

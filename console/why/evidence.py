@@ -17,7 +17,7 @@ from console.why.objects import (
     Shard,
     WorkloadObject,
 )
-from gpuagent.api_types import ApiGpu, ApiPod
+from gpuagent.api_types.shares import ApiGpu, ApiPod
 from kai import keys
 
 T = TypeVar("T")

@@ -392,7 +392,6 @@ class Shard(Struct, frozen=True):
 class _WorkloadSpec(Struct, frozen=True):
     replicas: int | None = None
     suspend: bool | None = None
-    parallelism: int | None = None
 
 
 class WorkloadObject(Struct, frozen=True):

@@ -13,7 +13,7 @@ from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.actions.evictor import EvictionTiming, Evictor
-from gpuagent.status import Evaluation
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from gpuagent.actions.consent import Consent, ConsentReader, NoConsent
 from gpuagent.actions.eviction_records import EvictionRecords, PastEviction
 from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
 from kube.client import KubeClient

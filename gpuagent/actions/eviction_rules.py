@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.slack import Slack
 from gpuagent.pods.inventory import NodePod
 from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
-from gpuagent.status import Evaluation
-from gpuagent.verdicts.grounds import FlagReason, Key
+from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})

@@ -20,8 +20,8 @@ from gpuagent.actions.eviction_rules import (
     still,
 )
 from gpuagent.actions.eviction_settings import Budget
-from gpuagent.actions.log import figures, named
-from gpuagent.status import Evaluation
+from gpuagent.evaluation.status import Evaluation
+from gpuagent.evaluation.transition_log import figures, named
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy

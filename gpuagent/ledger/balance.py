@@ -287,7 +287,6 @@ class _Tally:
                         if has_utilization and not is_hidden
                         else None,
                         is_mig=gpu.mig,
-                        has_unknown_memory=usage.unknown > 0,
                         is_attributed_by_uid=usage.is_attributed_by_uid,
                     )
                 )

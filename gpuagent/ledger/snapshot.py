@@ -30,8 +30,6 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     driver does not report it."""
     is_mig: bool = False
     """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
-    has_unknown_memory: bool = False
-    """Whether the driver does not report the memory of one of these processes."""
     is_attributed_by_uid: bool = True
     """Whether the cgroup path of every process names the pod first, by its UID, which the API server
     assigned. Tenants can write a container ID, a static pod's hash, or the name of a cgroup below their

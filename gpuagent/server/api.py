@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from gpuagent.api_types import (
+from gpuagent.api_types.shares import (
     AgentResponse,
     ApiAmount,
     ApiCandidate,
@@ -19,15 +19,15 @@ from gpuagent.api_types import (
     ApiWorkload,
     ApiXid,
 )
+from gpuagent.evaluation.status import Status
 from gpuagent.gpus.reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
 from gpuagent.shares.pod_shares import Amount, PodShare
-from gpuagent.status import Status
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Verdict
 from gpuagent.verdicts.messages import flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.reasons import FlagReason
 
 
 def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:

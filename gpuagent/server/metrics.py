@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gpuagent.evaluation.status import Status
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.exposition import Exposition, label_text
 from gpuagent.server.families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
 from gpuagent.shares.pod_shares import PodShare
-from gpuagent.status import Status
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change
+from gpuagent.verdicts.reasons import FlagReason
 from kube.watch import Watch
 from service.version import version
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from gpuagent.api_processes import ApiDeviceProcesses, ApiPodProcesses, ApiProcess, ProcessesResponse
+from gpuagent.api_types.processes import ApiDeviceProcesses, ApiPodProcesses, ApiProcess, ProcessesResponse
 from gpuagent.ledger.processes import SampleProcesses
 from service.http.page_server import Page, Query, text_page
 from service.http.shared_text import SharedText

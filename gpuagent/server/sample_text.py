@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gpuagent.status import Status
+from gpuagent.evaluation.status import Status
 from service.http.shared_text import SharedText
 
 Key = tuple[object, ...]

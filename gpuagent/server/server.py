@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final
 
+from gpuagent.evaluation.status import Status
 from gpuagent.ledger.processes import SampleProcesses
 from gpuagent.server.api import shares_json
 from gpuagent.server.metrics import Metrics
@@ -15,7 +16,6 @@ from gpuagent.server.page.links import NO_LINKS, PageLinks
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.server.processes import ProcessAnswers
 from gpuagent.server.sample_text import SampleText
-from gpuagent.status import Status
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiXid
+from gpuagent.api_types.shares import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiXid
 from gpuagent.problems import SUSPENDS_NOTHING
 from gpuagent.table.next_steps import (
     FOR_GPU_AT_RISK,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.api_types import ApiPod
+from gpuagent.api_types.shares import ApiPod
 from gpuagent.problems import Cause
 from service.names import is_dns_label, is_dns_subdomain
 

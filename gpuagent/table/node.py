@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpuagent.api_types import AgentResponse
+from gpuagent.api_types.shares import AgentResponse
 from gpuagent.table.gpus import GpuState, ProblemText, gpus_of, nothing_text, problems_of
 from gpuagent.table.rows import PodRow, PodState, rows_of
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.api_types import ApiPod, ApiVerdict
+from gpuagent.api_types.shares import ApiPod, ApiVerdict
 from gpuagent.table.gpus import GpuState, known_bytes
 from service.units import size
 

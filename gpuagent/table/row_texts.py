@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gpuagent.api_types import ApiHolding, ApiPod
+from gpuagent.api_types.shares import ApiHolding, ApiPod
 from gpuagent.table.gpus import GpuState, index_text
 from gpuagent.table.words import NONE, UNKNOWN, plain
 from service.units import duration

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.api_types import AgentResponse, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.api_types.shares import AgentResponse, ApiHolding, ApiPod, ApiVerdict
 from gpuagent.table.gpus import GpuState, known_bytes
 from gpuagent.table.risk import GpuRisk, RowRisk, gpus_at_risk, risk_of
 from gpuagent.table.row_texts import MAX_SECONDS, idle_text, not_judged, place_text

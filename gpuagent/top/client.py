@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuagent.api_types import PATH, AgentResponse, NotAnAnswer, read_answer
+from gpuagent.api_types.shares import PATH, AgentResponse, NotAnAnswer, read_answer
 from service.http.authentication import OWN_HEADER
 from service.text import one_line
 

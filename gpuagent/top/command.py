@@ -8,7 +8,7 @@ import time
 from types import FrameType
 from typing import Final
 
-from gpuagent.api_types import read_document
+from gpuagent.api_types.shares import read_document
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import Agent, ReadFailed, Received, with_question
 from gpuagent.top.fleet import AgentRef, Fleet

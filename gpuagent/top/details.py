@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
+from gpuagent.api_types.shares import ApiPod, ApiVerdict, transitions_text
 from gpuagent.table.gpus import known_bytes
 from gpuagent.table.next_steps import FOR_FLAG, NextStep, why_command
 from gpuagent.table.node import NodeTable
@@ -180,7 +180,7 @@ def _sources(pod: ApiPod) -> Iterator[str]:
             f"{size(known_bytes(size_bytes))}{f' on {plain(uuid, 20)}' if uuid else ''}"
             for uuid, size_bytes in list(candidate.bytes_per_gpu.items())[:_MOST]
         )
-        yield f"  {plain(candidate.source, 64)}{counts}: {plain(candidate.says)} = {amounts or NONE}"
+        yield f"  {plain(candidate.source, 64)}{counts}: {plain(candidate.text)} = {amounts or NONE}"
 
 
 def _notes(pod: ApiPod) -> Iterator[str]:

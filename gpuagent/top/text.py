@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
 
-from gpuagent.api_types import read_document, transitions_text
+from gpuagent.api_types.shares import read_document, transitions_text
 from gpuagent.table.gpus import GPU_HEADINGS, NO_POD, GpuState
 from gpuagent.table.next_steps import FOR_FLAG, NextStep
 from gpuagent.table.rows import PodState, message_text

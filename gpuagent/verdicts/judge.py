@@ -28,7 +28,8 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
 from gpuagent.shares.pod_shares import PodShare
 from gpuagent.verdicts.grace import Standing, nanoseconds, next_balance, seconds
-from gpuagent.verdicts.grounds import FlagReason, Ground, Grounds, Key
+from gpuagent.verdicts.grounds import Ground, Grounds, Key
+from gpuagent.verdicts.reasons import FlagReason
 from service.units import size
 
 _INTERVAL: Final = 5.0
@@ -226,7 +227,7 @@ class Judge:
             )
 
         for key in [key for key in self._histories if key not in sample.grounds.by_key]:
-            verdict, change = self._weigh_without_ground(key, sample)
+            verdict, change = self._judge_without_ground(key, sample)
             if change is not None:
                 changed(change, verdict)
             elif verdict.is_flagged and not sample.grounds.is_suspended(key):
@@ -235,7 +236,7 @@ class Judge:
             if key.reason is FlagReason.OVER_SHARE:
                 place = (key.uid, key.gpu_uuid)
                 self._over[place] = self._over.get(place, 0) + (sample.counted if ground.is_over else 0)
-            by_key[key], change = self._weigh(ground, sample)
+            by_key[key], change = self._judge_ground(ground, sample)
             if change is not None:
                 changed(change, by_key[key])
         self._listed = snapshot.pod_uids if sample.knows_pods else self._listed | snapshot.pod_uids
@@ -249,7 +250,7 @@ class Judge:
             return None
         return nanoseconds(now) - nanoseconds(self._evaluated_at)
 
-    def _weigh_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
+    def _judge_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
         """Update the history of a key that the sample has no ground for.
 
         The history of a finished pod is deleted. A flag is compared with the limit that it was raised for.
@@ -265,14 +266,14 @@ class Judge:
             above = (history.verdict.allowed_bytes or 0) if history.is_flagged else None
             ground = sample.grounds.after(key, history.verdict.pod_share, above)
             if ground is not None:
-                return self._weigh(ground, sample)
+                return self._judge_ground(ground, sample)
         was_flagged, verdict = history.is_flagged, history.verdict
         history.forget()
         if has_ended or history.is_empty:
             del self._histories[key]
         return verdict, Change.DROPPED if was_flagged else None
 
-    def _weigh(self, ground: Ground, sample: "_Sample") -> tuple[Verdict, Change | None]:
+    def _judge_ground(self, ground: Ground, sample: "_Sample") -> tuple[Verdict, Change | None]:
         """Combine one ground with the history of its key, and store the result."""
         key = ground.key
         history = self._histories.get(key)

@@ -1,6 +1,6 @@
 """Fills in the texts about flags, for Events and the JSON API, and adds what to do. Pure.
 
-The texts themselves, and the Events' reasons, are in `FlagReason` of `verdicts/grounds.py`.
+The texts themselves, and the Events' reasons, are in `FlagReason` of `verdicts/reasons.py`.
 
 A message names no other object of the host, and not the pod itself: vCluster rewrites only the names of the
 pod that the Event is about.
@@ -10,8 +10,8 @@ from math import floor
 from typing import Final
 
 from gpuagent.pods.commands import ContainerCommand
-from gpuagent.verdicts.grounds import ANNOTATION_IGNORED_MESSAGE, FlagReason
 from gpuagent.verdicts.judge import Change, Transition, Verdict
+from gpuagent.verdicts.reasons import ANNOTATION_IGNORED_MESSAGE, FlagReason
 from kai.frameworks import settings_of
 from service.units import size, time_over
 

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,12 +22,11 @@ from tests.support.cluster_webhook import (
     ensure_namespaces,
     managed_namespace,
 )
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import MERGE, Asker
 from tests.support.webhook_process import until
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode, PolicyMetadata, label_problems
+from webhook.policy.rules import Rules
 from webhook.policy.sizes import MOST_SIZES
 from webhook.render.bounds import MOST_KEYS
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
@@ -39,13 +38,8 @@ pytestmark = pytest.mark.kubernetes(1, 36)
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, since the policies hold for every namespace."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("policies")) as running:
-        yield running
+def plane(policies_plane: ControlPlane) -> ControlPlane:
+    return policies_plane
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ async def test_a_pod_over_its_share_gets_an_event_and_is_then_evicted(node: GpuN
     token = await node.admin.token("evictor", *RIGHTS, *EVICT)
     with node.agent(token, "--eviction", "on") as running:
         policies = [{"evict": True, "graceSeconds": None}] * 2
-        await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == policies, running)
+        await until(lambda: [pod["overSharePolicy"] for pod in running.shares()["pods"]] == policies, running)
         node.hold({uid: OVER, other: 100})
         await until(lambda: running.log_lines("pod evicted"), running)
         (line,) = running.log_lines("pod evicted")

@@ -17,9 +17,9 @@ from gpuagent.actions.consent import CONSENT_SECONDS
 from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import EvictionTiming, Evictor
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.decoding import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kai.own_labels import EVICTED_OWNER, MODE, OVER_SHARE
 from kube.client import KubeClient
@@ -76,7 +76,7 @@ async def test_a_pod_is_not_evicted_once_its_namespace_has_withdrawn_consent(
     token = await node.admin.token("evictor-withdrawn", *RIGHTS, *EVICT)
     with node.agent(token, "--eviction", "on") as running:
         policy = {"evict": True, "graceSeconds": None}
-        await until(lambda: [pod["asked"] for pod in running.shares()["pods"]] == [policy], running)
+        await until(lambda: [pod["overSharePolicy"] for pod in running.shares()["pods"]] == [policy], running)
         await label(node.admin, **labels)
         node.hold({uid: OVER})
         await until(lambda: counted(running, "evictions"), running)
@@ -91,7 +91,9 @@ async def test_a_pod_is_not_evicted_once_the_agent_may_not_read_its_namespace(no
     name = "evictor-blinded"
     token = await node.admin.token(name, *RIGHTS, *EVICT)
     with node.agent(token, "--eviction", "on") as running:
-        await until(lambda: [bool(pod["asked"]) for pod in running.shares()["pods"]] == [True], running)
+        await until(
+            lambda: [bool(pod["overSharePolicy"]) for pod in running.shares()["pods"]] == [True], running
+        )
         rules = [rule for rule in (*RIGHTS, *EVICT) if rule["resources"] != ["namespaces"]]
         role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}"
         await node.admin.merge(role, {"rules": rules})

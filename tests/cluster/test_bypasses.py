@@ -21,11 +21,10 @@ from tests.support.control_plane import (
     ADMIN_TOKEN,
     CONTROLLERS,
     ControlPlane,
-    assets_folder,
     control_plane,
     controller_manager,
 )
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.gpu_node import GpuNode
 from tests.support.guard import GUARD, is_refused, put_on, until_all
 from tests.support.kube_user import APPLY, Asker, where
@@ -66,9 +65,7 @@ Item = dict[str, Any]
 @pytest.fixture(scope="module")
 def tenancy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Run a separate control plane, because the garbage collector would delete objects of other tests."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
+    assets = needed_assets()
     with (
         control_plane(assets, tmp_path_factory.mktemp("tenancy")) as plane,
         controller_manager(assets, plane, ALL_CONTROLLERS),

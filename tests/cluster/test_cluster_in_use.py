@@ -35,8 +35,8 @@ from tests.support.cluster_webhook import (
     our_configurations,
     serving,
 )
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane, controller_manager
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane, control_plane, controller_manager
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.doc_blocks import ROOT, search_path
 from tests.support.doc_tables import TURN_OFF, commands_in
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
@@ -59,9 +59,7 @@ BINDING = f"{GROUP}/validatingadmissionpolicybindings/kaishare-guard-keys-enforc
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Run a cluster with controllers and without the namespaces of other tests."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
+    assets = needed_assets()
     with (
         control_plane(assets, tmp_path_factory.mktemp("in-use")) as running,
         controller_manager(assets, running),

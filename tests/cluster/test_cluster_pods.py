@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from gpuagent.evaluation.status import PODS_STALE_SECONDS
 from gpuagent.pods import bind_request_watch, related
 from gpuagent.pods.availability import UnavailableReason
 from gpuagent.pods.cluster import WATCH_TIMING
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.lookups import FetchTiming
-from gpuagent.status import PODS_STALE_SECONDS
 from kube.client import KubeClient
 from kube.watch import WatchTiming
 from tests.gpuagent.shares.test_live_objects import documents
@@ -246,8 +246,9 @@ async def test_an_api_version_that_is_not_served_is_reported(
 
 
 async def test_a_silently_dead_connection_is_replaced(
-    hostile: HostileApiServer, admin: Administrator
+    hostile: HostileApiServer, admin: Administrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("kube.client._SECONDS", 2.0)
     assert WATCH_TIMING.silence + 20 < PODS_STALE_SECONDS, (
         "a silent watch is renewed before the pods are stale"
     )
@@ -258,8 +259,8 @@ async def test_a_silently_dead_connection_is_replaced(
         await until(lambda: run.names == {"half"})  # by the watch, which is open now
         hostile.link.fall_silent()
         await admin.create(pod("more", 2))
-        took = await until(lambda: run.pods.watch.restarts["unreachable"], 25)
-        assert took < 15, "the silence, and 10 s for an answer"
+        took = await until(lambda: run.pods.watch.restarts["unreachable"], 17)
+        assert took < 7, "the silence, and 2 s for an answer"
         assert run.pods.watch.restarts["silent"] == 1
         assert run.pods.seconds_since_contact() > 1
         assert run.names == {"half"}

@@ -18,9 +18,10 @@ from tests.support.control_plane import ControlPlane
 from tests.support.pods import view
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import Impersonating, Recorder, recording
-from webhook.policy.decide import Rules, decide
+from webhook.policy.decide import decide
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
+from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.registration.configurations import UrlTarget, mutating_configuration, validating_configuration
 

@@ -21,8 +21,8 @@ from console.cluster import ClusterOptions
 from console.doctor.command import DoctorSettings, examine
 from console.doctor.links import with_link
 from console.policies.reading import PodCounts, read_policies
+from gpuagent.evaluation.status import Status
 from gpuagent.problems import Cause, Problem
-from gpuagent.status import Status
 from kube.client import KubeClient
 from kube.errors import ApiError
 from service.check_results import CheckResult, State, exit_status
@@ -38,8 +38,8 @@ from tests.support.agent_fleet import (
     pod_status,
 )
 from tests.support.cluster_webhook import configured, our_configurations
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane, control_plane
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import egress_option, pod_network
@@ -54,9 +54,7 @@ ADVICE = "check that networkPolicies.apiServerCIDRs lets the API server reach th
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
+    assets = needed_assets()
     folder = tmp_path_factory.mktemp("console")
     with control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running:
         yield running

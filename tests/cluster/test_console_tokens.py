@@ -20,8 +20,8 @@ from aiohttp import web
 from certs.authority import Authority
 from console.agent_options import AGENT_ACCOUNT
 from console.agents import AgentPod, AgentReading, Agents
+from gpuagent.evaluation.status import Status
 from gpuagent.server.server import AUDIENCE, OPEN_PATHS
-from gpuagent.status import Status
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
 from kube.token_request import REPLACE_SECONDS, TOKEN_SECONDS

@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
-from tests.support.control_plane import ControlPlane, assets_folder, controller_manager
+from tests.support.control_plane import ControlPlane, controller_manager
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.webhook_process import until
 from webhook.explain.manifests.kinds import WORKLOADS
 from webhook.explain.manifests.pods import find_pods
@@ -42,8 +43,7 @@ SPECS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.fixture
 def more_controllers(plane: ControlPlane, controllers: None) -> Iterator[None]:
-    assets = assets_folder()
-    assert assets is not None
+    assets = needed_assets()
     names = ("daemonset-controller", "cronjob-controller", "replicationcontroller-controller")
     with controller_manager(assets, plane, names):
         yield

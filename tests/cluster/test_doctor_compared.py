@@ -4,7 +4,7 @@ KAI, the webhook and the agents are objects without programs; their pods have th
 a kubelet writes.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from tests.support.administrator import Administrator
 from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import gpu_node, node_name
 from tests.support.cluster_webhook import Canary, configured, managed_namespace, our_configurations
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.kube_objects import pod
 from tests.support.published_settings import settings_object
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import recording
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import ServiceTarget, UrlTarget
 
 TARGET = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
@@ -38,13 +37,8 @@ AGENT = {"app.kubernetes.io/name": "kaishare", "app.kubernetes.io/component": "a
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Run a cluster without the namespaces of other tests."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("compared")) as running:
-        yield running
+def plane(own_plane: ControlPlane) -> ControlPlane:
+    return own_plane
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import bare_pod, ensure_namespaces, installed, managed_namespace
-from tests.support.control_plane import ControlPlane, assets_folder, controller_manager
+from tests.support.control_plane import ControlPlane, controller_manager
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.operator_jobs import py_torch_job
 from tests.support.pods import container
 from tests.support.webhook_process import until
@@ -22,8 +23,8 @@ from webhook.cli import main
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.workloads import LiveWorkloads, live_workloads
 from webhook.explain.output.words import is_rank
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 
 TEAM, OTHER, PLAIN = "live-team", "live-other", "live-plain"
 HALF = managed_namespace(TEAM, gpu_fraction="0.5")
@@ -95,8 +96,7 @@ PY_TORCH = [
 
 @pytest.fixture(scope="module")
 def more_controllers(plane: ControlPlane, controllers: None) -> Iterator[None]:
-    assets = assets_folder()
-    assert assets is not None
+    assets = needed_assets()
     with controller_manager(assets, plane, MORE_CONTROLLERS):
         yield
 

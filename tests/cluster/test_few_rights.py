@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,11 +28,7 @@ from tests.support.cluster_webhook import bare_pod, installed, managed_namespace
 from tests.support.control_plane import (
     ADMIN_TOKEN,
     ControlPlane,
-    assets_folder,
-    control_plane,
-    controller_manager,
 )
-from tests.support.control_plane_fixtures import HOW
 from tests.support.doc_blocks import ROOT
 from tests.support.doc_tables import table_under
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
@@ -40,12 +36,12 @@ from tests.support.helm_chart import NAMESPACE as RELEASE
 from tests.support.helm_chart import rendered
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
-from tests.support.pod_network import egress_option, pod_network
+from tests.support.pod_network import pod_network
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import UsedRight, binding, roles, used_rights
 from tests.support.webhook_process import until
 from webhook.explain.cluster import MOST_NAMED
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.settings.document import NAME as SETTINGS
 
 TEAM, OTHER, NOWHERE = "few-team", "few-other", "few-nowhere"
@@ -64,17 +60,8 @@ MANIFESTS = {
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Run a cluster without objects of other tests; a controller fills in the rules of `view` and `edit`."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    folder = tmp_path_factory.mktemp("few-rights")
-    with (
-        control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running,
-        controller_manager(assets, running, ["clusterrole-aggregation-controller"]),
-    ):
-        yield running
+def plane(own_proxied_plane: ControlPlane) -> ControlPlane:
+    return own_proxied_plane
 
 
 @dataclass(kw_only=True)

@@ -1,7 +1,7 @@
 """Each difference between the webhook and the admission policies: what the webhook decides, and what a policy does."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,13 +12,13 @@ from kai.own_labels import MODE, REASON, SIZE_PREFIX
 from kube.client import KubeClient
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, managed_namespace
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker
 from tests.support.pods import GPU, view
 from tests.support.webhook_process import until
-from webhook.policy.decide import Decision, Rules, decide
+from webhook.policy.decide import Decision, decide
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render.bounds import MOST_KEYS
 from webhook.render.differences import DIFFERENCES, DifferenceName
@@ -31,13 +31,8 @@ pytestmark = pytest.mark.kubernetes(1, 36)
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, since the policies hold for every namespace."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("differing")) as running:
-        yield running
+def plane(policies_plane: ControlPlane) -> ControlPlane:
+    return policies_plane
 
 
 class Team:

@@ -10,7 +10,8 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from kube.watch import METADATA_ONLY, Resource
 from tests.support.administrator import Administrator
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
+from tests.support.control_plane import ControlPlane, control_plane
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.kube_objects import config_map
 from tests.support.watches import running, until
 
@@ -24,8 +25,7 @@ def named(number: int) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def plain_plane(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane without the watch-list API."""
-    assets = assets_folder()
-    assert assets is not None
+    assets = needed_assets()
     folder = tmp_path_factory.mktemp("plain-control-plane")
     with control_plane(assets, folder, "--feature-gates=WatchList=false") as running_plane:
         yield running_plane

@@ -35,7 +35,8 @@ from tests.support.api_faults import (
     refusal,
     requests,
 )
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, control_plane
+from tests.support.control_plane_fixtures import needed_assets
 from tests.support.event_writer import writing
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kube_objects import config_map
@@ -475,8 +476,7 @@ async def test_after_a_restore_of_etcd_a_watch_holds_the_restored_objects(
     monkeypatch.setattr("kube.client._SECONDS", 10.0)
     monkeypatch.setattr("kube.client._LIST_SECONDS", 10.0, raising=False)
     changed, deleted = await make(admin, "changed"), await make(admin, "deleted")
-    assets = assets_folder()
-    assert assets is not None
+    assets = needed_assets()
     (tmp_path / "snapshot").mkdir()
     (tmp_path / "restored").mkdir()
     snapshot = plane.snapshot(tmp_path / "snapshot")

@@ -16,9 +16,9 @@ from typing import ClassVar
 import pytest
 from aiohttp import web
 
+from gpuagent.evaluation.status import Status
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import AUDIENCE, OPEN_PATHS, HttpServer
-from gpuagent.status import Status
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer, right_url
 from service.http.authentication import AccessRefusal, Authentication

@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,12 +19,11 @@ from tests.support.cluster_webhook import (
     kubectl,
     managed_namespace,
 )
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import ROOT
 from webhook.doctor.command import examine
 from webhook.explain.cluster import read_facts
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
@@ -34,13 +33,8 @@ TEAM = "policy-form"
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, since the policies hold for every namespace."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("policies")) as running:
-        yield running
+def plane(policies_plane: ControlPlane) -> ControlPlane:
+    return policies_plane
 
 
 @pytest.fixture

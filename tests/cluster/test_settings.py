@@ -24,8 +24,8 @@ from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_user import Asker
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_process import until
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, NAME, PublishedSettings, SettingsError, decode_settings
 from webhook.settings.reader import read_settings
 

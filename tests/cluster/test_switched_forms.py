@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,7 @@ from tests.support.cluster_webhook import (
     managed_namespace,
     serving,
 )
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
@@ -39,12 +38,8 @@ STANDS_SECONDS = 11
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("switched")) as running:
-        yield running
+def plane(own_plane: ControlPlane) -> ControlPlane:
+    return own_plane
 
 
 @dataclass

@@ -12,8 +12,7 @@ import yaml
 
 from service.text import width
 from tests.support.administrator import Administrator, right
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.kube_objects import namespace_object
 from tests.support.markers import scaled
@@ -64,13 +63,9 @@ COMMANDS = (
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def plane(own_plane: ControlPlane) -> ControlPlane:
     """A control plane of its own: no controller deletes namespaces, and others would count them."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("widths")) as running:
-        yield running
+    return own_plane
 
 
 def run(plane: ControlPlane, token: str, *command: str) -> EndedProgram:

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gpuagent.evaluation.status import Status
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import AUDIENCE, OPEN_PATHS, HttpServer
-from gpuagent.status import Status
 from kube.client import KubeClient
 from kube.token_authorizer import (
     ACCESS_REVIEWS,

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,7 @@ from tests.support.cluster_webhook import (
     our_configurations,
     serving,
 )
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kai_accounts import KaiAccounts, node
 from tests.support.kube_objects import pod
@@ -40,7 +39,7 @@ from tests.support.published_settings import settings_object
 from tests.support.webhook_process import until
 from tests.support.webhook_recorder import recording
 from webhook.doctor.command import examine
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
@@ -49,13 +48,8 @@ MUTATING = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Run a cluster without the namespaces of other tests."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("doctor")) as running:
-        yield running
+def plane(own_plane: ControlPlane) -> ControlPlane:
+    return own_plane
 
 
 class Examined:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,22 +26,18 @@ from tests.support.cluster_webhook import managed_namespace
 from tests.support.control_plane import (
     ADMIN_TOKEN,
     ControlPlane,
-    assets_folder,
-    control_plane,
-    controller_manager,
 )
-from tests.support.control_plane_fixtures import HOW
 from tests.support.forked_python import EndedProgram, run_forked, without_cluster
 from tests.support.helm_release import token_of
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kai_definitions import DEFINITIONS, define, definition
 from tests.support.object_server import list_path, object_path
-from tests.support.pod_network import egress_option, pod_network
+from tests.support.pod_network import pod_network
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import binding
 from tests.support.webhook_process import until
 from tests.support.why_states import State, folder, states
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 pytestmark = pytest.mark.slow
 
@@ -52,17 +48,8 @@ EDIT, ADMINISTRATOR = "edit", "administrator"
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Run a cluster without objects of other tests; a controller fills in the rules of `edit`."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    folder = tmp_path_factory.mktemp("why")
-    with (
-        control_plane(assets, folder, egress_option(folder, folder / "egress.sock")) as running,
-        controller_manager(assets, running, ["clusterrole-aggregation-controller"]),
-    ):
-        yield running
+def plane(own_proxied_plane: ControlPlane) -> ControlPlane:
+    return own_proxied_plane
 
 
 @dataclass(kw_only=True)

@@ -12,10 +12,11 @@ from kai.own_labels import REASON, SIZE_PREFIX
 from kai.pod import PodView, decode_pod
 from kai.quantity import is_quantity
 from kai.share import is_container_memory_key
-from webhook.policy.decide import Rules, decide
+from webhook.policy.decide import decide
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import apply_to_document, operations
 from webhook.policy.reasons import Action, Reason
+from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render import bounds
 from webhook.render.differences import DifferenceName

@@ -20,8 +20,8 @@ from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, serving
 from tests.support.control_plane import ControlPlane
 from tests.support.webhook_process import until
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import mutating_configuration, validating_configuration
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 

@@ -55,8 +55,8 @@ from webhook.explain.cluster import ClusterFacts, read_facts
 from webhook.explain.decision.explainer import ExplainedPod, Explainer, explain
 from webhook.explain.manifests.sources import ManifestSource, read_source
 from webhook.explain.policies import NamespaceEdits, Policies
-from webhook.policy.decide import Rules
 from webhook.policy.mutate import Mutation
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import (
     UrlTarget,
     mutating_configuration,

@@ -7,8 +7,8 @@ import pytest
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.version import Version
 from tests.support.helm_chart import Object, find_object, kinds, rendered
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 from webhook.settings.document import KEY, NAME, decode_settings, encode_settings
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuagent.actions.eviction_settings import Budget
-from gpuagent.cli import _duration as agent_duration
 from gpuagent.ledger.slack import Slack
+from gpuagent.serve.options import _duration as agent_duration
 from kai.version import Version
 from service.units import parse_duration
 from tests.support import yaml_text

@@ -14,8 +14,7 @@ from gpuagent.pods.ended import MOST_ENDED
 from gpuagent.pods.reading import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
 from gpuagent.server.server import AGENT_CONNECTIONS
-from kube import client as kube_client
-from kube import token_authorizer
+from kube import answers, token_authorizer
 from kube.list_splitter import LONGEST_OBJECT
 from service import descriptors, documents, log_line, log_writer
 from service import log as limited_log
@@ -148,7 +147,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
     seconds = {part: agent.seconds_for_reading(int(agent.max_busy * part)) for part in (0.25, 0.5, 0.9)}
     assert seconds == {0.25: 7.5, 0.5: 5, 0.9: pytest.approx(1, abs=0.1)}
     assert VALUES["webhook"]["maxInFlight"] == MOST_IN_FLIGHT
-    assert kube_client._LONGEST_ANSWER == kube_client._LONGEST_LINE == LONGEST_OBJECT
+    assert answers._LONGEST_ANSWER == answers._LONGEST_LINE == LONGEST_OBJECT
     assert {row[0]: row[1] for row in rows(section("Bounds"))} == {
         "connections to 8443": f"{tls.max_connections}",
         "connections to 8080": f"{ops.max_connections}",

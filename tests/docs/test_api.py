@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from docs import api_schema
-from gpuagent.api_processes import ProcessesResponse
-from gpuagent.api_types import AgentResponse, ApiObject, NotAnAnswer, read_answer
+from gpuagent.api_types.processes import ProcessesResponse
+from gpuagent.api_types.shares import AgentResponse, ApiObject, NotAnAnswer, read_answer
+from gpuagent.evaluation.status import status_at
 from gpuagent.server.api import shares_json
-from gpuagent.status import status_at
 from tests.support.agent_process import agent
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_the_response_of_an_agent_has_the_fields_of_the_types_and_no_others(
     assert {path for path in paths(answer) if path.startswith("pods[].verdicts[].")} != set()
     for pod in answer["pods"]:
         for candidate in pod["candidates"]:
-            assert candidate.keys() | {"counts"} == {"source", "says", "bytesPerGpu", "counts"}
+            assert candidate.keys() | {"counts"} == {"source", "text", "bytesPerGpu", "counts"}
     assert known == answer
 
 

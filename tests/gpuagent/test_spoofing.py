@@ -13,15 +13,15 @@ import pytest
 
 from gpuagent.actions.events import FlagEvents
 from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates
-from gpuagent.actions.log import TransitionLog
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.status import Evaluation
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.slack import DEFAULT_SLACK
-from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.tenants import namespace_label_key
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Judge
 from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from kube.events import Event

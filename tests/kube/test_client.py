@@ -224,7 +224,7 @@ async def test_a_compressed_answer_is_refused_because_none_is_requested(
 async def test_an_answer_without_end_is_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kube.client._LONGEST_ANSWER", 100_000)
+    monkeypatch.setattr("kube.answers._LONGEST_ANSWER", 100_000)
     server.answers = [says(b" " * 1_000_000)]
     with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):
         await client.get(PODS)

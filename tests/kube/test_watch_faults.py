@@ -273,7 +273,7 @@ async def test_the_largest_possible_object_is_read(server: ApiServer, client: Ku
 async def test_a_line_without_end_is_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kube.client._LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr("kube.answers._LONGEST_LINE", 1 << 20)
 
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuagent.evaluation.status import Status
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
-from gpuagent.status import Status
 from service.http.listeners import Address
 from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog

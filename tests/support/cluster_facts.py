@@ -9,11 +9,11 @@ import msgspec
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
 from kai.version import Version
 from service.check_results import CheckResult, State
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Cluster, Namespace, Queue
 from webhook.doctor.settings import RunningSettings
-from webhook.policy.decide import Rules
 from webhook.policy.labels import PolicyMetadata
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     ServiceTarget,
@@ -107,7 +107,7 @@ def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rul
 
 
 def whole(*items: Any) -> ListResult[Any]:
-    return ListResult(items, Completeness.WHOLE)
+    return ListResult(items, ListOutcome.WHOLE)
 
 
 WELL = Cluster(

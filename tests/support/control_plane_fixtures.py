@@ -18,34 +18,61 @@ HOW = (
 )
 
 
-@pytest.fixture(scope="session")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def needed_assets() -> Path:
+    """Return the folder of the API server's programs; skip the test without one."""
     assets = assets_folder()
     if assets is None:
         pytest.skip(HOW)
     for program in ("etcd", "kube-apiserver"):
         if not (assets / program).is_file():
             pytest.fail(f"KUBEBUILDER_ASSETS={assets} holds no {program}")
-    with control_plane(assets, tmp_path_factory.mktemp("control-plane")) as running:
+    return assets
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with control_plane(needed_assets(), tmp_path_factory.mktemp("control-plane")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane that reaches pods through the socket `egress.sock` in its folder; see pod_network.py."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
     folder = tmp_path_factory.mktemp("proxied")
-    with control_plane(assets, folder, egress_option(folder, folder / EGRESS_SOCKET)) as running:
+    with control_plane(needed_assets(), folder, egress_option(folder, folder / EGRESS_SOCKET)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def policies_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane for tests of admission policies, which hold for every namespace while they exist."""
+    with control_plane(needed_assets(), tmp_path_factory.mktemp("policies")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane for the tests of one module, without the objects of other tests."""
+    with control_plane(needed_assets(), tmp_path_factory.mktemp("own")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A `proxied_plane` for the tests of one module; a controller fills in the rules of `view` and `edit`."""
+    assets = needed_assets()
+    folder = tmp_path_factory.mktemp("own-proxied")
+    with (
+        control_plane(assets, folder, egress_option(folder, folder / EGRESS_SOCKET)) as running,
+        controller_manager(assets, running, ["clusterrole-aggregation-controller"]),
+    ):
         yield running
 
 
 @pytest.fixture(scope="session")
 def controllers(plane: ControlPlane) -> Iterator[None]:
     """Run the controllers of Deployments and Jobs."""
-    assets = assets_folder()
-    assert assets is not None
+    assets = needed_assets()
     if not (assets / "kube-controller-manager").is_file():
         pytest.skip(f"NOT VERIFIED: KUBEBUILDER_ASSETS={assets} holds no kube-controller-manager")
     with controller_manager(assets, plane):

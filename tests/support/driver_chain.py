@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuagent.actions.log import TransitionLog
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.gpus.reading import GpuReading, GpuSource
-from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample

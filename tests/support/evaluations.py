@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import Origin
 from gpuagent.shares.pod_shares import PodShare
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.over_share import OverSharePolicy
 from tests.support.samples import GIB, balance_of, gpu, in_pod, pod_share, sample

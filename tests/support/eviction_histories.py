@@ -21,9 +21,9 @@ from unittest import mock
 from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import Evictor
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.decoding import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from kai import keys
 from kai.own_labels import MODE, OVER_SHARE

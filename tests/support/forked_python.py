@@ -30,7 +30,7 @@ _PRELOADED = [
     "console.top.cluster_reader",
     "console.why.command",
     "gpuagent.cli",
-    "gpuagent.serve",
+    "gpuagent.serve.command",
     "kube.client",
     "webhook.cli",
     "webhook.explain.cluster",

@@ -16,7 +16,7 @@ from kai.version import Version
 from webhook.doctor.accounting.check import evaluate, persistent_findings
 from webhook.doctor.accounting.reading import Reading
 from webhook.doctor.accounting.requests import read_request
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Queue
 from webhook.doctor.nodes import read_node
 from webhook.doctor.pod_groups import PodGroup
@@ -192,8 +192,8 @@ class KaiAccounts:
         lists: dict[str, ListResult[Any]] = {}
         for name, decode in read.items():
             items = [decode(json.dumps(item).encode()) for item in getattr(self, name)]
-            extent = Completeness.PART if name in partial_lists else Completeness.WHOLE
-            lists[name] = ListResult(tuple(item for item in items if item is not None), extent)
+            outcome = ListOutcome.PART if name in partial_lists else ListOutcome.WHOLE
+            lists[name] = ListResult(tuple(item for item in items if item is not None), outcome)
             if name in unread:
                 lists[name] = ListResult()
         return Reading(

@@ -19,8 +19,8 @@ from kai.version import Version
 from tests.support import size_oracle
 from tests.support.markers import scaled
 from tests.support.pods import GPU
-from webhook.policy.decide import Rules
 from webhook.policy.labels import LABELS, NamespacePolicy
+from webhook.policy.rules import Rules
 
 Json = Any
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from service.version import version
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
 
 

@@ -12,8 +12,8 @@ from gpuagent.actions.consent import Consent, NoConsent
 from gpuagent.actions.eviction_records import PastEviction
 from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import EvictionTiming, Evictor
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
 from kube.eviction import Evicted, EvictionAnswer

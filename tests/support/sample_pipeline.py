@@ -4,14 +4,14 @@ import io
 import json
 from typing import Any
 
-from gpuagent.actions.log import TransitionLog
-from gpuagent.pipeline import SamplePipeline
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.status import Evaluation
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.server.api import shares_json
 from gpuagent.shares.limits import GpuSharingMode
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
-from gpuagent.status import Evaluation
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.reservations import Reservations
 from service.log import JsonLog

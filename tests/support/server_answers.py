@@ -15,8 +15,8 @@ from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.decision.limit_ranges import ContainerDefaults
 from webhook.explain.decision.server_answer import ServerAnswer
 from webhook.explain.server.dry_runs import ask_server
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 
 NAMESPACE = managed_namespace("asked", gpu_fraction="0.5", priority="train")
 ENFORCED = managed_namespace("asked-enforced", gpu_fraction="0.5", mode="enforce")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuagent.api_types import read_answer
+from gpuagent.api_types.shares import read_answer
 from gpuagent.top.client import ReadFailed, Received
 from gpuagent.top.fleet import AgentRef, Fleet
 
@@ -42,8 +42,8 @@ def pod(
         "namespace": "team-a", "name": name, "uid": f"uid-{node}-{name}", "phase": "Running", "gpuUuids": [uuid],
         "shares": {uuid: {"bytes": share, "source": "bind-request"}},
         "candidates": [
-            {"source": "bind-request", "says": "portion 0.25", "bytesPerGpu": {uuid: share}},
-            {"source": "annotation", "says": "gpu-fraction 0.5", "bytesPerGpu": {uuid: 2 * share}},
+            {"source": "bind-request", "text": "portion 0.25", "bytesPerGpu": {uuid: share}},
+            {"source": "annotation", "text": "gpu-fraction 0.5", "bytesPerGpu": {uuid: 2 * share}},
         ],
         "gpuGroups": ["group-1"],
         "gpus": [{"gpuUuid": uuid, "gpu": index, "usedBytes": used, "processes": 1}],

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Problem
 from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.grounds import FlagReason, Key
+from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Judge, Transition, Verdicts
+from gpuagent.verdicts.reasons import FlagReason
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of
 
 GRACE = 10.0

@@ -23,8 +23,8 @@ from tests.support.webhook_server import POLICIES, review_of
 from webhook.certificates.files import FileSettings
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 from webhook.serve import Settings, serve
 from webhook.server.admission_server import ADMISSION_CONNECTIONS
 from webhook.server.server import PortLimits, Server

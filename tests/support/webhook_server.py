@@ -17,7 +17,7 @@ from service.log import JsonLog
 from tests.support.certificates import directory_context
 from webhook.metrics import Metrics
 from webhook.namespaces.files import FilePolicies
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.server.server import Server
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.published_settings import settings_object
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 TEAM, NAME = "team", "web-7f6b5d-abcde"
 UID = "11111111-2222-4333-8444-555555555555"

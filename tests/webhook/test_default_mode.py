@@ -15,8 +15,8 @@ from tests.support.webhook_server import review_of, running_webhook
 from webhook.cli import main
 from webhook.metrics import Metrics
 from webhook.namespaces.files import FilePolicies
-from webhook.policy.decide import Rules
 from webhook.policy.labels import DEFAULT_MODES, Mode, NamespacePolicy, read_default_mode
+from webhook.policy.rules import Rules
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 MODE = "kaishare.dev/mode"

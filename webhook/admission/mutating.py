@@ -8,10 +8,10 @@ from webhook.admission.handler import Outcome
 from webhook.admission.review import Review, allow
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
 from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.rules import Rules
 
 _MODES: Final = frozenset(Mode) - {Mode.OFF}
 """Modes of the namespaces whose pods the API server sends: its configuration excludes the label off."""

@@ -14,7 +14,6 @@ from webhook.admission.handler import Outcome
 from webhook.admission.mutating import name_of
 from webhook.admission.review import BadReview, Review, allow, deny
 from webhook.namespaces.source import PolicySource
-from webhook.policy.decide import Rules
 from webhook.policy.labels import (
     LabelProblems,
     Mode,
@@ -24,6 +23,7 @@ from webhook.policy.labels import (
     near_prefixes,
 )
 from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.rules import Rules
 from webhook.policy.sizes import NO_CAPS, read_sizes, selector_overlaps
 from webhook.policy.verify import Requester, verify
 

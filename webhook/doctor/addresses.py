@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from service.check_results import CheckResult, problem
 from service.text import one_line
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.registration.objects import ClientConfig, ServiceReference
 
 CHECK: Final = "certificate"
@@ -89,7 +89,7 @@ async def _service_addresses(
     title = f"Service {service.namespace}/{service.name}"
     if answer is None:
         return [], problem(CHECK, f"{title} does not exist", "install the chart")
-    if isinstance(answer, Completeness):
+    if isinstance(answer, ListOutcome):
         return [], None  # reported with the missing rights
     if answer.spec.type == "ExternalName":
         return [ProbeAddress(answer.spec.external_name, service.port, name)], None

@@ -12,8 +12,8 @@ from service.check_results import CheckResult, ok, problem
 from service.text import listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.guard.comparison import spec_differences
-from webhook.policy.decide import Rules
 from webhook.policy.labels import DEFAULT_MODES, Mode
+from webhook.policy.rules import Rules
 from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 
 _GROUP: Final = "admissionregistration.k8s.io"

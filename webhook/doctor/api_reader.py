@@ -25,8 +25,8 @@ MOST_OBJECTS: Final = 20_000
 """Maximum number of objects read of one kind: 40 MB for PodGroups of about 2 kB each."""
 
 
-class Completeness(Enum):
-    """How much of a list could be read."""
+class ListOutcome(Enum):
+    """The result of a request for a list: how much of it could be read."""
 
     WHOLE = "whole"
     PART = "part"
@@ -42,12 +42,12 @@ class ListResult(Generic[T]):
     """The objects of one kind that could be read."""
 
     items: tuple[T, ...] = ()
-    extent: Completeness = Completeness.UNREAD
+    outcome: ListOutcome = ListOutcome.UNREAD
 
     @property
     def is_known(self) -> bool:
         """Whether the items are all, or nearly all, objects of the kind."""
-        return self.extent in (Completeness.WHOLE, Completeness.PART)
+        return self.outcome in (ListOutcome.WHOLE, ListOutcome.PART)
 
 
 UNREAD: Final[ListResult[Any]] = ListResult()
@@ -168,12 +168,12 @@ class ApiReader:
             spec = replace(spec, namespace=self.namespace)
         items: list[T] = []
         count = unreadable = 0
-        extent = Completeness.WHOLE
+        outcome = ListOutcome.WHOLE
         try:
             async with self.client.list_objects(spec.path, params=spec.params, accept=spec.accept) as objects:
                 async for item in objects:
                     if count == MOST_OBJECTS:
-                        extent = Completeness.PART
+                        outcome = ListOutcome.PART
                         self._fail(spec, f"only the first {count} objects were checked")
                         break
                     count += 1
@@ -186,16 +186,16 @@ class ApiReader:
                         items.append(value)
         except (ApiError, Unreachable, AccessError) as error:
             if isinstance(error, ApiError) and error.is_not_found and not spec.is_needed:
-                return ListResult(extent=Completeness.UNSERVED)
+                return ListResult(outcome=ListOutcome.UNSERVED)
             self._error(spec, error)
             return UNREAD
         if unreadable:
-            extent = Completeness.PART
+            outcome = ListOutcome.PART
             self._fail(spec, f"{counted(unreadable, 'object')} cannot be decoded")
-        return ListResult(tuple(items), extent)
+        return ListResult(tuple(items), outcome)
 
-    async def first(self, spec: ListSpec, read: Callable[[bytes], T]) -> T | Completeness | None:
-        """Get the first object of a list; None without objects, `Completeness.UNREAD` without an answer."""
+    async def first(self, spec: ListSpec, read: Callable[[bytes], T]) -> T | ListOutcome | None:
+        """Get the first object of a list; None without objects, `ListOutcome.UNREAD` without an answer."""
         params = {**spec.params, "limit": "1"}
         try:
             async with self.client.list_objects(spec.path, params=params, accept=spec.accept) as objects:
@@ -203,18 +203,18 @@ class ApiReader:
                     return read(item)
         except (ApiError, Unreachable, AccessError, *MALFORMED) as error:
             self._error(spec, error)
-            return Completeness.UNREAD
+            return ListOutcome.UNREAD
         return None
 
-    async def get(self, spec: ListSpec, name: str, read: Callable[[bytes], T]) -> T | Completeness | None:
-        """Get one object; None if it does not exist, `Completeness.UNREAD` if the request failed."""
+    async def get(self, spec: ListSpec, name: str, read: Callable[[bytes], T]) -> T | ListOutcome | None:
+        """Get one object; None if it does not exist, `ListOutcome.UNREAD` if the request failed."""
         try:
             return read(await self.client.get(f"{spec.path}/{name}"))
         except (ApiError, Unreachable, AccessError, *MALFORMED) as error:
             if isinstance(error, ApiError) and error.is_not_found:
                 return None
             self._error(spec, error)
-            return Completeness.UNREAD
+            return ListOutcome.UNREAD
 
     def _error(self, spec: ListSpec, error: Exception) -> None:
         if isinstance(error, ApiError) and error.is_forbidden:

@@ -17,7 +17,7 @@ from kube.objects import ObjectMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.command import UsageError
 from webhook.doctor.admission_policies import KNOWN_SETTINGS, InstalledPolicies, read_installed_policies
-from webhook.doctor.api_reader import UNREAD, ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.api_reader import UNREAD, ApiReader, ListOutcome, ListResult, ListSpec
 from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.nodes import ClusterNode, list_nodes
 from webhook.doctor.pod_groups import PodGroup, gpu_amount, list_pod_groups
@@ -278,7 +278,7 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
     validating = await reader.list(_VALIDATING, read_configuration)
     own = _ours(mutating, name, MUTATE)
     queues = await reader.list(_QUEUES, _queue)
-    served = await reader.served_kinds() if queues.extent is Completeness.UNSERVED else ()
+    served = await reader.served_kinds() if queues.outcome is ListOutcome.UNSERVED else ()
     running, pods = RunningSettings(default_mode=default_mode), UNREAD
     if own is not None or not mutating.is_known:
         webhook = webhook_namespace(own)
@@ -336,9 +336,9 @@ async def _list_namespaces(reader: ApiReader, default_mode: Mode) -> ListResult[
     answer = await reader.get(spec, reader.namespace, lambda item: (read(item),))
     if answer is None:
         raise UsageError(f"namespace {reader.namespace} does not exist")
-    if isinstance(answer, Completeness):
+    if isinstance(answer, ListOutcome):
         return UNREAD
-    return ListResult(tuple(filter(None, answer)), Completeness.WHOLE)
+    return ListResult(tuple(filter(None, answer)), ListOutcome.WHOLE)
 
 
 def _ours(listed: ListResult[WebhookConfiguration], name: str, *hooks: str) -> WebhookConfiguration | None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from kai.command_lines import option_value
 from kai.installation import ProgramPod
 from webhook.doctor.api_reader import ApiReader, ListSpec
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.settings.arguments import READERS
 
 WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"

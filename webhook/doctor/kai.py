@@ -10,7 +10,7 @@ from kai.installation import Installation, SharingMode
 from kube.kai_check import MODES, SHARING, installed_mode
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined, listed, one_line
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.kai_release import version_finding
 from webhook.registration.objects import WebhookConfiguration
@@ -64,7 +64,7 @@ async def runtime_class_findings(reader: ApiReader, users: Mapping[str, str]) ->
     for name, pods in users.items():
         exists = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
         title = f'"{one_line(name)}", which KAI sets on {pods},'
-        if exists is Completeness.UNREAD:
+        if exists is ListOutcome.UNREAD:
             finding = unknown(_RUNTIME_CLASS, f'could not read RuntimeClass "{one_line(name)}"')
         elif exists:
             finding = ok(_RUNTIME_CLASS, f"{title} exists")

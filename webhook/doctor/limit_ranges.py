@@ -7,7 +7,7 @@ from typing import Final
 from kai import keys
 from service.check_results import CheckResult, ok, warning
 from service.text import counted, listed
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.explain.decision.limit_ranges import decode_defaults
 
@@ -33,7 +33,7 @@ async def limit_range_findings(reader: ApiReader, cluster: Cluster) -> list[Chec
             f"remove {keys.GPU_RESOURCE} from default and defaultRequest",
         )
         return [finding]
-    if limit_ranges.extent is Completeness.WHOLE:
+    if limit_ranges.outcome is ListOutcome.WHOLE:
         return [ok(_CHECK, f"no default for {keys.GPU_RESOURCE} in managed namespaces")]
     return []
 

@@ -12,7 +12,7 @@ from typing import Final
 from kai.installation import Installation
 from service.check_results import CheckResult, limited, ok, problem, unknown, warning
 from service.text import MOST_LINES, counted, listed, one_line
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Cluster, Queue
 
 _QUEUES: Final = "queues"
@@ -21,7 +21,7 @@ _PRIORITIES: Final = "priorities"
 
 def queue_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield findings about the queues and PriorityClasses that managed namespaces name."""
-    if cluster.queues.extent is Completeness.UNSERVED:
+    if cluster.queues.outcome is ListOutcome.UNSERVED:
         served = ", ".join(sorted(cluster.other_queue_versions))
         yield unknown(
             _QUEUES,
@@ -46,7 +46,7 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
     children: defaultdict[str, list[str]] = defaultdict(list)
     for queue, parent in parents.items():
         children[parent].append(queue)
-    is_whole = cluster.queues.extent is Completeness.WHOLE
+    is_whole = cluster.queues.outcome is ListOutcome.WHOLE
     problems = []
     for queue in sorted(named):
         title = f'"{one_line(queue)}" (for {listed(named[queue])})'
@@ -74,7 +74,7 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
 
 def usable_queue_findings(queues: ListResult[Queue]) -> Iterator[CheckResult]:
     """Yield a finding about the queues that namespaces can name: those with a parent and without children."""
-    if queues.extent is not Completeness.WHOLE:
+    if queues.outcome is not ListOutcome.WHOLE:
         return
     parents = {queue.metadata.name: queue.spec.parent for queue in queues.items}
     usable = sorted(
@@ -101,7 +101,7 @@ def _root_queue_effect(installed: Installation | None) -> str:
 
 
 def _priorities(cluster: Cluster) -> Iterator[CheckResult]:
-    if cluster.priorities.extent is not Completeness.WHOLE:
+    if cluster.priorities.outcome is not ListOutcome.WHOLE:
         return
     missing: defaultdict[str, list[str]] = defaultdict(list)
     for name, policy in cluster.managed.items():

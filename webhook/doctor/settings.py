@@ -12,8 +12,8 @@ from service.check_results import CheckResult, ok, unknown, warning
 from service.text import joined, one_line
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.deployment import OPTIONS, DeploymentOptions, read_deployment
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.registration.objects import WebhookConfiguration
 from webhook.settings.document import NAME, NAMESPACE, PublishedSettings, SettingsError
 from webhook.settings.reader import read_settings

@@ -16,7 +16,7 @@ from kube.objects import ObjectMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import counted, listed
-from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.labels import Mode
@@ -97,7 +97,7 @@ async def workload_findings(reader: ApiReader, cluster: Cluster) -> list[CheckRe
     unknown_lists = []
     for spec in specs:
         objects: ListResult[None] = await reader.list(spec, partial(suspects.read, resource=spec.resource))
-        if objects.extent not in (Completeness.WHOLE, Completeness.UNSERVED):
+        if objects.outcome not in (ListOutcome.WHOLE, ListOutcome.UNSERVED):
             unknown_lists.append(spec)
     are_workloads_known = len(specs) > 1 and unknown_lists in ([], [_PODS])
     findings: list[CheckResult] = []
@@ -143,7 +143,7 @@ def _pod_group_findings(cluster: Cluster) -> Iterator[CheckResult]:
         if _is_misplaced(cluster, group.metadata, group.spec.queue)
     ]
     yield from _summary(cluster, _GROUPS, "PodGroup", misplaced, "in another queue than the namespace's")
-    if cluster.pod_groups.extent is Completeness.WHOLE and not misplaced:
+    if cluster.pod_groups.outcome is ListOutcome.WHOLE and not misplaced:
         yield ok(_GROUPS, "all PodGroups of managed namespaces are in their namespace's queue")
 
 

@@ -20,8 +20,8 @@ from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_me
 from webhook.namespaces.documents import PoliciesError
 from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
-from webhook.policy.decide import Rules
 from webhook.policy.labels import PolicyMetadata
+from webhook.policy.rules import Rules
 from webhook.settings.document import PublishedSettings, SettingsError
 from webhook.settings.options import RuleOptions
 from webhook.settings.reader import read_settings

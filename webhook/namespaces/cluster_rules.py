@@ -24,7 +24,7 @@ from service.log import JsonLog
 from service.log_changes import OngoingProblem, problem_logger
 from service.tasks import restart_on_error
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 PRIORITY_CLASSES: Final = Resource(name="priorityclasses", path="/apis/scheduling.k8s.io/v1/priorityclasses")
 DISCOVERY_SECONDS: Final = 300.0

@@ -4,10 +4,11 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from kai.pod import MalformedPod, PodView, decode_pod
-from webhook.policy.decide import NOT_MANAGED, Decision, Rules, decide_pod, exempt, malformed
+from webhook.policy.decide import NOT_MANAGED, Decision, decide_pod, exempt, malformed
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import Operation, PatchError, apply_to_pod, operations
 from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.rules import Rules
 
 
 class Mutation(Struct, frozen=True, kw_only=True):

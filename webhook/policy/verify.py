@@ -34,9 +34,11 @@ from webhook.policy.checks import (
     own_share_key,
     reserved_key_findings,
 )
-from webhook.policy.decide import Rules, exempt, size_doubts
+from webhook.policy.decide import exempt
+from webhook.policy.decide_share import size_doubts
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
+from webhook.policy.rules import Rules
 
 MOST_DENIALS: Final = 8
 """Maximum number of denials computed for one pod. Further violations are reported at the next attempt."""

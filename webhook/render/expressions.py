@@ -18,7 +18,7 @@ from kai.key_classes import (
 )
 from webhook.policy import distributed
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS, CONFIG_MAP_FORM, SHARE_ANNOTATIONS, SHORTENED_NAME
-from webhook.policy.decide import MOST_GPU_CONTAINERS
+from webhook.policy.decide_share import MOST_GPU_CONTAINERS
 from webhook.policy.labels import LABELS, PolicyLabel
 from webhook.policy.patch import TOLERATION, escape
 from webhook.policy.reasons import Reason

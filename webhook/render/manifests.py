@@ -12,7 +12,7 @@ import yaml
 
 from kai.cel import literal
 from kai.version import ACCEPTS_DOTTED_NAMES, READS_CONTAINER_NAME
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import HAS_POLICY, NEVER_CHANGED, NEVER_REFUSED, excluding
 from webhook.render.bounds import IS_SMALL_POD
 from webhook.render.expressions import VALUES

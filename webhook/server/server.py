@@ -14,7 +14,7 @@ from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.validating import NamespaceValidator, PodValidator
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_IN_FLIGHT, AdmissionServer
 from webhook.server.ops_server import OPS_CONNECTIONS, OpsServer
 

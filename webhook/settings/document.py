@@ -7,8 +7,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from kai.version import Version
 from service.text import MALFORMED, one_line
-from webhook.policy.decide import Rules
 from webhook.policy.labels import read_default_mode
+from webhook.policy.rules import Rules
 
 NAME: Final = "kaishare-settings"
 """The name of the ConfigMap."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kai.version import Version
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.settings.document import PublishedSettings
 
 

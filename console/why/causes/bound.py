@@ -11,8 +11,8 @@ from console.why.codes import Code
 from console.why.evidence import AgentFigures, PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, ContainerObject, PodObject
 from console.why.telling.words import Redactor
-from gpuagent.api_types import ApiVerdict
-from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.api_types.shares import ApiVerdict
+from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from service.text import first_few, quoted
 from service.units import duration, size

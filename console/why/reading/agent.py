@@ -5,7 +5,7 @@ from console.agents import Agents
 from console.why.evidence import AgentFigures
 from console.why.objects import PodObject
 from console.why.reading.requests import Requests
-from gpuagent.api_types import ApiPod
+from gpuagent.api_types.shares import ApiPod
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.names import is_dns_subdomain

@@ -21,8 +21,8 @@ from console.why.evidence import PodEvidence, known
 from console.why.objects import EventObject, PodBindRequest, PodObject
 from console.why.pod_groups import workload_of
 from console.why.telling.words import Redactor, without_suffixes
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.messages import EVICTED, WITHIN_SHARE
+from gpuagent.verdicts.reasons import FlagReason
 from kai import own_labels
 from service.text import ELLIPSIS, LONGEST_VALUE, counted, joined, one_line
 from webhook.policy.reasons import Reason

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from gpuagent.history import WINDOW_SECONDS, PodHistory
+from gpuagent.evaluation.history import WINDOW_SECONDS, PodHistory
 from service.units import duration, size
 
 PLOT_TOP: Final = 12

@@ -11,6 +11,7 @@ from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from gpuagent.evaluation.status import Status
 from gpuagent.server.api import response_of
 from gpuagent.server.page import past
 from gpuagent.server.page.bars import SHARE_AT
@@ -20,7 +21,6 @@ from gpuagent.server.page.runbook_texts import runbook_texts
 from gpuagent.server.page.sections import SectionOutline, gpu_sections
 from gpuagent.server.page.top import PageTop, flag_count, page_top, risk_count
 from gpuagent.server.sample_text import Key, content_key
-from gpuagent.status import Status
 from gpuagent.table.words import LONGEST_NAME, plain
 from service.http.page_server import Page
 from service.http.shared_text import SharedText

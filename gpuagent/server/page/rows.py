@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
 
-from gpuagent.api_types import AgentResponse, ApiVerdict
-from gpuagent.history import PodHistory
+from gpuagent.api_types.shares import AgentResponse, ApiVerdict
+from gpuagent.evaluation.history import PodHistory
+from gpuagent.evaluation.status import Status
 from gpuagent.server.page.bars import ShareBar, share_bar
 from gpuagent.server.page.past import Past, past
-from gpuagent.status import Status
 from gpuagent.table.node import NodeTable
 from gpuagent.table.rows import PodRow, PodState
 from gpuagent.table.words import NONE, UNKNOWN, plain

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
+from gpuagent.api_types.shares import ApiPod, ApiVerdict, transitions_text
+from gpuagent.evaluation.status import Status
 from gpuagent.server.page.links import PageLinks
 from gpuagent.server.page.rows import Context, anchor, groups_text
 from gpuagent.server.page.sections import SectionOutline
-from gpuagent.status import Status
 from gpuagent.table.gpus import GpuState, ProblemText
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, NextStep, why_command
 from gpuagent.table.rows import PodRow
 from gpuagent.table.words import plain
-from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.reasons import FlagReason
 from service.text import counted
 from service.units import duration, size
 
@@ -277,7 +277,7 @@ def _evidence(verdict: ApiVerdict, pod: ApiPod, reason: FlagReason) -> Iterator[
         yield "GPU group", groups_text(pod.gpu_groups)
     for candidate in pod.candidates[:_MAX_CANDIDATES]:
         amount = size(candidate.bytes_per_gpu.get(verdict.gpu_uuid))
-        text = f"{plain(candidate.says)}, {amount}{'' if candidate.counts else ' (does not count)'}"
+        text = f"{plain(candidate.text)}, {amount}{'' if candidate.counts else ' (does not count)'}"
         yield f"share by {candidate.source}", text
     if pod.share_changed:
         yield "difference", plain(pod.share_changed, _LONGEST_TEXT)

@@ -9,11 +9,11 @@ import pytest
 from console.agents import AgentPod, AgentReading
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.nodes import node_findings
-from gpuagent.api_types import AgentResponse, ApiProblem
+from gpuagent.api_types.shares import AgentResponse, ApiProblem
 from gpuagent.top.client import Received
 from service.check_results import State
 from service.text import MOST_LINES
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.nodes import PRESENT_LABEL, ClusterNode, read_node
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -139,13 +139,13 @@ def test_nodes_that_could_not_be_listed_give_no_finding() -> None:
 
 def test_nodes_without_gpus() -> None:
     without = ClusterNode(name="n0", has_gpus=False)
-    (finding,) = node_findings(ListResult((without,), Completeness.WHOLE), frozenset())
+    (finding,) = node_findings(ListResult((without,), ListOutcome.WHOLE), frozenset())
     assert finding.state is State.UNKNOWN
 
 
 def test_without_the_label_of_its_memory_kai_takes_a_gpu_for_100_mib() -> None:
     node = ClusterNode(name="n0", labels={PRESENT_LABEL: "true"})
-    (memory,) = node_findings(ListResult((node,), Completeness.WHOLE), None)
+    (memory,) = node_findings(ListResult((node,), ListOutcome.WHOLE), None)
     assert memory.what == (
         "1 node with GPUs lacks the label nvidia.com/gpu.memory: n0;"
         " KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there"
@@ -154,9 +154,9 @@ def test_without_the_label_of_its_memory_kai_takes_a_gpu_for_100_mib() -> None:
 
 def test_a_node_without_an_agent_and_with_both_labels() -> None:
     node = ClusterNode(name="n0", labels={PRESENT_LABEL: "true", "nvidia.com/gpu.memory": "23028"})
-    labels, coverage = node_findings(ListResult((node,), Completeness.WHOLE), frozenset())
+    labels, coverage = node_findings(ListResult((node,), ListOutcome.WHOLE), frozenset())
     assert labels.what == "1 node with GPUs has both labels"
     assert coverage.what == "1 node with GPUs has no agent: n0; the usage of their GPUs is unknown"
     assert "agent.tolerations" in coverage.advice
-    (labels,) = node_findings(ListResult((node,), Completeness.WHOLE), None)
+    (labels,) = node_findings(ListResult((node,), ListOutcome.WHOLE), None)
     assert labels.state is State.OK

@@ -9,7 +9,7 @@ from console.doctor.daemon_sets import AgentDaemonSet
 from console.doctor.nodes import node_findings
 from service.check_results import State
 from service.text import MOST_LINES
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.nodes import PRESENT_LABEL, ClusterNode, Taint
 
 
@@ -69,7 +69,7 @@ def test_nodes_with_the_same_reason_share_a_line() -> None:
     labels = {PRESENT_LABEL: "true", "nvidia.com/gpu.memory": "23028"}
     nodes = [ClusterNode(name=f"n{number}", labels=labels, taints=(GPU,)) for number in range(3)]
     sets = [daemon_set(1)]
-    _, finding = node_findings(ListResult(tuple(nodes), Completeness.WHOLE), {"n0"}, sets)
+    _, finding = node_findings(ListResult(tuple(nodes), ListOutcome.WHOLE), {"n0"}, sets)
     assert finding.state is State.PROBLEM
     assert finding.what == (
         "2 nodes with GPUs have no agent: n1, n2; the usage of their GPUs is unknown. DaemonSet kaishare-agent wants"
@@ -79,5 +79,5 @@ def test_nodes_with_the_same_reason_share_a_line() -> None:
         ClusterNode(name=f"n{n}", labels=labels, taints=(Taint(key=f"k{n}", effect="NoSchedule"),))
         for n in range(500)
     ]  # fmt: skip
-    _, *findings = node_findings(ListResult(tuple(many), Completeness.WHOLE), frozenset(), sets)
+    _, *findings = node_findings(ListResult(tuple(many), ListOutcome.WHOLE), frozenset(), sets)
     assert len(findings) == MOST_LINES + 1

@@ -12,7 +12,7 @@ from kube.client import KubeClient
 from service.check_results import CheckResult, State
 from tests.support.cluster_facts import but, mutating, namespace, queue, result_lines, running, whole
 from tests.support.helm_chart import CHART
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import usable_queue_findings
@@ -132,8 +132,8 @@ def test_queues_that_namespaces_can_name_have_a_parent_and_no_children() -> None
     for queues in ((), (queue("root", ""),)):
         (finding,) = usable(*queues)
         assert (finding.state, finding.check) == (State.WARNING, "queues")
-    assert list(usable_queue_findings(ListResult(extent=Completeness.UNSERVED))) == []
-    assert list(usable_queue_findings(ListResult((queue("a", "b"),), Completeness.PART))) == []
+    assert list(usable_queue_findings(ListResult(outcome=ListOutcome.UNSERVED))) == []
+    assert list(usable_queue_findings(ListResult((queue("a", "b"),), ListOutcome.PART))) == []
 
 
 # What an installed webhook's --default-mode changes in the report.

@@ -11,7 +11,7 @@ from console.why.objects import PodObject
 from service.check_results import CheckResult, State
 from tests.support.cluster_facts import but
 from tests.support.why_evidence import NOW, make_pod
-from webhook.doctor.api_reader import ApiReader, Completeness, ListResult, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
 
 _FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
 _NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
@@ -20,9 +20,9 @@ _NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."
 class _Reader:
     """Lists given pods."""
 
-    def __init__(self, pods: Sequence[PodObject], extent: Completeness, now: datetime | None) -> None:
+    def __init__(self, pods: Sequence[PodObject], outcome: ListOutcome, now: datetime | None) -> None:
         self.client = self
-        self._pods, self._extent, self._now = pods, extent, now
+        self._pods, self._outcome, self._now = pods, outcome, now
 
     def server_time(self) -> datetime | None:
         return self._now
@@ -30,13 +30,13 @@ class _Reader:
     async def list(self, spec: ListSpec, read: Callable[[bytes], Any]) -> ListResult[Any]:
         assert spec.params == {"fieldSelector": "status.phase=Pending"}
         items = [value for pod in self._pods if (value := read(pod.document)) is not None]
-        return ListResult(tuple(items), self._extent)
+        return ListResult(tuple(items), self._outcome)
 
 
 async def _findings(
-    *pods: PodObject, extent: Completeness = Completeness.WHOLE, now: datetime | None = NOW
+    *pods: PodObject, outcome: ListOutcome = ListOutcome.WHOLE, now: datetime | None = NOW
 ) -> list[CheckResult]:
-    return list(await pending_findings(cast("ApiReader", _Reader(pods, extent, now)), but()))
+    return list(await pending_findings(cast("ApiReader", _Reader(pods, outcome, now)), but()))
 
 
 async def test_pods_are_counted_by_cause_and_only_those_that_need_a_person_are_warnings() -> None:
@@ -65,4 +65,4 @@ async def test_other_pods_are_left_out(pod: PodObject) -> None:
 
 
 async def test_nothing_is_said_without_the_list() -> None:
-    assert await _findings(extent=Completeness.UNREAD) == []
+    assert await _findings(outcome=ListOutcome.UNREAD) == []

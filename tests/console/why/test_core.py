@@ -11,7 +11,7 @@ from console.why.codes import Code
 from console.why.core import explain
 from console.why.evidence import Absence, AgentFigures, PodEvidence
 from console.why.objects import decode_claim, decode_shard, decode_workload
-from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.api_types.shares import ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from kai import keys
 from tests.support.why_evidence import (
     GROUP,

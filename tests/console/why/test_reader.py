@@ -35,7 +35,7 @@ from tests.support.why_cluster import (
     make_pod,
     owner,
 )
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 NO_VOLUME = "Scheduling conditions were not met: VolumeBinding: pod has unbound PersistentVolumeClaims."
 

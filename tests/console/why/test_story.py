@@ -12,7 +12,7 @@ from console.why.evidence import Absence, AgentFigures, PodEvidence, PolicyDecis
 from console.why.objects import EventObject
 from console.why.telling.story import tell_story
 from console.why.telling.words import Redactor
-from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod
+from gpuagent.api_types.shares import ApiAmount, ApiHolding, ApiPod
 from tests.support.why_evidence import (
     GROUP,
     NAME,

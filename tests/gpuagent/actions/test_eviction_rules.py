@@ -17,8 +17,8 @@ from gpuagent.actions.eviction_settings import Budget
 from gpuagent.pods.tenants import Tenant
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from tests.support.evaluations import EVICT, RULES, SHARE, Node, of_pod
 from tests.support.samples import GIB, MIB, A, B, pod_share, uid_of

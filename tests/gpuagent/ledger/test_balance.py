@@ -109,9 +109,9 @@ def test_figures_with_one_more_process(
 def test_unknown_memory_differs_from_a_list_that_hides_its_owners() -> None:
     origins = {10: in_pod("train"), 11: in_pod("serve")}
     snapshot = snapshot_of(sample(gpu((10, None), (11, GIB)), origins=origins), TRAIN, SERVE)
-    assert {h.pod_share.pod.name: h.has_unknown_memory for h in snapshot.holdings} == {
-        "train": True,
-        "serve": False,
+    assert {h.pod_share.pod.name: (h.used_bytes, h.processes) for h in snapshot.holdings} == {
+        "train": (None, 1),
+        "serve": (GIB, 1),
     }
 
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from gpuagent.evaluation.history import History
+from gpuagent.evaluation.status import Status
 from gpuagent.gpus.reading import LostGpu
-from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
 from gpuagent.shares.pod_shares import Amount, LimitSource
-from gpuagent.status import Status
 from gpuagent.verdicts.judge import Judge
 from service.http.listeners import Address
 from service.log import JsonLog

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuagent.evaluation.status import Evaluation, Status, status_at
 from gpuagent.gpus.reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.commands import ContainerCommand
@@ -26,9 +27,8 @@ from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
 from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
-from gpuagent.status import Evaluation, Status, status_at
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge
+from gpuagent.verdicts.reasons import FlagReason
 from kube.watch import Resource
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 
@@ -394,8 +394,8 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
     ]
     train = pods_of(OVER)["train"]
     assert train["candidates"] == [
-        {"source": "bind-request", "says": "portion 0.50", "bytesPerGpu": {A: 10 * GIB}},
-        {"source": "annotation", "says": "gpu-fraction 0.5", "bytesPerGpu": {A: 10 * GIB + 1}},
+        {"source": "bind-request", "text": "portion 0.50", "bytesPerGpu": {A: 10 * GIB}},
+        {"source": "annotation", "text": "gpu-fraction 0.5", "bytesPerGpu": {A: 10 * GIB + 1}},
     ]
     assert train["shares"] == {A: {"bytes": 10 * GIB, "source": "bind-request"}}
     assert train["vcluster"] == {"name": "vc", "namespace": "default", "pod": "train-0"}

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from gpuagent.evaluation.history import History
+from gpuagent.evaluation.status import Status
 from gpuagent.gpus.reading import LostGpu, MigInstance, Xid
-from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
 from gpuagent.pods.workloads import Workload
@@ -22,10 +23,10 @@ from gpuagent.server.page.runbook_texts import SECTIONS
 from gpuagent.server.page.sections import MAX_ROWS
 from gpuagent.server.page.top import MAX_FLAGS, MAX_PROBLEMS, page_top
 from gpuagent.shares.pod_shares import Candidate, PodShare, ShareSource
-from gpuagent.status import Status
 from gpuagent.table.next_steps import FOR_FLAG
-from gpuagent.verdicts.grounds import FlagReason, Key
+from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.judge import Change, Judge, Verdict, Verdicts
+from gpuagent.verdicts.reasons import FlagReason
 from service.http.page_server import Page
 from service.units import duration, size
 from tests.support.html_tree import Element, HtmlTree

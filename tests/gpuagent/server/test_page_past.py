@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.history import PodHistory
+from gpuagent.evaluation.history import PodHistory
 from gpuagent.server.page.past import PLOT_HEIGHT, PLOT_TOP, Gap, past
 from gpuagent.table.rows import PodState
 from tests.support.samples import GIB

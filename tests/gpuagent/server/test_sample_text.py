@@ -16,7 +16,7 @@ from gpuagent.server.metrics import Metrics
 from gpuagent.server.page import renderer
 from service.http.listeners import Address
 from service.http.shared_text import SharedText
-from tests.gpuagent.test_pipeline import Desk, node
+from tests.gpuagent.evaluation.test_pipeline import Desk, node
 from tests.support.page_server import ANY_PORT, Client
 from tests.support.samples import GIB
 

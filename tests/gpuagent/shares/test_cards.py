@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.evaluation.status import Evaluation, status_at
 from gpuagent.gpus.reading import Gpu
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, PodShare, ShareResolver, ShareSource
-from gpuagent.status import Evaluation, status_at
 from kai.share import MIB, MOST_BYTES
 from tests.support import samples as nodes
 from tests.support.inventories import built

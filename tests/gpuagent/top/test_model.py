@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuagent.evaluation.status import Status
 from gpuagent.server.api import shares_json
-from gpuagent.status import Status
 from gpuagent.table.rows import MAX_ROWS, PodRow
 from gpuagent.table.words import percent, plain
 from gpuagent.top.arrange import AgentLine, Arrangement, GroupBy, GroupLine, Line, Sort, arrange, is_old
@@ -400,7 +400,7 @@ def test_no_name_acts_on_the_terminal_or_breaks_the_table(
         vcluster={"name": first, "namespace": second, "pod": third}, phase=third, gpuGroups=[first],
     )  # fmt: skip
     made["verdicts"][0]["reason"] = third
-    made["candidates"][0]["says"] = second
+    made["candidates"][0]["text"] = second
     problem = {"reason": first, "gpuUuid": second, "detail": third}
     body = json.dumps(
         json.loads(document("n", made, problems=[problem, {"reason": "nvml", "gpuUuid": first}]))

@@ -14,7 +14,7 @@ from gpuagent.top.details import details_of
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.head import head
 from gpuagent.top.text import as_json, as_text
-from gpuagent.verdicts.grounds import FlagReason
+from gpuagent.verdicts.reasons import FlagReason
 from tests.support.top_agents import GIB, document, fleet_of, gpu, pod
 
 RUNBOOKS = Path(__file__).parents[3] / "docs" / "runbooks.md"

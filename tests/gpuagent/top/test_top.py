@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gpuagent.api_types import AgentResponse, read_answer
+from gpuagent.api_types.shares import AgentResponse, read_answer
 from gpuagent.cli import main
+from gpuagent.evaluation.status import Status
 from gpuagent.gpus.reading import MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.tenants import Tenant
@@ -30,15 +31,14 @@ from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
-from gpuagent.status import Status
 from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import Agent, ReadFailed, Received, age_of_figures
 from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge, Verdicts
+from gpuagent.verdicts.reasons import FlagReason
 from service.text import width
 from tests.support.free_ports import free_port
 from tests.support.samples import DENIED, GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of

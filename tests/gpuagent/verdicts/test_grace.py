@@ -13,8 +13,9 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare
 from gpuagent.verdicts.grace import Standing, next_balance
-from gpuagent.verdicts.grounds import SMALL_BYTES, FlagReason, Key
+from gpuagent.verdicts.grounds import SMALL_BYTES, Key
 from gpuagent.verdicts.judge import Change, Judge, Verdicts
+from gpuagent.verdicts.reasons import FlagReason
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 from tests.support.verdict_steps import (
     BETWEEN,

@@ -11,9 +11,9 @@ import pytest
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.tenants import namespace_label_key, tenant_of
 from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.over_share import STANDS_AFTER, GraceBounds, OverSharePolicies, OverSharePolicy
+from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from tests.support.samples import GIB, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of

@@ -14,7 +14,7 @@ from kube.client import KubeClient
 from service.check_results import CheckResult, State, as_text, exit_status
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from webhook.doctor import api_reader as reading
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.command import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
 
@@ -97,7 +97,7 @@ async def test_an_endless_list_is_cut(server: ApiServer, client: KubeClient) -> 
     server.always = endless
     reader = ApiReader(client)
     things = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, Any]).decode)
-    assert (len(things.items), things.extent) == (reading.MOST_OBJECTS, Completeness.PART)
+    assert (len(things.items), things.outcome) == (reading.MOST_OBJECTS, ListOutcome.PART)
     (lack,) = reader.missing
     assert (lack.state, lack.check) == (State.UNKNOWN, "things")
     assert lack.what == "only the first 20000 objects were checked"
@@ -112,25 +112,25 @@ async def test_unreadable_objects_are_counted_and_the_rest_is_kept(
     )
     reader = ApiReader(client)
     things = await reader.list(QUESTION, msgspec.json.Decoder(dict[str, int]).decode)
-    assert (things.items, things.extent) == (({"a": 1}, {"a": 2}), Completeness.PART)
+    assert (things.items, things.outcome) == (({"a": 1}, {"a": 2}), ListOutcome.PART)
     assert [lack.what for lack in reader.missing] == ["1 object cannot be decoded"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "extent", "state"),
+    ("answer", "outcome", "state"),
     [
-        (refuses(404, "NotFound"), Completeness.UNSERVED, None),
-        (refuses(403, "Forbidden"), Completeness.UNREAD, State.UNKNOWN),
-        (refuses(500, "InternalError"), Completeness.UNREAD, State.UNKNOWN),
+        (refuses(404, "NotFound"), ListOutcome.UNSERVED, None),
+        (refuses(403, "Forbidden"), ListOutcome.UNREAD, State.UNKNOWN),
+        (refuses(500, "InternalError"), ListOutcome.UNREAD, State.UNKNOWN),
     ],
 )
 async def test_a_kind_that_is_not_served_is_not_missing(
-    server: ApiServer, client: KubeClient, answer: Answer, extent: Completeness, state: State | None
+    server: ApiServer, client: KubeClient, answer: Answer, outcome: ListOutcome, state: State | None
 ) -> None:
     server.always = answer
     reader = ApiReader(client)
     things = await reader.list(QUESTION, lambda item: item)
-    assert (things.items, things.extent) == ((), extent)
+    assert (things.items, things.outcome) == ((), outcome)
     assert [lack.state for lack in reader.missing] == ([state] if state else [])
 
 

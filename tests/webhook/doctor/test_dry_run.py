@@ -5,7 +5,7 @@ import pytest
 from kube.client import KubeClient
 from service.check_results import State
 from tests.support.cluster_facts import but
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Namespace
 from webhook.doctor.dry_run import dry_run_findings
 
@@ -13,7 +13,7 @@ from webhook.doctor.dry_run import dry_run_findings
 @pytest.mark.parametrize(
     ("namespaces", "why"),
     [
-        (ListResult((), Completeness.WHOLE), "no namespace has a policy that would change a pod"),
+        (ListResult((), ListOutcome.WHOLE), "no namespace has a policy that would change a pod"),
         (ListResult(), "the policies are not known"),
     ],
 )

@@ -27,7 +27,7 @@ from tests.support.cluster_facts import (
     whole,
 )
 from tests.support.pods import folder_from
-from webhook.doctor.api_reader import ApiReader, Completeness, ListResult
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult
 from webhook.doctor.cluster import Cluster, Namespace, Queue
 from webhook.doctor.kai import kai_findings, runtime_class_findings, runtime_classes
 from webhook.doctor.namespaces import namespace_findings
@@ -151,7 +151,7 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
     ("cluster", "expected"),
     [
         (but(queues=whole(DEPARTMENT)), 'problem: queues: queue "team-a" (for vision) does not exist: its pods stay Pending'),
-        (but(queues=ListResult((DEPARTMENT,), Completeness.PART)), ""),  # it may be among those that were not looked at
+        (but(queues=ListResult((DEPARTMENT,), ListOutcome.PART)), ""),  # it may be among those that were not looked at
         (but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), 'problem: queues: "team-a" (for vision) has child queues (below)'),
         (but(queues=whole(queue("team-a", ""))), 'problem: queues: "team-a" (for vision) has no parent'),
         (but(queues=whole(queue("team-a", "gone"))), 'problem: queues: "team-a" (for vision) has the parent "gone", which does not exist'),
@@ -172,7 +172,7 @@ def test_queues_that_kai_cannot_use_are_reported(cluster: Cluster, expected: str
 
 @pytest.mark.parametrize("served", [frozenset(), frozenset({"v1"})])
 def test_the_state_of_queues_that_are_not_served_is_unknown(served: frozenset[str]) -> None:
-    cluster = but(queues=ListResult(extent=Completeness.UNSERVED), other_queue_versions=served)
+    cluster = but(queues=ListResult(outcome=ListOutcome.UNSERVED), other_queue_versions=served)
     (result,) = queue_findings(cluster)
     assert result.state is State.UNKNOWN
     assert ("v1" in result.what) is bool(served)

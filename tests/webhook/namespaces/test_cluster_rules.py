@@ -15,7 +15,7 @@ from tests.support.api_server import ApiServer, refuses
 from tests.support.watches import until
 from webhook.namespaces.cluster_rules import PRIORITY_CLASSES, ClusterRules
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 
 def priority_class(name: str, value: int = 0, *, default: bool | None = None) -> dict[str, Any]:

@@ -31,10 +31,10 @@ from webhook.admission.handler import ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview, Review, decode
 from webhook.metrics import Metrics
-from webhook.policy.decide import Rules
 from webhook.policy.labels import MODE, NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.reasons import Action
+from webhook.policy.rules import Rules
 
 LABELS = {keys.QUEUE_LABEL: "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 

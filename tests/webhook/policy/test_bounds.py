@@ -24,8 +24,8 @@ from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
 from webhook.admission.validating import NamespaceValidator, PodValidator
 from webhook.metrics import Metrics
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZE = 256 * KIB

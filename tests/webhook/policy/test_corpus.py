@@ -36,11 +36,11 @@ from webhook.explain.manifests.pods import FoundPod, find_pods
 from webhook.explain.manifests.values import as_json
 from webhook.metrics import Metrics
 from webhook.namespaces.files import FilePolicies
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.patch import apply_to_document
 from webhook.policy.reasons import Action
+from webhook.policy.rules import Rules
 from webhook.server.server import Server
 
 FILES, TEMPLATES, PODS = 63, 3, 77

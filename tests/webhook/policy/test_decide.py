@@ -8,10 +8,12 @@ import pytest
 from kai.own_labels import REASON, SIZE
 from kai.version import Version
 from tests.support.pods import GPU, container, gpu_container, pod, view
-from webhook.policy.decide import Decision, GpuKey, Rules, decide
+from webhook.policy.decide import Decision, decide
+from webhook.policy.decide_share import GpuKey
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.reasons import Reason
+from webhook.policy.rules import Rules
 
 DEFAULT_SHARE = {"kaishare.dev/gpu-fraction": "0.5"}
 MIG = "nvidia.com/mig-1g.5gb"

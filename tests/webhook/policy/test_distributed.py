@@ -9,7 +9,7 @@ import pytest
 from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.own_labels import SIZE
 from tests.support.pods import container, gpu_container, pod, view
-from webhook.policy.decide import Decision, Rules, decide
+from webhook.policy.decide import Decision, decide
 from webhook.policy.distributed import (
     CLUSTER,
     JAX_PROCESSES,
@@ -27,6 +27,7 @@ from webhook.policy.distributed import (
 )
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import LONGEST_WARNING, Clipped, Finding, Reason
+from webhook.policy.rules import Rules
 
 HALF = {"kaishare.dev/gpu-fraction": "0.5"}
 LONG = "x" * 63

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.support.pods import container, gpu_container, pod, view
-from webhook.policy.decide import Decision, Rules, decide
+from webhook.policy.decide import Decision, decide
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 
 HINTS = {"framework-default", "framework-above-share", "framework-memory"}
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from kai.own_labels import SIZE_PREFIX
 from tests.support.pods import container, gpu_container, pod, view
-from webhook.policy.decide import Decision, Rules, decide
+from webhook.policy.decide import Decision, decide
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 from webhook.policy.mutate import mutate
 from webhook.policy.reasons import LONGEST_WARNING, Reason
+from webhook.policy.rules import Rules
 from webhook.policy.sizes import MOST_SIZES, NO_CAPS, Source, read_sizes, selected_size, selector_overlaps
 from webhook.policy.verify import Requester, verify
 

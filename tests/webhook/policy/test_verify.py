@@ -9,11 +9,12 @@ from kai.version import Version
 from tests.support.kai_standin import mutated_by_kai
 from tests.support.pods import container, gpu_container, pod, view
 from tests.support.webhook_server import RunningWebhook, review_of
-from webhook.policy.decide import Rules, decide
+from webhook.policy.decide import decide
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.patch import apply_to_document
 from webhook.policy.reasons import Reason
+from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, Verification, verify
 
 ENFORCE = {"kai.scheduler/queue": "queue-a", "kaishare.dev/mode": "enforce"}

@@ -9,9 +9,9 @@ import yaml
 
 from kai.version import Version
 from webhook.cli import main
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
 from webhook.policy.reasons import Group, Reason
+from webhook.policy.rules import Rules
 from webhook.render import manifests
 from webhook.render.expressions import VALUES
 from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings, text_of

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kai.version import Version
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.settings.document import (
     LONGEST,
     PublishedSettings,

@@ -3,8 +3,8 @@
 import pytest
 
 from kai.version import Version
-from webhook.policy.decide import Rules
 from webhook.policy.labels import Mode
+from webhook.policy.rules import Rules
 from webhook.settings.document import PublishedSettings
 from webhook.settings.options import RuleOptions
 

@@ -15,7 +15,7 @@ from webhook.doctor.accounting.reading import (
     named,
 )
 from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
-from webhook.doctor.api_reader import Completeness
+from webhook.doctor.api_reader import ListOutcome
 
 
 def compare_limits(reading: Reading) -> list[Difference]:
@@ -73,7 +73,7 @@ def _upwards(queue: str, parents: Mapping[str, str]) -> Iterator[str]:
 
 def _queue_of(reading: Reading, pod: GpuRequest) -> str | None:
     """Return the queue of a pod; None also if its PodGroup may be among those that were not read."""
-    is_certain = reading.pod_groups.extent is Completeness.WHOLE or reading.group_of(pod) is not None
+    is_certain = reading.pod_groups.outcome is ListOutcome.WHOLE or reading.group_of(pod) is not None
     return reading.queue_of(pod) if is_certain else None
 
 
@@ -86,7 +86,7 @@ def _requested(reading: Reading, pod: GpuRequest) -> float:
 
 def _without_queue(reading: Reading, pods: Mapping[str, list[GpuRequest]]) -> list[Difference]:
     """Return the pods in queues that do not exist, which have no limit."""
-    if reading.queues.extent is not Completeness.WHOLE:
+    if reading.queues.outcome is not ListOutcome.WHOLE:
         return []
     known = {queue.metadata.name for queue in reading.queues.items}
     lost = {queue: members for queue, members in pods.items() if queue not in known}

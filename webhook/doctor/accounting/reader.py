@@ -12,7 +12,7 @@ from webhook.doctor.accounting.check import evaluate, persistent_findings
 from webhook.doctor.accounting.ranks import rank_findings
 from webhook.doctor.accounting.reading import CHECK, Reading
 from webhook.doctor.accounting.requests import read_request
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.cluster import Cluster, reread
 from webhook.doctor.kai import matched_schedulers
 from webhook.policy.labels import Distributed
@@ -43,7 +43,7 @@ async def accounting_findings(
         cluster: the state of the cluster, with the queues, PodGroups and nodes of the first reading.
         sleep: waits for a number of seconds.
     """
-    if cluster.queues.extent is Completeness.UNSERVED:
+    if cluster.queues.outcome is ListOutcome.UNSERVED:
         return []  # the check of the queues reports it
     first = await _read(reader, cluster)
     if first is None:

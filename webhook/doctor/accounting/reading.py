@@ -10,7 +10,7 @@ from kai import keys
 from service.check_results import CheckResult
 from service.text import counted, listed
 from webhook.doctor.accounting.requests import GpuRequest
-from webhook.doctor.api_reader import Completeness, ListResult
+from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Queue
 from webhook.doctor.nodes import UNKNOWN_NODE, ClusterNode
 from webhook.doctor.pod_groups import PodGroup
@@ -45,7 +45,7 @@ class Reading:
     def is_whole(self) -> bool:
         """Whether every object was read, so that a sum has no gap."""
         lists = (self.queues, self.pod_groups, self.pods, self.nodes)
-        return all(result.extent is Completeness.WHOLE for result in lists)
+        return all(result.outcome is ListOutcome.WHOLE for result in lists)
 
     @property
     def has_figures(self) -> bool:

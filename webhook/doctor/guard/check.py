@@ -9,7 +9,7 @@ from kube.objects import decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.check_results import CheckResult, exit_status, ok, problem, unknown
 from service.text import counted, joined, listed, one_line
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.guard.coverage import APPLY, GuardSection, assess, changed_policies, guards_vclusters
 from webhook.doctor.guard.objects import NAME_LABEL, Guard, Guarded, read_binding, read_policy
@@ -55,7 +55,7 @@ async def guard_findings(reader: ApiReader, cluster: Cluster) -> list[CheckResul
     """
     policies = await reader.list(_POLICIES, read_policy)
     bindings = await reader.list(_BINDINGS, read_binding)
-    if Completeness.UNREAD in (policies.extent, bindings.extent):
+    if ListOutcome.UNREAD in (policies.outcome, bindings.outcome):
         return []
     guard = Guard({policy.name: policy for policy in policies.items}, bindings.items)
     sections = []
@@ -73,7 +73,7 @@ async def guard_findings(reader: ApiReader, cluster: Cluster) -> list[CheckResul
         *parameter_findings(guard, cluster, hosts),
         *_proof_findings(trials),
     ]
-    is_known = Completeness.PART not in (policies.extent, bindings.extent)
+    is_known = ListOutcome.PART not in (policies.outcome, bindings.outcome)
     if is_known and not exit_status(findings):
         findings += [
             _stands(guard, section, trials)

@@ -17,7 +17,7 @@ from kube.errors import ApiError, Unreachable
 from kube.objects import FullMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.text import MALFORMED, one_line
-from webhook.doctor.api_reader import ApiReader, Completeness, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.dry_run_requests import MERGE_PATCH, dry_run, minimal_pod, missing_right, unlikely_name
 
 _MOST_TRIED: Final = 3
@@ -149,7 +149,7 @@ async def _try(reader: ApiReader, edit: ForbiddenEdit, namespace: str) -> Trial:
         pod = await reader.first(spec, decode_partial_object)
         if pod is None:
             return unproved(f"no pod in {place}")
-        if isinstance(pod, Completeness):
+        if isinstance(pod, ListOutcome):
             return unproved(f"the pods of {place} could not be listed")
         method, path, content_type = "PATCH", f"{path}/{pod.metadata.name}", MERGE_PATCH
     body = _body(edit)

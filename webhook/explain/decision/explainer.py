@@ -34,20 +34,13 @@ from webhook.explain.manifests.pods import (
 from webhook.explain.manifests.sources import DocumentLines, ManifestSource, SourceDocument
 from webhook.explain.manifests.values import annotations_of, as_json, as_map, texts
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
-from webhook.policy.decide import (
-    MOST_WARNINGS,
-    Changes,
-    Decision,
-    GpuKey,
-    Rules,
-    exempt,
-    has_policy_share,
-    malformed,
-)
+from webhook.policy.decide import MOST_WARNINGS, Changes, Decision, exempt, malformed
+from webhook.policy.decide_share import GpuKey, has_policy_share
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.patch import Operation, apply_to_document, operations
 from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, Verification, verify
 
 _DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")

@@ -10,9 +10,9 @@ from webhook.explain.decision.api_server import filled_in, normalized
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.decision.limit_ranges import ContainerDefaults
 from webhook.explain.manifests.pods import find_pods
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
+from webhook.policy.rules import Rules
 
 LABELS = {
     "kai.scheduler/queue": "queue-a",

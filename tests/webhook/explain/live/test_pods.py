@@ -26,9 +26,9 @@ from webhook.explain.live.objects import explain_object
 from webhook.explain.live.owners import OwnedMetadata
 from webhook.explain.live.pods import TemplateRoles, as_new
 from webhook.explain.manifests.pods import find_pods
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
+from webhook.policy.rules import Rules
 
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 

@@ -22,8 +22,8 @@ from webhook.explain.decision.explainer import ExplainedPod, Explainer, Unexplai
 from webhook.explain.live import workloads as live
 from webhook.explain.live.workloads import LiveWorkloads, live_workloads
 from webhook.explain.output.words import is_rank
-from webhook.policy.decide import Rules
 from webhook.policy.labels import NamespacePolicy
+from webhook.policy.rules import Rules
 
 HALF = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 TEAM = ["team-a"]

@@ -29,10 +29,11 @@ from tests.webhook.explain.conftest import Run
 from webhook.explain.manifests.controllers import OPERATORS, additions_of
 from webhook.explain.manifests.pods import FoundPod, find_pods
 from webhook.explain.manifests.values import as_json
-from webhook.policy.decide import Decision, Rules
+from webhook.policy.decide import Decision
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.reasons import Reason
+from webhook.policy.rules import Rules
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 HALF = QUEUE | {"kaishare.dev/gpu-fraction": "0.5"}

@@ -14,7 +14,7 @@ from tests.support.cluster_webhook import bare_pod
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.decision.server_answer import ServerAnswer
 from webhook.explain.server.dry_runs import ask_server, pod_to_create
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 Json = dict[str, Any]
 

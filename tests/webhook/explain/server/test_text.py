@@ -13,7 +13,7 @@ from webhook.explain.output.formats import as_json
 from webhook.explain.output.table import as_table, sums
 from webhook.explain.output.text import as_text
 from webhook.explain.policies import NamespaceEdits, Policies
-from webhook.policy.decide import Rules
+from webhook.policy.rules import Rules
 
 EDITS = NamespaceEdits(labels=[("kai.scheduler/queue", "q"), ("kaishare.dev/gpu-fraction", "0.25")])
 POLICIES = Policies.collect({}, ["default"], EDITS)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuagent.pods.inventory import Inventory
-from gpuagent.serve import _labelled_gpus
+from gpuagent.serve.command import _labelled_gpus
 
 
 @pytest.mark.parametrize(

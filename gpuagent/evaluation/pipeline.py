@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from gpuagent.actions.log import TransitionLog
-from gpuagent.history import History
+from gpuagent.evaluation.history import History
+from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, Status, pods_stale, status_at
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.processes import SampleProcesses
@@ -14,10 +15,9 @@ from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
-from gpuagent.status import PODS_STALE_SECONDS, Evaluation, Status, pods_stale, status_at
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge
 from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
+from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.reservations import Reservations
 
 _UNRESOLVED_GRACE: Final = 120.0

@@ -7,7 +7,7 @@ agent. docs/api.md has the fields with these descriptions.
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 PATH = "/api/v1/shares"
 
@@ -164,7 +164,7 @@ class ApiCandidate(ApiObject, frozen=True, gc=False, omit_defaults=True):
     """The share of a pod according to one source."""
 
     source: Annotated[str, _about("Origin of the share, as in a share.")]
-    says: Annotated[str, _about("The share in the source's own form, such as `portion 0.50`.")]
+    text: Annotated[str, _about("The share in the source's own form, such as `portion 0.50`.")]
     bytes_per_gpu: Annotated[
         dict[str, BytesOnGpu],
         _about(
@@ -361,7 +361,7 @@ class ApiPod(ApiObject, frozen=True, gc=False):
             "Settings of the pod's namespace for pods above their share. Null if the namespace has none, or"
             " its labels are unknown."
         ),
-    ] = field(default=None, name="asked")
+    ] = None
     share_changed: Annotated[
         str | None,
         _about("How the pod's annotations differ from the record that counts. Null if they do not."),

@@ -9,16 +9,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gpuagent.actions.log import TransitionLog
-from gpuagent.pipeline import SamplePipeline
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
 from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.verdicts.grounds import FlagReason
 from gpuagent.verdicts.judge import Change, Judge
+from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from service.http.listeners import Address

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
+from gpuagent.evaluation.history import History
 from gpuagent.gpus.reading import LostGpu
-from gpuagent.history import History
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Problem, Suspension
 from gpuagent.sampling.schedule import longest_gap

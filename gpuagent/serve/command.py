@@ -12,11 +12,10 @@ from typing import Final
 
 from gpuagent.actions.actions import ActionSettings, VerdictActions
 from gpuagent.actions.eviction_rules import EvictionRules
-from gpuagent.actions.eviction_settings import Budget, EvictionMode
-from gpuagent.actions.log import TransitionLog
+from gpuagent.actions.eviction_settings import EvictionMode
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.gpus.reading import GpuSource
-from gpuagent.ledger.slack import Slack
-from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.cluster import ClusterPods
 from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory, PodSource
@@ -24,15 +23,13 @@ from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing
 from gpuagent.sampling.schedule import answer_deadline, longest_gap
+from gpuagent.serve.settings import Settings
 from gpuagent.server.metrics import Counts, Metrics
-from gpuagent.server.page.links import NO_LINKS, PageLinks
 from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, OPEN_PATHS, HttpServer
-from gpuagent.shares.limits import GpuSharingMode
 from gpuagent.shares.pod_shares import ShareResolver
 from gpuagent.verdicts.judge import Judge
-from gpuagent.verdicts.over_share import GraceBounds, OverSharePolicies
+from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
-from kai.version import Version
 from kube.access import AccessError, find_access
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
@@ -41,10 +38,9 @@ from service.command import UsageError
 from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
 from service.http.authentication import Authentication
-from service.http.listeners import Address
 from service.http.page_server import PortSecurity
 from service.http.tls_files import CERTIFICATE, KEY, TlsFiles, TlsFilesError
-from service.log import ERROR, INFO, JsonLog
+from service.log import ERROR, JsonLog
 from service.log_capture import standard_error_log
 
 START_AGAIN: Final = 3
@@ -56,48 +52,6 @@ because killing a process in the middle of a driver call has frozen GPUs (dcgm-e
 GPU responds, a hanging one is no reason for a restart."""
 
 _LOOK_EVERY_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of `serve`. Times are in seconds."""
-
-    scenario: Path | None
-    """Scenario of a simulated node; None for the driver of this node."""
-    simulates_cluster: bool = False
-    """Whether GPUs and processes are made up from the pods of the API server; only without a driver."""
-    pods: Path | None
-    """The pods file; None for the API server, or for a scenario, which has its own pods."""
-    node: str | None
-    """Set for a scenario only if it was named explicitly."""
-    listen: Address
-    host_names: tuple[str, ...] = ()
-    """Accepted host names beside the server's own."""
-    interval: float
-    grace: float
-    grace_bounds: GraceBounds
-    slack: Slack
-    proc_root: Path
-    reservation_namespace: str
-    excluded_namespaces: frozenset[str]
-    kai_version: Version | None = None
-    gpu_sharing_mode: GpuSharingMode | None = None
-    """None if the administrator has not stated it."""
-    read_config_maps: bool = False
-    events: bool = True
-    """Whether to write Events for flags, if pods come from the API server."""
-    eviction: EvictionMode = EvictionMode.OFF
-    eviction_budget: Budget
-    authenticates: bool = False
-    """Whether the port asks for a token, which the API server checks."""
-    shows_processes: bool = False
-    """Whether every reader of the port may list the pods' processes. With tokens it is a right."""
-    certificate_directory: Path | None = None
-    """Directory of tls.crt and tls.key; None for a port without TLS."""
-    page_links: PageLinks = NO_LINKS
-    """Addresses to which the page links."""
-    log_level: str = INFO
-    """Least severe level of the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent.evaluation.history import MAX_SERIES, WINDOW_SECONDS, History, PodHistory, PodState
 from gpuagent.gpus.reading import LostGpu
-from gpuagent.history import MAX_SERIES, WINDOW_SECONDS, History, PodHistory, PodState
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_shares import PodShare

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from gpuagent.api_types import ApiObject
+from gpuagent.api_types.shares import ApiObject
 
 PATH = "/api/v1/processes"
 

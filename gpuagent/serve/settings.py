@@ -1,0 +1,55 @@
+"""Settings of `serve`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuagent.actions.eviction_settings import Budget, EvictionMode
+from gpuagent.ledger.slack import Slack
+from gpuagent.server.page.links import NO_LINKS, PageLinks
+from gpuagent.shares.limits import GpuSharingMode
+from gpuagent.verdicts.over_share import GraceBounds
+from kai.version import Version
+from service.http.listeners import Address
+from service.log import INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of `serve`. Times are in seconds."""
+
+    scenario: Path | None
+    """Scenario of a simulated node; None for the driver of this node."""
+    simulates_cluster: bool = False
+    """Whether GPUs and processes are made up from the pods of the API server; only without a driver."""
+    pods: Path | None
+    """The pods file; None for the API server, or for a scenario, which has its own pods."""
+    node: str | None
+    """Set for a scenario only if it was named explicitly."""
+    listen: Address
+    host_names: tuple[str, ...] = ()
+    """Accepted host names beside the server's own."""
+    interval: float
+    grace: float
+    grace_bounds: GraceBounds
+    slack: Slack
+    proc_root: Path
+    reservation_namespace: str
+    excluded_namespaces: frozenset[str]
+    kai_version: Version | None = None
+    gpu_sharing_mode: GpuSharingMode | None = None
+    """None if the administrator has not stated it."""
+    read_config_maps: bool = False
+    events: bool = True
+    """Whether to write Events for flags, if pods come from the API server."""
+    eviction: EvictionMode = EvictionMode.OFF
+    eviction_budget: Budget
+    authenticates: bool = False
+    """Whether the port asks for a token, which the API server checks."""
+    shows_processes: bool = False
+    """Whether every reader of the port may list the pods' processes. With tokens it is a right."""
+    certificate_directory: Path | None = None
+    """Directory of tls.crt and tls.key; None for a port without TLS."""
+    page_links: PageLinks = NO_LINKS
+    """Addresses to which the page links."""
+    log_level: str = INFO
+    """Least severe level of the log."""
