@@ -135,7 +135,7 @@ def test_sensors_and_idle_pods_are_named_where_they_are_known(monkeypatch: pytes
     monkeypatch.setattr("gpuagent.server.page.renderer.response_of", with_sensors)
     seen = parsed_page(status)
     title = seen.gpus()[0].first("div", "title").text
-    assert title == f"{plain} utilization 93% temperature 71 °C power 300 W XID 79 at Jan 15 08:00 UTC"
+    assert title == f"{plain} utilisation 93% temperature 71 °C power 300 W XID 79 at Jan 15 08:00 UTC"
     assert "idle for 3 h: no memory" in seen.row("a-idle").text
 
 
