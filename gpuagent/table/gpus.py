@@ -109,6 +109,11 @@ class GpuState:
         return self.excess > 0
 
     @property
+    def promised_text(self) -> str:
+        """By how much the promised shares exceed the memory, in words, for a GPU whose shares do."""
+        return f"{size(self.promised)} are promised, {size(self.excess)} more than its {size(self.total)}"
+
+    @property
     def notes(self) -> str:
         """What a reader must know of the GPU, in words; empty if there is nothing."""
         notes = {

@@ -121,9 +121,7 @@ def _gpu_section(gpu: GpuState, rows: list[PodRow], context: Context) -> _Steps[
     if gpu.is_at_risk:
         words.append("at risk")
     if gpu.is_over_promised:
-        alerts.append(
-            f"Promised {size(gpu.promised)}, {size(gpu.excess)} more than the GPU's {size(gpu.total)}."
-        )
+        alerts.append(f"{gpu.promised_text}.")
         words.append("overpromised")
     if gpu.is_suspended:
         alerts.append("Verdicts on this GPU are suspended; the problems above have the reason.")
@@ -182,13 +180,10 @@ def _parts(gpu: GpuState, page_rows: Sequence[PageRow], rows: Sequence[PodRow]) 
 
 
 def _legend(gpu: GpuState, parts: Iterable[Part]) -> tuple[Part, ...]:
-    free = None
-    if gpu.total is not None and gpu.used is not None:
-        free = gpu.total - gpu.used - (gpu.reserved or 0)
     return (
         Part(kind="promised", title="promised", bytes=gpu.promised),
         *(part for part in parts if not part.number and (part.kind in _ALWAYS or (part.bytes or 0) > 0)),
-        Part(kind="free", title="free", bytes=free),
+        Part(kind="free", title="free", bytes=gpu.free),
     )
 
 

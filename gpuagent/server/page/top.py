@@ -172,8 +172,9 @@ def _risk(gpu: GpuState, rows: Sequence[PodRow], anchors: frozenset[str], links:
     return RiskItem(
         target=anchor("gpu", gpu.uuid),
         gpu=gpu.label,
-        text=f"{gpu.risk_text}, {size(gpu.free)} free",
-        promised=_promised(gpu) if gpu.is_over_promised else "",
+        text=f"{gpu.risk_text}. Its pods may still take {size((gpu.at_risk or 0) + (gpu.free or 0))} of their"
+        f" shares, and {size(gpu.free)} are free",
+        promised=gpu.promised_text if gpu.is_over_promised else "",
         causes=tuple(_pod_link(row, anchors) for row in causes[:MAX_PODS]),
         hidden_causes=max(len(causes) - MAX_PODS, 0),
         victims=tuple(_pod_link(row, anchors) for row in victims[:MAX_PODS]),
@@ -201,16 +202,12 @@ def risk_count(status: Status) -> int:
     return sum(bool(account.at_risk_bytes) for account in status.snapshot.gpus) if status.snapshot else 0
 
 
-def _promised(gpu: GpuState) -> str:
-    return f"{size(gpu.promised)} are promised, {size(gpu.excess)} more than its {size(gpu.total)}"
-
-
 def _overpromised(gpus: Iterable[GpuState], links: PageLinks) -> Iterator[ProblemItem]:
     for gpu in gpus:
         if gpu.is_over_promised:
             yield ProblemItem(
                 reason="overpromised",
-                text=f" ({gpu.label}): {_promised(gpu)}",
+                text=f" ({gpu.label}): {gpu.promised_text}",
                 target=anchor("gpu", gpu.uuid),
                 advice=_advice(FOR_OVERPROMISED_GPU, links),
             )
