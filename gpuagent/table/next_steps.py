@@ -103,8 +103,7 @@ FOR_PROBLEM: Final[Mapping[str, NextStep]] = {
 """By the reason of a problem."""
 
 FOR_GPU_AT_RISK: Final = NextStep(
-    "Have the pods above their share release memory before the pods at risk need it, or delete one of the"
-    " pods above their share.",
+    "Have a pod above its share release memory, or delete it, before a pod at risk needs its share.",
     "KaishareGPUMemoryAtRisk",
 )
 FOR_OVERPROMISED_GPU: Final = NextStep(
