@@ -1,5 +1,6 @@
 """The interactive view of `kaishare top`, through Textual's pilot."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -73,7 +74,7 @@ def screen(pilot: Pilot[None]) -> list[str]:
 def details(pilot: Pilot[None]) -> str:
     """Return the words between the side lines of the details."""
     inner = [line.split("│")[1] for line in screen(pilot) if line.count("│") == 2]
-    return " ".join(" ".join(inner).replace("▁", " ").split())
+    return " ".join(re.sub("[\u2581-\u2588]", " ", " ".join(inner)).split())  # without the scroll bar
 
 
 def at_cursor(pilot: Pilot[None]) -> str:
