@@ -4,16 +4,16 @@ The page and both `top` commands show these sentences. A reason that this versio
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.api_types import ApiPod
 from gpuagent.problems import Cause
 from service.names import is_dns_label, is_dns_subdomain
 
 
-@dataclass(frozen=True, slots=True)
-class NextStep:
+class NextStep(Struct, frozen=True):
     """What to do first, in one sentence, and the section of docs/runbooks.md with the rest."""
 
     text: str

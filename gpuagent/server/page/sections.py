@@ -5,8 +5,9 @@ out; `/api/v1/shares` has all of them.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from gpuagent.server.page.bars import GpuBar, Part, gpu_bar
 from gpuagent.server.page.rows import (
@@ -29,8 +30,7 @@ _ALWAYS: Final = frozenset({"host", "unattributed", "reserved"})
 """Parts of the memory that the legend has even if they are empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionOutline:
+class SectionOutline(Struct, frozen=True, kw_only=True):
     """What the list of GPUs and the links to rows need of a section."""
 
     anchor: str
@@ -41,8 +41,7 @@ class SectionOutline:
     """Anchors of the rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSection:
+class GpuSection(Struct, frozen=True, kw_only=True):
     """One GPU with its table, or the pods whose GPU is unknown."""
 
     anchor: str

@@ -5,8 +5,9 @@ names how many are left out; `/api/v1/shares` has all of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from gpuagent.server.page.links import PageLinks
@@ -33,8 +34,7 @@ _LONGEST_TEXT: Final = 1000
 _REASONS: Final = {reason.value: reason for reason in FlagReason}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstStep:
+class FirstStep(Struct, frozen=True, kw_only=True):
     """What to do first about an item."""
 
     step: str
@@ -44,8 +44,7 @@ class FirstStep:
     """Address of the section, or the link to its text on the page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodLink:
+class PodLink(Struct, frozen=True, kw_only=True):
     """A pod in a sentence about a GPU, with its row."""
 
     pod: str
@@ -54,8 +53,7 @@ class PodLink:
     amount: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskItem:
+class RiskItem(Struct, frozen=True, kw_only=True):
     """A GPU at risk, in the list at the top."""
 
     target: str
@@ -74,8 +72,7 @@ class RiskItem:
     advice: FirstStep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlagItem:
+class FlagItem(Struct, frozen=True, kw_only=True):
     """A flag in the list at the top."""
 
     anchor: str
@@ -95,8 +92,7 @@ class FlagItem:
     """Names and texts of the details."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemItem:
+class ProblemItem(Struct, frozen=True, kw_only=True):
     """A problem in the list at the top."""
 
     reason: str
@@ -108,8 +104,7 @@ class ProblemItem:
     """None if the text itself has the remedy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTop:
+class PageTop(Struct, frozen=True, kw_only=True):
     """Everything above the sections of the GPUs, but the age of the figures."""
 
     risks: tuple[RiskItem, ...]
