@@ -105,7 +105,7 @@ class TopApp(App[None]):
     CSS = """
     #head { height: 3; }
     #columns { height: 1; text-style: bold underline; }
-    #summary { height: 5; }
+    #summary { height: 6; }
     #status { height: 1; text-style: dim; }
     .low #summary, .calm #summary { display: none; }
     #head, #columns, #status { text-wrap: nowrap; text-overflow: ellipsis; }

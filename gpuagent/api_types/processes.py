@@ -20,7 +20,8 @@ class ApiProcess(ApiObject, frozen=True, gc=False):
         str | None,
         Meta(
             description="Name of the process, of at most 15 characters, as in `/proc/PID/comm`. The process"
-            " chooses it, and the agent may show a name of up to 12 samples ago. Null if it is unknown."
+            " chooses it; U+FFFD stands for each unprintable character and for scripts other than Latin. The"
+            " agent may show a name of up to 12 samples ago. Null if it is unknown."
         ),
     ]
     used_bytes: Annotated[

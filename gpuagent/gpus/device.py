@@ -1,6 +1,5 @@
 """One GPU over time: its handle, its figures, and retries while it does not respond."""
 
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from gpuagent.gpus.driver import (
@@ -17,12 +16,11 @@ from gpuagent.gpus.driver import (
     ProcessList,
     explained,
 )
+from gpuagent.gpus.health import HealthReader
 from gpuagent.gpus.memory import MemoryReader
 from gpuagent.gpus.process_lists import Merged, ProcessLists
-from gpuagent.gpus.reading import Gpu, MigInstance, Sensors
-from gpuagent.gpus.sensors import SensorReader
+from gpuagent.gpus.reading import Gpu, MigInstance
 from gpuagent.gpus.utilization import Percents, UtilizationReader
-from gpuagent.gpus.xids import NewestXids, XidReader
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
@@ -37,9 +35,7 @@ _EntryKey: TypeAlias = tuple[int, int, int]
 class Device:
     """The GPU at one index of the driver. It may be lost and come back."""
 
-    def __init__(
-        self, *, driver: Driver, index: int, uuid: str = "", newest_xids: NewestXids | None = None
-    ) -> None:
+    def __init__(self, *, driver: Driver, index: int, health: HealthReader, uuid: str = "") -> None:
         self._driver = driver
         self._index = index
         self.uuid = uuid
@@ -53,9 +49,8 @@ class Device:
         self._is_open = False
         """Whether the device responded to its last call."""
         self._model = ""
-        self._newest_xids = newest_xids or NewestXids()
+        self._health = health
         self._readers = _Readers(driver)
-        self._new_sensors()
         self._instances: dict[str, _Readers] = {}
         self._retry = Backoff()
 
@@ -75,12 +70,12 @@ class Device:
             DriverGone, DriverReplaced: the driver as a whole failed.
         """
         if self._handle is not None:
-            self._xids.read(self._handle, self.uuid, now)
+            self._health.read(self._handle, self.uuid, now, is_open=self._is_open)
         if self._retry.is_due(now):
             try:
                 if not self._is_open:
                     self._attach()
-                    self._xids.read(self._handle, self.uuid, now)
+                    self._health.read(self._handle, self.uuid, now, is_open=True)
                 gpu, problems = self._measure(now)
             except DriverGone:
                 raise
@@ -119,7 +114,7 @@ class Device:
         except FigureFailed:  # the name is optional
             self._model = ""
         self._readers = _Readers(self._driver)
-        self._new_sensors()
+        self._health.renew()
         self._instances.clear()
         self.uuid = uuid
         self._handle = handle
@@ -171,18 +166,9 @@ class Device:
             memory_unknown="" if memory else self._why_memory_is_unknown(),
             utilization=utilization,
             utilization_unknown=self._why_utilization_is_unknown(),
-            sensors=self._read_sensors(now),
+            sensors=self._health.sensors(self.uuid),
         )
         return gpu, tuple(problems)
-
-    def _new_sensors(self) -> None:
-        self._sensors = SensorReader(self._driver)
-        self._xids = XidReader(self._driver, self._newest_xids)
-
-    def _read_sensors(self, now: float) -> Sensors:
-        sensors = self._sensors.read(self._handle, now)
-        xid = self._newest_xids.of(self.uuid)
-        return sensors if xid is None else replace(sensors, xid=xid)
 
     def _utilization(self, now: float) -> Percents | None:
         """Return the utilisation by PID; None if unknown, as for every GPU in MIG mode.

@@ -16,6 +16,7 @@ from gpuagent.gpus.driver import (
     NotPermitted,
     explained,
 )
+from gpuagent.gpus.health import HealthReader
 from gpuagent.gpus.reading import DriverReplaced, Gpu, GpuReading, LostGpu
 from gpuagent.gpus.xids import NewestXids
 from gpuagent.problems import Cause, Problem
@@ -43,10 +44,11 @@ class GpuReader:
     number than the driver. Since missing GPUs may stay missing, the interval grows from 1, 2 and 4 minutes to
     an hour, and restarts when the set of missing GPUs changes.
 
-    Each GPU has a thread and a deadline of its own (`DeviceReader`). The calls that concern the node have
-    another thread with the same deadline. A call that is unanswered at the deadline is left alone: its thread
-    gets no other call until the answer, and `read` no longer waits for it. An initialisation invalidates all
-    handles, so there is none while a call is unanswered.
+    Each GPU has a thread and a deadline of its own (`DeviceReader`), and a second thread for its sensors and
+    errors (`HealthReader`). The calls that concern the node have another thread with the same deadline. A
+    call that is unanswered at the deadline is left alone: its thread gets no other call until the answer, and
+    `read` no longer waits for it. An initialisation invalidates all handles, so there is none while a call is
+    unanswered.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class GpuReader:
         self._node_thread = CallThread("driver")
         self._device_threads: list[CallThread] = []
         """By index; the threads of GPUs that are gone remain, without a call."""
+        self._health_threads: list[CallThread] = []
+        """Likewise, for the calls whose failure leaves the figures of the GPU known."""
         self._starting: Call[tuple[str, int]] | None = None
         """An initialisation that is unanswered, or was answered after its deadline."""
         self._devices: list[DeviceReader] | None = None
@@ -81,7 +85,11 @@ class GpuReader:
     @property
     def is_hanging(self) -> bool:
         """Whether a driver call is unanswered. Thread-safe."""
-        return self._node_thread.is_busy or any(thread.is_busy for thread in self._device_threads)
+        return any(thread.is_busy for thread in self._threads)
+
+    @property
+    def _threads(self) -> tuple[CallThread, ...]:
+        return (self._node_thread, *self._device_threads, *self._health_threads)
 
     def expect(self, count: int | None) -> None:
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
@@ -127,7 +135,7 @@ class GpuReader:
         if self.is_hanging:
             return
         self._shut_down()
-        for thread in (self._node_thread, *self._device_threads):
+        for thread in self._threads:
             thread.stop()
 
     def _shut_down(self) -> None:
@@ -138,6 +146,7 @@ class GpuReader:
         version, count = self._initialised()
         by_index = {gpu.index: uuid for uuid, gpu in self._known.items()}
         while len(self._device_threads) < count:
+            self._health_threads.append(CallThread(f"gpu-{len(self._health_threads)}-health"))
             self._device_threads.append(CallThread(f"gpu-{len(self._device_threads)}"))
         self._version = version
         self._recount_at = now + RECOUNT_SECONDS
@@ -147,7 +156,12 @@ class GpuReader:
                     driver=self._driver,
                     index=index,
                     uuid=by_index.get(index, ""),
-                    newest_xids=self._newest_xids,
+                    health=HealthReader(
+                        driver=self._driver,
+                        newest_xids=self._newest_xids,
+                        thread=self._health_threads[index],
+                        deadline=self._deadline,
+                    ),
                 ),
                 self._device_threads[index],
                 deadline=self._deadline,

@@ -12,6 +12,7 @@ from gpuagent.gpus.reading import GpuProcess
 from gpuagent.ledger.attribution import Attribution
 from gpuagent.pods.inventory import NodePod
 from gpuagent.sampling.sample import Sample
+from gpuagent.table.words import plain
 
 _MOST_NAME: Final = 15
 """Characters of a process's name; the kernel keeps 15 bytes (TASK_COMM_LEN)."""
@@ -74,13 +75,13 @@ class SampleProcesses:
         return largest, len(processes) - len(largest)
 
     def name(self, pid: int) -> str | None:
-        """Return the name of a process, which the process chooses; None if unknown.
+        """Return the name of a process, which the process chooses, safe for a terminal; None if unknown.
 
         The look-up of the sample read it from /proc/<pid>/comm, together with the owner and the start of the
         process. It is never that of another process that has the PID by now.
         """
         origin = self.sample.origins.get(pid)
-        return origin.name[:_MOST_NAME] or None if origin else None
+        return plain(origin.name[:_MOST_NAME]) or None if origin else None
 
 
 def _order(process: PodProcess) -> tuple[int, int]:

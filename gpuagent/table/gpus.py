@@ -57,7 +57,7 @@ class GpuState:
     at_risk: int | None = None
     """Memory that the pods are still promised and that is not free; None also from an older agent."""
     sensors: tuple[str, ...] = ()
-    """Utilization, temperature and power, as far as the driver reports them."""
+    """Utilisation, temperature and power, as far as the driver reports them."""
     xid: str = ""
     """The newest error of the driver (XID); empty without one."""
 
@@ -107,6 +107,11 @@ class GpuState:
     def is_over_promised(self) -> bool:
         """Whether the pods' shares exceed the GPU's memory."""
         return self.excess > 0
+
+    @property
+    def promised_text(self) -> str:
+        """By how much the promised shares exceed the memory, in words, for a GPU whose shares do."""
+        return f"{size(self.promised)} are promised, {size(self.excess)} more than its {size(self.total)}"
 
     @property
     def notes(self) -> str:
@@ -194,7 +199,7 @@ def _sensors(gpu: ApiGpu) -> Iterator[str]:
         gpu.power_limit_watts,
     )
     if ratio is not None and 0 <= ratio <= 1:
-        yield f"utilization {percent(ratio)}"
+        yield f"utilisation {percent(ratio)}"
     if celsius is not None and abs(celsius) < _MAX_CELSIUS:
         yield f"temperature {celsius} °C"
     if watts is not None and 0 <= watts < _MAX_WATTS:

@@ -4,16 +4,16 @@ The page and both `top` commands show these sentences. A reason that this versio
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.api_types.shares import ApiPod
 from gpuagent.problems import Cause
 from service.names import is_dns_label, is_dns_subdomain
 
 
-@dataclass(frozen=True, slots=True)
-class NextStep:
+class NextStep(Struct, frozen=True):
     """What to do first, in one sentence, and the section of docs/runbooks.md with the rest."""
 
     text: str
@@ -103,8 +103,7 @@ FOR_PROBLEM: Final[Mapping[str, NextStep]] = {
 """By the reason of a problem."""
 
 FOR_GPU_AT_RISK: Final = NextStep(
-    "Have the pods above their share release memory before the pods at risk need it, or delete one of the"
-    " pods above their share.",
+    "Have a pod above its share release memory, or delete it, before a pod at risk needs its share.",
     "KaishareGPUMemoryAtRisk",
 )
 FOR_OVERPROMISED_GPU: Final = NextStep(

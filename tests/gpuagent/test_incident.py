@@ -49,7 +49,7 @@ def test_the_incident_shows_flags_a_lost_gpu_and_a_gpu_promised_more_than_it_has
         "train-resnet-6b7f9d5c44-x2x7k",
     ]
     assert "within slack" in pages["GPU 0"].text
-    assert "Promised 51.7 GiB, 6.7 GiB more than the GPU's 45.0 GiB." in pages["GPU 1"].text
+    assert "51.7 GiB are promised, 6.7 GiB more than its 45.0 GiB." in pages["GPU 1"].text
     assert "GPU 3 was lost at" in pages["GPU 3"].text
     assert "peak 15.0 GiB" in pages["GPU 3"].first("td", "used").text
     whisper = next(row for row in pages["GPU 1"].all("tr") if "whisper" in row.text)

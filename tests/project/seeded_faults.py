@@ -268,6 +268,24 @@ FAULTS: Final = (
         '                return _End("gone", str(error))',
         "kube",
     ),
+    Fault(
+        "risk: a figure that is unknown and decides makes the risk unknown",
+        "    return None if is_unknown else 0\n",
+        "    return 0\n",
+        "gpuagent/ledger/test_risk.py",
+    ),
+    Fault(
+        "health: a sensor that hangs is awaited for a part of the GPU's deadline",
+        "if call.wait(self._longest_wait):",
+        "if call.wait(600):",
+        "gpuagent/gpus/test_sensors.py",
+    ),
+    Fault(
+        "processes: the name that a process chooses is cleaned",
+        "return plain(origin.name[:_MOST_NAME])",
+        "return origin.name[:_MOST_NAME]",
+        "gpuagent/server/test_processes.py",
+    ),
 )
 
 

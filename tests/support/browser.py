@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import importlib.util
 import itertools
+import json
+import os
 import shutil
 from collections import deque
 from collections.abc import AsyncIterator
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
+import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _START_SECONDS = 60.0
@@ -97,6 +101,19 @@ class Browser:
         )
         await asyncio.wait_for(self.evaluate(f"new Promise((resolve) => {{ {look} }})"), seconds)
 
+    async def axe_violations(self) -> list[Any]:
+        """Return axe's findings on the page: rule and elements of each."""
+        await self.evaluate(f"{_axe()}; 0")
+        result = json.loads(
+            await self.evaluate(
+                "axe.run().then(result => JSON.stringify({passes: result.passes.length,"
+                " violations: result.violations.map(each => [each.id, each.nodes.map(node => node.html)])}))"
+            )
+        )
+        assert result["passes"] > 20
+        violations: list[Any] = result["violations"]
+        return violations
+
     async def picture(self) -> bytes:
         """Return a picture of the window as PNG."""
         result = await self.send("Page.captureScreenshot", format="png")
@@ -117,6 +134,19 @@ class Browser:
                 self._loaded.set()
             elif document["method"] in ("Log.entryAdded", "Runtime.exceptionThrown"):
                 self.complaints.append(str(document["params"]))
+
+
+def _axe() -> str:
+    """Return axe-core: the file named by $AXE_CORE, or that of the package axe-core-python."""
+    path = os.environ.get("AXE_CORE")
+    if not path:
+        package = importlib.util.find_spec("axe_core_python")
+        if package is None or package.origin is None:
+            pytest.skip(
+                "NOT VERIFIED: axe-core is needed (pip install axe-core-python, or AXE_CORE=axe.min.js)"
+            )
+        path = str(Path(package.origin).with_name("axe.min.js"))
+    return Path(path).read_text(encoding="utf-8")
 
 
 async def _port(file: Path, process: asyncio.subprocess.Process) -> int:

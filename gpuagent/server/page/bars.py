@@ -4,8 +4,9 @@ Places and widths are percentages of the drawing, so that nothing in it is stret
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from service.units import size
 
@@ -15,8 +16,7 @@ _NARROWEST_DIGIT: Final = 2.6
 """Percent of the bar for each digit of a number within a segment."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Struct, frozen=True, kw_only=True):
     """A part of a GPU's bar."""
 
     kind: str
@@ -30,8 +30,7 @@ class Segment:
     is_flagged: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A part of a GPU's memory before it is placed in the bar."""
 
     kind: str
@@ -47,8 +46,7 @@ class Part:
         return size(self.bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuBar:
+class GpuBar(Struct, frozen=True, kw_only=True):
     """The memory of a GPU. Its scale ends at the larger of the memory and the promised shares."""
 
     label: str
@@ -61,8 +59,7 @@ class GpuBar:
     """Width of the promised shares beyond the memory; empty without any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareBar:
+class ShareBar(Struct, frozen=True, kw_only=True):
     """A pod's memory against its share."""
 
     label: str

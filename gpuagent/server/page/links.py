@@ -1,9 +1,10 @@
 """Addresses outside of the agent to which the page links: the runbooks, and a page of all nodes. Pure."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from service.text import quoted
 
@@ -15,8 +16,7 @@ _ADDRESS: Final = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")
 _LONGEST: Final = 2048
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageLinks:
+class PageLinks(Struct, frozen=True, kw_only=True):
     """Addresses that the administrator has set; empty for none."""
 
     runbooks: str = ""

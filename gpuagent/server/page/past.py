@@ -5,9 +5,10 @@ the line is a path in buckets and pixels, and its width follows that of the draw
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.evaluation.history import WINDOW_SECONDS, PodHistory
 from service.units import duration, size
@@ -27,8 +28,7 @@ _LONGEST_WINDOW: Final = WINDOW_SECONDS * 1.1
 the common one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """A time in which the use was unknown."""
 
     at: str
@@ -37,8 +37,7 @@ class Gap:
     """Place of the word; empty without room for it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Struct, frozen=True, kw_only=True):
     """The largest amount in the window."""
 
     at: str
@@ -48,8 +47,7 @@ class Peak:
     """`text-anchor` of the amount, which stays within the drawing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(Struct, frozen=True, kw_only=True):
     """A pod's memory in the last 15 minutes."""
 
     label: str

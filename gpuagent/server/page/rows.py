@@ -1,10 +1,11 @@
 """One row of a GPU's table on the page: the row of `gpuagent.table` with colour, drawings and times. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.api_types.shares import AgentResponse, ApiVerdict
 from gpuagent.evaluation.history import PodHistory
@@ -25,8 +26,7 @@ _CLASSES: Final = {PodState.FLAGGED: "flagged", PodState.OVER: "over"}
 """CSS class of a row by its state; a row in order is "risk" if its next allocation can fail, else "calm"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRow:
+class PageRow(Struct, frozen=True, kw_only=True):
     """One pod on one GPU, as texts. All of them still need to be escaped for HTML."""
 
     cells: PodRow

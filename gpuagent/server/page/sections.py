@@ -5,8 +5,9 @@ out; `/api/v1/shares` has all of them.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from gpuagent.server.page.bars import GpuBar, Part, gpu_bar
 from gpuagent.server.page.rows import (
@@ -29,8 +30,7 @@ _ALWAYS: Final = frozenset({"host", "unattributed", "reserved"})
 """Parts of the memory that the legend has even if they are empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionOutline:
+class SectionOutline(Struct, frozen=True, kw_only=True):
     """What the list of GPUs and the links to rows need of a section."""
 
     anchor: str
@@ -41,8 +41,7 @@ class SectionOutline:
     """Anchors of the rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSection:
+class GpuSection(Struct, frozen=True, kw_only=True):
     """One GPU with its table, or the pods whose GPU is unknown."""
 
     anchor: str
@@ -121,9 +120,7 @@ def _gpu_section(gpu: GpuState, rows: list[PodRow], context: Context) -> _Steps[
     if gpu.is_at_risk:
         words.append("at risk")
     if gpu.is_over_promised:
-        alerts.append(
-            f"Promised {size(gpu.promised)}, {size(gpu.excess)} more than the GPU's {size(gpu.total)}."
-        )
+        alerts.append(f"{gpu.promised_text}.")
         words.append("overpromised")
     if gpu.is_suspended:
         alerts.append("Verdicts on this GPU are suspended; the problems above have the reason.")
@@ -182,13 +179,10 @@ def _parts(gpu: GpuState, page_rows: Sequence[PageRow], rows: Sequence[PodRow]) 
 
 
 def _legend(gpu: GpuState, parts: Iterable[Part]) -> tuple[Part, ...]:
-    free = None
-    if gpu.total is not None and gpu.used is not None:
-        free = gpu.total - gpu.used - (gpu.reserved or 0)
     return (
         Part(kind="promised", title="promised", bytes=gpu.promised),
         *(part for part in parts if not part.number and (part.kind in _ALWAYS or (part.bytes or 0) > 0)),
-        Part(kind="free", title="free", bytes=free),
+        Part(kind="free", title="free", bytes=gpu.free),
     )
 
 

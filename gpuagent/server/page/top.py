@@ -5,8 +5,9 @@ names how many are left out; `/api/v1/shares` has all of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from gpuagent.api_types.shares import ApiPod, ApiVerdict, transitions_text
 from gpuagent.evaluation.status import Status
@@ -33,8 +34,7 @@ _LONGEST_TEXT: Final = 1000
 _REASONS: Final = {reason.value: reason for reason in FlagReason}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstStep:
+class FirstStep(Struct, frozen=True, kw_only=True):
     """What to do first about an item."""
 
     step: str
@@ -44,8 +44,7 @@ class FirstStep:
     """Address of the section, or the link to its text on the page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodLink:
+class PodLink(Struct, frozen=True, kw_only=True):
     """A pod in a sentence about a GPU, with its row."""
 
     pod: str
@@ -54,8 +53,7 @@ class PodLink:
     amount: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskItem:
+class RiskItem(Struct, frozen=True, kw_only=True):
     """A GPU at risk, in the list at the top."""
 
     target: str
@@ -74,8 +72,7 @@ class RiskItem:
     advice: FirstStep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlagItem:
+class FlagItem(Struct, frozen=True, kw_only=True):
     """A flag in the list at the top."""
 
     anchor: str
@@ -95,8 +92,7 @@ class FlagItem:
     """Names and texts of the details."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemItem:
+class ProblemItem(Struct, frozen=True, kw_only=True):
     """A problem in the list at the top."""
 
     reason: str
@@ -108,8 +104,7 @@ class ProblemItem:
     """None if the text itself has the remedy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTop:
+class PageTop(Struct, frozen=True, kw_only=True):
     """Everything above the sections of the GPUs, but the age of the figures."""
 
     risks: tuple[RiskItem, ...]
@@ -172,8 +167,9 @@ def _risk(gpu: GpuState, rows: Sequence[PodRow], anchors: frozenset[str], links:
     return RiskItem(
         target=anchor("gpu", gpu.uuid),
         gpu=gpu.label,
-        text=f"{gpu.risk_text}, {size(gpu.free)} free",
-        promised=_promised(gpu) if gpu.is_over_promised else "",
+        text=f"{gpu.risk_text}. Its pods may still take {size((gpu.at_risk or 0) + (gpu.free or 0))} of their"
+        f" shares, and {size(gpu.free)} are free",
+        promised=gpu.promised_text if gpu.is_over_promised else "",
         causes=tuple(_pod_link(row, anchors) for row in causes[:MAX_PODS]),
         hidden_causes=max(len(causes) - MAX_PODS, 0),
         victims=tuple(_pod_link(row, anchors) for row in victims[:MAX_PODS]),
@@ -201,16 +197,12 @@ def risk_count(status: Status) -> int:
     return sum(bool(account.at_risk_bytes) for account in status.snapshot.gpus) if status.snapshot else 0
 
 
-def _promised(gpu: GpuState) -> str:
-    return f"{size(gpu.promised)} are promised, {size(gpu.excess)} more than its {size(gpu.total)}"
-
-
 def _overpromised(gpus: Iterable[GpuState], links: PageLinks) -> Iterator[ProblemItem]:
     for gpu in gpus:
         if gpu.is_over_promised:
             yield ProblemItem(
                 reason="overpromised",
-                text=f" ({gpu.label}): {_promised(gpu)}",
+                text=f" ({gpu.label}): {gpu.promised_text}",
                 target=anchor("gpu", gpu.uuid),
                 advice=_advice(FOR_OVERPROMISED_GPU, links),
             )

@@ -1,5 +1,6 @@
 """The interactive view of `kaishare top`, through Textual's pilot."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +21,7 @@ from service.text import width
 from tests.support.markers import nightly
 from tests.support.top_agents import GIB, Agents, document, gpu, pod
 
+GREEDY, WAITS = "train-resnet-6b7f9d5c44-x2x7k", "qwen-7b-5c9d6bf8f7-q8m2p"
 MARKUP = "[red]x[/red][@click=app.quit]q[/]"
 
 
@@ -69,6 +71,12 @@ def screen(pilot: Pilot[None]) -> list[str]:
     return [strip.text for strip in pilot.app.screen._compositor.render_strips()]
 
 
+def details(pilot: Pilot[None]) -> str:
+    """Return the words between the side lines of the details."""
+    inner = [line.split("│")[1] for line in screen(pilot) if line.count("│") == 2]
+    return " ".join(re.sub("[\u2581-\u2588]", " ", " ".join(inner)).split())  # without the scroll bar
+
+
 def at_cursor(pilot: Pilot[None]) -> str:
     line = table(pilot).line_at_cursor()
     assert line is not None
@@ -92,13 +100,22 @@ async def test_flags_lost_and_overpromised_gpus_and_silent_agents_are_visible(si
 
 
 async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_columns() -> None:
-    greedy = pod("greedy", "gpu-node-7", 12 * GIB, share=8 * GIB, index=1, lasted=300.0, is_flagged=True)
+    greedy = pod(
+        GREEDY,
+        "gpu-node-7",
+        12 * GIB,
+        share=8 * GIB,
+        index=1,
+        lasted=300.0,
+        is_flagged=True,
+        namespace="team-vision",
+    )
     message = (
         "uses 12.0 GiB on GPU 1 (GPU-gpu-node-7-1), above its share of 8.0 GiB, for 5 min;"
         " vLLM: set --gpu-memory-utilization=0.33 (now 0.9)"
     )
     greedy["verdicts"][0]["message"] = message
-    waits = pod("waits", "gpu-node-7", GIB, share=6 * GIB, index=1)
+    waits = pod(WAITS, "gpu-node-7", GIB, share=6 * GIB, index=1, namespace="team-llm")
     others = [pod(f"pod-{number:02}", "gpu-node-7", number * GIB // 40) for number in range(60)]
     full = gpu("gpu-node-7", 1, usedBytes=22 * GIB, promisedBytes=24 * GIB, atRiskBytes=31 * GIB // 10)
     reader = Agents(
@@ -108,24 +125,24 @@ async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_
         lines = screen(pilot)
         assert lines[1].startswith("2 GPUs: 1 AT RISK (gpu-node-7 GPU 1: 3.1 GiB promised and not free)")
         assert lines[4].startswith("! ")
-        assert "greedy" in lines[4]
+        assert "c44-x2x7k" in lines[4]
         assert lines[5].startswith("* ")
-        assert "waits" in lines[5]
+        assert "q8m2p" in lines[5]
         words = " ".join(" ".join(lines).split())
-        assert "team-a/greedy: flagged: over-share; holds 4.0 GiB above its share" in words
-        assert f"do first: {FOR_FLAG['over-share'].text} kaishare why -n team-a greedy" in words
+        assert f"team-vision/{GREEDY}: flagged: over-share; holds 4.0 GiB above its share" in words
+        assert f"do first: {FOR_FLAG['over-share'].text} kaishare why -n team-vision {GREEDY}" in words
         assert "! flagged * at risk" in words
         await pilot.press("down")
         await pilot.pause()
         words = " ".join(" ".join(screen(pilot)).split())
-        assert "team-a/waits: at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
-        assert "caused by team-a/greedy: holds 4.0 GiB above its share" in words
+        assert f"team-llm/{WAITS}: at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
+        assert f"caused by team-vision/{GREEDY}: holds 4.0 GiB above its share" in words
         assert f"do first: {FOR_GPU_AT_RISK.text}" in words
         await pilot.press("up", "enter")
-        words = " ".join(" ".join(screen(pilot)).replace("│", " ").split())
+        words = details(pilot)
         for text in (
             message,
-            "kaishare why -n team-a greedy",
+            f"kaishare why -n team-vision {GREEDY}",
             FOR_FLAG["over-share"].text,
             FOR_GPU_AT_RISK.text,
             "docs/runbooks.md, KaisharePodOverShare",
@@ -133,14 +150,15 @@ async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_
         ):
             assert text in words
         await pilot.press("escape", "down", "enter")
-        words = " ".join(" ".join(screen(pilot)).replace("│", " ").split())
+        words = details(pilot)
         assert "at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
         assert (
-            "caused by team-a/greedy: holds 4.0 GiB above its share; kaishare why -n team-a greedy" in words
+            f"caused by team-vision/{GREEDY}: holds 4.0 GiB above its share; kaishare why -n team-vision {GREEDY}"
+            in words
         )
         assert FOR_GPU_AT_RISK.text in words
         await pilot.press("escape", "f")
-        assert [at.pod for at in table(pilot).lines if isinstance(at, PodRow)] == ["greedy", "waits"]
+        assert [at.pod for at in table(pilot).lines if isinstance(at, PodRow)] == [GREEDY, WAITS]
 
 
 async def test_the_footer_has_the_keys_at_80_columns() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gpuagent.gpus.driver import Sensor
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
 from tests.support.scenarios import GIB, A, B, causes, node, process
@@ -200,15 +201,17 @@ def test_an_initialisation_that_fails_is_tried_again_and_blinds_for_no_longer(dr
     assert uuids(gpus) == [A, B]
 
 
-def test_each_gpu_has_a_thread_and_the_node_has_one(driven, clock, monkeypatch) -> None:
+def test_each_gpu_has_two_threads_and_the_node_has_one(driven, clock, monkeypatch) -> None:
     """`expect`, from another thread, makes no call, and an initialisation makes no new threads."""
     gpus, _ = driven(node())
     driver, threads = gpus._driver, {}
     call = driver._call
+    sensors = {*(sensor.value for sensor in Sensor), "nvmlDeviceGetTemperatureV"}
 
     def noted(name, *arguments, **options):
         of_device = name.startswith("nvmlDevice") and name != "nvmlDeviceGetCount"
-        threads.setdefault(threading.get_ident(), set()).add("device" if of_device else "node")
+        kind = "health" if name in sensors else "device" if of_device else "node"
+        threads.setdefault(threading.get_ident(), set()).add(kind)
         return call(name, *arguments, **options)
 
     monkeypatch.setattr(driver, "_call", noted)
@@ -218,7 +221,13 @@ def test_each_gpu_has_a_thread_and_the_node_has_one(driven, clock, monkeypatch) 
         thread.join()
         clock.now += 60
         gpus.read()
-    assert sorted(map(sorted, threads.values())) == [["device"], ["device"], ["node"]]
+    assert sorted(map(sorted, threads.values())) == [
+        ["device"],
+        ["device"],
+        ["health"],
+        ["health"],
+        ["node"],
+    ]
     assert threading.get_ident() not in threads
 
 

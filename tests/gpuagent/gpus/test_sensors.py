@@ -121,18 +121,43 @@ def test_an_answer_counts_for_2_seconds(sensed) -> None:
 
 
 @pytest.mark.parametrize("call", [*(calls[0] for calls in CALLS.values()), "nvmlEventSetWait_v2"])
-def test_a_sensor_that_hangs_is_a_gpu_that_hangs(driven, clock, call: str) -> None:
-    gpus, answers = driven(node(process(100)), deadline=0.2)
+def test_a_sensor_that_hangs_takes_no_other_figure_with_it(driven, clock, call: str) -> None:
+    gpus, answers = driven(node(process(100)), deadline=2.0)
     where = "-" if call.startswith("nvmlEvent") else "0"
     answers.show(more=[*LINES, f"fail {call} {where} {BLOCKS}"])
-    assert gpus.read().lost, "the GPU is not in the sample"
-    assert gpus.is_hanging
+    seconds = []
+    for _ in range(4):
+        clock.now += 5
+        began = time.monotonic()
+        reading = gpus.read()
+        seconds.append(time.monotonic() - began)
+        gpu = reading.gpus[0]
+        assert (gpu.sensors, causes(reading), reading.lost) == (Sensors(), [], ())
+        assert gpu.used_bytes
+        assert gpu.processes
+        assert gpus.is_hanging
+    assert seconds[0] >= 0.5, "a quarter of the deadline"
+    assert max(seconds[1:]) < 0.5, "an unanswered call is not awaited"
     answers.show(more=LINES)
     while gpus.is_hanging:
         time.sleep(0.01)
-    gpus.read()  # begins the wait after a late answer
-    clock.now += 60
+    clock.now += 5
     assert gpus.read().gpus[0].sensors == ALL
+
+
+def test_sensors_that_answer_late_are_awaited_less_and_less_often(driven, clock) -> None:
+    gpus, answers = driven(node(process(100)), deadline=0.4)
+    answers.show(more=[*LINES, "fail nvmlEventSetWait_v2 - -1"])
+    awaited = 0
+    for _ in range(40):
+        clock.now += 1
+        gpus.read()
+        awaited += gpus.is_hanging
+        answers.show(more=LINES)
+        while gpus.is_hanging:
+            time.sleep(0.01)
+        answers.show(more=[*LINES, "fail nvmlEventSetWait_v2 - -1"])
+    assert awaited == 6, "after 1, 2, 4, 8 and 16 s"
 
 
 def test_a_gpu_in_mig_mode_has_its_temperature_and_its_errors(driven, clock) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -103,6 +104,16 @@ async def test_a_phrase_below_a_pods_name_does_not_wrap_at_1280(browser: Browser
     assert max(heights) < 1.9 * min(heights)
 
 
+@SCHEMES
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+async def test_axe_has_no_findings(browser: Browser, url: str, width: int, is_dark: bool) -> None:
+    await browser.show(width, is_dark=is_dark)
+    await browser.open(url)
+    await browser.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+    await browser.until("document.querySelectorAll('details.processes small').length > 5")
+    assert await browser.axe_violations() == []
+
+
 @pytest.mark.parametrize("has_scripts", [True, False])
 async def test_the_links_of_key_and_runbooks_open_their_folds(
     browser: Browser, url: str, has_scripts: bool
@@ -127,19 +138,15 @@ async def test_the_links_of_key_and_runbooks_open_their_folds(
 
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-ANSWER = {
-    "sampleTimestamp": 1_800_000_000.0,
-    "hidden": 7,
-    "pods": [
-        {
-            "uid": "u",
-            "gpus": [
-                {"gpuUuid": "GPU-1", "processes": [{"pid": 4001, "name": HOSTILE, "usedBytes": 3 << 30}]},
-                {"gpuUuid": "MIG-2", "processes": [{"pid": 4002, "name": None, "usedBytes": None}]},
-            ],
-        }
-    ],
-}
+
+
+def answer_about(gpu_uuid: str) -> dict[str, Any]:
+    """Return an answer of the agent about a pod with a process on a GPU, and another one elsewhere."""
+    gpus = [
+        {"gpuUuid": gpu_uuid, "processes": [{"pid": 4001, "name": HOSTILE, "usedBytes": 3 << 30}]},
+        {"gpuUuid": "MIG-2", "processes": [{"pid": 4002, "name": None, "usedBytes": None}]},
+    ]
+    return {"sampleTimestamp": 1_800_000_000.0, "hidden": 7, "pods": [{"uid": "u", "gpus": gpus}]}
 
 
 async def open_processes(browser: Browser, status: int, answer: object) -> None:
@@ -162,13 +169,15 @@ async def test_the_processes_of_a_pod_are_listed_as_text_and_stay_open(browser: 
     browser.complaints.clear()
     await browser.show(1280, 800)
     await browser.open(url)
-    row = await browser.evaluate("document.querySelector('details.processes').closest('tr').dataset.uid")
-    await open_processes(browser, 200, ANSWER)
-    text = f"4001 {HOSTILE}, 3.0 GiB on GPU-1"
+    uid, gpu_uuid = await browser.evaluate(
+        "(({uid, gpu}) => [uid, gpu])(document.querySelector('details.processes').closest('tr').dataset)"
+    )
+    await open_processes(browser, 200, answer_about(gpu_uuid))
+    text = f"4001: 3.0 GiB, {HOSTILE}"
     await browser.until("document.querySelector('details.processes small') !== null")
     lines = "[...document.querySelectorAll('details.processes[open] small')].map(each => each.textContent)"
-    assert await browser.evaluate(lines) == [text, "4002 unknown, unknown on MIG-2", "7 more"]
-    assert await browser.evaluate("paths") == [f"api/v1/processes?pod={row}"]
+    assert await browser.evaluate(lines) == [text, "4002: unknown on MIG-2, name unknown", "7 more"]
+    assert await browser.evaluate("paths") == [f"api/v1/processes?pod={uid}"]
     await browser.evaluate("document.getElementById('page').dataset.old = 'yes'; 0")
     await browser.until("document.getElementById('page').dataset.old === undefined && paths.length > 1")
     await browser.until(f"({lines}).length === 3")
@@ -188,7 +197,7 @@ async def test_the_processes_of_the_agent_are_in_the_list(browser: Browser, url:
         f"[...{row}.querySelectorAll('details.processes small')].map(each => each.textContent)"
     )
     assert lines
-    assert all(re.fullmatch(r"\d+ python, \d+\.\d GiB", line) for line in lines), lines
+    assert all(re.fullmatch(r"\d+: \d+\.\d GiB, python", line) for line in lines), lines
 
 
 @pytest.mark.parametrize("status", [401, 403])

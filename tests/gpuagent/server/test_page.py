@@ -201,7 +201,7 @@ def test_a_gpu_promised_more_than_it_has_says_so() -> None:
     seen = parsed_page(judged(node_of(("a", 20 * GIB, GIB), ("b", 10 * GIB, GIB)), node_of()))
     assert "Promised" not in seen.text
     seen = parsed_page(judged(node_of(("a", 20 * GIB, GIB), ("b", 10 * GIB, GIB))))
-    assert "Promised 30.0 GiB, 6.0 GiB more than the GPU's 24.0 GiB." in seen.gpus()[0].text
+    assert "30.0 GiB are promised, 6.0 GiB more than its 24.0 GiB." in seen.gpus()[0].text
     bar = seen.root.first("svg", "device")
     assert bar.first("rect", "memory").attributes["width"] == "80%"
     assert bar.first("line", "end").attributes["x1"] == "80%"

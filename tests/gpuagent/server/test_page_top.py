@@ -33,7 +33,7 @@ def test_a_gpu_at_risk_is_first_with_culprit_victim_and_remedy() -> None:
     (item,) = items(seen, "risks")
     paragraphs = [paragraph.text for paragraph in item.all("p")]
     assert paragraphs == [
-        "GPU 0 is at risk : 3.4 GiB promised and not free, 6.6 GiB free.",
+        "GPU 0 is at risk : 3.4 GiB promised and not free. Its pods may still take 10.0 GiB of their shares, and 6.6 GiB are free.",
         "Above the share: team-a/a-culprit by 9.0 GiB",
         "Can fail next: team-a/b-victim ( 10.0 GiB unused)",
         f"First: {FOR_GPU_AT_RISK.text} Runbook KaishareGPUMemoryAtRisk",
@@ -73,7 +73,7 @@ def test_an_overpromised_gpu_at_risk_says_so_once_with_its_own_next_step() -> No
     seen = parsed_page(judged(node_of(("a", 20 * GIB, GIB), ("b", 10 * GIB, GIB))))
     (item,) = items(seen, "risks")
     assert [paragraph.text for paragraph in item.all("p")] == [
-        "GPU 0 is at risk : 6.4 GiB promised and not free, 21.6 GiB free.",
+        "GPU 0 is at risk : 6.4 GiB promised and not free. Its pods may still take 28.0 GiB of their shares, and 21.6 GiB are free.",
         "Overpromised: 30.0 GiB are promised, 6.0 GiB more than its 24.0 GiB.",
         "Can fail next: team-a/a ( 19.0 GiB unused), team-a/b ( 9.0 GiB unused)",
         f"First: {FOR_OVERPROMISED_GPU.text} Runbook KaishareGPUOverpromised",
@@ -135,7 +135,7 @@ def test_sensors_and_idle_pods_are_named_where_they_are_known(monkeypatch: pytes
     monkeypatch.setattr("gpuagent.server.page.renderer.response_of", with_sensors)
     seen = parsed_page(status)
     title = seen.gpus()[0].first("div", "title").text
-    assert title == f"{plain} utilization 93% temperature 71 °C power 300 W XID 79 at Jan 15 08:00 UTC"
+    assert title == f"{plain} utilisation 93% temperature 71 °C power 300 W XID 79 at Jan 15 08:00 UTC"
     assert "idle for 3 h: no memory" in seen.row("a-idle").text
 
 

@@ -153,7 +153,10 @@ def look_up(lookup: Processes, *pids: int) -> Sample:
     [
         (b"python3\n", "python3"),
         (b"\xff\xfebad\n", "\ufffd\ufffdbad"),
-        (b"\x1b[2J\x07\n\n", "\x1b[2J\x07\n"),
+        (b"\x1b[2J\x07\n\n", "\ufffd[2J\ufffd"),
+        ("a\u202eBiG 42".encode() + b"\n", "a\ufffdBiG 42"),
+        (b"  a\t b \n", "a b"),
+        (b" \n", None),
         ("naïve-ü".encode() + b"\n", "naïve-ü"),
         (b"x" * 4000 + b"\n", "x" * 15),
         (b"\n", None),

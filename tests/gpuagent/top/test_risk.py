@@ -264,7 +264,7 @@ def test_sensors_and_the_newest_xid_are_in_the_details_and_the_xid_is_a_note() -
     fleet = fleet_of({"n": document("n", pod("a", "n"), gpus=[gpu("n", xid=xid, **sensors)])})
     (state,) = fleet.agents["agent-of-n"].table.gpus
     assert state.notes == "XID 79 at Nov 24 03:12 UTC"
-    assert state.text.endswith("UTC, utilization 58%, temperature 71 °C, power 212 W of 300 W")
+    assert state.text.endswith("UTC, utilisation 58%, temperature 71 °C, power 212 W of 300 W")
     assert state.text in details_of(rows_of(fleet)["a"], fleet, 0.0)
 
 

@@ -71,7 +71,6 @@ struct device {
     struct device *migs;
     unsigned sensors[SENSORS];
     int has_sensor[SENSORS], xid_count;
-    struct { int number; unsigned code; } xids[XIDS];
 };
 
 static device_t gpus[GPUS];
@@ -81,6 +80,7 @@ static struct { char call[80]; int index, place, code; } failures[FAILURES];
 static int delays_ms[GPUS];
 static event_set_t event_sets[EVENT_SETS];
 static int newest_xid[GPUS];
+static struct { int number; unsigned code; } xids[GPUS][XIDS]; /* not in device_t, which is cleared: memory is measured */
 static const char *const sensor_calls[SENSORS] = {"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTemperature",
                                                   "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"};
 static int failure_count, hangs, is_there, is_sticky, is_serial, count_at_start, references;
@@ -167,8 +167,8 @@ static void read_line(const char *line) {
             if (!strcmp(word, sensor_calls[i]))
                 gpus[index].sensors[i] = process.pid, gpus[index].has_sensor[i] = 1;
     } else if (sscanf(line, "xid %d %d %u", &index, &code, &process.pid) == 3 && gpus[index].xid_count < XIDS) {
-        gpus[index].xids[gpus[index].xid_count].number = code;
-        gpus[index].xids[gpus[index].xid_count++].code = process.pid;
+        xids[index][gpus[index].xid_count].number = code;
+        xids[index][gpus[index].xid_count++].code = process.pid;
     } else if (sscanf(line, "delay %d %79s", &index, word) == 2) {
         delays_ms[index] = strcmp(word, "-") ? atoi(word) : FOR_EVER;
     } else if (strncmp(line, "serial", 6) == 0) {
@@ -504,9 +504,9 @@ int nvmlEventSetWait_v2(event_set_t *set, event_t *event, unsigned timeout_ms) {
     if (!set->is_made || timeout_ms) return INVALID_ARGUMENT; /* the agent must not wait */
     for (int i = 0; i < GPUS; i++)
         for (int n = 0; set->has[i] && n < gpus[i].xid_count; n++)
-            if (gpus[i].xids[n].number > newest_xid[i]) {
-                newest_xid[i] = gpus[i].xids[n].number;
-                *event = (event_t){.device = &gpus[i], .type = 8, .data = gpus[i].xids[n].code};
+            if (xids[i][n].number > newest_xid[i]) {
+                newest_xid[i] = xids[i][n].number;
+                *event = (event_t){.device = &gpus[i], .type = 8, .data = xids[i][n].code};
                 return SUCCESS;
             }
     return TIMEOUT;

@@ -81,18 +81,19 @@
       const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(interval() + 5000) });
       if ([401, 403].includes(response.status)) return refuse(row);
       if (!response.ok) throw new Error(response.statusText);
-      list.replaceChildren(...processLines(await response.json()));
+      list.replaceChildren(...processLines(await response.json(), row.dataset.gpu));
     } catch {
       list.replaceChildren(small("The agent does not respond."));
     }
   }
 
-  function processLines(answer) {
+  // The name comes last, so that no name reads as a figure.
+  function processLines(answer, ownGpu) {
     if (answer.sampleTimestamp === null) return [small("There is no sample, or the last one is too old.")];
     const gpus = answer.pods.flatMap((pod) => pod.gpus);
     const lines = gpus.flatMap((gpu) => gpu.processes.map((each) => {
-      const place = gpus.length > 1 ? ` on ${gpu.gpuUuid}` : "";
-      return small(`${each.pid} ${each.name ?? "unknown"}, ${bytes(each.usedBytes)}${place}`);
+      const place = gpu.gpuUuid === ownGpu ? "" : ` on ${gpu.gpuUuid}`;
+      return small(`${each.pid}: ${bytes(each.usedBytes)}${place}, ${each.name ?? "name unknown"}`);
     }));
     if (answer.hidden > 0) lines.push(small(`${answer.hidden} more`));
     return lines.length > 0 ? lines : [small("The driver lists no process of this pod.")];

@@ -173,7 +173,7 @@ async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
         server.refusals = {}
         await until(lambda: resource in run.log_subjects("resource available again"))
         await until(lambda: run.inventory == inventory(*EVERYTHING))
-        assert run.pods.unavailable == ()
+        await until(lambda: run.pods.unavailable == ())
 
 
 async def test_an_unreadable_pod_is_logged_once_and_the_others_count(
