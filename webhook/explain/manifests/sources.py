@@ -13,14 +13,13 @@ import yaml
 
 from service.command import UsageError
 from service.documents import (
-    LOADER,
     DocumentError,
     Place,
     decode_text,
     document_files,
-    parse_documents,
     read_text,
 )
+from service.yaml_documents import LOADER, parse_documents
 
 STANDARD_INPUT: Final = "-"
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import yaml
 
-from service.documents import LOADER, Place
+from service.documents import Place
+from service.yaml_documents import LOADER
 from webhook.explain.output.diff import Dumper
 
 _WIDE: Final = 1 << 30
