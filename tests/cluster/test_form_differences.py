@@ -8,19 +8,19 @@ from typing import Any, Final
 import pytest
 
 from kai import keys
-from kai.own_labels import MODE, REASON, SIZE_PREFIX
+from kai.own_labels import FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
 from kube.client import KubeClient
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, managed_namespace
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
-from tests.support.kube_user import ADMINISTRATOR, Answer, Asker
+from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.pods import GPU, view
 from tests.support.webhook_process import until
 from webhook.policy.decide import Decision, Rules, decide
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.verify import Requester, verify
-from webhook.render.bounds import MOST_KEYS
+from webhook.render.bounds import MOST_KEYS, MOST_OF_NAMESPACE
 from webhook.render.differences import DIFFERENCES, DifferenceName
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
@@ -48,9 +48,15 @@ class Team:
         self.asker = asker
         self.namespace: Json = {}
 
-    async def label(self, annotations: Mapping[str, str] | None = None, **labels: str) -> None:
-        """Give the namespace these labels and annotations."""
+    async def label(
+        self,
+        annotations: Mapping[str, str] | None = None,
+        others: Mapping[str, str] | None = None,
+        **labels: str,
+    ) -> None:
+        """Give the namespace these labels and annotations, and labels of others."""
         self.namespace = managed_namespace(TEAM, gpu_fraction="0.5", **labels)
+        self.namespace["metadata"]["labels"] |= others or {}
         self.namespace["metadata"]["annotations"] = dict(annotations or {})
         for key in annotations or ():
             self.namespace["metadata"]["labels"][key] = "0.25"
@@ -66,6 +72,13 @@ class Team:
     async def create(self, pod: Json) -> Answer:
         path = f"/api/v1/namespaces/{TEAM}/pods"
         return await self.asker.send("POST", path, pod, user=ADMINISTRATOR, dry_run=True)
+
+    async def refuses_label(self, label: str) -> bool:
+        """Whether the API server refuses a label of the namespace."""
+        key, _, value = label.partition("=")
+        patch = {"metadata": {"labels": {key: value}}}
+        path = f"/api/v1/namespaces/{TEAM}"
+        return (await self.asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)).status == 422
 
     async def until(self, pod: Json, outcome: Callable[[Answer], bool]) -> Answer:
         """Create the pod until the API server knows the new labels; return the last answer."""
@@ -146,7 +159,26 @@ async def large_pods(team: Team) -> None:
     assert team.decision(pod).changes
     await team.label(mode="enforce")
     answer = await team.until(pod, lambda answer: answer.status == 403)
-    assert "too large for the policy" in answer.message
+    assert "too large for kaishare's policy" in answer.message
+    pod = bare_pod("case")
+    pod["spec"]["tolerations"] = [{"key": f"k{each}", "operator": "Exists"} for each in range(MOST_KEYS + 1)]
+    assert (await team.create(pod)).status == 403
+
+
+async def large_namespaces(team: Team) -> None:
+    size = f"{SIZE_PREFIX}serve"
+    many = {f"example.com/key-{number}": "x" for number in range(MOST_OF_NAMESPACE - 10)}
+    pod = bare_pod("case", labels={SIZE: "serve"})
+    await team.label(others={**many, size: "0.25"})
+    await team.until(pod, lambda answer: reason_of(answer) == "whole-gpu-converted")
+    assert (await team.refuses_label(f"{FRACTION}=7"), await team.refuses_label("team=blue")) == (True, False)
+    more = {f"example.com/more-{number}": "x" for number in range(20)}
+    await team.label(others={**many, **more, size: "0.25"})
+    answer = await team.until(pod, lambda answer: reason_of(answer) == "policy-invalid")
+    assert has_gpu(answer)
+    assert team.decision(pod).reason.code == "whole-gpu-converted"
+    assert reason_of(await team.create(bare_pod("case"))) == "whole-gpu-converted"
+    assert not await team.refuses_label(f"{FRACTION}=7")
 
 
 async def plain_shares(team: Team) -> None:
@@ -221,6 +253,7 @@ CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
     DifferenceName.SELECTORS: selectors,
     DifferenceName.COMMANDS: commands,
     DifferenceName.LARGE_PODS: large_pods,
+    DifferenceName.LARGE_NAMESPACES: large_namespaces,
     DifferenceName.PLAIN_SHARES: plain_shares,
     DifferenceName.OWNERS: owners,
     DifferenceName.OBSERVE: observe,

@@ -115,6 +115,7 @@ def _is_large(pod: Json) -> bool:
     lists = [spec["containers"], spec.get("initContainers") or []]
     return (
         any(len(metadata.get(part) or {}) > bounds.MOST_KEYS for part in ("labels", "annotations"))
+        or len(spec.get("tolerations") or []) > bounds.MOST_KEYS
         or len(metadata.get("ownerReferences") or []) > bounds.MOST_OWNERS
         or any(len(containers) > bounds.MOST_CONTAINERS for containers in lists)
         or any(sum(map(_entries, containers)) > bounds.MOST_ENTRIES for containers in lists)

@@ -72,7 +72,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, INJECT, REASON, SIZE, WHOLE_GPU
+from kai.own_labels import EXCLUDED_NAMESPACES, GPU_MARK, GPU_SHARED, INJECT, REASON, SIZE, WHOLE_GPU
 from kai.pod import Container, MalformedPod, PodView
 from kai.quantity import parse_quantity
 from kai.scopes import GroupKind
@@ -483,7 +483,7 @@ def _container_to_share(
     other = _other_gpu_resource(pod)
     if other:
         return _no_share(Reason.OTHER_GPU, resource=other)
-    is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == "shared"
+    is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == GPU_SHARED
     if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
         return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     if not pod.containers:

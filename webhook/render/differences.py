@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OWNERS
+from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OF_NAMESPACE, MOST_OWNERS
 
 
 class DifferenceName(StrEnum):
@@ -13,6 +13,7 @@ class DifferenceName(StrEnum):
     SELECTORS = "selectors"
     COMMANDS = "commands"
     LARGE_PODS = "large-pods"
+    LARGE_NAMESPACES = "large-namespaces"
     PLAIN_SHARES = "plain-shares"
     OWNERS = "owners"
     OBSERVE = "observe"
@@ -48,10 +49,15 @@ DIFFERENCES: Final = (
     FormDifference(
         name=DifferenceName.LARGE_PODS,
         webhook="Every pod is decided.",
-        policy=f"A pod with more than {MOST_KEYS} labels or annotations, {MOST_OWNERS} owners,"
-        f" {MOST_CONTAINERS}"
-        f" containers, or {MOST_ENTRIES} limits, requests, variables and words of commands stays unchanged."
+        policy=f"A pod with more than {MOST_KEYS} labels, annotations or tolerations, {MOST_OWNERS} owners,"
+        f" {MOST_CONTAINERS} containers, or {MOST_ENTRIES} limits, requests, variables and words of commands stays unchanged."
         " Under `enforce` it is refused.",
+    ),
+    FormDifference(
+        name=DifferenceName.LARGE_NAMESPACES,
+        webhook="Every namespace is read.",
+        policy=f"In a namespace with more than {MOST_OF_NAMESPACE} labels or annotations no size is given,"
+        " and edits of its labels are not refused.",
     ),
     FormDifference(
         name=DifferenceName.PLAIN_SHARES,
