@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kai import keys
+from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.own_labels import REASON, SIZE_PREFIX
 from kai.pod import PodView, decode_pod
 from kai.quantity import is_quantity
@@ -145,7 +146,8 @@ def _may_be_rank(container: Json) -> bool:
 
 
 def _line(container: Json) -> str:
-    return "\n".join([*(container.get("command") or ()), *(container.get("args") or ())])
+    line = "\n".join([*(container.get("command") or ()), *(container.get("args") or ())])
+    return line[:LONGEST_COMMAND_LINE]
 
 
 def _is_read_otherwise(container: Json) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from webhook.policy.decide import MOST_GPU_CONTAINERS
 from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OF_NAMESPACE, MOST_OWNERS
 
 
@@ -63,7 +64,8 @@ DIFFERENCES: Final = (
         name=DifferenceName.PLAIN_SHARES,
         webhook="Under `enforce`, every share that a release of KAI reads is compared with the namespace's"
         " cap.",
-        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap.",
+        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap, and the"
+        f" GPUs of more than {MOST_GPU_CONTAINERS} containers are added up even where some come after others.",
     ),
     FormDifference(
         name=DifferenceName.OWNERS,

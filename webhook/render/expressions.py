@@ -7,6 +7,7 @@ from typing import Final
 
 from kai import keys, own_labels, quantity
 from kai.cel import cel_list, is_container_memory_key, literal, names_gpu, starts_with
+from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.gpu_resources import DEVICE_CLASS_PREFIX
 from kai.key_classes import (
     CREATION_KEYS,
@@ -296,6 +297,7 @@ VALUES: Final[Mapping[str, str]] = {
     + cel_list(sorted(f"{group}/{kind}" for group, kind in CLUSTER_SCOPED_OWNERS)),
     "byDaemonSets": f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}",
     "mirrorKey": keys.MIRROR_POD,
+    "longestOwnPrefix": str(max(map(len, PREFIXES))),
     "ownKeys": _inside(beginning_with(*PREFIXES)),
     "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
     "vclusterPrefix": keys.VCLUSTER_PREFIX,
@@ -329,6 +331,8 @@ VALUES: Final[Mapping[str, str]] = {
     "rankVariables": cel_list(row.name for row in _RANK_ROWS),
     "rankTexts": ", ".join(map(_variable, distributed.VARIABLES)),
     "rankForm": pattern(distributed.NUMBER_FORM),
+    "longestNumber": str(distributed.LONGEST_NUMBER),
+    "longestCommandLine": str(LONGEST_COMMAND_LINE),
     "mostRanks": str(distributed.MOST_RANKS),
     "jaxJob": distributed.JAX_JOB,
     "jaxProcesses": _variable(distributed.JAX_PROCESSES),
