@@ -82,13 +82,19 @@ async def test_doctor_compares_the_policies_and_needs_no_webhook(
     altered = copy.deepcopy(items)
     altered[0]["spec"]["failurePolicy"] = "Fail"
     altered[0]["spec"]["variables"][-1]["expression"] = "false"
-    without = [item for item in altered if item["kind"] != "ValidatingAdmissionPolicyBinding"]
-    paths = "spec.failurePolicy, spec.variables.recordsSize"
-    missing = "does not exist: pods or labels are not validated"
-    assert lines(await examined(*without), "admission policies") == [
-        f"problem: admission policies: MutatingAdmissionPolicy kaishare differs from this release: {paths}",
-        f"problem: admission policies: ValidatingAdmissionPolicyBinding kaishare-pods {missing}",
-        f"problem: admission policies: ValidatingAdmissionPolicyBinding kaishare-namespaces {missing}",
+    altered[1]["spec"]["matchResources"] = {"namespaceSelector": {"matchLabels": {"a": "b"}}}
+    named = {(item["kind"], item["metadata"]["name"]): item for item in altered}
+    named["ValidatingAdmissionPolicyBinding", "kaishare-pods"]["spec"]["validationActions"] = ["Audit"]
+    del named["ValidatingAdmissionPolicyBinding", "kaishare-namespaces"]
+    differs = "differs from this release:"
+    assert lines(await examined(*named.values()), "admission policies") == [
+        f"problem: admission policies: {line}"
+        for line in (
+            f"MutatingAdmissionPolicy kaishare {differs} spec.failurePolicy, spec.variables.recordsSize",
+            f"MutatingAdmissionPolicyBinding kaishare {differs} spec.matchResources.namespaceSelector",
+            f"ValidatingAdmissionPolicyBinding kaishare-pods {differs} spec.validationActions",
+            "ValidatingAdmissionPolicyBinding kaishare-namespaces does not exist: pods or labels are not validated",
+        )
     ]
 
 
