@@ -134,6 +134,7 @@ async def selectors(team: Team) -> None:
     answer = await team.until(pod, lambda answer: reason_of(answer) == "selectors-unread")
     assert has_gpu(answer)
     assert team.decision(pod).size is not None
+    assert team.decision(pod, Rules(by_admission_policies=True)).reason.code == "selectors-unread"
 
 
 async def commands(team: Team) -> None:

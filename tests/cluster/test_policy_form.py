@@ -103,7 +103,7 @@ async def test_explain_says_that_admission_policies_decide(client: KubeClient) -
         client, managed_namespace(TEAM), {"kind": "Namespace", "metadata": {"name": NAMESPACE}}
     )
     published = PublishedSettings(
-        version="1", policies="cluster", rules=Rules(), knows_default_class=True, by_admission_policies=True
+        version="1", policies="cluster", rules=Rules(by_admission_policies=True), knows_default_class=True
     )
     body = {"metadata": {"name": NAME}, "data": {KEY: encode_settings(published)}}
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"

@@ -64,12 +64,19 @@ class InstalledPolicies:
             default_mode=modes.get(texts.get("defaultMode", ""), Mode.DEFAULT),
             default_priority_class=texts.get("defaultPriorityClass") or None,
             excluded_namespaces=_excluded(spec),
+            by_admission_policies=True,
         )
 
 
 _POLICY: Final = ("MutatingAdmissionPolicy", NAME)
 KNOWN_SETTINGS: Final = frozenset(
-    {"inject_shares", "default_mode", "default_priority_class", "excluded_namespaces"}
+    {
+        "inject_shares",
+        "default_mode",
+        "default_priority_class",
+        "excluded_namespaces",
+        "by_admission_policies",
+    }
 )
 """The fields of `InstalledPolicies.rules` that the policy shows."""
 

@@ -44,6 +44,7 @@ Which share does a managed pod get? (`_decide_share`) Only the lines with a star
     no size applies, and there is no default share            `no-default-share`
     the size is 1                                             `size-whole-gpu`
     one GPU, and the pod is a rank of a distributed job       `distributed` (see below)
+    no size is named, and selectors are not read              `selectors-unread`
     the pod names a size that does not exist                  `size-unknown`
     the selectors of several sizes match                      `size-ambiguous`
     the size is invalid, or no size and a selector is         `policy-invalid`
@@ -128,6 +129,8 @@ class Rules:
     """
     cluster_scoped: frozenset[GroupKind] = CLUSTER_SCOPED_OWNERS
     """Kinds that are not namespaced. Under enforce no object of these kinds may own a pod."""
+    by_admission_policies: bool = False
+    """Whether admission policies decide, which read no selectors of sizes."""
 
 
 class GpuKey(Struct, frozen=True):
@@ -335,7 +338,7 @@ def _decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Share
     candidate = _container_to_share(policy, pod, is_named=is_named)
     if isinstance(candidate, _ShareOutcome):
         return candidate
-    chosen = _choose_share(policy, pod)
+    chosen = _choose_share(policy, pod, rules)
     if isinstance(chosen, _ShareOutcome) and not chosen.is_size_in_doubt:
         return chosen
     container, reason = candidate
@@ -361,10 +364,12 @@ def _keeps_ranks_apart(policy: NamespacePolicy) -> bool:
     return policy.distributed is Distributed.KEEP and not forbids_whole_gpu
 
 
-def _choose_share(policy: NamespacePolicy, pod: PodView) -> _Chosen | _ShareOutcome:
+def _choose_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Chosen | _ShareOutcome:
     """Return the share that the policy has for a pod, or why it has none."""
     if SIZE in pod.labels:
         choice = named_size(policy.sizes, pod.labels)
+    elif rules.by_admission_policies and policy.sizes.has_selectors:
+        return _ShareOutcome(Finding(Reason.SELECTORS_UNREAD), is_size_in_doubt=True)
     else:
         choice = selected_size(policy.sizes, pod.labels) if policy.sizes else NO_CHOICE
     if choice.doubt is not None:
@@ -394,7 +399,8 @@ def size_doubts(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator
 
 def _doubts(policy: NamespacePolicy, pod: PodView, share: _ShareOutcome) -> Iterator[Finding]:
     """Yield the doubt of an outcome, or that of the pod's label, which counts for every outcome."""
-    doubt = share.finding if share.is_size_in_doubt else None
+    is_doubtful = share.is_size_in_doubt and share.finding.reason is not Reason.SELECTORS_UNREAD
+    doubt = share.finding if is_doubtful else None
     if doubt is None and SIZE in pod.labels and share.source is None:
         doubt = named_size(policy.sizes, pod.labels).doubt
     if doubt is not None:
@@ -433,7 +439,7 @@ def _policy_share_written(
         or _share_exclusion(policy, pod, rules) is not None
     ):
         return None
-    chosen = _choose_share(policy, pod)
+    chosen = _choose_share(policy, pod, rules)
     if isinstance(chosen, _ShareOutcome) or annotations.get(chosen.share.annotation) != chosen.share.value:
         return None
     named = annotations.get(keys.CONTAINER_NAME)

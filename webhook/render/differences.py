@@ -51,7 +51,8 @@ DIFFERENCES: Final = (
         name=DifferenceName.LARGE_PODS,
         webhook="Every pod is decided.",
         policy=f"A pod with more than {MOST_KEYS} labels, annotations or tolerations, {MOST_OWNERS} owners,"
-        f" {MOST_CONTAINERS} containers, or {MOST_ENTRIES} limits, requests, variables and words of commands stays unchanged."
+        f" {MOST_CONTAINERS} containers, or {MOST_ENTRIES} limits, requests, variables and words of commands"
+        " stays unchanged."
         " Under `enforce` it is refused.",
     ),
     FormDifference(
@@ -64,8 +65,9 @@ DIFFERENCES: Final = (
         name=DifferenceName.PLAIN_SHARES,
         webhook="Under `enforce`, every share that a release of KAI reads is compared with the namespace's"
         " cap.",
-        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap, and the"
-        f" GPUs of more than {MOST_GPU_CONTAINERS} containers are added up even where some come after others.",
+        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap, and"
+        f" the GPUs of more than {MOST_GPU_CONTAINERS} containers are added up even where one is used after"
+        " another.",
     ),
     FormDifference(
         name=DifferenceName.OWNERS,
