@@ -13,6 +13,7 @@ import pytest
 
 from kube.client import KubeClient
 from kube.errors import ApiError
+from tests.support.admission_policies import list_path
 from tests.support.cluster_webhook import (
     Canary,
     bare_pod,
@@ -29,6 +30,8 @@ from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
 from tests.support.webhook_process import until
+from webhook.doctor.command import examine
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 TEAM = "switching"
 PODS = f"/api/v1/namespaces/{TEAM}/pods"
@@ -52,6 +55,7 @@ class Creations:
     """Pods that are created one after the other until the end of the test."""
 
     client: KubeClient
+    prefix: str = "pod"
     pods: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
 
@@ -59,7 +63,7 @@ class Creations:
         number = 0
         while True:
             number += 1
-            body = json.dumps(bare_pod(f"pod-{number}")).encode()
+            body = json.dumps(bare_pod(f"{self.prefix}-{number}")).encode()
             try:
                 self.pods.append(json.loads(await self.client.request("POST", PODS, body=body)))
             except ApiError as error:
@@ -68,9 +72,9 @@ class Creations:
 
 
 @asynccontextmanager
-async def created_all_the_time(plane: ControlPlane) -> AsyncIterator[Creations]:
+async def created_all_the_time(plane: ControlPlane, prefix: str = "pod") -> AsyncIterator[Creations]:
     async with KubeClient(plane.access()) as client:
-        creations = Creations(client)
+        creations = Creations(client, prefix)
         task = asyncio.create_task(creations.run())
         try:
             yield creations
@@ -137,6 +141,9 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlan
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "policy")
                 assert not await release.helm("upgrade", "both")
                 assert "for 10 s" in await release.helm("upgrade", "policy")
+                findings = await examine(plane.access(), CONFIGURATION_NAME)
+                said = [each.what for each in findings if each.check == "admission policies"]
+                assert said == ["the webhook and admission policies both stand; the policies decide first"]
                 await asyncio.sleep(STANDS_SECONDS)
                 assert not await release.helm("upgrade", "policy")
                 await webhook.stop()
@@ -165,3 +172,33 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlan
         by_policy = {pod["metadata"]["name"] for pod in creations.pods} - injected.keys()
         assert len(by_policy & unchanged) > 20  # while both stood, the policy decided first
         assert min(len(injected), len(by_policy)) > 20
+
+
+@pytest.mark.kubernetes(1, 36)
+@pytest.mark.slow
+async def test_the_uninstallation_of_policies_refuses_no_pod(plane: ControlPlane) -> None:
+    """Without the webhook and without the policies, pods of enforced namespaces are admitted unchanged."""
+    namespace = "without-policies"
+    release = ("kaishare", "--namespace", namespace)
+    async with KubeClient(plane.access()) as client:
+        await ensure_namespaces(client, managed_namespace(TEAM, mode="enforce", gpu_fraction="0.5"))
+        values = {"webhook": {"kind": "policy", "defaultMode": "default"}, "agent": {"enabled": False}}
+        what = ("install", *release, "--create-namespace", str(CHART), WITHOUT_SCHEMA, *options(values))
+        await uninstalled(plane, "kaishare", NAMESPACE)
+        done = await asyncio.to_thread(helm, *what, kubeconfig=plane.kubeconfig())
+        assert done.returncode == 0, done.stderr
+        await Canary(client, TEAM).until_mutated()
+        async with created_all_the_time(plane, "policy") as creations:
+            await until(lambda: len(creations.pods) > 20, "pods are created under the policies")
+            await uninstalled(plane, *release[::2])
+            await Canary(client, TEAM).until_unchanged()
+        assert not creations.refusals, creations.refusals[:3]
+        for kind in ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+            assert json.loads(await client.get(list_path(kind)))["items"] == []
+
+
+async def uninstalled(plane: ControlPlane, name: str, namespace: str) -> None:
+    """Remove a release, if it is installed."""
+    what = ("uninstall", name, "--namespace", namespace, "--ignore-not-found")
+    done = await asyncio.to_thread(helm, *what, kubeconfig=plane.kubeconfig())
+    assert done.returncode == 0, done.stderr
