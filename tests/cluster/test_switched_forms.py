@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -21,13 +22,14 @@ from tests.support.cluster_webhook import (
     ensure_namespaces,
     from_cluster,
     has_share,
+    kubectl,
     managed_namespace,
     serving,
 )
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.control_plane_fixtures import HOW
 from tests.support.free_ports import free_ports
-from tests.support.helm_chart import CHART, NAMESPACE, helm, options
+from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
 from tests.support.webhook_process import until
 from webhook.doctor.command import examine
@@ -176,8 +178,13 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlan
 
 @pytest.mark.kubernetes(1, 36)
 @pytest.mark.slow
-async def test_the_uninstallation_of_policies_refuses_no_pod(plane: ControlPlane) -> None:
-    """Without the webhook and without the policies, pods of enforced namespaces are admitted unchanged."""
+async def test_after_the_documented_commands_an_uninstallation_of_policies_refuses_no_pod(
+    plane: ControlPlane,
+) -> None:
+    """Each policy is forgotten after up to a second, so the one that refuses goes first."""
+    page = (ROOT / "docs" / "choosing.md").read_text()
+    (command,) = re.findall(r"^\$ kubectl (delete validating.*)$", page, re.MULTILINE)
+    (seconds,) = re.findall(r"^\$ kubectl delete validating.*\n\$ sleep ([0-9]+)$", page, re.MULTILINE)
     namespace = "without-policies"
     release = ("kaishare", "--namespace", namespace)
     async with KubeClient(plane.access()) as client:
@@ -190,6 +197,9 @@ async def test_the_uninstallation_of_policies_refuses_no_pod(plane: ControlPlane
         await Canary(client, TEAM).until_mutated()
         async with created_all_the_time(plane, "policy") as creations:
             await until(lambda: len(creations.pods) > 20, "pods are created under the policies")
+            deleted = await kubectl(plane, *command.split())
+            assert deleted.status == 0, deleted.errors
+            await asyncio.sleep(int(seconds))
             await uninstalled(plane, *release[::2])
             await Canary(client, TEAM).until_unchanged()
         assert not creations.refusals, creations.refusals[:3]
