@@ -217,7 +217,8 @@ _DENIALS: Final[Mapping[str, str]] = {
     "otherUnitThanFraction": sentence(Reason.CAP_UNIT, amount=_MIB, key=literal(keys.GPU_FRACTION)),
     "notComparable": sentence(
         Reason.CAP_UNIT,
-        amount="'another kind of GPU'",
+        amount=f"(size(variables.otherGpus) > 0 ? {_in_quotes('variables.otherGpus[0]')}"
+        f" : variables.usesMig ? '{keys.MIG_PREFIX}…' : 'a ResourceClaim')",
         key=f"(variables.maxFraction == '' ? '{keys.GPU_MEMORY}' : '{keys.GPU_FRACTION}')",
     ),
     "reservedKey": sentence(
