@@ -82,7 +82,8 @@ DIFFERENCES: Final = (
     FormDifference(
         name=DifferenceName.DEFAULT_CLASS,
         webhook="The cluster's default PriorityClass is read from the cluster.",
-        policy="The default PriorityClass is a setting.",
+        policy="The default PriorityClass is a setting; without it a pod that the API server gave that class"
+        " gets no label `priorityClassName`.",
     ),
     FormDifference(
         name=DifferenceName.MESSAGES,
