@@ -144,8 +144,10 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlan
                 assert not await release.helm("upgrade", "both")
                 assert "for 10 s" in await release.helm("upgrade", "policy")
                 findings = await examine(plane.access(), CONFIGURATION_NAME)
-                said = [each.what for each in findings if each.check == "admission policies"]
-                assert said == ["the webhook and admission policies both stand; the policies decide first"]
+                messages = [each.what for each in findings if each.check == "admission policies"]
+                assert messages == [
+                    "the webhook and admission policies both stand; the policies decide first"
+                ]
                 await asyncio.sleep(STANDS_SECONDS)
                 assert not await release.helm("upgrade", "policy")
                 await webhook.stop()
