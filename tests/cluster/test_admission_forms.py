@@ -1,29 +1,17 @@
 """The webhook and the admission policies do the same: the short form of tests/comparisons/admission_forms.py."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kube.client import KubeClient
 from tests.comparisons.admission_forms import compare_forms
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.markers import scaled
 
 PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(70)))
 """Number of generated pods; a larger one takes longer and finds more."""
-
-
-@pytest.fixture(scope="module")
-def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own: the generated clusters have default classes and enforced namespaces."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("forms")) as running:
-        yield running
 
 
 @pytest.mark.kubernetes(1, 36)

@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -23,8 +23,7 @@ from tests.support.cluster_webhook import (
     ensure_namespaces,
     managed_namespace,
 )
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import MERGE, Asker
 from tests.support.webhook_process import until
 from webhook.policy.decide import Rules
@@ -41,19 +40,9 @@ MOST_CPU_SECONDS = 1.0
 pytestmark = pytest.mark.kubernetes(1, 36)
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, since the policies hold for every namespace."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("policies")) as running:
-        yield running
-
-
 @pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient(plane.access()) as connected:
+async def client(own_plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    async with KubeClient(own_plane.access()) as connected:
         yield connected
 
 
@@ -131,11 +120,11 @@ def of_container(**fields: Any) -> dict[str, Any]:
     return pod
 
 
-def with_containers(count: int, sidecars: int = 0, **limits: str) -> dict[str, Any]:
+def with_containers(count: int, sidecars: int = 0, limits: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a pod with a GPU in its first container, and with limits in the others."""
     pod = bare_pod("largest")
     made = [
-        {"name": f"c{number}", "image": "example.invalid/image", "resources": {"limits": limits}}
+        {"name": f"c{number}", "image": "example.invalid/image", "resources": {"limits": limits or {}}}
         for number in range(1, count + sidecars)
     ]
     pod["spec"]["containers"] += made[: count - 1]
@@ -165,9 +154,9 @@ LARGEST: Mapping[str, tuple[dict[str, Any], str, int]] = {
     "one variable often": (of_container(env=[{"name": "RANK", "value": "x"}] * (MOST_ENTRIES - 2)), CONVERTED, 201),
     "too many variables": (of_container(env=[{"name": "RANK", "value": "x"}] * 30_000), UNCHANGED, 403),
     "containers": (with_containers(MOST_CONTAINERS, MOST_CONTAINERS), CONVERTED, 201),
-    "containers that name GPUs": (with_containers(256, **{keys.GPU_RESOURCE: "0"}), CONVERTED, 201),
-    "sidecars with GPUs": (with_containers(1, 999, **{keys.GPU_RESOURCE: "1"}), "many-gpu-containers", 403),
-    "containers with other GPUs": (with_containers(999, **{"example.com/gpu": "1"}), CONVERTED, 403),
+    "containers that name GPUs": (with_containers(256, limits={keys.GPU_RESOURCE: "0"}), CONVERTED, 201),
+    "sidecars with GPUs": (with_containers(1, 999, {keys.GPU_RESOURCE: "1"}), "many-gpu-containers", 403),
+    "containers with other GPUs": (with_containers(999, limits={"example.com/gpu": "1"}), CONVERTED, 403),
     "too many containers": (with_containers(8000), UNCHANGED, 403),
     "long keys": (
         with_metadata(**{key: {f"{LONG}.x/{n}": "x" for n in range(MOST_KEYS)} for key in ("labels", "annotations")}),
@@ -302,7 +291,7 @@ def is_refused(after: PolicyMetadata, before: PolicyMetadata) -> bool:
 
 
 async def test_edits_of_namespaces_are_refused_as_by_the_webhook(
-    plane: ControlPlane, client: KubeClient
+    own_plane: ControlPlane, client: KubeClient
 ) -> None:
     chance = random.Random(35)
     cases = []
@@ -328,7 +317,7 @@ async def test_edits_of_namespaces_are_refused_as_by_the_webhook(
     items = [
         item for item in objects_of(VALIDATING, Rules()) if item["metadata"]["name"].endswith("namespaces")
     ]
-    async with applied(client, items), Asker(plane) as asker:
+    async with applied(client, items), Asker(own_plane) as asker:
 
         async def is_enforced() -> bool:
             wrong = {"metadata": {"name": "wrong", "labels": {keys.QUEUE_LABEL: "q", FRACTION: "7"}}}
@@ -377,7 +366,7 @@ async def refuses(client: KubeClient, namespace: Mapping[str, Any]) -> bool:
     return False
 
 
-async def test_an_edit_with_two_thousand_sizes_is_judged(plane: ControlPlane, client: KubeClient) -> None:
+async def test_an_edit_with_two_thousand_sizes_is_judged(own_plane: ControlPlane, client: KubeClient) -> None:
     labels = {f"{SIZE_PREFIX}s{number:04}": "0.25" for number in range(2000)}
     namespace = managed_namespace("edited-sizes")
     namespace["metadata"]["labels"] |= labels
@@ -385,7 +374,7 @@ async def test_an_edit_with_two_thousand_sizes_is_judged(plane: ControlPlane, cl
     items = [
         item for item in objects_of(VALIDATING, Rules()) if item["metadata"]["name"].endswith("namespaces")
     ]
-    async with applied(client, items), Asker(plane) as asker:
+    async with applied(client, items), Asker(own_plane) as asker:
         path = "/api/v1/namespaces/edited-sizes"
 
         async def edited(**labels: str) -> int:

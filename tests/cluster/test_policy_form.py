@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,8 +19,7 @@ from tests.support.cluster_webhook import (
     kubectl,
     managed_namespace,
 )
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import ROOT
 from webhook.doctor.command import examine
 from webhook.explain.cluster import read_facts
@@ -33,19 +32,9 @@ from webhook.settings.options import RuleOptions
 TEAM = "policy-form"
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, since the policies hold for every namespace."""
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("policies")) as running:
-        yield running
-
-
 @pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient(plane.access()) as connected:
+async def client(own_plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    async with KubeClient(own_plane.access()) as connected:
         yield connected
 
 
@@ -54,7 +43,7 @@ def lines(findings: Sequence[CheckResult], check: str) -> list[str]:
 
 
 async def test_doctor_compares_the_policies_and_needs_no_webhook(
-    plane: ControlPlane, client: KubeClient
+    own_plane: ControlPlane, client: KubeClient
 ) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
     rules = Rules(
@@ -65,9 +54,9 @@ async def test_doctor_compares_the_policies_and_needs_no_webhook(
     async def examined(*changed: Mapping[str, Any]) -> list[CheckResult]:
         async with applied(client, changed or items):
             if changed:
-                return await examine(plane.access(), CONFIGURATION_NAME)
+                return await examine(own_plane.access(), CONFIGURATION_NAME)
             await Canary(client, TEAM).until_mutated()
-            return await examine(plane.access(), CONFIGURATION_NAME)
+            return await examine(own_plane.access(), CONFIGURATION_NAME)
 
     findings = await examined()
     expected = "as expected; the API server decides about pods, and no webhook is installed"
@@ -118,7 +107,7 @@ async def test_explain_says_that_admission_policies_decide(client: KubeClient) -
 
 
 async def test_the_documented_commands_switch_the_policies_off(
-    plane: ControlPlane, client: KubeClient
+    own_plane: ControlPlane, client: KubeClient
 ) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5", mode="enforce"))
     page = (ROOT / "docs" / "choosing.md").read_text()
@@ -132,6 +121,6 @@ async def test_the_documented_commands_switch_the_policies_off(
         canary = Canary(client, TEAM)
         await canary.until_mutated()
         for command in commands:
-            done = await kubectl(plane, *command.split())
+            done = await kubectl(own_plane, *command.split())
             assert done.status == 0, done.errors
         await canary.until_unchanged()

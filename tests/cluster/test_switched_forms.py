@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +26,7 @@ from tests.support.cluster_webhook import (
     managed_namespace,
     serving,
 )
-from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.control_plane_fixtures import HOW
+from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
@@ -41,15 +40,6 @@ SERVICE = f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
 STANDS_SECONDS = 11
 """The chart demands that both forms have stood for 10 s."""
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    assets = assets_folder()
-    if assets is None:
-        pytest.skip(HOW)
-    with control_plane(assets, tmp_path_factory.mktemp("switched")) as running:
-        yield running
 
 
 @dataclass
@@ -126,24 +116,26 @@ class Release:
 
 @pytest.mark.kubernetes(1, 36)
 @pytest.mark.slow
-async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlane, tmp_path: Path) -> None:
+async def test_no_creation_fails_and_each_pod_is_decided_once(
+    own_plane: ControlPlane, tmp_path: Path
+) -> None:
     (port,) = free_ports(1)
     names = [f"kaishare-webhook.{NAMESPACE}.svc"]
-    command = from_cluster(plane, tmp_path, names=names)
-    async with KubeClient(plane.access()) as client:
+    command = from_cluster(own_plane, tmp_path, names=names)
+    async with KubeClient(own_plane.access()) as client:
         team = managed_namespace(TEAM, mode="enforce", gpu_fraction="0.5", priority="train")
         await ensure_namespaces(client, team)
         canary = Canary(client, TEAM)
         async with serving(tmp_path / "log", *command, listen=port) as webhook:
-            release = Release(plane=plane, client=client, port=port, ca=ca_of(tmp_path).decode())
+            release = Release(plane=own_plane, client=client, port=port, ca=ca_of(tmp_path).decode())
             assert not await release.helm("install", "webhook")
             await release.reach()
             await canary.until_mutated()
-            async with created_all_the_time(plane) as creations:
+            async with created_all_the_time(own_plane) as creations:
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "policy")
                 assert not await release.helm("upgrade", "both")
                 assert "for 10 s" in await release.helm("upgrade", "policy")
-                findings = await examine(plane.access(), CONFIGURATION_NAME)
+                findings = await examine(own_plane.access(), CONFIGURATION_NAME)
                 messages = [each.what for each in findings if each.check == "admission policies"]
                 assert messages == [
                     "the webhook and admission policies both stand; the policies decide first"
@@ -181,7 +173,7 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlan
 @pytest.mark.kubernetes(1, 36)
 @pytest.mark.slow
 async def test_after_the_documented_commands_an_uninstallation_of_policies_refuses_no_pod(
-    plane: ControlPlane,
+    own_plane: ControlPlane,
 ) -> None:
     """Each policy is forgotten after up to a second, so the one that refuses goes first."""
     page = (ROOT / "docs" / "choosing.md").read_text()
@@ -189,20 +181,20 @@ async def test_after_the_documented_commands_an_uninstallation_of_policies_refus
     (seconds,) = re.findall(r"^\$ kubectl delete validating.*\n\$ sleep ([0-9]+)$", page, re.MULTILINE)
     namespace = "without-policies"
     release = ("kaishare", "--namespace", namespace)
-    async with KubeClient(plane.access()) as client:
+    async with KubeClient(own_plane.access()) as client:
         await ensure_namespaces(client, managed_namespace(TEAM, mode="enforce", gpu_fraction="0.5"))
         values = {"webhook": {"kind": "policy", "defaultMode": "default"}, "agent": {"enabled": False}}
         what = ("install", *release, "--create-namespace", str(CHART), WITHOUT_SCHEMA, *options(values))
-        await uninstalled(plane, "kaishare", NAMESPACE)
-        done = await asyncio.to_thread(helm, *what, kubeconfig=plane.kubeconfig())
+        await uninstalled(own_plane, "kaishare", NAMESPACE)
+        done = await asyncio.to_thread(helm, *what, kubeconfig=own_plane.kubeconfig())
         assert done.returncode == 0, done.stderr
         await Canary(client, TEAM).until_mutated()
-        async with created_all_the_time(plane, "policy") as creations:
+        async with created_all_the_time(own_plane, "policy") as creations:
             await until(lambda: len(creations.pods) > 20, "pods are created under the policies")
-            deleted = await kubectl(plane, *command.split())
+            deleted = await kubectl(own_plane, *command.split())
             assert deleted.status == 0, deleted.errors
             await asyncio.sleep(int(seconds))
-            await uninstalled(plane, *release[::2])
+            await uninstalled(own_plane, *release[::2])
             await Canary(client, TEAM).until_unchanged()
         assert not creations.refusals, creations.refusals[:3]
         for kind in ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):

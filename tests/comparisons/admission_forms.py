@@ -60,7 +60,7 @@ class Tally:
 
     def rare(self, least: int) -> dict[str, int]:
         """Return the reasons of stored pods with fewer cases, and their numbers."""
-        rare = {}
+        rare: dict[str, int] = {}
         for counts, groups in (
             (self.reasons, (Group.LEFT_ALONE, Group.SHARE, Group.SIZE)),
             (self.denials, (Group.DENIED, Group.WARNING_OR_DENIAL)),

@@ -180,11 +180,13 @@ def _torch(chance: random.Random) -> Json:
     command = chance.choice(
         (words, ["sh", "-c", " ".join(words)], ["python", "-m", "torch.distributed.run", *words[1:]])
     )
-    container = {"name": "main", "image": "image", "command": command, "resources": {"limits": {GPU: "1"}}}
-    container["env"] = chance.choice(
-        ([], [{"name": "NODES", "value": "2"}], [{"name": "TF_CONFIG", "value": '{"cluster": {"worker": ["a:1"]}}'}],
-         [{"name": "MASTER_ADDR", "value": "a"}, {"name": "RANK", "value": "0"}], [{"name": "WORLD_SIZE", "value": "1"}])
-    )  # fmt: skip
+    container: Json = {"name": "main", "image": "image", "command": command}
+    container["resources"] = {"limits": {GPU: "1"}}
+    environments: list[list[Json]] = [
+        [], [{"name": "NODES", "value": "2"}], [{"name": "TF_CONFIG", "value": '{"cluster": {"worker": ["a:1"]}}'}],
+         [{"name": "MASTER_ADDR", "value": "a"}, {"name": "RANK", "value": "0"}], [{"name": "WORLD_SIZE", "value": "1"}],
+    ]  # fmt: skip
+    container["env"] = chance.choice(environments)
     return _pod({}, containers=[container])
 
 
@@ -228,9 +230,13 @@ def _with_sidecars(chance: random.Random) -> Json:
 
 def _with_long_texts(chance: random.Random) -> Json:
     """A pod whose evidence is before or after what is read of a command line."""
-    words = [*chance.choice(([], ["x" * 17_000])), "torchrun", "--nnodes", "2"]
-    container = {"name": "main", "image": "image", "args": words, "resources": {"limits": {GPU: "1"}}}
-    container["env"] = [{"name": "WORLD_SIZE", "value": chance.choice(("2", "0" * 300_000 + "2"))}]
+    container = {
+        "name": "main",
+        "image": "image",
+        "args": [chance.choice(("", "x" * 17_000)), "torchrun", "--nnodes", "2"],
+        "env": [{"name": "WORLD_SIZE", "value": chance.choice(("2", "0" * 300_000 + "2"))}],
+        "resources": {"limits": {GPU: "1"}},
+    }
     return _pod({}, containers=[container])
 
 
