@@ -263,6 +263,7 @@ async def compare_forms(
     clusters: int,
     namespaces: int,
     pods: int,
+    directed_pods: int,
     given: Sequence[CreatedPod] = (),
     seconds: float = float("inf"),
 ) -> Tally:
@@ -275,7 +276,8 @@ async def compare_forms(
         number: the seed.
         clusters: number of clusters, each with settings of its own.
         namespaces: number of policies of a cluster.
-        pods: number of generated pods for a cluster, and as many directed ones.
+        pods: number of generated pods for a cluster.
+        directed_pods: number of pods that are made for a reason.
         given: pods that are created in every cluster.
         seconds: time after which no further cluster begins.
     """
@@ -288,7 +290,7 @@ async def compare_forms(
         name = f"{number}-{index}"
         cluster = form_cluster(chance, number + index, f"forms-{name}", namespaces)
         forms = Forms(client=client, cluster=cluster, number=name)
-        made = [*generated(chance.getrandbits(32), pods), *directed(chance, pods), *given]
+        made = [*generated(chance.getrandbits(32), pods), *directed(chance, directed_pods), *given]
         async with (
             Asker(plane) as asker,
             default_class(client, exists=cluster.settings.has_default_class),
@@ -304,7 +306,8 @@ async def _run(options: argparse.Namespace, plane: ControlPlane, folder: Path) -
     async with KubeClient(plane.access()) as client:
         return await compare_forms(
             plane, client, folder, number=options.seed, clusters=options.clusters,
-            namespaces=options.namespaces, pods=options.pods, given=given, seconds=options.seconds,
+            namespaces=options.namespaces, pods=options.pods, directed_pods=options.pods, given=given,
+            seconds=options.seconds,
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kai import keys, own_labels
 from service.documents import DocumentError, flatten_lists, load_file
-from tests.comparisons.generated_clusters import GeneratedCluster, generated_cluster
+from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
 from tests.comparisons.generated_workloads import CreatedPod, generated_workloads
 from tests.support.pods import GPU
 from webhook.explain.manifests.pods import find_pods
@@ -208,6 +208,22 @@ def _of_daemon_set(chance: random.Random) -> Json:
     return _pod({"ownerReferences": [owner], "annotations": annotations}, **spec)
 
 
+def _of_vcluster(chance: random.Random) -> Json:
+    key = {"vcluster.loft.sh/object-name": "name"}
+    labels = chance.choice(({}, {keys.VCLUSTER_MANAGED_BY: "team"}))
+    return _pod({"annotations": key, "labels": labels})
+
+
+def _with_class(chance: random.Random) -> Json:
+    return _pod({}, priorityClassName=chance.choice((CLASS, "inference")))
+
+
+def _rank(chance: random.Random) -> Json:
+    environment = [{"name": "WORLD_SIZE", "value": "2"}]
+    container = {"name": "main", "image": "image", "env": environment, "resources": {"limits": {GPU: "1"}}}
+    return _pod({}, containers=[container])
+
+
 def _of_namespace(chance: random.Random) -> Json:
     kind = chance.choice(("Namespace", "Node"))
     return _pod({"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "owner", "uid": "u"}]})
@@ -242,7 +258,7 @@ def _with_long_texts(chance: random.Random) -> Json:
 
 _DIRECTED: Final = (
     _many_containers, _sized, _sized, _settled, _settled, _kept, _conflict, _second, _marked, _mig, _torch, _torch,
-    _mirror, _of_daemon_set, _of_daemon_set, _of_namespace, _with_sidecars, _with_sidecars, _with_long_texts, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _dotted, _dotted, _on_node,
+    _mirror, _of_daemon_set, _of_daemon_set, _of_namespace, _with_sidecars, _with_sidecars, _with_long_texts, _of_vcluster, _with_class, _rank, _rank, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _dotted, _dotted, _on_node,
 )  # fmt: skip
 
 
