@@ -258,7 +258,7 @@ def _with_long_texts(chance: random.Random) -> Json:
 
 _DIRECTED: Final = (
     _many_containers, _sized, _sized, _settled, _settled, _kept, _conflict, _second, _marked, _mig, _torch, _torch,
-    _mirror, _of_daemon_set, _of_daemon_set, _of_namespace, _with_sidecars, _with_sidecars, _with_long_texts, _of_vcluster, _with_class, _rank, _rank, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _dotted, _dotted, _on_node,
+    _mirror, _of_daemon_set, _of_daemon_set, _of_namespace, _with_sidecars, _with_sidecars, _with_long_texts, _of_vcluster, _with_class, _rank, _rank, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _selected, _selected, _whole_size, _settled, _settled, _dotted, _dotted, _on_node,
 )  # fmt: skip
 
 
