@@ -31,6 +31,8 @@ SIZE_PREFIX: Final = "size.kaishare.dev/"
 # Labels and annotations of pods.
 INJECT: Final = "kaishare.dev/inject"
 GPU_MARK: Final = "kaishare.dev/gpu"
+GPU_SHARED: Final = "shared"
+"""The only value of the label `GPU_MARK`."""
 WHOLE_GPU: Final = "kaishare.dev/whole-gpu"
 SIZE: Final = "kaishare.dev/size"
 """As a label it selects a size. As an annotation it names the size that the pod got."""

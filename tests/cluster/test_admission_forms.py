@@ -10,7 +10,7 @@ from tests.comparisons.admission_forms import compare_forms
 from tests.support.control_plane import ControlPlane
 from tests.support.markers import scaled
 
-PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(70)))
+PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(50)))
 """Number of generated pods; a larger one takes longer and finds more."""
 
 
@@ -19,7 +19,14 @@ PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(70)))
 async def test_pods_are_the_same_under_both_forms(own_plane: ControlPlane, tmp_path: Path) -> None:
     async with KubeClient(own_plane.access()) as client:
         tally = await compare_forms(
-            own_plane, client, tmp_path, number=5, clusters=1, namespaces=20, pods=PODS
+            own_plane,
+            client,
+            tmp_path,
+            number=15,
+            clusters=2,
+            namespaces=20,
+            pods=PODS,
+            directed_pods=3 * PODS,
         )
     assert not tally.unexpected, "\n\n".join(tally.unexpected[:3])
     assert tally.results["equal"] > PODS

@@ -1,7 +1,7 @@
 """Ways past KAI, tried by a developer with the ClusterRole `edit` on a real API server.
 
 The namespace `team-a` is under enforce with queue-a and the cap 0.5. The webhook serves with its own
-configurations, the guard denies, and the cluster's controllers run under their own accounts. KAI itself does not
+configurations (in a nightly run the admission policies decide instead, too), the guard denies, and the cluster's controllers run under their own accounts. KAI itself does not
 run: `queue_of` states the pod-grouper's rule, and the tests hold it against what the API server stores.
 """
 
@@ -16,6 +16,7 @@ import pytest_asyncio
 from kai import keys
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
+from tests.support.admission_policies import policies_installed
 from tests.support.cluster_webhook import installed, managed_namespace
 from tests.support.control_plane import (
     ADMIN_TOKEN,
@@ -62,8 +63,20 @@ Item = dict[str, Any]
 # The cluster.
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        "webhook",
+        pytest.param("policies", marks=[pytest.mark.nightly, pytest.mark.kubernetes(1, 36)]),
+    ],
+)
+def form(request: pytest.FixtureRequest) -> str:
+    """What decides about pods."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def tenancy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def tenancy(form: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Run a separate control plane, because the garbage collector would delete objects of other tests."""
     assets = needed_assets()
     with (
@@ -75,13 +88,15 @@ def tenancy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(
-    tenancy: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+    form: str, tenancy: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Mapping[str, str]]:
-    """The webhook, the guard, a node and Alice's rights; gives the UIDs of the owners that are not namespaced."""
+    """The webhook or the policies, the guard, a node and Alice's rights; gives the UIDs of the owners that are not namespaced."""
     async with (
         KubeClient(tenancy.access()) as client,
         Asker(tenancy) as asker,
-        installed(tenancy, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES),
+        installed(tenancy, client, tmp_path_factory.mktemp("webhook"), *NAMESPACES)
+        if form == "webhook"
+        else policies_installed(client, *NAMESPACES),
     ):
         await put_on(asker, GUARD / "deny")
         await until_all(asker, is_refused)

@@ -71,7 +71,7 @@ async def test_a_webhook_that_is_not_installed(admin: Administrator, namespaces:
     first = answer.differences[0]
     assert first.sentence == "spec.schedulerName: default-scheduler in the cluster, kai-scheduler here"
     (cause,) = answer.causes
-    assert cause.startswith("kaishare's webhook did not change the pod: it is not installed")
+    assert cause.startswith("kaishare did not change the pod: it is not installed")
     assert answer.changes == []
 
 

@@ -8,19 +8,19 @@ from typing import Any, Final
 import pytest
 
 from kai import keys
-from kai.own_labels import MODE, REASON, SIZE_PREFIX
+from kai.own_labels import FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
 from kube.client import KubeClient
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, managed_namespace
 from tests.support.control_plane import ControlPlane
-from tests.support.kube_user import ADMINISTRATOR, Answer, Asker
+from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.pods import GPU, view
 from tests.support.webhook_process import until
 from webhook.policy.decide import Decision, decide
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
-from webhook.render.bounds import MOST_KEYS
+from webhook.render.bounds import MOST_KEYS, MOST_OF_NAMESPACE
 from webhook.render.differences import DIFFERENCES, DifferenceName
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
@@ -28,11 +28,6 @@ Json = dict[str, Any]
 TEAM = "differing"
 CLASS = "usual"
 pytestmark = pytest.mark.kubernetes(1, 36)
-
-
-@pytest.fixture(scope="module")
-def plane(policies_plane: ControlPlane) -> ControlPlane:
-    return policies_plane
 
 
 class Team:
@@ -43,9 +38,15 @@ class Team:
         self.asker = asker
         self.namespace: Json = {}
 
-    async def label(self, annotations: Mapping[str, str] | None = None, **labels: str) -> None:
-        """Give the namespace these labels and annotations."""
+    async def label(
+        self,
+        annotations: Mapping[str, str] | None = None,
+        others: Mapping[str, str] | None = None,
+        **labels: str,
+    ) -> None:
+        """Give the namespace these labels and annotations, and labels of others."""
         self.namespace = managed_namespace(TEAM, gpu_fraction="0.5", **labels)
+        self.namespace["metadata"]["labels"] |= others or {}
         self.namespace["metadata"]["annotations"] = dict(annotations or {})
         for key in annotations or ():
             self.namespace["metadata"]["labels"][key] = "0.25"
@@ -61,6 +62,13 @@ class Team:
     async def create(self, pod: Json) -> Answer:
         path = f"/api/v1/namespaces/{TEAM}/pods"
         return await self.asker.send("POST", path, pod, user=ADMINISTRATOR, dry_run=True)
+
+    async def set_label(self, label: str) -> int:
+        """Set a label of the namespace by dry run; return the status."""
+        key, _, value = label.partition("=")
+        patch = {"metadata": {"labels": {key: value}}}
+        path = f"/api/v1/namespaces/{TEAM}"
+        return (await self.asker.send("PATCH", path, patch, content_type=MERGE, dry_run=True)).status
 
     async def until(self, pod: Json, outcome: Callable[[Answer], bool]) -> Answer:
         """Create the pod until the API server knows the new labels; return the last answer."""
@@ -83,8 +91,8 @@ class Team:
 
 
 @pytest.fixture
-async def team(plane: ControlPlane) -> AsyncIterator[Team]:
-    async with KubeClient(plane.access()) as client, Asker(plane) as asker:
+async def team(own_plane: ControlPlane) -> AsyncIterator[Team]:
+    async with KubeClient(own_plane.access()) as client, Asker(own_plane) as asker:
         made = Team(client, asker)
         await made.label()
         items = [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]
@@ -116,6 +124,7 @@ async def selectors(team: Team) -> None:
     answer = await team.until(pod, lambda answer: reason_of(answer) == "selectors-unread")
     assert has_gpu(answer)
     assert team.decision(pod).size is not None
+    assert team.decision(pod, Rules(by_admission_policies=True)).reason.code == "selectors-unread"
 
 
 async def commands(team: Team) -> None:
@@ -141,7 +150,31 @@ async def large_pods(team: Team) -> None:
     assert team.decision(pod).changes
     await team.label(mode="enforce")
     answer = await team.until(pod, lambda answer: answer.status == 403)
-    assert "too large for the policy" in answer.message
+    assert "too large for kaishare's policy" in answer.message
+    pod = bare_pod("case")
+    pod["spec"]["tolerations"] = [{"key": f"k{each}", "operator": "Exists"} for each in range(MOST_KEYS + 1)]
+    assert (await team.create(pod)).status == 403
+
+
+async def large_namespaces(team: Team) -> None:
+    size = f"{SIZE_PREFIX}serve"
+    many = {f"example.com/key-{number}": "x" for number in range(MOST_OF_NAMESPACE - 10)}
+    pod = bare_pod("case", labels={SIZE: "serve"})
+    await team.label(others={**many, size: "0.25"})
+    await team.until(pod, lambda answer: reason_of(answer) == "whole-gpu-converted")
+
+    async def is_refused() -> bool:
+        return await team.set_label(f"{FRACTION}=7") == 422
+
+    await until(is_refused, "the policy of namespaces acts")
+    assert await team.set_label("team=blue") == 200
+    more = {f"example.com/more-{number}": "x" for number in range(20)}
+    await team.label(others={**many, **more, size: "0.25"})
+    answer = await team.until(pod, lambda answer: reason_of(answer) == "policy-invalid")
+    assert has_gpu(answer)
+    assert team.decision(pod).reason.code == "whole-gpu-converted"
+    assert reason_of(await team.create(bare_pod("case"))) == "whole-gpu-converted"
+    assert await team.set_label(f"{FRACTION}=7") == 200
 
 
 async def plain_shares(team: Team) -> None:
@@ -216,6 +249,7 @@ CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
     DifferenceName.SELECTORS: selectors,
     DifferenceName.COMMANDS: commands,
     DifferenceName.LARGE_PODS: large_pods,
+    DifferenceName.LARGE_NAMESPACES: large_namespaces,
     DifferenceName.PLAIN_SHARES: plain_shares,
     DifferenceName.OWNERS: owners,
     DifferenceName.OBSERVE: observe,

@@ -32,14 +32,9 @@ from webhook.settings.options import RuleOptions
 TEAM = "policy-form"
 
 
-@pytest.fixture(scope="module")
-def plane(policies_plane: ControlPlane) -> ControlPlane:
-    return policies_plane
-
-
 @pytest.fixture
-async def client(plane: ControlPlane) -> AsyncIterator[KubeClient]:
-    async with KubeClient(plane.access()) as connected:
+async def client(own_plane: ControlPlane) -> AsyncIterator[KubeClient]:
+    async with KubeClient(own_plane.access()) as connected:
         yield connected
 
 
@@ -48,7 +43,7 @@ def lines(findings: Sequence[CheckResult], check: str) -> list[str]:
 
 
 async def test_doctor_compares_the_policies_and_needs_no_webhook(
-    plane: ControlPlane, client: KubeClient
+    own_plane: ControlPlane, client: KubeClient
 ) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
     rules = Rules(
@@ -59,9 +54,9 @@ async def test_doctor_compares_the_policies_and_needs_no_webhook(
     async def examined(*changed: Mapping[str, Any]) -> list[CheckResult]:
         async with applied(client, changed or items):
             if changed:
-                return await examine(plane.access(), CONFIGURATION_NAME)
+                return await examine(own_plane.access(), CONFIGURATION_NAME)
             await Canary(client, TEAM).until_mutated()
-            return await examine(plane.access(), CONFIGURATION_NAME)
+            return await examine(own_plane.access(), CONFIGURATION_NAME)
 
     findings = await examined()
     expected = "as expected; the API server decides about pods, and no webhook is installed"
@@ -76,13 +71,19 @@ async def test_doctor_compares_the_policies_and_needs_no_webhook(
     altered = copy.deepcopy(items)
     altered[0]["spec"]["failurePolicy"] = "Fail"
     altered[0]["spec"]["variables"][-1]["expression"] = "false"
-    without = [item for item in altered if item["kind"] != "ValidatingAdmissionPolicyBinding"]
-    paths = "spec.failurePolicy, spec.variables.recordsSize"
-    missing = "does not exist: pods or labels are not validated"
-    assert lines(await examined(*without), "admission policies") == [
-        f"problem: admission policies: MutatingAdmissionPolicy kaishare differs from this release: {paths}",
-        f"problem: admission policies: ValidatingAdmissionPolicyBinding kaishare-pods {missing}",
-        f"problem: admission policies: ValidatingAdmissionPolicyBinding kaishare-namespaces {missing}",
+    altered[1]["spec"]["matchResources"] = {"namespaceSelector": {"matchLabels": {"a": "b"}}}
+    named = {(item["kind"], item["metadata"]["name"]): item for item in altered}
+    named["ValidatingAdmissionPolicyBinding", "kaishare-pods"]["spec"]["validationActions"] = ["Audit"]
+    del named["ValidatingAdmissionPolicyBinding", "kaishare-namespaces"]
+    differs = "differs from this release:"
+    assert lines(await examined(*named.values()), "admission policies") == [
+        f"problem: admission policies: {line}"
+        for line in (
+            f"MutatingAdmissionPolicy kaishare {differs} spec.failurePolicy, spec.variables.recordsSize",
+            f"MutatingAdmissionPolicyBinding kaishare {differs} spec.matchResources.namespaceSelector",
+            f"ValidatingAdmissionPolicyBinding kaishare-pods {differs} spec.validationActions",
+            "ValidatingAdmissionPolicyBinding kaishare-namespaces does not exist: pods or labels are not validated",
+        )
     ]
 
 
@@ -91,7 +92,7 @@ async def test_explain_says_that_admission_policies_decide(client: KubeClient) -
         client, managed_namespace(TEAM), {"kind": "Namespace", "metadata": {"name": NAMESPACE}}
     )
     published = PublishedSettings(
-        version="1", policies="cluster", rules=Rules(), knows_default_class=True, by_admission_policies=True
+        version="1", policies="cluster", rules=Rules(by_admission_policies=True), knows_default_class=True
     )
     body = {"metadata": {"name": NAME}, "data": {KEY: encode_settings(published)}}
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
@@ -106,7 +107,7 @@ async def test_explain_says_that_admission_policies_decide(client: KubeClient) -
 
 
 async def test_the_documented_commands_switch_the_policies_off(
-    plane: ControlPlane, client: KubeClient
+    own_plane: ControlPlane, client: KubeClient
 ) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5", mode="enforce"))
     page = (ROOT / "docs" / "choosing.md").read_text()
@@ -120,6 +121,6 @@ async def test_the_documented_commands_switch_the_policies_off(
         canary = Canary(client, TEAM)
         await canary.until_mutated()
         for command in commands:
-            done = await kubectl(plane, *command.split())
+            done = await kubectl(own_plane, *command.split())
             assert done.status == 0, done.errors
         await canary.until_unchanged()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ import pytest
 
 from kube.client import KubeClient
 from kube.errors import ApiError
+from tests.support.admission_policies import list_path
 from tests.support.cluster_webhook import (
     Canary,
     bare_pod,
@@ -20,14 +22,17 @@ from tests.support.cluster_webhook import (
     ensure_namespaces,
     from_cluster,
     has_share,
+    kubectl,
     managed_namespace,
     serving,
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_ports
-from tests.support.helm_chart import CHART, NAMESPACE, helm, options
+from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
 from tests.support.webhook_process import until
+from webhook.doctor.command import examine
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 TEAM = "switching"
 PODS = f"/api/v1/namespaces/{TEAM}/pods"
@@ -37,16 +42,12 @@ STANDS_SECONDS = 11
 """The chart demands that both forms have stood for 10 s."""
 
 
-@pytest.fixture(scope="module")
-def plane(own_plane: ControlPlane) -> ControlPlane:
-    return own_plane
-
-
 @dataclass
 class Creations:
     """Pods that are created one after the other until the end of the test."""
 
     client: KubeClient
+    prefix: str = "pod"
     pods: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
 
@@ -54,7 +55,7 @@ class Creations:
         number = 0
         while True:
             number += 1
-            body = json.dumps(bare_pod(f"pod-{number}")).encode()
+            body = json.dumps(bare_pod(f"{self.prefix}-{number}")).encode()
             try:
                 self.pods.append(json.loads(await self.client.request("POST", PODS, body=body)))
             except ApiError as error:
@@ -63,9 +64,9 @@ class Creations:
 
 
 @asynccontextmanager
-async def created_all_the_time(plane: ControlPlane) -> AsyncIterator[Creations]:
+async def created_all_the_time(plane: ControlPlane, prefix: str = "pod") -> AsyncIterator[Creations]:
     async with KubeClient(plane.access()) as client:
-        creations = Creations(client)
+        creations = Creations(client, prefix)
         task = asyncio.create_task(creations.run())
         try:
             yield creations
@@ -115,23 +116,30 @@ class Release:
 
 @pytest.mark.kubernetes(1, 36)
 @pytest.mark.slow
-async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlane, tmp_path: Path) -> None:
+async def test_no_creation_fails_and_each_pod_is_decided_once(
+    own_plane: ControlPlane, tmp_path: Path
+) -> None:
     (port,) = free_ports(1)
     names = [f"kaishare-webhook.{NAMESPACE}.svc"]
-    command = from_cluster(plane, tmp_path, names=names)
-    async with KubeClient(plane.access()) as client:
+    command = from_cluster(own_plane, tmp_path, names=names)
+    async with KubeClient(own_plane.access()) as client:
         team = managed_namespace(TEAM, mode="enforce", gpu_fraction="0.5", priority="train")
         await ensure_namespaces(client, team)
         canary = Canary(client, TEAM)
         async with serving(tmp_path / "log", *command, listen=port) as webhook:
-            release = Release(plane=plane, client=client, port=port, ca=ca_of(tmp_path).decode())
+            release = Release(plane=own_plane, client=client, port=port, ca=ca_of(tmp_path).decode())
             assert not await release.helm("install", "webhook")
             await release.reach()
             await canary.until_mutated()
-            async with created_all_the_time(plane) as creations:
+            async with created_all_the_time(own_plane) as creations:
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "policy")
                 assert not await release.helm("upgrade", "both")
                 assert "for 10 s" in await release.helm("upgrade", "policy")
+                findings = await examine(own_plane.access(), CONFIGURATION_NAME)
+                messages = [each.what for each in findings if each.check == "admission policies"]
+                assert messages == [
+                    "the webhook and admission policies both stand; the policies decide first"
+                ]
                 await asyncio.sleep(STANDS_SECONDS)
                 assert not await release.helm("upgrade", "policy")
                 await webhook.stop()
@@ -160,3 +168,41 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(plane: ControlPlan
         by_policy = {pod["metadata"]["name"] for pod in creations.pods} - injected.keys()
         assert len(by_policy & unchanged) > 20  # while both stood, the policy decided first
         assert min(len(injected), len(by_policy)) > 20
+
+
+@pytest.mark.kubernetes(1, 36)
+@pytest.mark.slow
+async def test_after_the_documented_commands_an_uninstallation_of_policies_refuses_no_pod(
+    own_plane: ControlPlane,
+) -> None:
+    """Each policy is forgotten after up to a second, so the one that refuses goes first."""
+    page = (ROOT / "docs" / "choosing.md").read_text()
+    (command,) = re.findall(r"^\$ kubectl (delete validating.*)$", page, re.MULTILINE)
+    (seconds,) = re.findall(r"^\$ kubectl delete validating.*\n\$ sleep ([0-9]+)$", page, re.MULTILINE)
+    namespace = "without-policies"
+    release = ("kaishare", "--namespace", namespace)
+    async with KubeClient(own_plane.access()) as client:
+        await ensure_namespaces(client, managed_namespace(TEAM, mode="enforce", gpu_fraction="0.5"))
+        values = {"webhook": {"kind": "policy", "defaultMode": "default"}, "agent": {"enabled": False}}
+        what = ("install", *release, "--create-namespace", str(CHART), WITHOUT_SCHEMA, *options(values))
+        await uninstalled(own_plane, "kaishare", NAMESPACE)
+        done = await asyncio.to_thread(helm, *what, kubeconfig=own_plane.kubeconfig())
+        assert done.returncode == 0, done.stderr
+        await Canary(client, TEAM).until_mutated()
+        async with created_all_the_time(own_plane, "policy") as creations:
+            await until(lambda: len(creations.pods) > 20, "pods are created under the policies")
+            deleted = await kubectl(own_plane, *command.split())
+            assert deleted.status == 0, deleted.errors
+            await asyncio.sleep(int(seconds))
+            await uninstalled(own_plane, *release[::2])
+            await Canary(client, TEAM).until_unchanged()
+        assert not creations.refusals, creations.refusals[:3]
+        for kind in ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+            assert json.loads(await client.get(list_path(kind)))["items"] == []
+
+
+async def uninstalled(plane: ControlPlane, name: str, namespace: str) -> None:
+    """Remove a release, if it is installed."""
+    what = ("uninstall", name, "--namespace", namespace, "--ignore-not-found")
+    done = await asyncio.to_thread(helm, *what, kubeconfig=plane.kubeconfig())
+    assert done.returncode == 0, done.stderr

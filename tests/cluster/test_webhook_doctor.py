@@ -560,8 +560,8 @@ async def test_a_caller_without_permissions_gets_one_line(
     assert State.OK not in {result.state for result in report.findings if result.check != "API server"}
     assert [result.what for result in report.of("rights")] == [
         (
-            "not visible to you: deployments in kaishare, mutatingwebhookconfigurations, namespaces, nodes, podgroups"
-            " and 7 more; the checks of these objects did not run"
+            "not visible to you: deployments in kaishare, mutatingadmissionpolicies, mutatingwebhookconfigurations,"
+            " namespaces, nodes and 8 more; the checks of these objects did not run"
         )
     ]
     assert exit_status(report.findings) == 0

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Any, Final
 
 from kube.client import KubeClient
@@ -39,6 +40,7 @@ UNREACHABLE: Final = {
     "malformed-pod": "the API server refuses such a pod",
     "not-managed": "neither form sees such a pod",
     "unclear-quantity": "the API server refuses such a pod",
+    "mirror-denied": "the API server refuses a mirror pod without a node",
     "patch-unsafe": "an internal error",
     "out-of-scope": "not a creation",
     "selectors-unread": "the webhook reads selectors",
@@ -58,11 +60,14 @@ class Tally:
 
     def rare(self, least: int) -> dict[str, int]:
         """Return the reasons of stored pods with fewer cases, and their numbers."""
-        groups = (Group.LEFT_ALONE, Group.SHARE, Group.SIZE)
-        codes = [
-            reason.code for reason in Reason if reason.group in groups and reason.code not in UNREACHABLE
-        ]
-        return {code: self.reasons[code] for code in codes if self.reasons[code] < least}
+        rare: dict[str, int] = {}
+        for counts, groups in (
+            (self.reasons, (Group.LEFT_ALONE, Group.SHARE, Group.SIZE)),
+            (self.denials, (Group.DENIED, Group.WARNING_OR_DENIAL)),
+        ):
+            codes = {reason.code for reason in Reason if reason.group in groups} - UNREACHABLE.keys()
+            rare |= {code: counts[code] for code in sorted(codes) if counts[code] < least}
+        return rare
 
     def __str__(self) -> str:
         lines = []
@@ -142,8 +147,7 @@ class Comparison:
         if webhook.is_created == policy.is_created:
             if not webhook.is_created:
                 tally.results["denied by both"] += 1
-                self._count_denials(namespace, name, plain, user)
-                return None
+                return self._judge_denied(namespace, name, plain, policy, user)
             if webhook.pod == policy.pod:
                 tally.results["equal"] += 1
                 return None
@@ -187,12 +191,24 @@ class Comparison:
             return None
         return "one is refused"
 
-    def _count_denials(self, namespace: GeneratedNamespace, name: str, plain: Stored, user: str) -> None:
+    def _judge_denied(
+        self, namespace: GeneratedNamespace, name: str, plain: Stored, policy: Stored, user: str
+    ) -> str | None:
+        """Count the denials of a pod that both refuse; return a problem if the policies have another reason."""
         outcome = expected(namespace.labels, namespace.annotations, name, plain.pod, self.forms.rules, user)
         labelled = NamespacePolicy.from_labels(name, namespace.labels, namespace.annotations)
         view = self.forms.view(outcome.pod)
-        for finding in verify(labelled, view, self.forms.rules, Requester(username=user)).denials:
-            self.tally.denials[finding.reason.code] += 1
+        denials = verify(labelled, view, self.forms.rules, Requester(username=user)).denials
+        self.tally.denials.update(finding.reason.code for finding in denials)
+        is_exact = not outcome.differences and namespace.limits not in RESTORING
+        if is_exact and not any(_sentence_of(finding.reason) in policy.message for finding in denials):
+            return f"the reasons are {', '.join(finding.reason.code for finding in denials)}"
+        return None
+
+
+def _sentence_of(reason: Reason) -> str:
+    """Return the longest part of a reason's sentence that has no details."""
+    return max((text for text, *_ in Formatter().parse(reason.text)), key=len)
 
 
 def _metadata(pod: Json) -> Json:
@@ -223,7 +239,7 @@ async def create(asker: Asker, namespace: str, created: CreatedPod) -> Stored:
         "POST", f"/api/v1/namespaces/{namespace}/pods", body, user=created.user, dry_run=True
     )
     if answer.status != 201:
-        return Stored(status=answer.status, message=answer.message[:300])
+        return Stored(status=answer.status, message=answer.message[:1000])
     kept = answer.body
     for key in ("uid", "creationTimestamp", "managedFields", "generation", "namespace"):
         kept["metadata"].pop(key, None)
@@ -247,6 +263,7 @@ async def compare_forms(
     clusters: int,
     namespaces: int,
     pods: int,
+    directed_pods: int,
     given: Sequence[CreatedPod] = (),
     seconds: float = float("inf"),
 ) -> Tally:
@@ -259,7 +276,8 @@ async def compare_forms(
         number: the seed.
         clusters: number of clusters, each with settings of its own.
         namespaces: number of policies of a cluster.
-        pods: number of generated pods for a cluster, and as many directed ones.
+        pods: number of generated pods for a cluster.
+        directed_pods: number of pods that are made for a reason.
         given: pods that are created in every cluster.
         seconds: time after which no further cluster begins.
     """
@@ -272,7 +290,7 @@ async def compare_forms(
         name = f"{number}-{index}"
         cluster = form_cluster(chance, number + index, f"forms-{name}", namespaces)
         forms = Forms(client=client, cluster=cluster, number=name)
-        made = [*generated(chance.getrandbits(32), pods), *directed(chance, pods), *given]
+        made = [*generated(chance.getrandbits(32), pods), *directed(chance, directed_pods), *given]
         async with (
             Asker(plane) as asker,
             default_class(client, exists=cluster.settings.has_default_class),
@@ -288,7 +306,8 @@ async def _run(options: argparse.Namespace, plane: ControlPlane, folder: Path) -
     async with KubeClient(plane.access()) as client:
         return await compare_forms(
             plane, client, folder, number=options.seed, clusters=options.clusters,
-            namespaces=options.namespaces, pods=options.pods, given=given, seconds=options.seconds,
+            namespaces=options.namespaces, pods=options.pods, directed_pods=options.pods, given=given,
+            seconds=options.seconds,
         )  # fmt: skip
 
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kai import keys
-from kai.own_labels import REASON, SIZE_PREFIX
+from kai.command_lines import LONGEST_COMMAND_LINE
+from kai.own_labels import SIZE_PREFIX
 from kai.pod import PodView, decode_pod
 from kai.quantity import is_quantity
 from kai.share import is_container_memory_key
 from webhook.policy.decide import decide
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import apply_to_document, operations
-from webhook.policy.reasons import Action, Reason
+from webhook.policy.reasons import Action
 from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render import bounds
@@ -61,10 +62,8 @@ def expected(
     if _is_large(pod):
         return Expected(pod=pod, is_denied=is_enforced, differences=[DifferenceName.LARGE_PODS])
     differences = []
-    verified = policy
+    rules = replace(rules, by_admission_policies=True)
     if any(key.startswith(SIZE_PREFIX) and key in labels for key in annotations):
-        verified = replace(policy, sizes=replace(policy.sizes, selecting=(), selector_problem=""))
-        policy = replace(policy, sizes=replace(policy.sizes, selecting=(), selector_problem=_UNREAD))
         differences.append(DifferenceName.SELECTORS)
     judged = pod
     if any(map(_is_read_otherwise, pod["spec"]["containers"])):
@@ -75,12 +74,8 @@ def expected(
     if decision.action is Action.INJECTED:
         original = decode_pod(json.dumps(pod).encode())
         changed = copy.deepcopy(dict(apply_to_document(operations(decision.changes, original), pod)))
-        written = changed["metadata"].get("annotations", {})
-        is_unread = str(decision.finding.details.get("problem", "")) == _UNREAD
-        if is_unread and REASON in decision.changes.annotations:
-            written[REASON] = Reason.SELECTORS_UNREAD.code
     view = decode_pod(json.dumps(changed).encode())
-    is_denied = not verify(verified, view, rules, Requester(username=user)).is_allowed
+    is_denied = not verify(policy, view, rules, Requester(username=user)).is_allowed
     is_capped = policy.max_fraction is not None or policy.max_memory_mib is not None
     if is_enforced and is_capped and not view.is_of_daemon_set and not _has_plain_share(view):
         differences.append(DifferenceName.PLAIN_SHARES)
@@ -108,14 +103,12 @@ def differences_of_pod(pod: Json) -> Iterator[DifferenceName]:
         yield DifferenceName.COMMANDS
 
 
-_UNREAD: Final = "selectors are not read"
-
-
 def _is_large(pod: Json) -> bool:
     metadata, spec = pod.get("metadata") or {}, pod["spec"]
     lists = [spec["containers"], spec.get("initContainers") or []]
     return (
         any(len(metadata.get(part) or {}) > bounds.MOST_KEYS for part in ("labels", "annotations"))
+        or len(spec.get("tolerations") or []) > bounds.MOST_KEYS
         or len(metadata.get("ownerReferences") or []) > bounds.MOST_OWNERS
         or any(len(containers) > bounds.MOST_CONTAINERS for containers in lists)
         or any(sum(map(_entries, containers)) > bounds.MOST_ENTRIES for containers in lists)
@@ -145,7 +138,8 @@ def _may_be_rank(container: Json) -> bool:
 
 
 def _line(container: Json) -> str:
-    return "\n".join([*(container.get("command") or ()), *(container.get("args") or ())])
+    line = "\n".join([*(container.get("command") or ()), *(container.get("args") or ())])
+    return line[:LONGEST_COMMAND_LINE]
 
 
 def _is_read_otherwise(container: Json) -> bool:

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from kai import keys, own_labels
 from service.documents import DocumentError, flatten_lists, load_file
-from tests.comparisons.generated_clusters import GeneratedCluster, generated_cluster
+from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
 from tests.comparisons.generated_workloads import CreatedPod, generated_workloads
 from tests.support.pods import GPU
 from webhook.explain.manifests.pods import find_pods
 from webhook.explain.manifests.values import as_json
+from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 Json = dict[str, Any]
 _LIMITS: Final = (
@@ -66,9 +67,20 @@ def _creatable(pod: Json) -> Json:
     return pod
 
 
+_DAEMON_SETS: Final = min(DAEMON_SET_CONTROLLERS)
+
+
 def directed(chance: random.Random, count: int) -> list[CreatedPod]:
     """Return pods for the reasons that generated pods seldom have."""
-    return [CreatedPod(pod=chance.choice(_DIRECTED)(chance)) for _ in range(count)]
+    made = []
+    for _ in range(count):
+        pod = chance.choice(_DIRECTED)(chance)
+        of_daemon_set = pod["metadata"]["ownerReferences"][:1]
+        is_by_controller = (
+            bool(of_daemon_set) and of_daemon_set[0]["kind"] == "DaemonSet" and chance.random() < 0.6
+        )
+        made.append(CreatedPod(pod=pod, user=_DAEMON_SETS) if is_by_controller else CreatedPod(pod=pod))
+    return made
 
 
 def _pod(metadata: Json, **spec: Any) -> Json:
@@ -168,11 +180,13 @@ def _torch(chance: random.Random) -> Json:
     command = chance.choice(
         (words, ["sh", "-c", " ".join(words)], ["python", "-m", "torch.distributed.run", *words[1:]])
     )
-    container = {"name": "main", "image": "image", "command": command, "resources": {"limits": {GPU: "1"}}}
-    container["env"] = chance.choice(
-        ([], [{"name": "NODES", "value": "2"}], [{"name": "TF_CONFIG", "value": '{"cluster": {"worker": ["a:1"]}}'}],
-         [{"name": "MASTER_ADDR", "value": "a"}, {"name": "RANK", "value": "0"}], [{"name": "WORLD_SIZE", "value": "1"}])
-    )  # fmt: skip
+    container: Json = {"name": "main", "image": "image", "command": command}
+    container["resources"] = {"limits": {GPU: "1"}}
+    environments: list[list[Json]] = [
+        [], [{"name": "NODES", "value": "2"}], [{"name": "TF_CONFIG", "value": '{"cluster": {"worker": ["a:1"]}}'}],
+         [{"name": "MASTER_ADDR", "value": "a"}, {"name": "RANK", "value": "0"}], [{"name": "WORLD_SIZE", "value": "1"}],
+    ]  # fmt: skip
+    container["env"] = chance.choice(environments)
     return _pod({}, containers=[container])
 
 
@@ -186,9 +200,65 @@ def _mirror(chance: random.Random) -> Json:
     return _pod({"annotations": {keys.MIRROR_POD: "1"}, "ownerReferences": []}, nodeName="node")
 
 
+def _of_daemon_set(chance: random.Random) -> Json:
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "owner", "uid": "u", "controller": True}
+    annotations = chance.choice(({}, {keys.GPU_FRACTION: "0.5"}))
+    containers = [{"name": "main", "image": "image"}]
+    spec = chance.choice(({}, {"containers": containers}, {"containers": containers}))
+    return _pod({"ownerReferences": [owner], "annotations": annotations}, **spec)
+
+
+def _of_vcluster(chance: random.Random) -> Json:
+    key = {"vcluster.loft.sh/object-name": "name"}
+    labels = chance.choice(({}, {keys.VCLUSTER_MANAGED_BY: "team"}))
+    return _pod({"annotations": key, "labels": labels})
+
+
+def _with_class(chance: random.Random) -> Json:
+    return _pod({}, priorityClassName=chance.choice((CLASS, "inference")))
+
+
+def _rank(chance: random.Random) -> Json:
+    environment = [{"name": "WORLD_SIZE", "value": "2"}]
+    container = {"name": "main", "image": "image", "env": environment, "resources": {"limits": {GPU: "1"}}}
+    return _pod({}, containers=[container])
+
+
+def _of_namespace(chance: random.Random) -> Json:
+    kind = chance.choice(("Namespace", "Node"))
+    return _pod({"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "owner", "uid": "u"}]})
+
+
+def _with_sidecars(chance: random.Random) -> Json:
+    """A pod with GPUs in init containers, some of them sidecars, to compare with a cap."""
+    sidecars = [
+        {
+            "name": f"i{index}",
+            "image": "image",
+            "resources": {"limits": {GPU: chance.choice(("0", "1", "1"))}},
+            **chance.choice(({}, {"restartPolicy": "Always"})),
+        }
+        for index in range(chance.randint(1, 3))
+    ]
+    main = {"name": "main", "image": "image", "resources": {"limits": {GPU: chance.choice(("0", "1"))}}}
+    return _pod({}, containers=[main], initContainers=sidecars)
+
+
+def _with_long_texts(chance: random.Random) -> Json:
+    """A pod whose evidence is before or after what is read of a command line."""
+    container = {
+        "name": "main",
+        "image": "image",
+        "args": [chance.choice(("", "x" * 17_000)), "torchrun", "--nnodes", "2"],
+        "env": [{"name": "WORLD_SIZE", "value": chance.choice(("2", "0" * 300_000 + "2"))}],
+        "resources": {"limits": {GPU: "1"}},
+    }
+    return _pod({}, containers=[container])
+
+
 _DIRECTED: Final = (
     _many_containers, _sized, _sized, _settled, _settled, _kept, _conflict, _second, _marked, _mig, _torch, _torch,
-    _mirror, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _dotted, _dotted, _on_node,
+    _mirror, _of_daemon_set, _of_daemon_set, _of_namespace, _with_sidecars, _with_sidecars, _with_long_texts, _of_vcluster, _with_class, _rank, _rank, _large, _sized, _whole_size, _settled, _selected, _selected, _selected, _selected, _selected, _whole_size, _settled, _settled, _dotted, _dotted, _on_node,
 )  # fmt: skip
 
 

@@ -6,6 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from kube.client import KubeClient
+from tests.support.cluster_webhook import Canary, ensure_namespaces
+from webhook.policy.rules import Rules
+from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
 _PLURALS: Final = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
@@ -18,6 +21,17 @@ _PLURALS: Final = {
 def list_path(kind: str) -> str:
     """Return the path of all objects of a kind."""
     return f"/apis/admissionregistration.k8s.io/v1/{_PLURALS[kind]}"
+
+
+@asynccontextmanager
+async def policies_installed(client: KubeClient, *namespaces: Mapping[str, Any]) -> AsyncIterator[None]:
+    """Install kaishare's admission policies; wait until pods of the first namespace are changed."""
+    await ensure_namespaces(client, *namespaces)
+    canary = Canary(client, namespaces[0]["metadata"]["name"])
+    async with applied(client, [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]):
+        await canary.until_mutated()
+        yield
+    await canary.until_unchanged()
 
 
 @asynccontextmanager

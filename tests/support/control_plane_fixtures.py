@@ -43,16 +43,9 @@ def proxied_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield running
 
 
-@pytest.fixture(scope="session")
-def policies_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane for tests of admission policies, which hold for every namespace while they exist."""
-    with control_plane(needed_assets(), tmp_path_factory.mktemp("policies")) as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane for the tests of one module, without the objects of other tests."""
+    """A control plane of the module, for objects that hold for every namespace, such as admission policies."""
     with control_plane(needed_assets(), tmp_path_factory.mktemp("own")) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""Checks of the admission policies, where they decide about pods and no webhook is installed."""
+"""Checks of the admission policies, where they decide about pods."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from kube.objects import ObjectMeta
-from service.check_results import CheckResult, ok, problem
+from service.check_results import CheckResult, ok, problem, warning
 from service.text import listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.guard.comparison import spec_differences
@@ -64,12 +64,19 @@ class InstalledPolicies:
             default_mode=modes.get(texts.get("defaultMode", ""), Mode.DEFAULT),
             default_priority_class=texts.get("defaultPriorityClass") or None,
             excluded_namespaces=_excluded(spec),
+            by_admission_policies=True,
         )
 
 
 _POLICY: Final = ("MutatingAdmissionPolicy", NAME)
 KNOWN_SETTINGS: Final = frozenset(
-    {"inject_shares", "default_mode", "default_priority_class", "excluded_namespaces"}
+    {
+        "inject_shares",
+        "default_mode",
+        "default_priority_class",
+        "excluded_namespaces",
+        "by_admission_policies",
+    }
 )
 """The fields of `InstalledPolicies.rules` that the policy shows."""
 
@@ -89,8 +96,13 @@ async def read_installed_policies(reader: ApiReader) -> InstalledPolicies | None
     return InstalledPolicies(specs, frozenset(unread))
 
 
-def admission_policy_findings(installed: InstalledPolicies) -> Iterator[CheckResult]:
-    """Yield findings about the existence and content of the policies and their bindings. Pure."""
+def admission_policy_findings(installed: InstalledPolicies, *, is_alone: bool) -> Iterator[CheckResult]:
+    """Yield findings about the existence and content of the policies and their bindings. Pure.
+
+    Args:
+        installed: the policies.
+        is_alone: whether no webhook is installed beside them.
+    """
     is_as_expected = True
     for item in [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]:
         kind, name = item["kind"], item["metadata"]["name"]
@@ -103,14 +115,30 @@ def admission_policy_findings(installed: InstalledPolicies) -> Iterator[CheckRes
             yield problem(_CHECK, f"{kind} {name} does not exist: {_EFFECTS[kind]}", _REMEDY)
             continue
         paths = spec_differences(_without_excluded(actual), _without_excluded(item["spec"]), _SETTINGS)
+        paths += _binding_differences(actual, item["spec"])
         if paths:
             is_as_expected = False
             yield problem(
                 _CHECK, f"{kind} {name} differs from this release: {one_line(listed(paths))}", _REMEDY
             )
+    if not is_alone:
+        yield warning(
+            _CHECK,
+            "the webhook and admission policies both stand; the policies decide first",
+            "finish the switch: upgrade the chart with webhook.kind=policy or webhook.kind=webhook",
+        )
+        return
     if is_as_expected:
         yield ok(_CHECK, "as expected; the API server decides about pods, and no webhook is installed")
     yield ok("order", "admission policies act before every webhook that changes pods")
+
+
+def _binding_differences(actual: Mapping[str, Any], shipped: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields that a binding of the guard may change, and one of these policies may not."""
+    if actual.get("validationActions") != shipped.get("validationActions"):
+        yield "spec.validationActions"
+    if (actual.get("matchResources") or {}).get("namespaceSelector"):
+        yield "spec.matchResources.namespaceSelector"
 
 
 def _selector(spec: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -153,7 +153,7 @@ class Cluster:
     running: RunningSettings = UNKNOWN_SETTINGS
     """The settings of the running webhook."""
     policies: InstalledPolicies | None = None
-    """The admission policies that decide about pods; read only if no webhook is installed."""
+    """The admission policies that decide about pods; None if there are none, or they could not be read."""
     webhook_pods: ListResult[WebhookPod] = UNREAD
     """The webhook's pods, in the namespace that the API server calls."""
 
@@ -284,10 +284,8 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         webhook = webhook_namespace(own)
         running = await read_running_settings(reader, webhook, default_mode)
         pods = await list_webhook_pods(reader, webhook)
-    policies = None
-    if own is None and mutating.is_known:
-        policies = await read_installed_policies(reader)
-    if policies is not None:
+    policies = await read_installed_policies(reader)
+    if policies is not None and own is None and mutating.is_known:
         deployed = DeploymentOptions(rules=policies.rules, policies="cluster", known=KNOWN_SETTINGS)
         running = RunningSettings(deployed=deployed, default_mode=default_mode)
     kai_namespace = _kai_namespace(mutating)

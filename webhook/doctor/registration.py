@@ -38,9 +38,10 @@ _ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "tim
 
 def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
     """Yield findings about the existence, content and order of both configurations."""
-    if cluster.is_absent and cluster.policies is not None:
-        yield from admission_policy_findings(cluster.policies)
-        return
+    if cluster.policies is not None:
+        yield from admission_policy_findings(cluster.policies, is_alone=cluster.is_absent)
+        if cluster.is_absent:
+            return
     if cluster.is_absent:
         yield problem(
             _INSTALLATION,

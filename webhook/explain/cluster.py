@@ -31,8 +31,8 @@ MOST_NAMED: Final = 100
 
 _INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
 _BY_POLICIES: Final = (
-    "admission policies decide in this cluster: they read no selectors of sizes, and count some commands as"
-    " those of several ranks (docs/choosing.md)"
+    "admission policies decide in this cluster: they give no warnings, and count some commands as those of"
+    " several ranks (docs/choosing.md)"
 )
 _MAY_NOT_LIST: Final = "you may not list them"
 _UNREADABLE: Final = (ApiError, Unreachable, AccessError, *MALFORMED)
@@ -106,7 +106,7 @@ async def _published(client: KubeClient, namespace: str) -> tuple[PublishedSetti
         return None, [f"the webhook's settings are not known: {error}; --settings-namespace names another"]
     if published.policies == "files":
         return published, ["the webhook reads its policies from files, not from these namespaces"]
-    return published, [_BY_POLICIES] if published.by_admission_policies else []
+    return published, [_BY_POLICIES] if published.rules.by_admission_policies else []
 
 
 async def _namespaces(

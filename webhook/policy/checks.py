@@ -14,7 +14,7 @@ from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, largest_setting, settings_of
 from kai.gpu_resources import gpus_at_once
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
-from kai.own_labels import GPU_MARK, INJECT, MAX_FRACTION, MAX_MEMORY
+from kai.own_labels import GPU_MARK, GPU_SHARED, INJECT, MAX_FRACTION, MAX_MEMORY
 from kai.pod import Container, Owner, PodView, Quantity
 from kai.quantity import is_quantity, parse_quantity
 from kai.scopes import CLUSTER_SCOPED, GroupKind
@@ -31,9 +31,11 @@ SHARE_ANNOTATIONS = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 DOTTED_NAME: Final = "names with a dot before v0.16.5"
 """The detail of `name-unsupported` for a pod or owner whose name contains a dot."""
 _MOST_GPUS = 1 << 63  # a quantity may be larger than any float
-_ROUNDING = 1e-9  # so that 3 × 0.1 is within a cap of 0.3
+ROUNDING: Final = 1e-9  # so that 3 × 0.1 is within a cap of 0.3
 _CONFIGMAP = re.compile("(.+)-[a-z0-9]{7}-shared-gpu")
 CONFIG_MAP_FORM: Final = _CONFIGMAP.pattern
+CONFIG_MAP_ENDING: Final = len("-1234567-shared-gpu")
+"""Length of what follows the stem of such a name."""
 LONGEST_RESOURCE = 100
 """Maximum length of a resource name in a message, in characters."""
 _LONGEST_SHARE = 40
@@ -178,7 +180,7 @@ def _difference(share: Share, text: str) -> str | None:
     counted = share.counted_gpus / share.devices
     if counted <= 0.01:
         return f"counts it as {counted:g} GPUs, too small to schedule: write 0.02 or more"
-    if abs(counted - share.fraction) > _ROUNDING or abs(float(share.portion) - share.fraction) > _ROUNDING:
+    if abs(counted - share.fraction) > ROUNDING or abs(float(share.portion) - share.fraction) > ROUNDING:
         return f"counts it as {counted:g} but allocates {share.portion}: write two decimals"
     return None
 
@@ -268,7 +270,7 @@ def readable(read: Callable[[], _T]) -> _T | None:
 def _cap_fraction(policy: NamespacePolicy, gpus: float, amount: str) -> Iterator[Finding]:
     if policy.max_fraction is None:
         yield _not_comparable(policy, amount)
-    elif not gpus <= policy.max_fraction + _ROUNDING:
+    elif not gpus <= policy.max_fraction + ROUNDING:
         cap = f"{policy.max_fraction:g} ({MAX_FRACTION})"
         yield Finding(Reason.ABOVE_CAP, {"amount": amount, "cap": cap})
 
@@ -347,7 +349,7 @@ def _reads_configmap(pod: PodView) -> bool:
 
 def unknown_value_findings(pod: PodView) -> Iterator[Finding]:
     """Yield a finding for each kaishare pod label whose value has no effect."""
-    for key, allowed in ((INJECT, ("false", "true")), (GPU_MARK, ("shared",))):
+    for key, allowed in ((INJECT, ("false", "true")), (GPU_MARK, (GPU_SHARED,))):
         value = pod.labels.get(key)
         if value is not None and value not in allowed:
             yield Finding(

@@ -24,6 +24,7 @@ pod's GPU.
     no size applies, and there is no default share            `no-default-share`
     the size is 1                                             `size-whole-gpu`
     one GPU, and the pod is a rank of a distributed job       `distributed` (see below)
+    no size is named, and selectors are not read              `selectors-unread`
     the pod names a size that does not exist                  `size-unknown`
     the selectors of several sizes match                      `size-ambiguous`
     the size is invalid, or no size and a selector is         `policy-invalid`
@@ -51,7 +52,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.own_labels import GPU_MARK, SIZE, WHOLE_GPU
+from kai.own_labels import GPU_MARK, GPU_SHARED, SIZE, WHOLE_GPU
 from kai.pod import Container, MalformedPod, PodView
 from kai.quantity import parse_quantity
 from kai.version import Version
@@ -129,7 +130,7 @@ def decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> ShareOu
     candidate = _container_to_share(policy, pod, is_named=is_named)
     if isinstance(candidate, ShareOutcome):
         return candidate
-    chosen = _choose_share(policy, pod)
+    chosen = _choose_share(policy, pod, rules)
     if isinstance(chosen, ShareOutcome) and not chosen.is_size_in_doubt:
         return chosen
     container, reason = candidate
@@ -153,10 +154,12 @@ def keeps_ranks_apart(policy: NamespacePolicy) -> bool:
     return policy.distributed is Distributed.KEEP and not forbids_whole_gpu
 
 
-def _choose_share(policy: NamespacePolicy, pod: PodView) -> _Chosen | ShareOutcome:
+def _choose_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Chosen | ShareOutcome:
     """Return the share that the policy has for a pod, or why it has none."""
     if SIZE in pod.labels:
         choice = named_size(policy.sizes, pod.labels)
+    elif rules.by_admission_policies and policy.sizes.has_selectors:
+        return ShareOutcome(Finding(Reason.SELECTORS_UNREAD), is_size_in_doubt=True)
     else:
         choice = selected_size(policy.sizes, pod.labels) if policy.sizes else NO_CHOICE
     if choice.doubt is not None:
@@ -186,7 +189,8 @@ def size_doubts(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator
 
 def doubts(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) -> Iterator[Finding]:
     """Yield the doubt of an outcome, or that of the pod's label, which counts for every outcome."""
-    doubt = share.finding if share.is_size_in_doubt else None
+    is_doubtful = share.is_size_in_doubt and share.finding.reason is not Reason.SELECTORS_UNREAD
+    doubt = share.finding if is_doubtful else None
     if doubt is None and SIZE in pod.labels and share.source is None:
         doubt = named_size(policy.sizes, pod.labels).doubt
     if doubt is not None:
@@ -225,7 +229,7 @@ def _policy_share_written(
         or _share_exclusion(policy, pod, rules) is not None
     ):
         return None
-    chosen = _choose_share(policy, pod)
+    chosen = _choose_share(policy, pod, rules)
     if isinstance(chosen, ShareOutcome) or annotations.get(chosen.share.annotation) != chosen.share.value:
         return None
     named = annotations.get(keys.CONTAINER_NAME)
@@ -275,7 +279,7 @@ def _container_to_share(
     other = _other_gpu_resource(pod)
     if other:
         return _no_share(Reason.OTHER_GPU, resource=other)
-    is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == "shared"
+    is_marked = policy.share_for is not ShareFor.WHOLE_GPU and pod.labels.get(GPU_MARK) == GPU_SHARED
     if not (is_marked or is_named or policy.share_for is ShareFor.ALL):
         return _no_share(Reason.NO_GPU, share_for=policy.share_for.value)
     if not pod.containers:

@@ -181,7 +181,8 @@ _MOST_COMMANDS: Final = 16
 """Maximum number of torchrun's commands that are read in one script."""
 _REFERENCE: Final = re.compile(r"\$(?:\(([A-Za-z_]\w{0,62})\)|\{([A-Za-z_]\w{0,62})\}|([A-Za-z_]\w{0,62}))")
 """A reference of Kubernetes, `$(NAME)`, or of a shell."""
-_LONGEST_NUMBER: Final = 16
+LONGEST_NUMBER: Final = 16
+"""Maximum length of a number of ranks, or of a range, in characters."""
 
 
 class _Task(Struct):
@@ -326,4 +327,4 @@ def _expanded(word: str, values: Mapping[str, str]) -> str:
 
 
 def _short(value: str | None, otherwise: str) -> str:
-    return value if value and len(value) <= _LONGEST_NUMBER else otherwise
+    return value if value and len(value) <= LONGEST_NUMBER else otherwise

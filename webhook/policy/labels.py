@@ -37,7 +37,6 @@ from kai.own_labels import (
     TOLERATION,
     OverShare,
     read_grace,
-    read_over_share,
 )
 from service.text import printable, quoted, shorten
 from webhook.policy.sizes import NO_SIZES, Caps, Sizes, read_sizes, size_problems
@@ -370,36 +369,30 @@ class PolicyLabel:
     """The regular expression of the allowed values, or these values. A number may also have bounds."""
 
 
-def _one_of(choices: type[StrEnum]) -> Callable[[str], StrEnum | None]:
-    members = {member.value: member for member in choices}
-    return members.get
-
-
 INJECT_TOLERATION: Final = "inject"
 """The only value of the label `TOLERATION`."""
 
 
-def _inject(value: str) -> bool | None:
-    return True if value == INJECT_TOLERATION else None
+def _choice(key: str, field: str, choices: Mapping[str, Any], absent: str) -> PolicyLabel:
+    """Return the row of a label whose value is one of a few words."""
+    return PolicyLabel(key, field, ", ".join(choices), absent, choices.get, tuple(choices))
 
 
-def _boolean(value: str) -> bool | None:
-    return {"true": True, "false": False}.get(value)
+def _words(choices: type[StrEnum]) -> Mapping[str, StrEnum]:
+    return {member.value: member for member in choices}
 
 
 _MODE_ABSENT: Final = "the webhook's --default-mode, which is default"
 
 _TABLE = (
     PolicyLabel(keys.QUEUE_LABEL, "queue", f"a queue name: {A_NAME}", "not managed", read_name, NAME_FORM),
-    PolicyLabel(MODE, "mode", "default, observe, enforce, off", _MODE_ABSENT, _one_of(Mode), tuple(Mode)),
+    _choice(MODE, "mode", _words(Mode), _MODE_ABSENT),
     PolicyLabel(SCHEDULER, "scheduler", f"a scheduler name: {A_NAME}", "kai-scheduler", read_name, NAME_FORM),
     PolicyLabel(FRACTION, "fraction", A_FRACTION, "no default share", read_fraction, FRACTION_FORM),
     PolicyLabel(
         MEMORY, "memory", f"{AN_AMOUNT}; not together with {FRACTION}", "no default share", read_mib, MIB_FORM
     ),
-    PolicyLabel(
-        SHARE_FOR, "share_for", "whole-gpu, marked, all", "whole-gpu", _one_of(ShareFor), tuple(ShareFor)
-    ),
+    _choice(SHARE_FOR, "share_for", _words(ShareFor), "whole-gpu"),
     PolicyLabel(
         MAX_FRACTION, "max_fraction", f"{A_FRACTION}, or 1", "no cap", read_max_fraction, MAX_FRACTION_FORM
     ),
@@ -407,12 +400,10 @@ _TABLE = (
     PolicyLabel(
         PRIORITY, "priority", f"a PriorityClass name: {A_NAME}", "none injected", read_name, NAME_FORM
     ),
-    PolicyLabel(
-        TOLERATION, "inject_toleration", "inject", "no toleration added", _inject, (INJECT_TOLERATION,)
-    ),
-    PolicyLabel(DISTRIBUTED, "distributed", "keep, share", "keep", _one_of(Distributed), tuple(Distributed)),
-    PolicyLabel(ANNOUNCE, "announce", "true, false", "true", _boolean, ("true", "false")),
-    PolicyLabel(OVER_SHARE, "over_share", "report, evict", "report", read_over_share, tuple(OverShare)),
+    _choice(TOLERATION, "inject_toleration", {INJECT_TOLERATION: True}, "no toleration added"),
+    _choice(DISTRIBUTED, "distributed", _words(Distributed), "keep"),
+    _choice(ANNOUNCE, "announce", {"true": True, "false": False}, "true"),
+    _choice(OVER_SHARE, "over_share", _words(OverShare), "report"),
     PolicyLabel(
         OVER_SHARE_GRACE,
         "over_share_grace_seconds",

@@ -30,3 +30,5 @@ class Rules:
     """
     cluster_scoped: frozenset[GroupKind] = CLUSTER_SCOPED_OWNERS
     """Kinds that are not namespaced. Under enforce no object of these kinds may own a pod."""
+    by_admission_policies: bool = False
+    """Whether admission policies decide, which read no selectors of sizes."""

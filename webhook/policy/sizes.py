@@ -84,6 +84,11 @@ class Sizes:
     def __bool__(self) -> bool:
         return bool(self.by_name)
 
+    @property
+    def has_selectors(self) -> bool:
+        """Whether a size has a selector, valid or not."""
+        return bool(self.selecting or self.selector_problem)
+
 
 NO_SIZES: Final = Sizes()
 

@@ -7,7 +7,7 @@ server then makes no call for them, and they do not depend on a running webhook.
 """
 
 import base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -144,6 +144,14 @@ Only the new object matters, because a removed label or annotation cannot be inv
 """
 
 
+def _without(key: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": "NotIn", "values": list(values)}
+
+
+NOT_OPTED_OUT: Final = {"matchExpressions": [_without(INJECT, "false")]}
+"""The objectSelector for pods that do not opt out by their label."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTarget:
     """The webhook's Service in the cluster."""
@@ -192,8 +200,8 @@ def mutating_configuration(
         **_webhook(MUTATE, target, ca_bundle),
         "failurePolicy": "Ignore",  # without the webhook, pods are admitted unchanged
         "reinvocationPolicy": "IfNeeded",  # another webhook may add a container with a GPU
-        "namespaceSelector": _managed(_without(MODE, Mode.OFF.value), excluded),
-        "objectSelector": {"matchExpressions": [_without(INJECT, "false")]},
+        "namespaceSelector": namespaces_without([Mode.OFF], excluded),
+        "objectSelector": NOT_OPTED_OUT,
         "matchConditions": list(NEVER_CHANGED),
         "rules": [pod_rule()],
     }
@@ -211,7 +219,7 @@ def validating_configuration(
     pods = {
         **_webhook(VALIDATE_PODS, target, ca_bundle),
         "failurePolicy": "Fail",
-        "namespaceSelector": _managed(_with(MODE, Mode.ENFORCE.value), excluded),
+        "namespaceSelector": namespaces_with(Mode.ENFORCE, excluded),
         "objectSelector": {},  # pods that opt out are included, because enforce denies them
         # The requester comes first, because enforce denies such pods of any other requester. Pods of a CNI or
         # a monitoring agent are excluded, so that they start while the webhook is down. A DaemonSet's pod
@@ -225,7 +233,7 @@ def validating_configuration(
         "namespaceSelector": {},
         "objectSelector": {},
         "matchConditions": list(HAS_POLICY),
-        "rules": [_rule(["CREATE", "UPDATE"], "namespaces", "Cluster")],
+        "rules": [namespace_rule()],
     }
     return _configuration("ValidatingWebhookConfiguration", name, [pods, namespaces])
 
@@ -258,27 +266,31 @@ def _webhook(name: str, target: Target, ca_bundle: bytes) -> dict[str, Any]:
     }
 
 
+def namespaces_with(mode: Mode, excluded: Collection[str]) -> dict[str, Any]:
+    """Return the namespaceSelector for managed namespaces whose label names a mode."""
+    return _managed({"key": MODE, "operator": "In", "values": [mode.value]}, excluded)
+
+
+def namespaces_without(modes: Iterable[Mode], excluded: Collection[str]) -> dict[str, Any]:
+    """Return the namespaceSelector for managed namespaces whose label names none of the modes."""
+    return _managed(_without(MODE, *(mode.value for mode in modes)), excluded)
+
+
 def _managed(mode: Mapping[str, Any], excluded: Collection[str]) -> dict[str, Any]:
     expressions: list[Mapping[str, Any]] = [{"key": keys.QUEUE_LABEL, "operator": "Exists"}, mode]
-    return {"matchExpressions": [*expressions, *excluding(excluded)]}
-
-
-def excluding(excluded: Collection[str]) -> list[dict[str, Any]]:
-    """Return the expressions of a namespaceSelector that exclude namespaces by name."""
-    return [_without("kubernetes.io/metadata.name", *sorted(excluded))] if excluded else []
-
-
-def _with(key: str, *values: str) -> dict[str, Any]:
-    return {"key": key, "operator": "In", "values": list(values)}
-
-
-def _without(key: str, *values: str) -> dict[str, Any]:
-    return {"key": key, "operator": "NotIn", "values": list(values)}
+    if excluded:
+        expressions.append(_without("kubernetes.io/metadata.name", *sorted(excluded)))
+    return {"matchExpressions": expressions}
 
 
 def pod_rule() -> dict[str, Any]:
     """Return the rule for creations of pods, of a webhook or of an admission policy."""
     return _rule(["CREATE"], "pods", "Namespaced")
+
+
+def namespace_rule() -> dict[str, Any]:
+    """Return the rule for edits of namespaces, of a webhook or of an admission policy."""
+    return _rule(["CREATE", "UPDATE"], "namespaces", "Cluster")
 
 
 def _rule(operations: Sequence[str], resource: str, scope: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OWNERS
+from webhook.policy.decide_share import MOST_GPU_CONTAINERS
+from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OF_NAMESPACE, MOST_OWNERS
 
 
 class DifferenceName(StrEnum):
@@ -13,6 +14,7 @@ class DifferenceName(StrEnum):
     SELECTORS = "selectors"
     COMMANDS = "commands"
     LARGE_PODS = "large-pods"
+    LARGE_NAMESPACES = "large-namespaces"
     PLAIN_SHARES = "plain-shares"
     OWNERS = "owners"
     OBSERVE = "observe"
@@ -48,16 +50,24 @@ DIFFERENCES: Final = (
     FormDifference(
         name=DifferenceName.LARGE_PODS,
         webhook="Every pod is decided.",
-        policy=f"A pod with more than {MOST_KEYS} labels or annotations, {MOST_OWNERS} owners,"
-        f" {MOST_CONTAINERS}"
-        f" containers, or {MOST_ENTRIES} limits, requests, variables and words of commands stays unchanged."
+        policy=f"A pod with more than {MOST_KEYS} labels, annotations or tolerations, {MOST_OWNERS} owners,"
+        f" {MOST_CONTAINERS} containers, or {MOST_ENTRIES} limits, requests, variables and words of commands"
+        " stays unchanged."
         " Under `enforce` it is refused.",
+    ),
+    FormDifference(
+        name=DifferenceName.LARGE_NAMESPACES,
+        webhook="Every namespace is read.",
+        policy=f"In a namespace with more than {MOST_OF_NAMESPACE} labels or annotations no size is given,"
+        " and edits of its labels are not refused.",
     ),
     FormDifference(
         name=DifferenceName.PLAIN_SHARES,
         webhook="Under `enforce`, every share that a release of KAI reads is compared with the namespace's"
         " cap.",
-        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap.",
+        policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap, and"
+        f" the GPUs of more than {MOST_GPU_CONTAINERS} containers are added up even where one is used after"
+        " another.",
     ),
     FormDifference(
         name=DifferenceName.OWNERS,
@@ -72,7 +82,8 @@ DIFFERENCES: Final = (
     FormDifference(
         name=DifferenceName.DEFAULT_CLASS,
         webhook="The cluster's default PriorityClass is read from the cluster.",
-        policy="The default PriorityClass is a setting.",
+        policy="The default PriorityClass is a setting; without it a pod that the API server gave that class"
+        " gets no label `priorityClassName`.",
     ),
     FormDifference(
         name=DifferenceName.MESSAGES,

@@ -1,10 +1,13 @@
 """What stands for each `${NAME}` in policies/: keys, forms and lists of the tables that `decide` reads."""
 
 from collections.abc import Mapping
+from dataclasses import fields
+from string import Formatter
 from typing import Final
 
 from kai import keys, own_labels, quantity
 from kai.cel import cel_list, is_container_memory_key, literal, names_gpu, starts_with
+from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.gpu_resources import DEVICE_CLASS_PREFIX
 from kai.key_classes import (
     CREATION_KEYS,
@@ -16,13 +19,21 @@ from kai.key_classes import (
     SPARK_SELECTOR,
     beginning_with,
 )
+from kai.share import CONTAINER_MEMORY, CONTAINER_MEMORY_SUFFIXES, MIB
 from webhook.policy import distributed
-from webhook.policy.checks import CLUSTER_SCOPED_OWNERS, CONFIG_MAP_FORM, SHARE_ANNOTATIONS, SHORTENED_NAME
+from webhook.policy.checks import (
+    CLUSTER_SCOPED_OWNERS,
+    CONFIG_MAP_ENDING,
+    CONFIG_MAP_FORM,
+    ROUNDING,
+    SHARE_ANNOTATIONS,
+    SHORTENED_NAME,
+)
 from webhook.policy.decide_share import MOST_GPU_CONTAINERS
-from webhook.policy.labels import LABELS, PolicyLabel
+from webhook.policy.labels import LABELS, NamespacePolicy, PolicyLabel
 from webhook.policy.patch import TOLERATION, escape
 from webhook.policy.reasons import Reason
-from webhook.policy.sizes import MIB_PER_UNIT, MOST_SIZES, SIZE_MEMORY_FORM, WHOLE
+from webhook.policy.sizes import A_SIZE, MIB_PER_UNIT, MOST_SIZES, SIZE_MEMORY_FORM, WHOLE
 from webhook.policy.values import FRACTION_FORM, MIB_FORM, MOST_MIB
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 from webhook.render import bounds
@@ -59,10 +70,33 @@ def _inside(text: str) -> str:
     return literal(text)[1:-1]
 
 
+_ABSENT: Final[Mapping[str, object]] = {field.name: field.default for field in fields(NamespacePolicy)}
+
+
 def _value(label: PolicyLabel) -> str:
-    """Return what follows a map of labels: the optional value of one of them, if it is allowed."""
+    """Return what follows a map of labels: the value of one of them if it is allowed, else its default."""
+    absent = _ABSENT.get(label.field)
+    default = literal(absent) if isinstance(absent, str) else "''"
+    if label.key == own_labels.MODE:
+        default = "variables.defaultMode"
     is_allowed = has_form("value", label.form)
-    return f"[?'{label.key}'].optFlatMap(value, {is_allowed} ? optional.of(value) : optional.none())"
+    return (
+        f"[?'{label.key}'].optFlatMap(value, {is_allowed} ? optional.of(value) : optional.none())"
+        f".orValue({default})"
+    )
+
+
+def sentence(reason: Reason, **details: str) -> str:
+    """Return the expression for the sentence of a reason, whose details are expressions."""
+    parts = []
+    for text, name, _, _ in Formatter().parse(reason.text):
+        parts += [literal(text)] if text else []
+        parts += [details[name]] if name else []
+    return " + ".join(parts)
+
+
+def _in_quotes(text: str) -> str:
+    return f"'\"' + {text} + '\"'"
 
 
 def _variable(row: distributed.Row) -> str:
@@ -131,10 +165,85 @@ _LABEL_NAMES: Final[Mapping[str, str]] = {
 }
 """The labels that a decision reads, with the names of their variables."""
 
+_SIZES: Final = (
+    f"variables.namespaceLabels.filter(key, key.startsWith('{own_labels.SIZE_PREFIX}'))"
+    f".map(key, key.substring({len(own_labels.SIZE_PREFIX)}))"
+)
+_INVALID_QUEUE: Final = (
+    f"label {keys.QUEUE_LABEL} is not allowed; allowed: {LABELS[keys.QUEUE_LABEL].allowed}"
+)
+_QUEUE_OF_POD: Final = f"variables.labels['{keys.QUEUE_LABEL}']"
+_OWNER: Final = "variables.unnamespacedOwners[0]"
+_GPUS: Final = "string(variables.gpusAskedFor) + ' of a GPU'"
+_MIB: Final = "string(variables.mibAskedFor) + ' MiB'"
+_DENIALS: Final[Mapping[str, str]] = {
+    "nodeNameDenied": sentence(Reason.NODE_NAME_DENIED),
+    "mirrorDenied": sentence(Reason.MIRROR_DENIED),
+    "daemonSetDenied": sentence(Reason.DAEMONSET_DENIED),
+    "daemonSetGpuDenied": sentence(Reason.DAEMONSET_GPU_DENIED, what="variables.gpuUse"),
+    "optOutDenied": sentence(Reason.OPT_OUT_DENIED, value=literal('"false"')),
+    "wrongScheduler": sentence(
+        Reason.WRONG_SCHEDULER,
+        scheduler=_in_quotes("variables.podScheduler"),
+        allowed="variables.scheduler",
+    ),
+    "wrongQueue": sentence(
+        Reason.WRONG_QUEUE,
+        queue=f"('{keys.QUEUE_LABEL}' in variables.labels ? {_in_quotes(_QUEUE_OF_POD)} : 'not set')",
+        allowed="variables.queue",
+    ),
+    "invalidQueue": sentence(Reason.POLICY_INVALID, problem=literal(_INVALID_QUEUE)),
+    "clusterScopedOwner": sentence(
+        Reason.CLUSTER_SCOPED_OWNER,
+        owner=f"{_OWNER}.kind + ' ' + {_in_quotes(f'{_OWNER}.name')}",
+    ),
+    "unknownSize": sentence(
+        Reason.SIZE_UNKNOWN,
+        size=_in_quotes("variables.sizeName"),
+        sizes="(!variables.hasSizes ? 'the namespace has no sizes'"
+        f" : size(variables.namespaceLabels) > {bounds.MOST_KEYS} ? 'its sizes are labels of the namespace'"
+        f" : 'sizes: ' + {_SIZES}.join(', '))",
+    ),
+    "invalidSize": sentence(
+        Reason.POLICY_INVALID, problem="'label ' + variables.sizeLabel + ' is not a size that pods can get'"
+    ),
+    "aboveMaxFraction": sentence(
+        Reason.ABOVE_CAP, amount=_GPUS, cap=f"variables.maxFraction + ' ({own_labels.MAX_FRACTION})'"
+    ),
+    "aboveMaxMemory": sentence(
+        Reason.ABOVE_CAP, amount=_MIB, cap=f"variables.maxMemory + ' MiB ({own_labels.MAX_MEMORY})'"
+    ),
+    "otherUnitThanMemory": sentence(Reason.CAP_UNIT, amount=_GPUS, key=literal(keys.GPU_MEMORY)),
+    "otherUnitThanFraction": sentence(Reason.CAP_UNIT, amount=_MIB, key=literal(keys.GPU_FRACTION)),
+    "notComparable": sentence(
+        Reason.CAP_UNIT,
+        amount=f"(size(variables.otherGpus) > 0 ? {_in_quotes('variables.otherGpus[0]')}"
+        f" : variables.usesMig ? '{keys.MIG_PREFIX}…' : 'a ResourceClaim')",
+        key=f"(variables.maxFraction == '' ? '{keys.GPU_MEMORY}' : '{keys.GPU_FRACTION}')",
+    ),
+    "reservedKey": sentence(
+        Reason.RESERVED_KEY, key=_in_quotes("variables.reservedKeys[0]"), owner="'KAI or vCluster'"
+    ),
+}
+"""The sentences about pods that mode enforce refuses."""
+
+WORDS: Final[Mapping[str, str]] = {
+    name + "".join(part.capitalize() for part in word.split("-")): word
+    for key, name in _LABEL_NAMES.items()
+    for word in (LABELS[key].form if isinstance(LABELS[key].form, tuple) else ())
+}
+"""The words that labels allow, such as `modeOff`."""
+
 VALUES: Final[Mapping[str, str]] = {
     **{reason.name: literal(reason.code) for reason in Reason},
     **{f"{name}Key": key for key, name in _LABEL_NAMES.items()},
     **{f"{name}Value": _value(LABELS[key]) for key, name in _LABEL_NAMES.items()},
+    **WORDS,
+    **_DENIALS,
+    "allowedValues": "{"
+    + ", ".join(f"{literal(label.key)}: {literal(label.allowed)}" for label in LABELS.values())
+    + "}",
+    "aSize": literal(A_SIZE),
     # Keys of pods.
     "priorityKey": keys.PRIORITY_LABEL,
     "containerNameKey": keys.CONTAINER_NAME,
@@ -143,6 +252,7 @@ VALUES: Final[Mapping[str, str]] = {
     "numDevices": keys.NUM_DEVICES,
     "injectKey": own_labels.INJECT,
     "gpuMarkKey": own_labels.GPU_MARK,
+    "gpuShared": own_labels.GPU_SHARED,
     "wholeGpuKey": own_labels.WHOLE_GPU,
     "sizeKey": own_labels.SIZE,
     "reasonKey": own_labels.REASON,
@@ -188,6 +298,7 @@ VALUES: Final[Mapping[str, str]] = {
     + cel_list(sorted(f"{group}/{kind}" for group, kind in CLUSTER_SCOPED_OWNERS)),
     "byDaemonSets": f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}",
     "mirrorKey": keys.MIRROR_POD,
+    "longestOwnPrefix": str(max(map(len, PREFIXES))),
     "ownKeys": _inside(beginning_with(*PREFIXES)),
     "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
     "vclusterPrefix": keys.VCLUSTER_PREFIX,
@@ -199,17 +310,30 @@ VALUES: Final[Mapping[str, str]] = {
     "sparkPrefix": SPARK_APP_PREFIX,
     "configMapKey": keys.SHARED_GPU_CONFIGMAP,
     "configMapForm": pattern(CONFIG_MAP_FORM),
-    "configMapEnding": str(len("-1234567-shared-gpu")),
+    "configMapEnding": str(CONFIG_MAP_ENDING),
     "shortenedName": str(SHORTENED_NAME),
     "portionVariable": keys.GPU_PORTION_ENV,
     "containerPrefix": keys.CONTAINER_PREFIX,
+    "containerMemory": CONTAINER_MEMORY,
+    "memoryRequest": CONTAINER_MEMORY_SUFFIXES[0],
+    "memoryLimit": CONTAINER_MEMORY_SUFFIXES[1],
+    "mib": f"{MIB}.0",
+    "rounding": f"{ROUNDING:.9f}",
+    # Bounds.
     "isSmallPod": bounds.IS_SMALL_POD,
+    "isSmallNamespace": bounds.IS_SMALL_NAMESPACE,
+    "mostOfNamespace": str(bounds.MOST_OF_NAMESPACE),
     "mostKeys": str(bounds.MOST_KEYS),
+    "mostOwners": str(bounds.MOST_OWNERS),
+    "mostContainers": str(bounds.MOST_CONTAINERS),
+    "mostEntries": str(bounds.MOST_ENTRIES),
     "mostSorted": str(bounds.MOST_SORTED),
     # Evidence of distributed jobs.
     "rankVariables": cel_list(row.name for row in _RANK_ROWS),
     "rankTexts": ", ".join(map(_variable, distributed.VARIABLES)),
     "rankForm": pattern(distributed.NUMBER_FORM),
+    "longestNumber": str(distributed.LONGEST_NUMBER),
+    "longestCommandLine": str(LONGEST_COMMAND_LINE),
     "mostRanks": str(distributed.MOST_RANKS),
     "jaxJob": distributed.JAX_JOB,
     "jaxProcesses": _variable(distributed.JAX_PROCESSES),

@@ -12,8 +12,18 @@ import yaml
 
 from kai.cel import literal
 from kai.version import ACCEPTS_DOTTED_NAMES, READS_CONTAINER_NAME
+from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
-from webhook.registration.configurations import HAS_POLICY, NEVER_CHANGED, NEVER_REFUSED, excluding
+from webhook.registration.configurations import (
+    HAS_POLICY,
+    NEVER_CHANGED,
+    NEVER_REFUSED,
+    NOT_OPTED_OUT,
+    namespace_rule,
+    namespaces_with,
+    namespaces_without,
+    pod_rule,
+)
 from webhook.render.bounds import IS_SMALL_POD
 from webhook.render.expressions import VALUES
 
@@ -44,6 +54,8 @@ def text_of(file: str, rules: Rules) -> str:
     Raises:
         KeyError: the file names a value that the tables lack.
     """
+    changed = namespaces_without([Mode.OBSERVE, Mode.OFF], rules.excluded_namespaces)
+    verified = namespaces_with(Mode.ENFORCE, rules.excluded_namespaces)
     return Template(_INCLUDE.sub(_included, _read(file))).substitute(
         VALUES,
         **settings(rules),
@@ -51,7 +63,11 @@ def text_of(file: str, rules: Rules) -> str:
         neverChanged=_items(_CONDITIONS, indent=4),
         notVerified=_items(NEVER_REFUSED, indent=4),
         hasPolicyLabels=_items(HAS_POLICY, indent=4),
-        excluding=_items(excluding(rules.excluded_namespaces), indent=8),
+        changedNamespaces=_items(changed["matchExpressions"], indent=8),
+        verifiedNamespaces=_items(verified["matchExpressions"], indent=8),
+        changedPods=_items(NOT_OPTED_OUT["matchExpressions"], indent=8),
+        podRules=_items([pod_rule()], indent=6),
+        namespaceRules=_items([namespace_rule()], indent=6),
     )
 
 

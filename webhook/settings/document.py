@@ -33,6 +33,7 @@ class _Document(Struct, rename="camel", kw_only=True, omit_defaults=False):
     default_mode: str
     default_priority_class: str | UnsetType | None = UNSET
     form: Literal["policy"] | UnsetType = UNSET
+    """Whether admission policies decide instead of a webhook; the chart then publishes the settings."""
 
 
 class PublishedSettings(Struct, frozen=True, kw_only=True):
@@ -46,8 +47,6 @@ class PublishedSettings(Struct, frozen=True, kw_only=True):
     """The settings that decide about pods. Its kinds that are not namespaced are not published."""
     knows_default_class: bool
     """Whether the default PriorityClass is known; `rules` has None if not."""
-    by_admission_policies: bool = False
-    """Whether admission policies decide instead of a webhook; the chart publishes their settings."""
 
 
 def encode_settings(settings: PublishedSettings) -> str:
@@ -61,7 +60,7 @@ def encode_settings(settings: PublishedSettings) -> str:
         excluded_namespaces=sorted(rules.excluded_namespaces),
         default_mode=rules.default_mode.value,
         default_priority_class=rules.default_priority_class if settings.knows_default_class else UNSET,
-        form="policy" if settings.by_admission_policies else UNSET,
+        form="policy" if rules.by_admission_policies else UNSET,
     )
     return msgspec.json.encode(document).decode()
 
@@ -86,9 +85,9 @@ def decode_settings(text: str) -> PublishedSettings:
                 excluded_namespaces=frozenset(document.excluded_namespaces),
                 default_mode=read_default_mode(document.default_mode),
                 default_priority_class=None if default_class is UNSET else default_class,
+                by_admission_policies=document.form == "policy",
             ),
             knows_default_class=default_class is not UNSET,
-            by_admission_policies=document.form == "policy",
         )
     except (ValueError, *MALFORMED) as error:
         raise SettingsError(one_line(str(error))) from None

@@ -13,7 +13,7 @@ from webhook.policy.labels import Mode
 from webhook.policy.reasons import Group, Reason
 from webhook.policy.rules import Rules
 from webhook.render import manifests
-from webhook.render.expressions import VALUES
+from webhook.render.expressions import VALUES, WORDS
 from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings, text_of
 
 FILES = (MUTATING, VALIDATING)
@@ -31,14 +31,47 @@ def selectors(file: str, rules: Rules) -> list[Any]:
     return [spec["namespaceSelector"]["matchExpressions"] for spec in specs if "namespaceSelector" in spec]
 
 
-def test_every_value_of_the_tables_is_used() -> None:
+def templates() -> str:
+    """Return the files with placeholders, without comments."""
     folder = resources.files(manifests.__package__).joinpath("policies")
     files = [*folder.iterdir(), *folder.joinpath("parts").iterdir()]
     texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
-    used = {name for text in texts for name in re.findall(r"\$\{(\w+)\}", text)}
+    return re.sub(r"^ *#.*$", "", "\n".join(texts), flags=re.MULTILINE)
+
+
+OF_KUBERNETES = {
+    "Always", "Exists", "NoSchedule", "add", "containers", "initContainers", "limits", "remove", "requests",
+    "true", "false",
+}  # fmt: skip
+"""Words of Kubernetes, and of JSON patches."""
+OWN_FORMS = {
+    "^[1-9][0-9]{0,8}$$",
+    "^0?[.][0-9]{1,30}$$",
+    "^[0-9]{1,18}$$",
+    "^[1-9][0-9]{0,17}(Ki|Mi|Gi|Ti|k|M|G|T)?$$",
+    "[0-9]+$$",
+    r"[=\\s]1$$",
+    r"(?:^|\\s)[$$]",
+}
+"""Forms of the documented differences `plain-shares` and `commands`, and the last number of a range."""
+
+
+def test_no_rule_of_the_tables_is_typed_in_the_policies() -> None:
+    """A changed table changes both forms."""
+    text = templates()
+    assert set(re.findall(r"'([A-Za-z][A-Za-z-]*)'", text)) == OF_KUBERNETES
+    forms = re.findall(r"(?:matches|find|findAll)\('((?:[^'\\]|\\.)*)'", text)
+    assert {form for form in forms if "${" not in form} == OWN_FORMS
+    assert not re.findall(
+        r"\b(?:size[.])?kaishare[.]dev/|kai[.]scheduler/|nvidia[.]com/|runai|kubeflow", text
+    )
+
+
+def test_every_value_of_the_tables_is_used() -> None:
+    used = set(re.findall(r"\$\{(\w+)\}", templates()))
     reasons = {reason.name for reason in Reason}
     keys_of_labels = {name for name in VALUES if name.endswith("Key")}  # made for each label that is read
-    assert VALUES.keys() - used <= reasons | keys_of_labels
+    assert VALUES.keys() - used <= reasons | keys_of_labels | WORDS.keys()
     decided = {reason for reason in Reason if reason.group in (Group.SHARE, Group.SIZE)} - NOT_DECIDED
     assert {reason.name for reason in decided} <= used
 
@@ -98,6 +131,10 @@ def test_a_variable_reads_only_those_before_it() -> None:
         ("--as validatingadmissionpolicy --kube-version 1.35", "Kubernetes 1.35 does not serve these policies"),
         ("--as mutatingadmissionpolicy --kube-version 2", '"2" is not a release of Kubernetes; allowed: such as 1.36'),
         ("--as mutatingadmissionpolicy --default-mode enforce", '"enforce" is not allowed'),
+        ("--as mutatingadmissionpolicy --default-priority-class x'||true||'", "the name of a PriorityClass"),
+        ('--as mutatingadmissionpolicy --default-priority-class x"', "the name of a PriorityClass"),
+        ("--as validatingadmissionpolicy --exclude-namespaces a'b", "is not the name of a namespace"),
+        ("--as validatingadmissionpolicy --exclude-namespaces ${name}", "is not the name of a namespace"),
         ("--as webhook", "invalid choice"),
         ("", "--as"),
     ],

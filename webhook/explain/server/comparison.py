@@ -84,7 +84,7 @@ def stored_causes(
     expected = _reason(item.final)
     if expected != given and decided == given:
         yield (
-            "kaishare's webhook did not change the pod: it is not installed, did not answer (failurePolicy"
+            "kaishare did not change the pod: it is not installed, did not answer (failurePolicy"
             " Ignore), is in mode observe or off, or does not see this namespace"
         )
     elif decided != expected:
@@ -130,7 +130,7 @@ def _other_decision(item: ExplainedPod, decided: str | None, expected: str | Non
     if item.mutation.decision.action is Action.OBSERVED:
         ours = "no change, because the namespace's mode is observe"
     yield (
-        f"kaishare's webhook {answered}, and the decision here is {ours}: another webhook changed the pod"
+        f"kaishare {answered}, and the decision here is {ours}: another webhook changed the pod"
         " before, or the policy or settings of the cluster differ from those that were used here"
     )
 
