@@ -137,7 +137,9 @@ class Replicas:
 
 
 @contextlib.asynccontextmanager
-async def installed(plane: ControlPlane, chart: Path, folder: Path) -> AsyncIterator[tuple[Release, Replicas]]:
+async def installed(
+    plane: ControlPlane, chart: Path, folder: Path
+) -> AsyncIterator[tuple[Release, Replicas]]:
     """Install a chart whose Service leads to a balancer on this machine."""
     balancer = Balancer()
     address = await balancer.start()
