@@ -37,6 +37,7 @@ FILES: Final = CHART / "files"
 MANIFESTS: Final = ROOT / "deploy" / "manifests"
 GUARD: Final = ROOT / "deploy" / "guard"
 README: Final = CHART / "README.md"
+ICON: Final = ROOT / "docs" / "icon.svg"
 SECURITY: Final = ROOT / "docs" / "security.md"
 ALERTS_README: Final = rendering.ALERTS / "README.md"
 
@@ -86,7 +87,7 @@ def outputs() -> dict[Path, str]:
         lambda place: f"{place[1]}{table}{place[3]}", README.read_text(encoding="utf-8")
     )
     about = CHART / "Chart.yaml"
-    icon = base64.b64encode((ROOT / "docs" / "icon.svg").read_bytes()).decode()
+    icon = base64.b64encode(ICON.read_bytes()).decode()
     files[about] = _ICON.sub(lambda place: f"{place[1]}{icon}", about.read_text(encoding="utf-8"))
     files[SECURITY] = _PLACE.sub(
         lambda place: f"{place[1]}{rights_table(place[2])}{place[3]}", SECURITY.read_text(encoding="utf-8")
