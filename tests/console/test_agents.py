@@ -60,7 +60,13 @@ async def test_the_agents_of_the_namespace_are_listed_by_their_labels(
     server: ApiServer, agents: Agents
 ) -> None:
     pod = await only(agents)
-    assert (pod.name, pod.node, pod.port, pod.version, pod.is_ready) == ("agent-0", "n0", 9445, version(), True)
+    assert (pod.name, pod.node, pod.port, pod.version, pod.is_ready) == (
+        "agent-0",
+        "n0",
+        9445,
+        version(),
+        True,
+    )
     request = server.requests[-1]
     assert request.path == PODS, "a pod of a tenant with the same labels is in another namespace"
     assert request.query["labelSelector"] == (

@@ -23,6 +23,7 @@ keeps_deep_values: Final = pytest.mark.skipif(
 BY_PLACE: Final = {
     "cluster": "cluster",
     "gpu": "gpu",
+    "docs/test_site_in_browser.py": "browser",
     "gpuagent/server/test_browser.py": "browser",
     "gpuagent/server/test_browser_incident.py": "browser",
 }

@@ -199,7 +199,9 @@ async def test_a_body_nested_without_end_is_refused_and_others_are_answered(
     body = DEEP if place == "all of it" else json.dumps(review).encode().replace(b'"X"', DEEP)
     connection = await live.connect()
     reply = await connection.post(body, path)
-    if HAS_FIXED_LIMIT and reply.status == 200:  # null replaces the deep value, which the review may do without
+    if (
+        HAS_FIXED_LIMIT and reply.status == 200
+    ):  # null replaces the deep value, which the review may do without
         assert place != "all of it"
         assert reply.response["allowed"] is True
     else:
