@@ -1,7 +1,7 @@
 """Prepares a release: its notes from CHANGELOG.md, and a chart that names the published images.
 
 Usage: python deploy/release.py notes VERSION
-       python deploy/release.py chart FOLDER --registry PREFIX --source ADDRESS --webhook DIGEST --agent DIGEST
+       python deploy/release.py chart FOLDER --registry PREFIX --source URL --webhook DIGEST --agent DIGEST
 
 It needs the standard library only, because the release's jobs run it before packages are installed.
 """
@@ -96,8 +96,8 @@ def release_notes(changelog: str, version: str) -> str:
 def write_chart(root: Path, folder: Path, prefix: str, source: str, digests: dict[str, str]) -> None:
     """Copy the chart, and name in the copy both images by digest, and the repository.
 
-    values.yaml gets repository and digest of each image. Chart.yaml gets the address of the repository and the
-    images as Artifact Hub reads them.
+    values.yaml gets repository and digest of each image. Chart.yaml gets the address of the repository, and
+    the images as Artifact Hub reads them.
 
     Args:
         root: the repository.

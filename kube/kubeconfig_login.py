@@ -166,8 +166,8 @@ async def _provided_token(user: KubeconfigEntry[UserEntry], provider: Mapping[st
     """Return the header of an `auth-provider`, whose token kubernetes-asyncio reads and renews.
 
     Raises:
-        AccessError: the provider is unknown, incomplete, or issues no usable token, or kubernetes-asyncio is not
-            installed, as in the images.
+        AccessError: the provider is unknown, incomplete, or issues no usable token; or kubernetes-asyncio is
+            not installed, as in the images.
     """
     name = provider.get("name")
     if name not in _AUTH_PROVIDERS:
@@ -176,7 +176,7 @@ async def _provided_token(user: KubeconfigEntry[UserEntry], provider: Mapping[st
     try:
         from kubernetes_asyncio import client, config  # noqa: PLC0415
     except ImportError:
-        raise user.error(f"auth-provider: {name} needs the Python package kubernetes-asyncio") from None
+        raise user.error(f"auth-provider: {name} needs the package kubernetes-asyncio") from None
 
     logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)  # its errors are raised, too
     configuration = client.Configuration()

@@ -152,10 +152,10 @@ def test_an_image_has_no_program_but_python_and_its_service(
     for image in images.values():
         files = [path for path in sorted(image.root.rglob("*")) if path.is_file() and not path.is_symlink()]
         sizes = {path.relative_to(image.root): path.stat().st_size for path in files}
-        print("\n".join(f"{size:>10} /{path}" for path, size in sizes.items()))
+        sys.stdout.write("".join(f"{size:>10} /{path}\n" for path, size in sizes.items()))
         total = sum(sizes.values()) / (1 << 20)
         with capsys.disabled():
-            print(f"\nimage {image.service}: {total:.0f} MiB, {len(sizes)} files")
+            sys.stdout.write(f"\nimage {image.service}: {total:.0f} MiB, {len(sizes)} files\n")
         programs = {
             path.name for path in files if path.stat().st_mode & 0o111 and not re.search(r"\.so\b", path.name)
         }

@@ -70,14 +70,14 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_a_link_to_another_host_leads_to_a_known_one() -> None:
-    found = {
+    links = {
         urlsplit(link)
         for page in [*pages(), ROOT / "CHANGELOG.md"]
         for link in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))
         if "://" in link
     }
-    assert {link.scheme for link in found} == {"https"}
-    assert {link.hostname for link in found} == HOSTS
+    assert {link.scheme for link in links} == {"https"}
+    assert {link.hostname for link in links} == HOSTS
 
 
 def test_every_page_that_the_code_names_exists_with_its_section() -> None:

@@ -16,13 +16,13 @@ PAGE = ROOT / "docs" / "versions.md"
 
 def rows(product: str) -> dict[str, str]:
     """Return the states of a product's versions."""
-    found = {}
+    states = {}
     name = ""
     for cell, versions, state, _ in table_under(PAGE, "## What was run"):
         name = cell or name
         if name == product:
-            found |= dict.fromkeys(versions.split(", "), state)
-    return found
+            states |= dict.fromkeys(versions.split(", "), state)
+    return states
 
 
 def matrix() -> dict[str, Any]:

@@ -361,7 +361,7 @@ async def test_an_auth_provider_in_an_image_is_one_line(
     monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # as if it were not installed
     provider = {"name": "oidc", "config": {"id-token": identity_token("x")}}
     path = kubeconfig(tmp_path, {"server": "https://127.0.0.1:1"}, {"auth-provider": provider})
-    with pytest.raises(AccessError, match="auth-provider: oidc needs the Python package kubernetes-asyncio$"):
+    with pytest.raises(AccessError, match=r"auth-provider: oidc needs the package kubernetes-asyncio$"):
         await KubeConfig.load(path)
 
 
