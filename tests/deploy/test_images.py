@@ -228,6 +228,8 @@ def read(url: str, program: Running, trust: ssl.SSLContext | None = None, body: 
             with urllib.request.build_opener(*handlers).open(request, timeout=5) as answer:
                 return str(answer.read().decode())
         except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             if program.process.poll() is not None:
                 raise AssertionError(f"it ended: {program.log.read_text()}") from None
             if time.monotonic() > ends:
