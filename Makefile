@@ -10,16 +10,21 @@ NEWEST := .newest-python
 NEWEST_STAMP := $(NEWEST)/.requirements-installed
 NEWEST_TESTS := tests/certs tests/kube tests/service tests/webhook/admission tests/webhook/policy/test_decide.py tests/console/test_cli.py tests/gpuagent/test_cli.py tests/webhook/test_cli.py
 
+# The oldest supported Kubernetes, and a folder with its API server, which answers the tests with the marker `oldest`.
+OLDEST_KUBERNETES := 1.30
+OLDEST_ASSETS ?= $(KUBEBUILDER_ASSETS)
+
 # The site of the documentation, with MkDocs in an environment of its own.
 SITE := .site
 SITE_STAMP := $(SITE)/.requirements-installed
 
-.PHONY: help test test-newest nightly demo lint docs site manifests plugin lock clean
+.PHONY: help test test-newest test-oldest nightly demo lint docs site manifests plugin lock clean
 
 help:
 	@echo "make demo         run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
 	@echo "make test         run the tests in four processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
 	@echo "make test-newest  run the fast tests on the newest supported Python"
+	@echo "make test-oldest  run tests of chart, guard, services and console on Kubernetes $(OLDEST_KUBERNETES) (OLDEST_ASSETS=FOLDER)"
 	@echo "make nightly      run the tests with their full tables and ten times as many generated cases"
 	@echo "make lint         run ruff, mypy, import-linter and the checks in tests/project"
 	@echo "make docs         generate the tables of the documentation, and the page's texts from the runbooks"
@@ -48,6 +53,11 @@ $(NEWEST_STAMP): requirements/dev.txt pyproject.toml
 
 test-newest: $(NEWEST_STAMP)
 	$(NEWEST)/venv/bin/python -m pytest -n 3 -m "not slow" $(NEWEST_TESTS)
+
+test-oldest: $(STAMP)
+	@"$(OLDEST_ASSETS)/kube-apiserver" --version | grep -F ' v$(OLDEST_KUBERNETES).' || \
+	  { echo "OLDEST_ASSETS must name a folder with kube-apiserver $(OLDEST_KUBERNETES)" >&2; exit 1; }
+	KUBEBUILDER_ASSETS="$(OLDEST_ASSETS)" $(BIN)/python -m pytest -n 2 -m "oldest and not slow" tests/cluster $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Prepares a release: its notes from CHANGELOG.md, and a chart that names the published images.
 
 Usage: python deploy/release.py notes VERSION
-       python deploy/release.py chart FOLDER --registry PREFIX --webhook DIGEST --agent DIGEST
+       python deploy/release.py chart FOLDER --registry PREFIX --source URL --webhook DIGEST --agent DIGEST
 
 It needs the standard library only, because the release's jobs run it before packages are installed.
 """
@@ -23,6 +23,7 @@ _VERSION: Final = re.compile(r"^version: (\S+)$", re.MULTILINE)
 _APP_VERSION: Final = re.compile(r"^appVersion: (\S+)$", re.MULTILINE)
 _ARGUMENT: Final = re.compile(r"^ARG VERSION=(\S+)$", re.MULTILINE)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_SOURCE: Final = re.compile(r"https://[a-zA-Z0-9./_-]+[a-zA-Z0-9_-]")
 _PREFIX: Final = re.compile(r"[a-z0-9.-]+(?::[0-9]+)?(?:/[a-z0-9._-]+)*")
 
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     chart.add_argument(
         "--registry", required=True, help="registry and owner, such as registry.example.com/team"
     )
+    chart.add_argument("--source", required=True, help="address of the repository, https://…")
     chart.add_argument("--webhook", required=True, help="digest of the webhook's image, sha256:…")
     chart.add_argument("--agent", required=True, help="digest of the agent's image, sha256:…")
     arguments = parser.parse_args(argv)
@@ -46,7 +48,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
             sys.stdout.write(release_notes((root / "CHANGELOG.md").read_text("utf-8"), arguments.version))
         else:
             digests = {"webhook": arguments.webhook, "agent": arguments.agent}
-            write_chart(root, arguments.folder, arguments.registry, digests)
+            write_chart(root, arguments.folder, arguments.registry, arguments.source, digests)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"release: {error}\n")
         return 2
@@ -91,22 +93,29 @@ def release_notes(changelog: str, version: str) -> str:
     raise ValueError(f"CHANGELOG.md has no section ## {version}")
 
 
-def write_chart(root: Path, folder: Path, prefix: str, digests: dict[str, str]) -> None:
-    """Copy the chart, and set repository and digest of both images in the copy's values.
+def write_chart(root: Path, folder: Path, prefix: str, source: str, digests: dict[str, str]) -> None:
+    """Copy the chart, and name in the copy both images by digest, and the repository.
+
+    values.yaml gets repository and digest of each image. Chart.yaml gets the address of the repository, and
+    the images as Artifact Hub reads them.
 
     Args:
         root: the repository.
         folder: folder of the copy.
         prefix: registry and path before the images' names.
+        source: address of the repository for people.
         digests: digest of each service's image.
 
     Raises:
-        ValueError: the prefix or a digest is malformed, or values.yaml has another form.
+        ValueError: the prefix, the address or a digest is malformed, or values.yaml has another form.
         FileExistsError: the copy exists already.
     """
     if not _PREFIX.fullmatch(prefix):
         raise ValueError(f"expected a registry and a path in lower case: {prefix!r}")
+    if not _SOURCE.fullmatch(source):
+        raise ValueError(f"expected an address https://… of the repository: {source!r}")
     values = (root / CHART / "values.yaml").read_text("utf-8")
+    images = ""
     for service, digest in digests.items():
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"expected a digest sha256:… of the {service}'s image: {digest!r}")
@@ -117,9 +126,15 @@ def write_chart(root: Path, folder: Path, prefix: str, digests: dict[str, str]) 
             raise ValueError(f"values.yaml does not name the {service}'s image as expected")
         published = f"    repository: {prefix}/kaishare-{service}\n"
         values = f'{before}{published}{between}    digest: "{digest}"\n{rest}'
+        images += f"    - {{name: {service}, image: {prefix}/kaishare-{service}@{digest}}}\n"
+    about = (root / CHART / "Chart.yaml").read_text("utf-8")
+    if not about.rstrip().rpartition("\nannotations:\n")[2].startswith("  artifacthub.io/"):
+        raise ValueError("Chart.yaml does not end with its annotations")
+    about = f"home: {source}\nsources: [{source}]\n{about}  artifacthub.io/images: |\n{images}"
     copy = folder / CHART.name
     shutil.copytree(root / CHART, copy)
     (copy / "values.yaml").write_text(values, "utf-8")
+    (copy / "Chart.yaml").write_text(about, "utf-8")
 
 
 if __name__ == "__main__":

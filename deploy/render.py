@@ -6,11 +6,13 @@
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
+- deploy/helm/kaishare/Chart.yaml: the icon, from docs/icon.svg.
 - The tables in docs/security.md: rights of each service account with their reasons, from comments in roles.
 
 With `--check` nothing is written: the command names outdated files, and exits 1 if there are any.
 """
 
+import base64
 import json
 import os
 import re
@@ -35,6 +37,7 @@ FILES: Final = CHART / "files"
 MANIFESTS: Final = ROOT / "deploy" / "manifests"
 GUARD: Final = ROOT / "deploy" / "guard"
 README: Final = CHART / "README.md"
+ICON: Final = ROOT / "docs" / "icon.svg"
 SECURITY: Final = ROOT / "docs" / "security.md"
 ALERTS_README: Final = rendering.ALERTS / "README.md"
 
@@ -69,6 +72,7 @@ _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 _OF_HELM: Final = re.compile(r"^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n", re.MULTILINE)
 _PLACE: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+_ICON: Final = re.compile(r"^(icon: data:image/svg\+xml;base64,).*$", re.MULTILINE)
 _VALUE_LINE: Final = re.compile(r"(?P<indent> *)(?:(?P<item>- .*)|# ?(?P<comment>.*)|(?P<key>[\w./-]+):.*)")
 _LINE_BREAK: Final = "<br>"
 
@@ -82,6 +86,9 @@ def outputs() -> dict[Path, str]:
     files[README] = _PLACE.sub(
         lambda place: f"{place[1]}{table}{place[3]}", README.read_text(encoding="utf-8")
     )
+    about = CHART / "Chart.yaml"
+    icon = base64.b64encode(ICON.read_bytes()).decode()
+    files[about] = _ICON.sub(lambda place: f"{place[1]}{icon}", about.read_text(encoding="utf-8"))
     files[SECURITY] = _PLACE.sub(
         lambda place: f"{place[1]}{rights_table(place[2])}{place[3]}", SECURITY.read_text(encoding="utf-8")
     )

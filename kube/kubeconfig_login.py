@@ -166,13 +166,17 @@ async def _provided_token(user: KubeconfigEntry[UserEntry], provider: Mapping[st
     """Return the header of an `auth-provider`, whose token kubernetes-asyncio reads and renews.
 
     Raises:
-        AccessError: the provider is unknown, incomplete, or issues no usable token.
+        AccessError: the provider is unknown, incomplete, or issues no usable token; or kubernetes-asyncio is
+            not installed, as in the images.
     """
     name = provider.get("name")
     if name not in _AUTH_PROVIDERS:
         raise user.error(f"auth-provider: {quoted(name or '')} is unknown; allowed: oidc and gcp")
     # Imported here, because it costs 66 MiB and a third of a second, which other users save.
-    from kubernetes_asyncio import client, config  # noqa: PLC0415
+    try:
+        from kubernetes_asyncio import client, config  # noqa: PLC0415
+    except ImportError:
+        raise user.error(f"auth-provider: {name} needs the package kubernetes-asyncio") from None
 
     logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)  # its errors are raised, too
     configuration = client.Configuration()

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from tests.support import workers
 from tests.support.kubernetes_release import skip_on_older
-from tests.support.markers import NIGHTLY, is_deselected, marker_of
+from tests.support.markers import NIGHTLY, OLDEST, is_deselected, marker_of, runs_on_the_oldest
 
 # Many tests start Python. Without stored bytecode each process would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -62,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = marker_of(item.path)
         if marker:
             item.add_marker(marker)
+        if runs_on_the_oldest(item.path):
+            item.add_marker(OLDEST)
     left_out = [item for item in items if is_deselected(item, config.option.markexpr)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -5,8 +5,8 @@
 set -eu
 python=$1 folder=$2 service=$3
 case $service in
-  webhook) other=gpuagent other_command=kaishare-agent ;;
-  agent) other=webhook other_command=kaishare-webhook ;;
+  webhook) other=gpuagent ;;
+  agent) other=webhook ;;
   *)
     echo "unknown service: $service; allowed: webhook, agent" >&2
     exit 2
@@ -37,8 +37,7 @@ into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 rm -r "${packages:?}/$other"
 rm -rf "${packages:?}/console"
-rm -r "${folder:?}/bin/$other_command" "${folder:?}/bin/kaishare" "${folder:?}/bin/kubectl-kaishare" \
-  "${folder:?}/bin/kubectl_complete-kaishare"
+find "${folder:?}/bin" -type f ! -name "kaishare-$service" -delete # those of other packages, too
 
 # A read-only root file system has no place for compiled modules, so compile them now and skip checks of source times.
 "$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$packages"

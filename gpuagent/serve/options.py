@@ -64,7 +64,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         type=read_by(_duration),
         default="5s",
         metavar="DURATION",
-        help="mean time between two samples; each one varies by up to 20%% (default %(default)s)",
+        help="mean time between two samples, which are random: 0.2 to 2.5 times it (default %(default)s)",
     )
     options.add_argument(
         "--gpu-sharing-mode",

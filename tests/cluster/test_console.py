@@ -26,6 +26,7 @@ from gpuagent.problems import Cause, Problem
 from kube.client import KubeClient
 from kube.errors import ApiError
 from service.check_results import CheckResult, State, exit_status
+from service.version import version
 from tests.support.administrator import Administrator, right
 from tests.support.agent_fleet import (
     NAMESPACE,
@@ -277,8 +278,8 @@ async def test_doctor_on_releases_that_differ(
     await admin.merge(path, {"metadata": {"labels": {"app.kubernetes.io/version": "0.0.9"}}})
     (difference,) = of(await doctor(plane), "releases")
     assert difference.state is State.WARNING
-    assert difference.what == "different: 0.0.9 (agent); 0.1.0 (agent, this command)"
-    await admin.merge(path, {"metadata": {"labels": {"app.kubernetes.io/version": "0.1.0"}}})
+    assert difference.what == f"different: 0.0.9 (agent); {version()} (agent, this command)"
+    await admin.merge(path, {"metadata": {"labels": {"app.kubernetes.io/version": version()}}})
     (same,) = of(await doctor(plane), "releases")
     assert same.state is State.OK
 

@@ -17,6 +17,7 @@ from kai.version import Version
 from kube.client import KubeClient
 from service.check_results import CheckResult, State, exit_status
 from service.command import UsageError
+from service.version import version
 from tests.support.administrator import Administrator
 from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import gpu_node, node_name
@@ -163,7 +164,7 @@ async def test_published_settings_against_the_options_of_the_deployment(
         )
     ]
     assert of(findings, "releases") == [
-        (State.WARNING, "different: 0.0.9 (published settings); 0.1.0 (this command)")
+        (State.WARNING, f"different: 0.0.9 (published settings); {version()} (this command)")
     ]
     assert (
         State.WARNING,

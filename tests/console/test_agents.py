@@ -14,6 +14,7 @@ from console.agents import NETWORK_ADVICE, AgentPod, Agents
 from gpuagent.server.server import AUDIENCE
 from kube.client import KubeClient
 from kube.errors import Unreachable
+from service.version import version
 from tests.support.agent_fleet import LABELS
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.token_requests import TokenIssuer
@@ -59,7 +60,13 @@ async def test_the_agents_of_the_namespace_are_listed_by_their_labels(
     server: ApiServer, agents: Agents
 ) -> None:
     pod = await only(agents)
-    assert (pod.name, pod.node, pod.port, pod.version, pod.is_ready) == ("agent-0", "n0", 9445, "0.1.0", True)
+    assert (pod.name, pod.node, pod.port, pod.version, pod.is_ready) == (
+        "agent-0",
+        "n0",
+        9445,
+        version(),
+        True,
+    )
     request = server.requests[-1]
     assert request.path == PODS, "a pod of a tenant with the same labels is in another namespace"
     assert request.query["labelSelector"] == (

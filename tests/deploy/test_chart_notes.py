@@ -102,12 +102,12 @@ def test_the_notes_name_the_mode_and_the_next_commands(
 
 def test_the_notes_name_images_without_a_registry(chart_with_notes: Path) -> None:
     text = notes(chart_with_notes, {})
-    assert "the image of the webhook and of the agent names no registry" in text
+    assert "The image of the webhook and of the agent names no registry" in text
     assert "docs/install.md#images" in text
     for part in REGISTRIES:
         assert f"\n  --set {part}.image.repository=REGISTRY/kaishare-{part}\n" in text
     webhook_only = notes(chart_with_notes, {"agent": REGISTRIES["agent"]})
-    assert "the image of the webhook names no registry" in webhook_only
+    assert "The image of the webhook names no registry" in webhook_only
     assert "agent.image.repository" not in webhook_only
     for values in (REGISTRIES, {**REGISTRIES, "agent": {"enabled": False}}):
         assert "registry" not in notes(chart_with_notes, values).replace("registry.example.com", "")

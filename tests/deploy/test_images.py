@@ -47,14 +47,23 @@ def test_the_image_runs_as_an_unprivileged_user_and_starts_its_own_command(servi
     lines = (ROOT / f"Dockerfile.{service}").read_text().splitlines()
     assert f"USER {USER_ID}:{USER_ID}" in lines
     assert f'ENTRYPOINT ["kaishare-{service}"]' in lines
-    assert f"RUN sh deploy/images/install.sh python3 /opt/kaishare {service}" in lines
+    built = lines.index(f"RUN sh deploy/images/install.sh python3 /opt/kaishare {service} \\")
+    assert lines[built + 1] == " && sh deploy/images/root.sh /opt/kaishare /image"
+    last = lines.index("FROM scratch")
+    assert [line for line in lines[last:] if line.startswith(("RUN", "COPY", "ADD"))] == [
+        "COPY --from=build /image /"
+    ]
 
 
 @dataclass(frozen=True)
 class Image:
-    """A folder as the image's build stage makes it."""
+    """What an image contains, as its build stage makes it."""
 
+    service: str
     folder: Path
+    """The service with its packages; the image has it at the same path."""
+    root: Path
+    """The image's root file system."""
 
     @property
     def packages(self) -> Path:
@@ -80,8 +89,10 @@ def build_context(folder: Path) -> None:
 
 def build(folder: Path, service: str) -> Image:
     target = folder / service
+    # The interpreter itself and not the one of a virtual environment.
+    python = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     done = subprocess.run(
-        ["sh", "deploy/images/install.sh", sys.executable, str(target), service],
+        ["sh", "deploy/images/install.sh", python, str(target), service],
         cwd=folder / "source",
         capture_output=True,
         text=True,
@@ -93,7 +104,13 @@ def build(folder: Path, service: str) -> Image:
     if done.returncode != 0 and away:
         pytest.skip(f"NOT VERIFIED: no package index can be reached, so no image: {away[0]}")
     assert done.returncode == 0, done.stderr
-    return Image(target)
+    image = Image(service, target, folder / f"{service}-root")
+    script = ROOT / "deploy" / "images" / "root.sh"
+    done = subprocess.run(
+        ["sh", script, target, image.root], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return image
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +132,6 @@ def test_an_image_has_its_compiled_service_and_no_installer(images: dict[str, Im
         there = {path.name for path in image.packages.iterdir()}
         assert {"kai", "service", "kube", own} <= there
         assert not there & {other, "tests", "pip", "setuptools", "wheel", "hatchling", "pytest"}
-        commands = {path.name for path in (image.folder / "bin").iterdir()}
-        assert not commands & {"pip", "pip3"}
-        assert {name for name in commands if "kaishare" in name} == {f"kaishare-{service}"}
         sources = list((image.packages / own).rglob("*.py"))
         assert sources
         for source in sources:
@@ -130,38 +144,56 @@ def test_an_image_has_its_compiled_service_and_no_installer(images: dict[str, Im
     assert not (images["agent"].packages / "prometheus_client").exists()
 
 
-def in_a_sandbox(*visible: Path, scratch: bool = False) -> list[str]:
+@pytest.mark.nightly
+def test_an_image_has_no_program_but_python_and_its_service(
+    images: dict[str, Image], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prints the size of each image, and its files with `-rP`."""
+    for image in images.values():
+        files = [path for path in sorted(image.root.rglob("*")) if path.is_file() and not path.is_symlink()]
+        sizes = {path.relative_to(image.root): path.stat().st_size for path in files}
+        sys.stdout.write("".join(f"{size:>10} /{path}\n" for path, size in sizes.items()))
+        total = sum(sizes.values()) / (1 << 20)
+        with capsys.disabled():
+            sys.stdout.write(f"\nimage {image.service}: {total:.0f} MiB, {len(sizes)} files\n")
+        programs = {
+            path.name for path in files if path.stat().st_mode & 0o111 and not re.search(r"\.so\b", path.name)
+        }
+        assert programs == {f"python3.{sys.version_info.minor}", f"kaishare-{image.service}"}
+        assert not [path for path in files if path.stat().st_mode & 0o6000]
+        writable = {
+            path
+            for path in image.root.rglob("*")
+            if not path.is_symlink() and path.stat().st_mode & 0o022 and path != image.root / "tmp"
+        }
+        assert writable == set()
+        recorded = {path.name for path in (image.root / "var" / "lib" / "dpkg" / "status.d").iterdir()}
+        assert {"libc6", "libssl3", "zlib1g"} <= recorded, "a scanner finds Debian's libraries"
+        assert total < 120
+
+
+def in_a_sandbox(image: Image, *, scratch: bool = False) -> list[str]:
     """Return the command that runs a program as in the container: a read-only root, an unprivileged user.
 
     Args:
-        visible: files and folders of /tmp that the program can read.
-        scratch: whether it has a /tmp of its own to write to.
+        image: its root is the root.
+        scratch: whether there is a folder to write to, /run.
     """
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         pytest.skip("NOT VERIFIED: bwrap (Debian's bubblewrap) is not installed, so no read-only root")
-    command = [bwrap, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
-    command += ["--unshare-pid", "--die-with-parent", "--perms", "1777", "--tmpfs", "/tmp"]
-    python = Path(sys.base_prefix)
-    closed = [parent for parent in python.parents if parent.stat().st_mode & 0o055 != 0o055]
-    if closed:  # such as /root: other users cannot read the interpreter
-        command += ["--perms", "0755", "--tmpfs", str(closed[-1])]
-        visible = (*visible, python)
-    for path in visible:
-        for parent in reversed(path.parents):
-            if parent.is_relative_to("/tmp") or (closed and parent.is_relative_to(closed[-1])):
-                command += ["--perms", "0755", "--dir", str(parent)]
-        command += ["--ro-bind", str(path), str(path)]
-    if not scratch:
-        command += ["--remount-ro", "/tmp"]
-    if os.geteuid() == 0:
-        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "setpriv", "--no-new-privs"]
-        command += [f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups"]
-    else:
-        command += ["--unshare-user", "--uid", str(USER_ID), "--gid", str(USER_ID)]
-    tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
+    user = [f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups"]
+    command = ["setpriv", *user] if os.geteuid() == 0 else []
+    command += [bwrap, "--unshare-user", "--uid", str(USER_ID), "--gid", str(USER_ID)]
+    command += ["--unshare-pid", "--die-with-parent", "--ro-bind", str(image.root), "/"]
+    command += ["--dev", "/dev", "--proc", "/proc"]
+    if scratch:
+        command += ["--tmpfs", "/run", "--setenv", "TMPDIR", "/run"]
+    python = str(image.folder / "bin" / "python")
+    tried = subprocess.run([*command, python, "-c", ""], capture_output=True, text=True, check=False)
+    if "bwrap: " in tried.stderr:
         pytest.skip(f"NOT VERIFIED: bwrap may not make a sandbox here: {tried.stderr.strip()[-200:]}")
+    assert tried.returncode == 0, tried.stderr
     return command
 
 
@@ -196,6 +228,8 @@ def read(url: str, program: Running, trust: ssl.SSLContext | None = None, body: 
             with urllib.request.build_opener(*handlers).open(request, timeout=5) as answer:
                 return str(answer.read().decode())
         except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             if program.process.poll() is not None:
                 raise AssertionError(f"it ended: {program.log.read_text()}") from None
             if time.monotonic() > ends:
@@ -207,9 +241,8 @@ def read(url: str, program: Running, trust: ssl.SSLContext | None = None, body: 
 def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
-    folder = images["webhook"].folder
-    files = folder.parent / "files"
-    files.mkdir(mode=0o755)
+    image = images["webhook"]
+    files = image.root / "run"
     now = datetime.now(UTC)
     authority = Authority.create(now=now)
     pair = authority.issue(["localhost"], now=now, lifetime=timedelta(days=1))
@@ -219,9 +252,9 @@ def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(
     shutil.copyfile(ROOT / "examples" / "namespaces.yaml", files / "namespaces.yaml")
     (files / "namespaces.yaml").chmod(0o644)
     port, ops = free_port(), free_port()
-    options = f"--policies {files}/namespaces.yaml --tls-cert {files}/tls.crt --tls-key {files}/tls.key"
+    options = "--policies /run/namespaces.yaml --tls-cert /run/tls.crt --tls-key /run/tls.key"
     listen = f"--listen 127.0.0.1:{port} --ops-listen 127.0.0.1:{ops}"
-    command = [str(folder / "bin" / "kaishare-webhook"), "serve", *options.split(), *listen.split()]
+    command = [str(image.folder / "bin" / "kaishare-webhook"), "serve", *options.split(), *listen.split()]
     review = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -240,7 +273,7 @@ def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(
         },
     }
     trust = ssl.create_default_context(cadata=authority.pair.certificate_pem.decode())
-    with running([*in_a_sandbox(folder, files), *command], tmp_path / "log") as program:
+    with running([*in_a_sandbox(image), *command], tmp_path / "log") as program:
         assert read(f"http://127.0.0.1:{ops}/readyz", program) == "ok\n"
         answer = read(f"https://localhost:{port}/mutate", program, trust, json.dumps(review).encode())
         assert json.loads(answer)["response"]["patchType"] == "JSONPatch"
@@ -250,15 +283,15 @@ def test_the_webhook_serves_from_a_read_only_root_as_an_unprivileged_user(
 def test_the_agent_serves_from_a_read_only_root_as_an_unprivileged_user(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
-    folder = images["agent"].folder
-    node = folder.parent / "node.yaml"
+    image = images["agent"]
+    node = image.root / "etc" / "node.yaml"
     shutil.copyfile(ROOT / "examples" / "agent" / "node.yaml", node)
     node.chmod(0o644)
     port = free_port()
-    command = [str(folder / "bin" / "kaishare-agent"), "serve", "--gpus", f"simulated:{node}"]
+    command = [str(image.folder / "bin" / "kaishare-agent"), "serve", "--gpus", "simulated:/etc/node.yaml"]
     command += ["--listen", f"127.0.0.1:{port}", "--interval", "200ms"]
     # Only a simulated node writes: its own /proc.
-    with running([*in_a_sandbox(folder, node, scratch=True), *command], tmp_path / "log") as program:
+    with running([*in_a_sandbox(image, scratch=True), *command], tmp_path / "log") as program:
         assert read(f"http://127.0.0.1:{port}/readyz", program)
         assert "kaishare_pod_gpu_memory_used_bytes{" in read(f"http://127.0.0.1:{port}/metrics", program)
         assert "train-resnet" in read(f"http://127.0.0.1:{port}/", program)
@@ -267,9 +300,10 @@ def test_the_agent_serves_from_a_read_only_root_as_an_unprivileged_user(
 
 @pytest.mark.nightly
 def test_the_agent_needs_no_place_to_write_to(images: dict[str, Image]) -> None:
-    folder = images["agent"].folder
+    image = images["agent"]
+    program = str(image.folder / "bin" / "kaishare-agent")
     done = subprocess.run(
-        [*in_a_sandbox(folder), str(folder / "bin" / "kaishare-agent"), "serve", "--node", "one"],
+        [*in_a_sandbox(image), program, "serve", "--node", "one"],
         capture_output=True,
         text=True,
         timeout=20,

@@ -1,5 +1,6 @@
 """A release: notes, versions, and the chart that names the published images."""
 
+import base64
 import re
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.support.helm_chart import helm
 
 ROOT = Path(__file__).parents[2]
 VERSION = release.versions(ROOT)["pyproject.toml"]
+SOURCE = "https://git.example.com/team/kaishare"
 DIGESTS = {"webhook": f"sha256:{'a' * 64}", "agent": f"sha256:{'b' * 64}"}
 CHANGELOG = """# Changes
 
@@ -93,8 +95,13 @@ def test_a_file_with_another_version_is_named(
 
 
 def test_the_released_chart_needs_no_value_for_its_images(tmp_path: Path) -> None:
-    command = ["chart", str(tmp_path), "--registry", "registry.example.com/team"]
+    command = ["chart", str(tmp_path), "--registry", "registry.example.com/team", "--source", SOURCE]
     assert release.main([*command, "--webhook", DIGESTS["webhook"], "--agent", DIGESTS["agent"]]) == 0
+    linted = helm("lint", "--strict", str(tmp_path / "kaishare"))
+    assert linted.returncode == 0, linted.stdout
+    about = yaml.safe_load((tmp_path / "kaishare" / "Chart.yaml").read_text())
+    assert (about["home"], about["sources"]) == (SOURCE, [SOURCE])
+    listed = yaml.safe_load(about["annotations"]["artifacthub.io/images"])
     done = helm("template", "kaishare", str(tmp_path / "kaishare"), "--kube-version", "1.30.0")
     assert (done.returncode, done.stderr) == (0, "")
     images = {
@@ -108,23 +115,56 @@ def test_the_released_chart_needs_no_value_for_its_images(tmp_path: Path) -> Non
     assert images == {
         f"registry.example.com/team/kaishare-{name}@{digest}" for name, digest in DIGESTS.items()
     }
+    assert {image["image"] for image in listed} == images
 
 
 @pytest.mark.parametrize(
-    ("registry", "webhook", "problem"),
+    ("changed", "problem"),
     [
-        ("registry.example.com/Team", DIGESTS["webhook"], "in lower case: 'registry.example.com/Team'"),
-        ('x/"y', DIGESTS["webhook"], "expected a registry"),
-        ("registry.example.com", "sha256:1", "expected a digest sha256:… of the webhook's image: 'sha256:1'"),
-        ("registry.example.com", "", "expected a digest"),
+        ({"registry": "registry.example.com/Team"}, "in lower case: 'registry.example.com/Team'"),
+        ({"registry": 'x/"y'}, "expected a registry"),
+        ({"webhook": "sha256:1"}, "expected a digest sha256:… of the webhook's image: 'sha256:1'"),
+        ({"webhook": ""}, "expected a digest"),
+        ({"source": "git@git.example.com:team"}, "expected an address https://… of the repository"),
     ],
 )
-def test_malformed_names_of_images_are_refused(
-    tmp_path: Path, registry: str, webhook: str, problem: str, capsys: pytest.CaptureFixture[str]
+def test_malformed_names_are_refused(
+    tmp_path: Path, changed: dict[str, str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["chart", str(tmp_path / "new"), "--registry", registry, "--webhook", webhook]
+    usual = {"registry": "registry.example.com", "source": SOURCE, "webhook": DIGESTS["webhook"]}
+    command = ["chart", str(tmp_path / "new")]
+    command += [word for name, value in (usual | changed).items() for word in (f"--{name}", value)]
     assert release.main([*command, "--agent", DIGESTS["agent"]]) == 2
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+def test_no_page_names_another_version() -> None:
+    """Image tags and names of archives in the commands of the documentation."""
+    others = {
+        f"{page.relative_to(ROOT)}: {match[0]}"
+        for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.md")]
+        for match in re.finditer(r"kaishare(?:-webhook|-agent)?(?::|_v|/v)(\d+\.\d+\.\d+)", page.read_text())
+        if match[1] != VERSION
+    }
+    assert others == set()
+
+
+def test_the_chart_has_an_icon_and_what_artifact_hub_reads() -> None:
+    about = yaml.safe_load((ROOT / release.CHART / "Chart.yaml").read_text())
+    kind, _, encoded = about["icon"].partition(";base64,")
+    assert kind == "data:image/svg+xml"
+    assert base64.b64decode(encoded) == (ROOT / "docs" / "icon.svg").read_bytes()
+    # The names of internal/hub/package.go of Artifact Hub.
+    categories = {
+        "ai-machine-learning",
+        "database",
+        "integration-delivery",
+        "monitoring-logging",
+        "networking",
+    }
+    assert about["annotations"]["artifacthub.io/category"] in categories
+    assert about["annotations"]["artifacthub.io/license"] == "Apache-2.0"
+    assert (ROOT / "LICENSE").read_text().split()[:2] == ["Apache", "License"]

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,8 +14,22 @@ from tests.support.doc_blocks import ROOT, pages
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 _NAMED = re.compile(r"\b((?:docs|deploy|examples)/[\w./-]+\.md)(?:#([\w-]+))?")
-_SOURCES = ("*.py", "*.yaml", "*.libsonnet", "*.html", "*.js", "*.tpl", "*.txt", "*.sh")
+_SOURCES = (
+    *("*.py", "*.yaml", "*.yml", "*.toml", "*.json", "*.libsonnet", "*.jsonnet", "*.html", "*.js", "*.css"),
+    *("*.tpl", "*.tmpl", "*.txt", "*.sh", "*.svg"),
+)
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+
+
+HOSTS = {
+    "docs.nvidia.com",
+    "github.com",
+    "kind.sigs.k8s.io",
+    "monitoring.mixins.dev",
+    "run-ai-docs.nvidia.com",
+    "www.vcluster.com",
+}
+"""Every host that a link of the documentation leads to. No test reads them, since tests have no network."""
 
 
 @cache
@@ -33,12 +48,15 @@ def anchors(page: Path) -> frozenset[str]:
 
 def sources() -> list[Path]:
     """Return the files of code and deployment that may name a page."""
-    folders = (*PACKAGES, "deploy", "docs", "examples", "benchmarks", "requirements")
+    folders = (*PACKAGES, ".github", "deploy", "docs", "examples", "benchmarks", "requirements", "tests")
     files = [file for folder in folders for pattern in _SOURCES for file in (ROOT / folder).rglob(pattern)]
-    return [ROOT / "Makefile", *sorted(files)]
+    others = ("Makefile", "Dockerfile.agent", "Dockerfile.webhook", "mkdocs.yml", "pyproject.toml", ".ci/run")
+    return [*(ROOT / name for name in others), *sorted(files)]
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*pages(), ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     lost = []
     for link in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):
@@ -49,6 +67,17 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             lost.append(link)
     assert lost == []
+
+
+def test_a_link_to_another_host_leads_to_a_known_one() -> None:
+    links = {
+        urlsplit(link)
+        for page in [*pages(), ROOT / "CHANGELOG.md"]
+        for link in _LINK.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))
+        if "://" in link
+    }
+    assert {link.scheme for link in links} == {"https"}
+    assert {link.hostname for link in links} == HOSTS
 
 
 def test_every_page_that_the_code_names_exists_with_its_section() -> None:

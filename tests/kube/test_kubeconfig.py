@@ -355,6 +355,16 @@ async def test_no_private_key_stays_on_disk(
     assert list(temporary.iterdir()) == []
 
 
+async def test_an_auth_provider_in_an_image_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # as if it were not installed
+    provider = {"name": "oidc", "config": {"id-token": identity_token("x")}}
+    path = kubeconfig(tmp_path, {"server": "https://127.0.0.1:1"}, {"auth-provider": provider})
+    with pytest.raises(AccessError, match=r"auth-provider: oidc needs the package kubernetes-asyncio$"):
+        await KubeConfig.load(path)
+
+
 def test_the_big_library_is_loaded_for_an_auth_provider_only(account: Path, tmp_path: Path) -> None:
     cluster = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}
     plain, provided = tmp_path / "plain", tmp_path / "provided"

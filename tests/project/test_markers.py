@@ -1,12 +1,23 @@
 """Markers select tests by what they need: `pytest -m "not cluster and not slow"`."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.support.markers import BY_PLACE, is_deselected, marker_of, nightly, sampled
+from deploy.render import CHART, OLDEST_KUBERNETES, ROOT
+from tests.support.markers import (
+    BY_PLACE,
+    ON_THE_OLDEST,
+    is_deselected,
+    marker_of,
+    nightly,
+    runs_on_the_oldest,
+    sampled,
+)
 
 TESTS = Path(__file__).parents[1]
 
@@ -27,7 +38,20 @@ def test_the_place_of_a_test_implies_its_marker(file: str, marker: str | None) -
 
 
 def test_every_marked_place_exists() -> None:
-    assert [place for place in BY_PLACE if not (TESTS / place).exists()] == []
+    assert [place for place in (*BY_PLACE, *ON_THE_OLDEST) if not (TESTS / place).exists()] == []
+
+
+def test_the_oldest_kubernetes_is_one_release_in_the_whole_repository() -> None:
+    (makefile,) = re.findall(r"^OLDEST_KUBERNETES := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    (row,) = workflow["jobs"]["test"]["strategy"]["matrix"]["include"]
+    assert about["kubeVersion"] == f">={makefile}.0-0"
+    assert f"{makefile}.0" == OLDEST_KUBERNETES
+    assert row["kubernetes"].startswith(f"v{makefile}.")
+    assert row["target"] == "test-oldest"
+    assert runs_on_the_oldest(TESTS / "cluster" / "test_chart.py")
+    assert not runs_on_the_oldest(TESTS / "cluster" / "test_rollout.py")
 
 
 @pytest.mark.parametrize(("expression", "is_left_out"), [("", True), ("slow", True), ("nightly", False)])

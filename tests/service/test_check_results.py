@@ -39,12 +39,12 @@ def test_each_result_is_a_line_with_its_advice_below() -> None:
 
 
 def test_the_place_in_the_documentation_follows_the_advice() -> None:
-    linked = replace(FINDINGS[1], docs="docs/doctor.md#device-files")
+    linked = replace(FINDINGS[1], docs="docs/doctor.md#runtimeclass")
     assert as_text([linked]).splitlines()[1:3] == [
         "                       -> set runtimeClassName: nvidia",
-        "                       see docs/doctor.md#device-files",
+        "                       see docs/doctor.md#runtimeclass",
     ]
-    assert json.loads(as_json([linked], {}))["findings"][0]["docs"] == "docs/doctor.md#device-files"
+    assert json.loads(as_json([linked], {}))["findings"][0]["docs"] == "docs/doctor.md#runtimeclass"
     assert "docs" not in json.loads(as_json(FINDINGS, {}))["findings"][0]
 
 

@@ -13,12 +13,13 @@ from gpuagent.server.server import HttpServer
 from service.http.listeners import Address
 from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
+from service.version import version
 
 NAMESPACE = "kaishare-agent"
 LABELS = {
     "app.kubernetes.io/name": "kaishare",
     "app.kubernetes.io/component": "agent",
-    "app.kubernetes.io/version": "0.1.0",
+    "app.kubernetes.io/version": version(),
 }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.free_ports import free_port
+from tests.support.http_readiness import answers
 from tests.support.promtool import needed
 
 PATIENCE_SECONDS = 30
@@ -109,7 +110,7 @@ def alertmanager(folder: Path, configuration: Path) -> Iterator[Alertmanager]:
         )
     try:
         running = Alertmanager(f"http://{address}", process, log)
-        running.until(lambda: _answers(f"http://{address}/-/ready"))
+        running.until(lambda: answers(f"http://{address}/-/ready"))
         yield running
     finally:
         process.terminate()
@@ -118,11 +119,3 @@ def alertmanager(folder: Path, configuration: Path) -> Iterator[Alertmanager]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False

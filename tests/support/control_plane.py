@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -92,9 +93,13 @@ class Program:
         )
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"})
         while time.monotonic() < ends and self.process is not None and self.process.poll() is None:
-            with contextlib.suppress(OSError), direct.open(request, timeout=2) as answer:
-                if word in answer.read().decode():
-                    return
+            with contextlib.suppress(OSError):
+                try:
+                    with direct.open(request, timeout=2) as answer:
+                        if word in answer.read().decode():
+                            return
+                except urllib.error.HTTPError as error:  # not ready yet
+                    error.close()
             time.sleep(0.05)
         raise NotReady(f"{self.name} is not ready:\n{self.log.read_text()[-2000:]}")
 

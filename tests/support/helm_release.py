@@ -63,6 +63,12 @@ class Release:
         self.chart = chart
         return self._helm("upgrade", *self._what())
 
+    def upgrade_to(self, package: Path) -> str:
+        """Upgrade to a packaged chart with the values of the release, as docs/install.md does."""
+        self.chart = package
+        where = ("kaishare", str(package), "--namespace", self.namespace)
+        return self._helm("upgrade", *where, WITHOUT_SCHEMA, "--reset-then-reuse-values")
+
     def uninstall(self) -> str:
         """Uninstall the chart; return helm's output, which lists the deletions in order."""
         return self._helm(
@@ -83,6 +89,14 @@ class Release:
         done = helm(*arguments, kubeconfig=self.plane.kubeconfig())
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
+
+
+def packaged(folder: Path) -> Path:
+    """Package the chart with `helm package`; return the package."""
+    done = helm("package", str(CHART), "--destination", str(folder))
+    assert done.returncode == 0, done.stderr
+    (package,) = folder.glob("kaishare-*.tgz")
+    return package
 
 
 async def define_others_kinds(client: KubeClient) -> None:

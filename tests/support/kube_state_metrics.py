@@ -1,4 +1,4 @@
-"""Series of pods in the form of kube-state-metrics v2.11 and later (its docs/metrics/workload/pod-metrics.md)."""
+"""Series of pods in the form of kube-state-metrics v2.11 and later (its pod-metrics.md)."""
 
 from dataclasses import dataclass
 

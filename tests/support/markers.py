@@ -23,10 +23,37 @@ keeps_deep_values: Final = pytest.mark.skipif(
 BY_PLACE: Final = {
     "cluster": "cluster",
     "gpu": "gpu",
+    "docs/test_site_in_browser.py": "browser",
     "gpuagent/server/test_browser.py": "browser",
     "gpuagent/server/test_browser_incident.py": "browser",
 }
 """Marker by folder or file, relative to tests/."""
+
+OLDEST: Final = "oldest"
+"""The marker of tests that `make test-oldest` runs on the oldest supported Kubernetes."""
+ON_THE_OLDEST: Final = frozenset(
+    f"cluster/test_{name}.py"
+    for name in (
+        "agent",  # the agent with the chart's rights
+        "agent_simulated",
+        "chart",  # installed, used, upgraded, uninstalled
+        "chart_objects",  # every object, validated strictly
+        "cluster_pods",  # the agent's watches
+        "configurations",  # the webhook configurations
+        "console",
+        "few_rights",
+        "guard",
+        "policies",
+        "self_policy",
+        "webhook",
+    )
+)
+"""The files with that marker: chart, guard, webhook configurations, both services and console."""
+
+
+def runs_on_the_oldest(path: Path) -> bool:
+    """Return whether the tests of a file run on the oldest supported Kubernetes, too."""
+    return path.relative_to(_TESTS).as_posix() in ON_THE_OLDEST
 
 
 @cache

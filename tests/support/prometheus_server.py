@@ -18,6 +18,7 @@ import yaml
 
 from tests.support import yaml_text
 from tests.support.free_ports import free_port
+from tests.support.http_readiness import answers
 from tests.support.promtool import ALERTS, needed
 
 PATIENCE_SECONDS = 60
@@ -111,7 +112,7 @@ def prometheus(
         )
     try:
         running = Prometheus(f"http://{address}", process, log)
-        running.until(lambda: _answers(f"http://{address}/-/ready"), log.read_text)
+        running.until(lambda: answers(f"http://{address}/-/ready"), log.read_text)
         yield running
     finally:
         process.terminate()
@@ -120,14 +121,6 @@ def prometheus(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 @contextmanager

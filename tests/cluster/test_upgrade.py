@@ -1,0 +1,253 @@
+"""The packaged chart: an installation, and an upgrade from each chart of 0.1.0 that loses no pod creation.
+
+The charts of 0.1.0 are in tests/support/charts, packaged by `helm package` from the commits in their names. Before
+the upgrade two replicas run with the options and the account of the old chart. A replica of this release stands for
+the old program; `make nightly` runs the program of that commit, too, if the checkout has its history.
+"""
+
+import asyncio
+import contextlib
+import io
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.balancer import Balancer
+from benchmarks.rollout import is_mutated
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from tests.support.cluster_webhook import (
+    Canary,
+    Serving,
+    bare_pod,
+    ensure_namespaces,
+    failed_open,
+    managed_namespace,
+    start_serving,
+)
+from tests.support.control_plane import ControlPlane
+from tests.support.helm_chart import NAMESPACE, ROOT, find_object, helm, rendered, rendered_text
+from tests.support.helm_release import Release, let_go, packaged, token_of
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_process import until
+from webhook.registration.configurations import CONFIGURATION_NAME
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+OLD_CHARTS = {
+    chart.stem.rpartition("-")[2]: chart
+    for chart in sorted((ROOT / "tests" / "support" / "charts").glob("kaishare-0.1.0-*.tgz"))
+}
+"""The charts of 0.1.0, by commit."""
+DEFAULT, ENFORCED = "upgrade-default", "upgrade-enforced"
+"""Namespaces whose pods are created throughout; in the second one a pod without an answer is refused."""
+RATE = 20.0
+"""Creations per second."""
+LAG_SECONDS = 0.3
+"""Time for which the endpoint of a stopped replica remains."""
+
+
+@dataclass(kw_only=True)
+class Creations:
+    """Pods that are created at a steady rate, in turn in both namespaces."""
+
+    client: KubeClient
+    made: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Create pods until cancelled."""
+        while True:
+            namespace = (DEFAULT, ENFORCED)[self.made % 2]
+            body = json.dumps(bare_pod(f"pod-{self.made}")).encode()
+            try:
+                await self.client.request("POST", f"/api/v1/namespaces/{namespace}/pods", body=body)
+            except (ApiError, Unreachable) as error:
+                self.failed.append(f"{namespace}: {error}")
+            self.made += 1
+            await asyncio.sleep(1 / RATE)
+
+    async def stored(self) -> tuple[int, int]:
+        """Return the number of stored pods, and of those with queue and share."""
+        pods = []
+        for namespace in (DEFAULT, ENFORCED):
+            pods += json.loads(await self.client.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
+        return len(pods), sum(is_mutated(pod) for pod in pods)
+
+
+@dataclass(kw_only=True)
+class Replicas:
+    """The webhook's processes behind the address of its Service, with the options of the Deployment in the cluster."""
+
+    plane: ControlPlane
+    client: KubeClient
+    balancer: Balancer
+    folder: Path
+    running: list[Serving] = field(default_factory=list)
+    count: int = 0
+
+    async def add(self, source: Path | None = None) -> None:
+        """Start a replica, and send it reviews once it is ready.
+
+        Args:
+            source: folder with another release's packages; None for this release.
+        """
+        self.count += 1
+        folder = self.folder / f"replica-{self.count}"
+        folder.mkdir()
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
+        (container,) = json.loads(await self.client.get(path))["spec"]["template"]["spec"]["containers"]
+        options = [word for word in container["args"][1:] if not re.match("--(ops-)?listen=|--drain=", word)]
+        pod = in_a_pod(self.plane, await token_of(self.client, "kaishare-webhook", NAMESPACE), folder)
+        # Without -P the program would import the packages of the working directory.
+        old = ("-P",), {"PYTHONPATH": str(source)}
+        before, environment = old if source else ((), {})
+        replica = await start_serving(
+            folder / "log",
+            *options,
+            "--drain=500ms",
+            program=(*before, *pod.program),
+            environment=pod.environment | environment,
+            is_forked=source is None,
+        )
+        self.running.append(replica)
+        assert ("default_mode" in replica.logged("serving")[0]) is (source is None), "the wrong program"
+
+        async def is_ready() -> bool:
+            return (await replica.get("/readyz"))[0] == 200
+
+        await until(is_ready, "the replica is ready")
+        self.balancer.add(replica.admission)
+
+    async def replace(self) -> None:
+        """Start a replica, and stop the oldest one, whose endpoint remains for a while."""
+        await self.add()
+        old = self.running.pop(0)
+        old.terminate()
+        await asyncio.sleep(LAG_SECONDS)
+        self.balancer.remove(old.admission)
+        assert await old.ended() == 0, old.log.read_text()
+
+
+@contextlib.asynccontextmanager
+async def installed(
+    plane: ControlPlane, chart: Path, folder: Path
+) -> AsyncIterator[tuple[Release, Replicas]]:
+    """Install a chart whose Service leads to a balancer on this machine."""
+    balancer = Balancer()
+    address = await balancer.start()
+    release = Release(plane=plane, values={"webhook": {"servicePort": address.port}}, chart=chart)
+    async with KubeClient(plane.access()) as client:
+        replicas = Replicas(plane=plane, client=client, balancer=balancer, folder=folder)
+        try:
+            await ensure_namespaces(client, managed_namespace(DEFAULT, gpu_fraction="0.5"))
+            await asyncio.to_thread(release.install)
+            # What a Service's address is in a cluster: the way to the process.
+            way = {"type": "ExternalName", "externalName": "localhost", "clusterIP": None, "clusterIPs": None}
+            await client.request(
+                "PATCH",
+                f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook",
+                body=json.dumps({"spec": way}).encode(),
+                content_type="application/strategic-merge-patch+json",
+            )
+            yield release, replicas
+        finally:
+            for replica in replicas.running:
+                await replica.kill()
+            await balancer.stop()
+            await asyncio.to_thread(release.uninstall)
+            for namespace in (DEFAULT, ENFORCED):
+                with contextlib.suppress(ApiError):
+                    await client.request(
+                        "DELETE", f"/api/v1/namespaces/{namespace}/pods", params={"gracePeriodSeconds": "0"}
+                    )
+                    await client.request("DELETE", f"/api/v1/namespaces/{namespace}")
+                await let_go(client, namespace)
+            await let_go(client, "kaishare-agent")
+
+
+def program_of(commit: str, folder: Path) -> Path:
+    """Return a folder with the packages of a commit; skip the test if the checkout has no such commit."""
+    packages = ("webhook", "kai", "service", "kube", "certs")
+    done = subprocess.run(
+        ["git", "archive", commit, "--", *packages], cwd=ROOT, capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip(f"NOT VERIFIED: the checkout has no history with the program of {commit}")
+    source = folder / "source"
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(source, filter="data")
+    return source
+
+
+async def configurations(client: KubeClient) -> list[dict[str, Any]]:
+    """Return the webhooks of both configurations."""
+    group = "/apis/admissionregistration.k8s.io/v1"
+    return [
+        hook
+        for kind in ("mutating", "validating")
+        for hook in json.loads(await client.get(f"{group}/{kind}webhookconfigurations/{CONFIGURATION_NAME}"))[
+            "webhooks"
+        ]
+    ]
+
+
+@pytest.mark.parametrize("is_old_program", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("commit", OLD_CHARTS)
+async def test_an_upgrade_loses_no_pod_creation(
+    commit: str, is_old_program: bool, plane: ControlPlane, tmp_path: Path
+) -> None:
+    source = program_of(commit, tmp_path) if is_old_program else None
+    new_chart = packaged(tmp_path)
+    async with installed(plane, OLD_CHARTS[commit], tmp_path) as (release, replicas):
+        client = replicas.client
+        for _ in range(2):
+            await replicas.add(source)
+        await Canary(client, DEFAULT).until_mutated()
+        # Enforced only now, because its pods are refused before.
+        await ensure_namespaces(client, managed_namespace(ENFORCED, gpu_fraction="0.5", mode="enforce"))
+        await Canary(client, ENFORCED).until_mutated()
+        skipped = await failed_open(client)
+        creations = Creations(client=client)
+        creating = asyncio.create_task(creations.run())
+        await asyncio.sleep(1)
+        where = ("kaishare", str(new_chart), "--namespace", NAMESPACE)
+        kept = helm("upgrade", *where, "--dry-run=server", "--reuse-values", kubeconfig=plane.kubeconfig())
+        assert kept.returncode != 0, "CHANGELOG.md says that --reuse-values fails"
+        await asyncio.to_thread(release.upgrade_to, new_chart)
+        for _ in range(2):
+            await replicas.replace()
+        await asyncio.sleep(1)
+        creating.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await creating
+        assert creations.failed == []
+        assert creations.made > 2 * RATE
+        assert await creations.stored() == (creations.made, creations.made)
+        assert await failed_open(client) == skipped
+        hooks = await configurations(client)
+        assert all(hook["clientConfig"]["caBundle"] for hook in hooks)
+        objects = rendered(release.values)
+        expected = [
+            hook
+            for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+            for hook in find_object(objects, kind, CONFIGURATION_NAME)["webhooks"]
+        ]
+        assert [hook["matchConditions"] for hook in hooks] == [hook["matchConditions"] for hook in expected]
+
+
+async def test_the_package_is_the_folder_and_serves(plane: ControlPlane, tmp_path: Path) -> None:
+    package = packaged(tmp_path)
+    usual = ("--namespace", NAMESPACE, "--kube-version", "1.30.0")
+    done = helm("template", "kaishare", str(package), *usual)
+    assert (done.returncode, done.stdout) == (0, rendered_text())
+    async with installed(plane, package, tmp_path) as (_, replicas):
+        await replicas.add()
+        await Canary(replicas.client, DEFAULT).until_mutated()
