@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,7 +34,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -399,7 +398,6 @@ class DriverFaults(RuleBasedStateMachine):
         self.until_answered()
         gpu.is_lied_about = False
 
-    @precondition(lambda self: not self.source.is_hanging)
     @rule(index=st.integers(0, 3), uuid=st.sampled_from(UUIDS))
     def reload_driver(self, index: int, uuid: str) -> None:
         """Unload the driver, remove or add a GPU, and load the driver again."""
@@ -420,7 +418,6 @@ class DriverFaults(RuleBasedStateMachine):
             self.suspect_all()
             self.count("added GPU")
 
-    @precondition(lambda self: not self.source.is_hanging)
     @rule()
     def upgrade_driver(self) -> None:
         """Replace the driver under the running agent: each call fails until a new process has its library."""
