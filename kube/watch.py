@@ -159,7 +159,8 @@ class Watch(Generic[T]):
         """Return the time since the last message about the resource; infinite before the first.
 
         A stream that stays open for `healthy_after` counts, and each event. Errors do not count, because they
-        say nothing about the objects. Incomplete initial events do not count either, because the known objects do not change before their end.
+        say nothing about the objects. Incomplete initial events do not count either, because the known
+        objects do not change before their end.
         """
         return float("inf") if self._contact_at is None else self._clock() - self._contact_at
 

@@ -1,7 +1,5 @@
 """Faults of the driver in any order: the short form of tests/faults/driver.py."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.faults.driver import Tally, run
