@@ -66,6 +66,7 @@ from tests.support.gpu_node import EVICT, RIGHTS, GpuNode, counted
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server_in_thread
 from tests.support.kube_objects import reservation
 from tests.support.pods import gpu_container, pod
+from tests.support.wall_clock import WallClock
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_server import review_of
 from webhook.registration.configurations import (
@@ -102,6 +103,8 @@ class Case:
     """Whether no object can be read meanwhile."""
     refuses_events: bool = False
     """Whether the answer says that an Event will never be accepted, so that it counts as failed."""
+    clock: int = 0
+    """Seconds by which the wall clocks of webhook and agent are wrong."""
     contact_seconds: float = 0.5
     """Longest time after the begin at which a watch may still count as in contact."""
 
@@ -119,6 +122,11 @@ def partly(fault: Fault) -> Case:
 def on_link(control: str) -> Case:
     """Apply a fault to the connections."""
     return Case(begin=lambda server: getattr(server.link, control)(), is_total=control != "reset")
+
+
+def with_wrong_clocks(seconds: int) -> Case:
+    """Let the wall clocks of webhook and agent jump; the API servers have the right time."""
+    return Case(begin=lambda _server: None, is_total=False, clock=seconds)
 
 
 CASES: Final[dict[str, Case]] = {
@@ -145,6 +153,10 @@ CASES: Final[dict[str, Case]] = {
     "answers after 2 s": partly(Delay(seconds=2.0)),
     "all connections reset": on_link("reset"),
     "a silent network": on_link("fall_silent"),
+    "clocks 1 h ahead": with_wrong_clocks(3600),
+    "clocks 1 h behind": with_wrong_clocks(-3600),
+    "clocks 2 years ahead": with_wrong_clocks(2 * 366 * 86400),
+    "clocks 2 years behind": with_wrong_clocks(-2 * 366 * 86400),
 }
 SHORT: Final = ("503", "refused connections")
 
@@ -189,6 +201,7 @@ class Outage:
     webhook: Serving
     agent: Agent
     node: GpuNode
+    clock: WallClock
     tokens: dict[str, str]
     innocents: dict[str, str]
     """Paths of the pods that must stay, by UID."""
@@ -204,6 +217,7 @@ class Outage:
         await self.until(lambda: over in self.pods(), f"the pod over-{self.number} is known")
         figures = Figures(name, seconds)
         case.begin(self.hostile)
+        self.clock.set(case.clock)
         self.hostile.link.reset()
         connections = self.hostile.link.connections
         began = time.monotonic()
@@ -228,6 +242,7 @@ class Outage:
         if case.is_total and late in self.pods():
             figures.wrong.append("the new pod was seen: the fault does not hold")
         self.hostile.heal()
+        self.clock.set(0)
         await self.recover(figures, over, late, refuses_events=case.refuses_events)
         for uid in (over, late):
             self.used.pop(uid, None)
@@ -287,7 +302,7 @@ class Outage:
                 and ("pods" in key or "namespaces" in key)
             ]
             newest = max(contacts, default=0.0)
-            figures.stale[name] = time.time() - newest
+            figures.stale[name] = time.time() + self.clock.seconds - newest
             if not contacts:
                 figures.wrong.append(f"the {name} does not tell its last contact")
             elif latest is not None and newest > latest:
@@ -478,6 +493,7 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
             "agent": await admin.token("faulty-agent", *RIGHTS, *EVICT),
             "webhook": await admin.token("faulty-webhook", *WEBHOOK_RIGHTS),
         }
+        clock = WallClock(folder)
         program = in_a_pod(hostile, tokens["webhook"], folder)
         webhook = await stack.enter_async_context(
             serving(
@@ -485,7 +501,8 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
                 *("--policies", "cluster", "--namespace", "team-a", "--host-name", "127.0.0.1"),
                 *("--drain", "0s"),
                 program=program.program,
-                environment=program.environment,
+                environment={**program.environment, **clock.environment},
+                is_forked=False,
             )
         )
         await stack.enter_async_context(
@@ -494,8 +511,10 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
             )
         )
         hostile.account(tokens["agent"])
-        agent = stack.enter_context(node.agent(tokens["agent"], "--eviction", "on"))
-        outage = Outage(hostile, admin, webhook, agent, node, tokens, innocents)
+        agent = stack.enter_context(
+            node.agent(tokens["agent"], "--eviction", "on", is_forked=False, **clock.environment)
+        )
+        outage = Outage(hostile, admin, webhook, agent, node, clock, tokens, innocents)
         outage.hold(used)
         await outage.until(lambda: innocents.keys() <= outage.pods(), "the agent knows the pods")
         ends = time.monotonic() + _RECOVERS_WITHIN

@@ -9,9 +9,7 @@ figure was another pod's, or the pod above its share lost its flag.
 import argparse
 import contextlib
 import json
-import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +24,7 @@ from tests.support.agent_process import Agent, agent
 from tests.support.kube_objects import bind_request, pod, reservation, uid
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
+from tests.support.wall_clock import WallClock
 
 GIB: Final = 1 << 30
 NODE: Final = "node-1"
@@ -46,8 +45,6 @@ class Node:
 
     folder: Path
     library: Path
-    clock: Path
-    """The library that moves the wall clock."""
     numbers: dict[str, int] = field(default_factory=lambda: {GREEDY: 1, CALM: 2, BRIEF: 3, EDITED: 4})
     """The number of each pod, from which its UID follows."""
     pids: dict[str, int] = field(
@@ -65,7 +62,7 @@ class Node:
         self.tree.add(2, "0::/", name="kthreadd")
         for name in _GPU_OF:
             self.start_process(name, start=100)
-        self.jump(0)
+        self.clock = WallClock(self.folder)
         self.write_pods()
         self.drive()
 
@@ -78,8 +75,7 @@ class Node:
         environment = {
             "LD_LIBRARY_PATH": str(self.library.parent),
             ANSWERS: f"{self.folder}/answers",
-            "LD_PRELOAD": str(self.clock),
-            "WALL_CLOCK_FILE": f"{self.folder}/wall-clock",
+            **self.clock.environment,
         }
         with agent(self.folder / log, *options.split(), **environment) as running:
             yield running
@@ -111,10 +107,6 @@ class Node:
                 items.append(bind_request(name, number, "0.25", groups=groups, namespace="team"))
         items += [reservation(f"group-{i}", uuid, 900 + i, node=NODE) for i, uuid in enumerate(UUIDS)]
         self.replace("pods.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-
-    def jump(self, seconds: int) -> None:
-        """Set the distance of the agent's wall clock from the true one."""
-        self.replace("wall-clock", str(seconds))
 
     def replace(self, name: str, text: str) -> None:
         making = self.folder / f"{name}.making"
@@ -189,7 +181,7 @@ def wall_clock_jumps(node: Node, running: Agent) -> None:
     for seconds in (3600, -7200, 366 * 86400, -20 * 366 * 86400, 0):
         before = over_seconds(running, GREEDY)
         began = time.monotonic()
-        node.jump(seconds)
+        node.clock.set(seconds)
         ends, shown = began + 6 * INTERVAL, []
         while time.monotonic() < ends:
             node.check_flags(running, f"wall clock {seconds:+} s", {GREEDY})
@@ -309,16 +301,6 @@ def restart(node: Node, running: Agent) -> None:
 PARTS: Final = (wall_clock_jumps, suspension, reuse_in_a_sample, recreated_pod, restart)
 
 
-def built_clock(folder: Path) -> Path:
-    """Build the library that moves the wall clock."""
-    compiler = shutil.which("gcc")
-    assert compiler is not None, "gcc is needed"
-    library = folder / "wall_clock.so"
-    source = Path(__file__).with_name("wall_clock.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"], check=True)
-    return library
-
-
 def run(node: Node) -> None:
     """Run all faults one after another."""
     with node.agent("log") as running:
@@ -331,7 +313,7 @@ def main() -> int:
     """Run, print the figures; return 1 if something is wrong."""
     argparse.ArgumentParser(prog="python -m tests.faults.process", description=__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        node = Node(Path(folder), built_library(Path(folder)), built_clock(Path(folder)))
+        node = Node(Path(folder), built_library(Path(folder)))
         try:
             run(node)
         finally:

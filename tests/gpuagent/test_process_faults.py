@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.process import Node, built_clock, run
+from tests.faults.process import Node, run
 from tests.support.nvml_stub.build import built_library
 
 
 @pytest.mark.slow
 def test_no_jump_suspension_reused_pid_or_restart_flags_an_innocent_pod(tmp_path: Path) -> None:
-    node = Node(tmp_path, built_library(tmp_path), built_clock(tmp_path))
+    node = Node(tmp_path, built_library(tmp_path))
     run(node)
     assert node.wrong == []
     assert len(node.report) >= 9

@@ -80,19 +80,22 @@ class GpuNode:
         return str(made["metadata"]["uid"])
 
     @contextmanager
-    def agent(self, token: str, *options: str, port: int | None = None) -> Iterator[Agent]:
+    def agent(
+        self, token: str, *options: str, port: int | None = None, is_forked: bool = True, **more: str
+    ) -> Iterator[Agent]:
         """Run an agent in this process, with a grace of 1 s and five samples a second."""
         self.plane.access(token)
         (self.plane.account(token) / "namespace").write_text(AGENT_NAMESPACE)
         environment = {
             ANSWERS: str(self.folder / "answers"),
             **(in_cluster_environment(port) if port else self.plane.environment),
+            **more,
         }
         library = built_library(self.folder.parent)  # one for all tests of the session
         program = ("-c", _PROGRAM, str(self.plane.account(token)), str(library))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(
-            self.folder / "log", *fixed.split(), *options, program=program, is_forked=True, **environment
+            self.folder / "log", *fixed.split(), *options, program=program, is_forked=is_forked, **environment
         ) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running
