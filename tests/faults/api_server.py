@@ -85,9 +85,9 @@ _REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
 _MUTATING: Final = f"{_REGISTRATION}/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
 _SECRET: Final = "/api/v1/namespaces/team-a/secrets/kaishare-webhook-ca"
 _EVERY: Final = 0.25
-_RECOVERS_WITHIN: Final = 60.0
-"""Seconds after a fault in which every change must have arrived. A request without an answer takes 10 s, a
-list that falls silent 30 s, and a pause up to 30 s."""
+_SOON: Final = 60.0
+_CALM_BETWEEN: Final = 7.0
+"""Seconds between two faults, after which the pauses of watches and Events are short again."""
 _MOST_A_WATCH: Final = 3
 """Requests of one attempt of a watch: the watch-list, a list instead of it, and a watch."""
 _MOST_OTHERS: Final = 30
@@ -107,6 +107,9 @@ class Case:
     """Seconds by which the wall clocks of webhook and agent are wrong."""
     contact_seconds: float = 0.5
     """Longest time after the begin at which a watch may still count as in contact."""
+    recovers_within: float = 60.0
+    """Seconds after the fault in which every change must have arrived. A request without an answer takes 10 s,
+    a list that falls silent 30 s, and a pause up to 30 s."""
 
 
 def everywhere(fault: Fault, **options: Any) -> Case:
@@ -146,8 +149,8 @@ CASES: Final[dict[str, Case]] = {
     "200 HTML": everywhere(html(200)),
     "200 {}": everywhere(Answer(status=200, body=b"{}")),
     "503 with an endless body": everywhere(Flood(size=96 << 20, status=503)),
-    # A watch whose answer has begun is like the watch of a quiet cluster, until bookmarks stay away.
-    "silence after the head": everywhere(Silence(after=0), contact_seconds=7.0),
+    # A watch whose answer has begun is like that of a quiet cluster, until bookmarks have stayed away for 150 s.
+    "silence after the head": everywhere(Silence(after=0), contact_seconds=7.0, recovers_within=200.0),
     "reset within the body": partly(Cut(after=400)),
     "body that ends early": partly(Truncate(after=400)),
     "answers after 2 s": partly(Delay(seconds=2.0)),
@@ -212,6 +215,8 @@ class Outage:
 
     async def run(self, name: str, case: Case, seconds: float) -> Figures:
         """Let a fault hold, and wait until every change has arrived."""
+        if self.number:
+            await asyncio.sleep(_CALM_BETWEEN)
         self.number += 1
         over = await self.node.pod(f"over-{self.number}", number=100 + self.number)
         await self.until(lambda: over in self.pods(), f"the pod over-{self.number} is known")
@@ -243,7 +248,7 @@ class Outage:
             figures.wrong.append("the new pod was seen: the fault does not hold")
         self.hostile.heal()
         self.clock.set(0)
-        await self.recover(figures, over, late, refuses_events=case.refuses_events)
+        await self.recover(figures, over, late, case)
         for uid in (over, late):
             self.used.pop(uid, None)
         self.hold({})
@@ -310,7 +315,7 @@ class Outage:
                     f"the {name} tells a contact during the fault, {newest - latest:.1f} s late"
                 )
 
-    async def recover(self, figures: Figures, over: str, late: str, *, refuses_events: bool) -> None:
+    async def recover(self, figures: Figures, over: str, late: str, case: Case) -> None:
         """Wait for each of the changes that were made during the fault."""
         began = time.monotonic()
         connector = aiohttp.TCPConnector(ssl=await self.trust(), force_close=True)
@@ -325,19 +330,21 @@ class Outage:
                 "pod": lambda: late in self.pods(),
                 "Event": lambda: self.has_event(over),
             }
-            if refuses_events:
+            if case.refuses_events:
                 failed = counted(self.agent, "events")
                 del changes["Event"]
                 if not any("failed" in labels for labels in failed):
                     figures.wrong.append(f"lost: the refused Event is not counted: {failed}")
-            while changes and time.monotonic() - began < _RECOVERS_WITHIN:
+            while changes and time.monotonic() - began < case.recovers_within:
                 for name, holds in list(changes.items()):
                     result = holds()
                     if await result if isinstance(result, Awaitable) else result:
                         figures.recovery[name] = time.monotonic() - began
                         del changes[name]
                 await asyncio.sleep(0.1)
-        figures.wrong += [f"lost: {name} has not arrived after {_RECOVERS_WITHIN:g} s" for name in changes]
+        figures.wrong += [
+            f"lost: {name} has not arrived after {case.recovers_within:g} s" for name in changes
+        ]
         for uid, path in self.innocents.items():
             stored = await self.admin.read(path)
             if stored["metadata"].get("deletionTimestamp"):
@@ -366,7 +373,7 @@ class Outage:
         self.hostile.heal()
         began = time.monotonic()
         while is_awaited and not (await self.admin.read(path))["metadata"].get("deletionTimestamp"):
-            if time.monotonic() - began > _RECOVERS_WITHIN:
+            if time.monotonic() - began > _SOON:
                 figures.wrong.append("the pod is not evicted after the fault")
                 break
             await asyncio.sleep(0.1)
@@ -430,7 +437,7 @@ class Outage:
         self.node.hold(self.used)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        ends = time.monotonic() + _RECOVERS_WITHIN
+        ends = time.monotonic() + _SOON
         while not holds():
             assert time.monotonic() < ends, f"still not: {what}\n{self.agent.log.read_text()[-3000:]}"
             await asyncio.sleep(0.1)
@@ -517,7 +524,7 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         outage = Outage(hostile, admin, webhook, agent, node, clock, tokens, innocents)
         outage.hold(used)
         await outage.until(lambda: innocents.keys() <= outage.pods(), "the agent knows the pods")
-        ends = time.monotonic() + _RECOVERS_WITHIN
+        ends = time.monotonic() + _SOON
         while not await outage.is_trusted():
             assert time.monotonic() < ends, webhook.log.read_text()
             await asyncio.sleep(0.1)

@@ -11,6 +11,9 @@ ledger and verdicts run on a simulated clock. After each sample:
 - a new process is asked for only after the driver was replaced, or while every GPU fails,
 - the agent has a bounded number of threads.
 
+Then the whole agent runs while each call of one GPU hangs. It serves the other GPU's figures and /healthz, and
+ends only when the driver is replaced, with status 3.
+
 The command prints what it did, and exits with 1 if one of them does not hold.
 """
 
@@ -23,8 +26,9 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +45,11 @@ from hypothesis.stateful import (
 from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.gpus.reading import DriverReplaced, Gpu
 from gpuagent.pods.inventory import Inventory
+from gpuagent.serve import START_AGAIN
 from kai import keys
+from tests.faults.process import BRIEF, GREEDY, Node, flags, until, used_gib
 from tests.support.driver_chain import Chain, Series
+from tests.support.kube_objects import uid
 from tests.support.nvml_stub.build import ANSWERS, built_library, use_library
 from tests.support.proc_files import ProcTree, in_pod
 from tests.support.samples import pod, uid_of
@@ -51,15 +58,17 @@ GIB: Final = 1 << 30
 MIB: Final = 1 << 20
 TOTAL, RESERVED = 16 * GIB, 512 * MIB
 UUIDS: Final = tuple(f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "abcd")
-GREEDY: Final = "greedy"
 SHARE: Final = 6 * GIB
 """Share of each pod on its GPU; `calm` pods hold at most as much, and `greedy` more."""
 STEP_SECONDS: Final = 5.0
 DEADLINE_SECONDS: Final = 1.0
+HANG_SECONDS: Final = 3.0
+"""Longer than the deadline of a GPU at the agent's shortest intervals, 2 s."""
 _SOON_SECONDS: Final = 30.0
 _OUTSIDE_MIG: Final = "4294967295 4294967295"
 _HUGE: Final = (1 << 32) - 1
 
+EVERY_CALL: Final = "every call"
 NODE_CALLS: Final = (
     "nvmlInit",
     "nvmlSystemGetDriverVersion",
@@ -100,6 +109,7 @@ TRUE_SENSORS: Final = {
     "power_watts": 142.5,
     "power_limit_watts": 300.0,
 }
+XIDS: Final = (13, 31, 48, 79)
 BLOCKS, GONE, NOT_LOADED, REPLACED = -1, 15, 9, 18
 WHOLE_DRIVER: Final = frozenset({1, NOT_LOADED, 12, 27})
 """Codes of a call on one GPU after which the agent initialises the whole driver again."""
@@ -310,7 +320,7 @@ class DriverFaults(RuleBasedStateMachine):
         gpu.is_suspect = True
         self.tally.counts["MIG switched on or off"] += 1
 
-    @rule(index=st.integers(0, 3), code=st.sampled_from([13, 31, 48, 79]))
+    @rule(index=st.integers(0, 3), code=st.sampled_from(XIDS))
     def report_error(self, index: int, code: int) -> None:
         """Queue an error (XID)."""
         self.newest_xid += 1
@@ -537,8 +547,10 @@ class DriverFaults(RuleBasedStateMachine):
         """A healthy GPU has all its figures."""
         reading = by_uuid.get(gpu.uuid)
         assert reading is not None, f"{gpu.uuid} is missing: {self.chain.readings[-1].problems}"
-        assert reading.used_bytes == gpu.used
+        hidden = reading.reserved_bytes is None
+        assert reading.used_bytes == gpu.used + RESERVED * hidden
         assert reading.sensors.temperature_celsius == TRUE_SENSORS["temperature_celsius"]
+        assert reading.sensors.xid is None or reading.sensors.xid.code in XIDS
         device = f"MIG-{gpu.uuid[4:]}" if gpu.is_mig else gpu.uuid
         used = series["pod_gpu_memory_used_bytes"]
         for name in {process.pod for process in gpu.processes}:
@@ -590,6 +602,30 @@ class DriverFaults(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
+def sweep(library: Path, tally: Tally, *, step: int = 1) -> None:
+    """Apply each lie, and every `step`-th pair of call and code, on its own and for three samples.
+
+    The pods of the GPU that lies would have a flag after two samples.
+    """
+    machine = type("Machine", (DriverFaults,), {"library": library, "tally": tally})()
+    faults: list[Callable[[], object]] = [partial(machine.lie, index=0, line=line) for line in LIES]
+    faults += [partial(machine.lie_about_node, line=line) for line in NODE_LIES]
+    faults += [
+        partial(machine.fail, index=index % 3, call=call, code=code)
+        for index, (call, code) in enumerate(itertools.product(GPU_CALLS, (*CODES, BLOCKS)))
+        if index % step == 0
+    ]
+    try:
+        machine.start()
+        for fault in faults:
+            fault()
+            for _ in range(3):
+                machine.sample()
+            machine.settle()
+    finally:
+        machine.teardown()
+
+
 def run(library: Path, *, examples: int, steps: int, tally: Tally) -> None:
     """Run generated sequences of faults; raise the error of the smallest one that fails."""
     machine = type("Machine", (DriverFaults,), {"library": library, "tally": tally})
@@ -605,6 +641,37 @@ def run(library: Path, *, examples: int, steps: int, tally: Tally) -> None:
     )
 
 
+def serve(node: Node, calls: Iterable[str]) -> None:
+    """Let each of these calls hang under the whole agent, and then replace the driver."""
+    with node.agent("log") as running:
+        until(lambda: flags(running) == {GREEDY})
+        for call in calls:
+            healthy = slowest = 0.0
+            node.drive("hang" if call == EVERY_CALL else f"fail {call} 0 {BLOCKS}")
+            began = time.monotonic()
+            while time.monotonic() - began < HANG_SECONDS:
+                asked = time.monotonic()
+                node.check(running.get("/healthz")[0] == 200, f"{call} hangs: /healthz")
+                node.check(flags(running) <= {GREEDY}, f"{call} hangs: flags of {flags(running)}")
+                if call != EVERY_CALL:
+                    used = used_gib(running, uid(node.numbers[BRIEF]))
+                    node.check(used == 1, f"{call} hangs: the other GPU shows {used}")
+                slowest = max(slowest, time.monotonic() - asked)
+                healthy += 1
+                time.sleep(0.1)
+            node.drive()
+            seconds = until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9)
+            node.say(
+                f"{call} hangs for {HANG_SECONDS:g} s: {healthy:g} answers, the slowest in {slowest:.2f} s;"
+                f" complete again {seconds:.1f} s later"
+            )
+        node.check(running.process.poll() is None, "the agent has ended")
+        node.drive(f"fail * - {REPLACED}")
+        status = running.process.wait(_SOON_SECONDS)
+        node.check(status == START_AGAIN, f"the driver is replaced: exit status {status}")
+        node.say(f"the driver is replaced: exit status {status}")
+
+
 def main() -> int:
     """Run, print the counts and the smallest failing sequence; return 1 if there is one."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.driver", description=__doc__)
@@ -614,12 +681,18 @@ def main() -> int:
     tally, is_wrong = Tally(), False
     with tempfile.TemporaryDirectory() as folder:
         try:
+            sweep(built_library(Path(folder)), tally)
             run(built_library(Path(folder)), examples=options.examples, steps=options.steps, tally=tally)
         except Exception:  # noqa: BLE001 - the error is the result
             is_wrong = True
             sys.stdout.write(traceback.format_exc())
-    sys.stdout.write(f"{tally}\n")
-    return int(is_wrong)
+        sys.stdout.write(f"{tally}\n")
+        node = Node(Path(folder), built_library(Path(folder)))
+        try:
+            serve(node, (EVERY_CALL, *GPU_CALLS))
+        finally:
+            sys.stdout.write(f"{node}\n")
+    return int(is_wrong or bool(node.wrong))
 
 
 if __name__ == "__main__":

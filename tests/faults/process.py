@@ -115,6 +115,9 @@ class Node:
 
     # Results
 
+    def __str__(self) -> str:
+        return "\n".join([*self.report, *(f"WRONG: {text}" for text in dict.fromkeys(self.wrong))])
+
     def say(self, text: str) -> None:
         self.report.append(text)
 
@@ -317,8 +320,7 @@ def main() -> int:
         try:
             run(node)
         finally:
-            for line in (*node.report, *(f"WRONG: {text}" for text in dict.fromkeys(node.wrong))):
-                sys.stdout.write(f"{line}\n")
+            sys.stdout.write(f"{node}\n")
     return int(bool(node.wrong))
 
 
