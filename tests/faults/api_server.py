@@ -22,6 +22,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import logging
 import os
 import ssl
 import sys
@@ -577,6 +578,8 @@ def main() -> int:
         return 2
     if unknown := set(options.names) - CASES.keys():
         parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
+    # asyncio warns of each write of an endless body to a client that has closed the connection.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     return asyncio.run(_run(options.names or list(CASES), options.seconds))
 
 

@@ -275,12 +275,6 @@ FAULTS: Final = (
         "gpuagent/gpus/test_driver_faults.py",
     ),
     Fault(
-        "driver: the figures of a late answer are not those of the sample",
-        "        if call is None or not call.wait(min(seconds, self._ends_at - time.monotonic())):",
-        "        if call is None or not call.wait(60):",
-        "gpuagent/gpus/test_driver_faults.py",
-    ),
-    Fault(
         "driver: an impossible figure of a sensor is unknown",
         "return value if smallest <= value <= largest and value != _UNKNOWN else None",
         "return value",
