@@ -422,7 +422,7 @@ class Outage:
         return "GPUMemoryOverShare" in await self.node.reasons(uid)
 
     def pods(self) -> set[str]:
-        return {shown["uid"] for shown in self.agent.shares()["pods"]}
+        return {entry["uid"] for entry in self.agent.shares()["pods"]}
 
     def flagged(self) -> set[str]:
         """Return the UIDs of the pods with a flag."""
@@ -555,8 +555,8 @@ async def _run(names: Sequence[str], seconds: float) -> int:
         (Path(folder) / "plane").mkdir()
         (Path(folder) / "services").mkdir()
         planes = stack.enter_context(two_api_servers(Path(folder) / "plane"))
-        async with KubeClient(planes[0].access()) as one, KubeClient(planes[1].access()) as two:
-            versions = [json.loads(await client.get("/version"))["gitVersion"] for client in (one, two)]
+        async with KubeClient(planes[0].access()) as newer, KubeClient(planes[1].access()) as older:
+            versions = [json.loads(await client.get("/version"))["gitVersion"] for client in (newer, older)]
         sys.stdout.write(f"API servers: {' and '.join(versions)}\n")
         wrong = 0
         async for figures in run_cases(*planes, Path(folder) / "services", names, seconds):

@@ -8,7 +8,7 @@ ledger and verdicts run on a simulated clock. After each sample:
 - no pod that stays within its share has a flag,
 - each figure equals the true state of that moment, or is absent,
 - a GPU without a fault is in the sample, with its figures,
-- a new process is asked for only after the driver was replaced, or while every GPU fails,
+- a new process is request_at for only after the driver was replaced, or while every GPU fails,
 - the agent has a bounded number of threads.
 
 Then the whole agent runs while each call of one GPU hangs. It serves the other GPU's figures and /healthz, and
@@ -629,7 +629,7 @@ def sweep(library: Path, tally: Tally, *, step: int = 1) -> None:
 def run(library: Path, *, examples: int, steps: int, tally: Tally) -> None:
     """Run generated sequences of faults; raise the error of the smallest one that fails."""
     machine = type("Machine", (DriverFaults,), {"library": library, "tally": tally})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
@@ -650,13 +650,13 @@ def serve(node: Node, calls: Iterable[str]) -> None:
             node.drive("hang" if call == EVERY_CALL else f"fail {call} 0 {BLOCKS}")
             began = time.monotonic()
             while time.monotonic() - began < HANG_SECONDS:
-                asked = time.monotonic()
+                request_at = time.monotonic()
                 node.check(running.get("/healthz")[0] == 200, f"{call} hangs: /healthz")
                 node.check(flags(running) <= {GREEDY}, f"{call} hangs: flags of {flags(running)}")
                 if call != EVERY_CALL:
                     used = used_gib(running, uid(node.numbers[BRIEF]))
                     node.check(used == 1, f"{call} hangs: the other GPU shows {used}")
-                slowest = max(slowest, time.monotonic() - asked)
+                slowest = max(slowest, time.monotonic() - request_at)
                 healthy += 1
                 time.sleep(0.1)
             node.drive()

@@ -84,9 +84,9 @@ class Node:
         """Write the library's answers."""
         lines = []
         for index, uuid in enumerate(UUIDS):
-            held = {name: gib for name, gib in self.gib.items() if _GPU_OF[name] == index}
-            lines.append(f"gpu {index} {uuid} {16 * GIB} 0 {int(sum(held.values()) * GIB)} NVIDIA A10")
-            for name, gib in held.items():
+            on_gpu = {name: gib for name, gib in self.gib.items() if _GPU_OF[name] == index}
+            lines.append(f"gpu {index} {uuid} {16 * GIB} 0 {int(sum(on_gpu.values()) * GIB)} NVIDIA A10")
+            for name, gib in on_gpu.items():
                 lines.append(f"process {index} - 0 {self.pids[name]} {int(gib * GIB)} 4294967295 4294967295")
         self.replace("answers", "".join(f"{line}\n" for line in (*lines, *faults)))
 
@@ -185,14 +185,14 @@ def wall_clock_jumps(node: Node, running: Agent) -> None:
         before = over_seconds(running, GREEDY)
         began = time.monotonic()
         node.clock.set(seconds)
-        ends, shown = began + 6 * INTERVAL, []
+        ends, statuses = began + 6 * INTERVAL, []
         while time.monotonic() < ends:
             node.check_flags(running, f"wall clock {seconds:+} s", {GREEDY})
-            shown.append(running.get("/readyz")[0])
+            statuses.append(running.get("/readyz")[0])
             time.sleep(0.05)
         lasted, added = time.monotonic() - began, over_seconds(running, GREEDY) - before
         distance = newest_sample(running) - time.time() - seconds
-        node.check(set(shown) == {200}, f"wall clock {seconds:+} s: /readyz {set(shown)}")
+        node.check(set(statuses) == {200}, f"wall clock {seconds:+} s: /readyz {set(statuses)}")
         node.check(abs(distance) < 2, f"wall clock {seconds:+} s: the newest sample is {distance:+.1f} s off")
         node.check(added <= lasted + _CHANCE, f"{added:.1f} s over the share in {lasted:.1f} s")
         node.say(f"wall clock {seconds:+} s: flags as before, {added:.1f} s over the share in {lasted:.1f} s")
@@ -241,16 +241,16 @@ def reuse_in_a_sample(node: Node, running: Agent) -> None:
     del node.gib[GREEDY]
     node.pids[CALM] = old[GREEDY]
     node.start_process(CALM, start=ticks_since_boot())
-    newest, shown = newest_sample(running), set[float | None]()
+    newest, amounts = newest_sample(running), set[float | None]()
     ends = time.monotonic() + 4
     while time.monotonic() < ends:
-        shown.add(used_gib(running, uid(node.numbers[CALM])))
+        amounts.add(used_gib(running, uid(node.numbers[CALM])))
         if newest_sample(running) > newest:
             node.drive()
         time.sleep(0.01)
     until(lambda: used_gib(running, uid(node.numbers[CALM])) == 1)
-    node.check(shown <= {1.0, None, 0.0}, f"the pod calm was shown with {shown} GiB")
-    node.say(f"a PID reused in a sample: the new process was shown with {sorted(map(str, shown))} GiB")
+    node.check(amounts <= {1.0, None, 0.0}, f"the pod calm was shown with {amounts} GiB")
+    node.say(f"a PID reused in a sample: the new process was shown with {sorted(map(str, amounts))} GiB")
     node.pids = {**old, GREEDY: 120}
     node.gib[GREEDY] = 9
     for name in (CALM, GREEDY):
