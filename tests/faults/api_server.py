@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -36,6 +37,7 @@ from typing import Any, Final
 import aiohttp
 import jsonpatch
 
+from gpuagent.status import PODS_STALE_SECONDS
 from kai import keys
 from kai.own_labels import OVER_SHARE
 from kube.client import KubeClient
@@ -48,6 +50,7 @@ from tests.support.api_faults import (
     Fault,
     Flood,
     HalfOpen,
+    Predicate,
     Silence,
     Truncate,
     html,
@@ -128,6 +131,12 @@ def on_link(control: str) -> Case:
     return Case(begin=lambda server: getattr(server.link, control)(), is_total=control != "reset")
 
 
+def every_second() -> Predicate:
+    """Match every second request."""
+    turns = itertools.cycle([True, False])
+    return lambda _request: next(turns)
+
+
 def with_wrong_clocks(seconds: int) -> Case:
     """Let the wall clocks of webhook and agent jump; the API servers have the right time."""
     return Case(begin=lambda _server: None, is_total=False, clock=seconds)
@@ -155,6 +164,9 @@ CASES: Final[dict[str, Case]] = {
     "reset within the body": partly(Cut(after=400)),
     "body that ends early": partly(Truncate(after=400)),
     "answers after 2 s": partly(Delay(seconds=2.0)),
+    "one of two servers down": Case(
+        begin=lambda server: server.inject(Cut(after=None), every_second()), is_total=False
+    ),
     "all connections reset": on_link("reset"),
     "a silent network": on_link("fall_silent"),
     "clocks 1 h ahead": with_wrong_clocks(3600),
@@ -181,6 +193,8 @@ class Figures:
     """Age of the newest contact at the end of the fault, by client, in seconds."""
     recovery: dict[str, float] = field(default_factory=dict)
     """Seconds from the end of the fault to the arrival of each change."""
+    is_flagged: bool = False
+    """Whether the pod above its share got a flag during the fault."""
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -243,8 +257,10 @@ class Outage:
         lasted = time.monotonic() - began
         self.check_requests(figures, began, lasted, self.hostile.link.connections - connections)
         await self.check_contact(figures, begun_at + case.contact_seconds if case.is_total else None)
-        if over not in self.flagged():
+        if not figures.is_flagged:
             figures.wrong.append("the pod above its share has no flag during the fault")
+        if case.is_total and lasted > PODS_STALE_SECONDS + 5 and not self.is_stale():
+            figures.wrong.append("the agent does not tell that its pods are old")
         if case.is_total and late in self.pods():
             figures.wrong.append("the new pod was seen: the fault does not hold")
         self.hostile.heal()
@@ -275,7 +291,9 @@ class Outage:
         for uid in (*self.innocents, over):
             if uid not in pods:
                 figures.wrong.append(f"the agent no longer shows {uid}")
-        wrong = self.flagged() - {over}
+        flagged = self.flagged()
+        figures.is_flagged |= over in flagged
+        wrong = flagged - {over}
         if wrong:
             figures.wrong.append(f"wrong flags: {wrong}")
         figures.scrapes += 1
@@ -431,6 +449,10 @@ class Outage:
             for key, value in self.agent.series().items()
             if key.startswith("kaishare_pod_flagged{") and value
         }
+
+    def is_stale(self) -> bool:
+        """Whether the agent tells that its pods are old, which suspends its verdicts."""
+        return any('reason="pods-stale"' in key for key in self.agent.series())
 
     def hold(self, used: dict[str, int]) -> None:
         """Let pods use memory; the others keep theirs."""
