@@ -47,7 +47,7 @@ from gpuagent.gpus.reading import DriverReplaced, Gpu
 from gpuagent.pods.inventory import Inventory
 from gpuagent.serve import START_AGAIN
 from kai import keys
-from tests.faults.process import BRIEF, GREEDY, Node, flags, until, used_gib
+from tests.faults.process import BRIEF, GREEDY, SENSORS, Node, flags, until, used_gib
 from tests.support.driver_chain import Chain, Series
 from tests.support.kube_objects import uid
 from tests.support.nvml_stub.build import ANSWERS, built_library, use_library
@@ -97,12 +97,6 @@ GPU_CALLS: Final = (
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
 )
-SENSORS: Final = {
-    "nvmlDeviceGetUtilizationRates": 37,
-    "nvmlDeviceGetTemperature": 61,
-    "nvmlDeviceGetPowerUsage": 142_500,
-    "nvmlDeviceGetEnforcedPowerLimit": 300_000,
-}
 TRUE_SENSORS: Final = {
     "utilization_ratio": 0.37,
     "temperature_celsius": 61,
@@ -646,7 +640,7 @@ def serve(node: Node, calls: Iterable[str]) -> None:
     with node.agent("log") as running:
         until(lambda: flags(running) == {GREEDY})
         for call in calls:
-            healthy = slowest = 0.0
+            count, slowest, is_out = 0, 0.0, False
             node.drive("hang" if call == EVERY_CALL else f"fail {call} 0 {BLOCKS}")
             began = time.monotonic()
             while time.monotonic() - began < HANG_SECONDS:
@@ -657,12 +651,14 @@ def serve(node: Node, calls: Iterable[str]) -> None:
                     used = used_gib(running, uid(node.numbers[BRIEF]))
                     node.check(used == 1, f"{call} hangs: the other GPU shows {used}")
                 slowest = max(slowest, time.monotonic() - request_at)
-                healthy += 1
+                is_out |= used_gib(running, uid(node.numbers[GREEDY])) is None
+                count += 1
                 time.sleep(0.1)
             node.drive()
             seconds = until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9)
+            effect = "the GPU is out of the samples" if is_out else "the call was not made"
             node.say(
-                f"{call} hangs for {HANG_SECONDS:g} s: {healthy:g} answers, the slowest in {slowest:.2f} s;"
+                f"{call} hangs for {HANG_SECONDS:g} s: {effect}; {count} answers, the slowest in {slowest:.2f} s;"
                 f" complete again {seconds:.1f} s later"
             )
         node.check(running.process.poll() is None, "the agent has ended")

@@ -34,6 +34,13 @@ INTERVAL, GRACE = 0.2, 2.0
 _SHARE: Final = 4
 GREEDY, CALM, BRIEF, EDITED = "greedy", "calm", "brief", "edited"
 _GPU_OF: Final = {GREEDY: 0, CALM: 0, BRIEF: 1, EDITED: 1}
+SENSORS: Final = {
+    "nvmlDeviceGetUtilizationRates": 37,
+    "nvmlDeviceGetTemperature": 61,
+    "nvmlDeviceGetPowerUsage": 142_500,
+    "nvmlDeviceGetEnforcedPowerLimit": 300_000,
+}
+"""What the sensors of each GPU return."""
 _SOON: Final = 30.0
 _CHANCE: Final = 10 * INTERVAL
 """Seconds that more samples than on average may count: the times between samples are random."""
@@ -86,6 +93,7 @@ class Node:
         for index, uuid in enumerate(UUIDS):
             on_gpu = {name: gib for name, gib in self.gib.items() if _GPU_OF[name] == index}
             lines.append(f"gpu {index} {uuid} {16 * GIB} 0 {int(sum(on_gpu.values()) * GIB)} NVIDIA A10")
+            lines += [f"sensor {index} {call} {value}" for call, value in SENSORS.items()]
             for name, gib in on_gpu.items():
                 lines.append(f"process {index} - 0 {self.pids[name]} {int(gib * GIB)} 4294967295 4294967295")
         self.replace("answers", "".join(f"{line}\n" for line in (*lines, *faults)))

@@ -26,4 +26,4 @@ def test_the_agent_serves_while_calls_hang_and_ends_when_the_driver_is_replaced(
     node = Node(tmp_path, built_library(tmp_path))
     serve(node, ["nvmlDeviceGetPowerUsage", "nvmlEventSetWait"])
     assert node.wrong == []
-    assert len(node.report) == 3
+    assert ["out of the samples" in line for line in node.report] == [True, True, False]
