@@ -62,8 +62,8 @@ SHARE: Final = 6 * GIB
 """Share of each pod on its GPU; `calm` pods hold at most as much, and `greedy` more."""
 STEP_SECONDS: Final = 5.0
 DEADLINE_SECONDS: Final = 1.0
-HANG_SECONDS: Final = 3.0
-"""Longer than the deadline of a GPU at the agent's shortest intervals, 2 s."""
+HANG_SECONDS: Final = 5.5
+"""Longer than the interval of the sensors, 2 s, and the deadline of a GPU at the agent's shortest intervals, 2 s."""
 _SOON_SECONDS: Final = 30.0
 _OUTSIDE_MIG: Final = "4294967295 4294967295"
 _HUGE: Final = (1 << 32) - 1
@@ -656,7 +656,7 @@ def serve(node: Node, calls: Iterable[str]) -> None:
                 time.sleep(0.1)
             node.drive()
             seconds = until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9)
-            effect = "the GPU is out of the samples" if is_out else "the call was not made"
+            effect = "the GPU is out of the samples" if is_out else "no sample needs the call"
             node.say(
                 f"{call} hangs for {HANG_SECONDS:g} s: {effect}; {count} answers, the slowest in {slowest:.2f} s;"
                 f" complete again {seconds:.1f} s later"
