@@ -158,8 +158,9 @@ class Watch(Generic[T]):
     def seconds_since_contact(self) -> float:
         """Return the time since the last message about the resource; infinite before the first.
 
-        Errors do not count, because they say nothing about the objects. Incomplete initial events do not
-        count either, because the known objects do not change before their end.
+        A stream that stays open for `healthy_after` counts, and each event. Errors do not count, because they
+        say nothing about the objects. Incomplete initial events do not count either, because the known
+        objects do not change before their end.
         """
         return float("inf") if self._contact_at is None else self._clock() - self._contact_at
 
@@ -283,15 +284,24 @@ class Watch(Generic[T]):
         ) as batches:
             if not self._resource_version:
                 await self._take_initial(batches)
-            self._record_contact()
+                self._record_contact()
             self._opened_at = self._clock()
-            healthy = asyncio.get_running_loop().call_later(timing.healthy_after, self._report, "")
+            healthy = asyncio.get_running_loop().call_later(timing.healthy_after, self._stays_open)
             try:
                 async for batch in batches:
                     await self._take(batch)
             finally:
                 healthy.cancel()
                 self._forget_old_version()
+
+    def _stays_open(self) -> None:
+        """Count an open stream as contact, although no object may have changed.
+
+        The head of an answer is no contact. A proxy without an API server may answer 200 with a page of its
+        own, and the objects would seem known while it does.
+        """
+        self._record_contact()
+        self._report("")
 
     def _forget_old_version(self) -> None:
         """Read the whole state next if no version has come for the time of a watch.

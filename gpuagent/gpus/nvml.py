@@ -28,6 +28,11 @@ from gpuagent.gpus.event_sets import EventSets
 from gpuagent.gpus.process_list_call import ProcessListCall
 from gpuagent.gpus.reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.reading import DriverReplaced
+from gpuagent.gpus.utilization_calls import (
+    PROCESSES_UTILIZATION_INFO,
+    process_utilization,
+    processes_utilization_info,
+)
 
 _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: GpuLost,
@@ -43,13 +48,13 @@ _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NotOffered,
 }
 
+_COUNT: Final = "nvmlDeviceGetCount"
+_MOST_GPUS: Final = 128
+"""Largest credible number of GPUs, each of which gets a thread. The driver supports 32 (NV_MAX_DEVICES,
+nvlimits.h of NVIDIA's open kernel modules)."""
 _LIST_VERSIONS: Final[tuple[str, ...]] = ("_v3", "_v2")
 """Versions of the process lists, newest first. Their entries have the same layout."""
 _MOST_ATTEMPTS_AT_SIZE: Final = 4
-_PROCESSES_UTILIZATION_INFO: Final = "nvmlDeviceGetProcessesUtilizationInfo"
-_MOST_SAMPLES: Final = 1 << 14
-"""Longest credible list of utilisation samples. A driver keeps 72 samples
-(NV2080_CTRL_PERF_GPUMON_SAMPLE_COUNT_PERFMON_UTIL in NVIDIA's open kernel modules)."""
 _NO_SAMPLES: Final = ("NotFound", "Code0")
 """Errors of the utilisation calls if no process used the GPU. The driver returns NotFound, or an empty list,
 for which the binding raises an NVMLError with the code 0 (success)."""
@@ -110,7 +115,11 @@ class NvmlDriver:
 
     def count(self) -> int:
         """Return the number of GPUs in NVML's list."""
-        return int(self._call("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount))
+        count = int(self._call(_COUNT, pynvml.nvmlDeviceGetCount))
+        if count > _MOST_GPUS:
+            self.errors.add(_COUNT, "Garbage")
+            raise FigureFailed(_COUNT, "Garbage")
+        return count
 
     def open(self, index: int) -> _Device:
         """Return a handle of the GPU at an index. Keep it, since opening may wake the GPU."""
@@ -164,42 +173,27 @@ class NvmlDriver:
         """
         if not device.has_utilization_info:
             try:
-                return self._samples(
-                    PROCESS_UTILIZATION, pynvml.nvmlDeviceGetProcessUtilization, device, since
-                )
+                return self._samples(PROCESS_UTILIZATION, process_utilization, device, since)
             except NotOffered as refused:
                 older = refused
             try:
-                samples = self._samples(
-                    _PROCESSES_UTILIZATION_INFO, pynvml.nvmlDeviceGetProcessesUtilizationInfo, device, since
-                )
+                samples = self._samples(PROCESSES_UTILIZATION_INFO, processes_utilization_info, device, since)
             except NotOffered:
                 raise older from None
             device.has_utilization_info = True
             return samples
-        return self._samples(
-            _PROCESSES_UTILIZATION_INFO, pynvml.nvmlDeviceGetProcessesUtilizationInfo, device, since
-        )
+        return self._samples(PROCESSES_UTILIZATION_INFO, processes_utilization_info, device, since)
 
     def _samples(
         self, name: str, function: Callable[..., Any], device: _Device, since: int
     ) -> list[UtilizationSample]:
         """Return the samples of one call. A missing call is not counted: vGPUs never have it."""
         try:
-            rows = self._sized(name, function, device.handle, since, expected=(*_NO_SAMPLES, *_MISSING))
+            return self._sized(name, function, device.handle, since, expected=(*_NO_SAMPLES, *_MISSING))
         except CallFailed as failed:
             if failed.error in _NO_SAMPLES:
                 return []
             raise
-        if len(rows) > _MOST_SAMPLES:
-            self.errors.add(name, "Garbage")
-            raise FigureFailed(name, "Garbage")
-        if not rows:
-            return []
-        # ctypes' own descriptors: the binding's attribute access takes four times as long.
-        kind = type(rows[0])
-        pid, time_stamp, percent = kind.pid.__get__, kind.timeStamp.__get__, kind.smUtil.__get__
-        return [UtilizationSample(pid(row), time_stamp(row), percent(row)) for row in rows]
 
     def sensor(self, device: _Device, which: Sensor) -> int:
         """Return one figure of a GPU. A missing call is not counted: virtual GPUs have no sensors."""
@@ -305,7 +299,7 @@ class NvmlDriver:
             value, label = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "FunctionNotFound"
         except UnicodeDecodeError:
             value, label = pynvml.NVML_ERROR_UNKNOWN, "NotUtf8"
-        except MemoryError:  # the binding allocates an array of any length that the driver names
+        except MemoryError:  # the driver names an impossible length of a list
             value, label = pynvml.NVML_ERROR_UNKNOWN, "Garbage"
         if label not in expected:
             self.errors.add(name, label)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pynvml  # type: ignore[import-untyped]
 
 from gpuagent.gpus.driver import ListedProcess
+from gpuagent.gpus.library import library_function
 
 _ENTRY: Final = pynvml.c_nvmlProcessInfo_v2_t
 """`nvmlProcessInfo_t` of nvml.h, the entry of versions 2 and 3 of the calls."""
@@ -43,13 +44,7 @@ class ProcessListCall:
             pynvml.NVMLError: the call failed. With InsufficientSize the list is longer than the array; the
                 array has grown, so that the next call may succeed.
         """
-        library = pynvml.nvmlLib
-        if library is None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
-        try:
-            function = getattr(library, symbol)
-        except AttributeError:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND) from None
+        function = library_function(symbol)
         room = len(self._entries)
         count = ctypes.c_uint(room)
         code = function(handle, ctypes.byref(count), self._entries)
@@ -60,7 +55,7 @@ class ProcessListCall:
         if count.value > room:  # nothing was written there
             raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
         entries = self._entries[: count.value]
-        return [
+        listed = [
             ListedProcess(
                 _PID(entry),
                 None if (used := _USED(entry)) == _UNKNOWN else used,
@@ -69,6 +64,9 @@ class ProcessListCall:
             )
             for entry in entries
         ]
+        # A driver that counts more entries than it writes must not repeat those of an earlier list.
+        ctypes.memset(self._entries, 0, count.value * ctypes.sizeof(_ENTRY))
+        return listed
 
     def _grow(self, needed: int) -> None:
         """Make room for twice the number of entries that the driver asks for, up to a limit."""

@@ -15,7 +15,9 @@ _PLAUSIBLE: Final[dict[Sensor, tuple[int, int]]] = {
     Sensor.POWER: (0, 10_000_000),
     Sensor.POWER_LIMIT: (1, 10_000_000),
 }
-"""Smallest and largest possible value. A driver may return 2^32 - 1 for a figure that it does not have."""
+"""Smallest and largest possible value."""
+_UNKNOWN: Final = -1
+"""2^32 - 1 as a number with a sign. A driver may return it for a figure that it does not have."""
 
 
 class SensorReader:
@@ -66,4 +68,4 @@ class SensorReader:
             return None
         retry.reset()
         smallest, largest = _PLAUSIBLE[which]
-        return value if smallest <= value <= largest else None
+        return value if smallest <= value <= largest and value != _UNKNOWN else None

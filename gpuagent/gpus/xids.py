@@ -10,7 +10,8 @@ from service.backoff import Backoff
 
 _MOST_OF_A_SAMPLE: Final = 64
 """Number of errors to read per sample. A failing GPU may report more; the rest is read in later samples."""
-_MOST_CODE: Final = (1 << 32) - 1
+MOST_CODE: Final = (1 << 16) - 1
+"""Largest credible code; those of NVIDIA's catalogue have three digits."""
 _OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that a program causes. NVIDIA's device plugin does not count them as a failure of the GPU
 (rm/health.go; facts/gpu-monitoring.md)."""
@@ -66,6 +67,6 @@ class XidReader:
                 self._retry.back_off(now)
             else:
                 self._retry.reset()
-                plausible = [code for code in codes if 0 < code <= _MOST_CODE]
+                plausible = [code for code in codes if 0 < code <= MOST_CODE]
                 for code in plausible:
                     self._newest.add(uuid, code)

@@ -35,6 +35,15 @@ class Program(Struct, frozen=True, gc=False):
     """Start of the process in ticks since boot, as in /proc/<pid>/stat (field 22)."""
     name: bytes
 
+    def started_after(self, ticks: int | None) -> bool:
+        """Whether the process started after a time in ticks since boot; False if the time is None."""
+        return ticks is not None and self.start.isdigit() and int(self.start) > ticks
+
+
+def ticks_since_boot() -> int:
+    """Return the time since boot in the unit of `Program.start`; it includes the time of suspensions."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
 
 class ProcStat(Struct, frozen=True, gc=False):
     """Relevant fields of /proc/<pid>/stat, in the form of the file."""

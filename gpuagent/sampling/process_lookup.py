@@ -27,10 +27,10 @@ class ProcessLookup:
         self._deadline = deadline
         self._thread = CallThread("proc")
 
-    def look_up(self, reading: GpuReading) -> Lookup:
-        """Return the origin of every process of the reading, and the problems of the look-up."""
+    def look_up(self, reading: GpuReading, *, began: int | None = None) -> Lookup:
+        """Look up as `Processes.look_up`."""
         if not self._thread.is_busy:
-            call = self._thread.begin(lambda: self._processes.look_up(reading))
+            call = self._thread.begin(lambda: self._processes.look_up(reading, began=began))
             if call.wait(self._deadline):
                 return call.result()
         return _unanswered(

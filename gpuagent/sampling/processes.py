@@ -61,14 +61,24 @@ class Processes:
         self._samples = 0
         self._unplaced: frozenset[int] = frozenset()
         self._threads_left = 0
+        self._began: int | None = None
 
-    def look_up(self, reading: GpuReading) -> tuple[dict[int, Origin], tuple[Problem, ...]]:
-        """Return the origin of every process of the reading, and the problems of the look-up."""
+    def look_up(
+        self, reading: GpuReading, *, began: int | None = None
+    ) -> tuple[dict[int, Origin], tuple[Problem, ...]]:
+        """Return the origin of every process of the reading, and the problems of the look-up.
+
+        Args:
+            reading: the processes that the driver listed.
+            began: start of the reading in ticks since boot. A process that started later may not be the one
+                that the driver listed under its PID, and counts as gone in this sample. None to accept all.
+        """
         origins: dict[int, Origin] = {}
         reasons: dict[int, str] = {}
         known: dict[int, _KnownProcess] = {}
         problems: list[Problem] = []
         self._samples += 1
+        self._began = began
         self._files.begin_sample()
         self._threads_left = THREADS_OF_A_SAMPLE
         for gpu in reading.gpus:
@@ -134,6 +144,8 @@ class Processes:
                 if before is not None:
                     return _GONE
                 return _origin(names, name)
+            if after.program.started_after(self._began):
+                return _GONE
             if before is not None and before.program.start == after.program.start:
                 if after.is_exiting and names.hides_exiting and not names.pod_uids:
                     living = self._of_living_thread(pid)

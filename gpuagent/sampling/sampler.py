@@ -10,6 +10,7 @@ from random import SystemRandom
 from typing import Final, TypeVar
 
 from gpuagent.gpus.reading import DriverReplaced, GpuReading, GpuSource
+from gpuagent.sampling.proc_files import ticks_since_boot
 from gpuagent.sampling.process_lookup import ProcessLookup
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
@@ -165,9 +166,11 @@ class Sampler:
         """Take one sample; None after an unexpected error."""
         began, wall_time = self._clock(), self._timing.wall_clock()
         self._call_began = began
+        # The processes of a simulated node started at times of their own.
+        began_ticks = None if self._source.is_simulated else ticks_since_boot()
         try:
             reading = self._source.read()
-            origins, problems = self._lookup.look_up(reading)
+            origins, problems = self._lookup.look_up(reading, began=began_ticks)
         except DriverReplaced:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, the next sample may go well

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuagent.gpus.driver import ProcessList
+from gpuagent.gpus.xids import MOST_CODE
 from gpuagent.simulation.values import Bytes, Kinds, NumberSteps, PercentSteps, Steps
 from kai import keys
 from kai.share import Share
@@ -94,8 +95,8 @@ class SimulatedXid(_Part, frozen=True, kw_only=True):
     """Seconds."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.code < 1 << 32 or not 0 <= self.at < math.inf:
-            raise ValueError("`code` must be from 1 to 4294967295, and `at` 0 or more")
+        if not 0 < self.code <= MOST_CODE or not 0 <= self.at < math.inf:
+            raise ValueError(f"`code` must be from 1 to {MOST_CODE}, and `at` 0 or more")
 
 
 class SimulatedGpu(_Part, frozen=True, kw_only=True):

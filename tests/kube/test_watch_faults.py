@@ -398,6 +398,36 @@ async def test_a_request_without_any_answer_is_given_up(
         await until(lambda: len(server.watch_requests) == 2)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says("<!DOCTYPE html><html><body>hello</body></html>", kind="text/html"),
+        says("{}"),
+        says(""),
+        streams(),
+        streams(b'{"type":"ADDED"'),
+    ],
+    ids=["a page", "an object", "nothing", "a stream without events", "half of an event"],
+)
+async def test_an_answer_that_is_no_watch_is_no_contact(
+    server: ApiServer, client: KubeClient, answer: Answer
+) -> None:
+    """A proxy without an API server answers 200: what is known gets older."""
+    now = 100.0
+    server.pods = {"a": pod("a")}
+    async with running(client, clock=lambda: now, wall_clock=lambda: now) as run:
+        await until(lambda: server.watch_requests and run.watch.is_synced)
+        await until(lambda: run.watch.last_contact == 100.0)
+        now = 100.5  # the version that is known is still new
+        server.always = answer
+        server.cut()
+        tries = run.watch.restarts.total()
+        await until(lambda: run.watch.restarts.total() >= tries + 5)
+        assert run.watch.seconds_since_contact() == 0.5
+        assert run.watch.last_contact == 100.0
+        assert run.names == {"a"}
+
+
 async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_it_is_back(
     server: ApiServer, client: KubeClient
 ) -> None:

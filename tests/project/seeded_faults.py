@@ -286,6 +286,30 @@ FAULTS: Final = (
         "return origin.name[:_MOST_NAME]",
         "gpuagent/server/test_processes.py",
     ),
+    Fault(
+        "driver: processes that use more than the device reports suspend the verdicts of their GPU",
+        "if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):",
+        "if left is not None and left > self._gpu.used_bytes:",
+        "gpuagent/gpus/test_driver_faults.py",
+    ),
+    Fault(
+        "driver: an impossible figure of a sensor is unknown",
+        "return value if smallest <= value <= largest and value != _UNKNOWN else None",
+        "return value",
+        "gpuagent/gpus/test_driver_faults.py",
+    ),
+    Fault(
+        "processes: a process that began after the reading is not the one that the driver listed",
+        "if after.program.started_after(self._began):",
+        "if not after.program.start:",
+        "gpuagent/test_process_faults.py",
+    ),
+    Fault(
+        "watch: the head of an answer is no contact",
+        "                await self._take_initial(batches)\n                self._record_contact()",
+        "                await self._take_initial(batches)\n            self._record_contact()",
+        "kube/test_watch_faults.py",
+    ),
 )
 
 

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,7 @@ class ControlPlane:
 
     folder: Path
     port: int
+    etcd_url: str
     etcd: Program
     apiserver: Program
     trust: ssl.SSLContext
@@ -233,9 +234,48 @@ def control_plane(
     else:
         shutil.copytree(since.folder, folder, dirs_exist_ok=True)
     (folder / "audit-policy.yaml").write_text(json.dumps(_AUDIT_POLICY))
-    apiserver = Program(
-        name="kube-apiserver",
-        log=folder / "kube-apiserver.log",
+    apiserver = _api_server(assets, folder, port, etcd_url, options)
+    trust = ssl.create_default_context(cafile=folder / "ca.crt")
+    running = ControlPlane(
+        folder=folder, port=port, etcd_url=etcd_url, etcd=etcd, apiserver=apiserver, trust=trust
+    )
+    try:
+        etcd.start()
+        etcd.wait_for(f"{etcd_url}/health", "true")
+        running.start()
+        yield running
+    finally:
+        apiserver.stop(signal.SIGKILL)  # no data is kept
+        etcd.stop(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def another_api_server(assets: Path, plane: ControlPlane, *options: str) -> Iterator[ControlPlane]:
+    """Run a second kube-apiserver on the etcd and with the keys of a control plane, as in a cluster with several.
+
+    Args:
+        assets: the folder of the program, which may have another version.
+        plane: the control plane.
+        options: further options of kube-apiserver.
+    """
+    (port,) = free_ports(1)
+    apiserver = _api_server(
+        assets, plane.folder, port, plane.etcd_url, options, name="another-kube-apiserver"
+    )
+    another = replace(plane, port=port, apiserver=apiserver)
+    try:
+        another.start()
+        yield another
+    finally:
+        apiserver.stop(signal.SIGKILL)
+
+
+def _api_server(
+    assets: Path, folder: Path, port: int, etcd_url: str, options: Sequence[str], name: str = "kube-apiserver"
+) -> Program:
+    return Program(
+        name=name,
+        log=folder / f"{name}.log",
         command=[
             str(assets / "kube-apiserver"),
             f"--etcd-servers={etcd_url}",
@@ -253,21 +293,11 @@ def control_plane(
             "--endpoint-reconciler-type=none",
             "--enable-priority-and-fairness=false",
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
-            f"--audit-log-path={folder / 'audit.log'}",
+            f"--audit-log-path={folder / f'{name}-audit.log' if name != 'kube-apiserver' else folder / 'audit.log'}",
             "--disable-admission-plugins=ServiceAccount",  # its deletion waits for a controller that does not run here
             *options,
         ],
     )
-    trust = ssl.create_default_context(cafile=folder / "ca.crt")
-    running = ControlPlane(folder=folder, port=port, etcd=etcd, apiserver=apiserver, trust=trust)
-    try:
-        etcd.start()
-        etcd.wait_for(f"{etcd_url}/health", "true")
-        running.start()
-        yield running
-    finally:
-        apiserver.stop(signal.SIGKILL)  # no data is kept
-        etcd.stop(signal.SIGKILL)
 
 
 @contextlib.contextmanager

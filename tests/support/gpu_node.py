@@ -5,13 +5,15 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane
+from tests.support.credentials import in_cluster_environment
+from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import GPU_0, GROUP_0, NODE, fraction
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
@@ -48,8 +50,10 @@ class GpuNode:
     """One GPU and its processes."""
 
     folder: Path
-    plane: ControlPlane
+    plane: ControlPlane | HostileApiServer
     admin: Administrator
+    pids: dict[str, int] = field(default_factory=dict)
+    """PID of the process of each pod, by UID."""
 
     def __post_init__(self) -> None:
         ProcTree(self.folder / "proc").add(2, "0::/", name="kthreadd")
@@ -62,7 +66,8 @@ class GpuNode:
             "driver 580.65.06",
             f"gpu 0 {GPU_0} {TOTAL} {500 * MIB} {sum(used_mib.values()) * MIB} NVIDIA A10",
         ]
-        for number, (uid, mib) in enumerate(used_mib.items(), 101):
+        for uid, mib in used_mib.items():
+            number = self.pids.setdefault(uid, 101 + len(self.pids))
             tree.add(number, in_pod(uid, f"{number:064x}"))
             lines.append(f"process 0 - 0 {number} {mib * MIB} 4294967295 4294967295")
         making = self.folder / "answers.making"
@@ -75,20 +80,22 @@ class GpuNode:
         return str(made["metadata"]["uid"])
 
     @contextmanager
-    def agent(self, token: str, *options: str, port: int | None = None) -> Iterator[Agent]:
+    def agent(
+        self, token: str, *options: str, port: int | None = None, is_forked: bool = True, **more: str
+    ) -> Iterator[Agent]:
         """Run an agent in this process, with a grace of 1 s and five samples a second."""
         self.plane.access(token)
         (self.plane.account(token) / "namespace").write_text(AGENT_NAMESPACE)
         environment = {
             ANSWERS: str(self.folder / "answers"),
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(port or self.plane.port),
+            **(in_cluster_environment(port) if port else self.plane.environment),
+            **more,
         }
         library = built_library(self.folder.parent)  # one for all tests of the session
         program = ("-c", _PROGRAM, str(self.plane.account(token)), str(library))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(
-            self.folder / "log", *fixed.split(), *options, program=program, is_forked=True, **environment
+            self.folder / "log", *fixed.split(), *options, program=program, is_forked=is_forked, **environment
         ) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running

@@ -13,6 +13,7 @@ The client's credentials are passed on to the real server. A subprocess gets `se
 
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -61,7 +62,7 @@ class HostileApiServer:
         """All requests, oldest first."""
         self.link: TcpLink
         """Link between clients and this server."""
-        self._upstream = upstream
+        self._upstreams = itertools.cycle([upstream])
         self._folder = folder
         self._ca_file = folder / "ca.crt"
         self._accounts: dict[str, Path] = {}
@@ -103,6 +104,10 @@ class HostileApiServer:
         rule = Rule(fault, when or requests(), count)
         self._rules.append(rule)
         return rule
+
+    def alternate(self, *upstreams: Upstream) -> None:
+        """Forward each request to the next of several API servers, as a load balancer does."""
+        self._upstreams = itertools.cycle(upstreams)
 
     def heal(self) -> None:
         """End all faults of requests and of the link. Hanging streams stay open."""
@@ -174,11 +179,11 @@ class HostileApiServer:
                 return web.Response(status=502)
             case Delay(seconds=seconds):
                 await asyncio.sleep(seconds)
-                return await self._forward(request, seen, self._upstream)
+                return await self._forward(request, seen, next(self._upstreams))
             case OlderData(server=server):
                 return await self._forward(request, seen, server)
             case _:
-                return await self._forward(request, seen, self._upstream)
+                return await self._forward(request, seen, next(self._upstreams))
 
     async def _forward(
         self, request: web.Request, seen: SeenRequest, upstream: Upstream

@@ -178,6 +178,23 @@ def test_a_gpu_that_may_not_be_opened_is_no_reason_to_initialise_again(driven, c
     assert calls == []
 
 
+@pytest.mark.parametrize("count", [129, (1 << 32) - 1])
+def test_an_impossible_count_is_a_failed_call(driven, clock, count) -> None:
+    gpus, answers = driven(node(process(100)))
+    answers.show(more=[f"lie nvmlDeviceGetCount - {count} 0"])
+    threads = threading.active_count()
+    reading = gpus.read()
+    assert reading.gpus == ()
+    assert reading.problems[0].detail == "nvmlDeviceGetCount: Garbage"
+    answers.show()
+    clock.now += 2
+    assert uuids(gpus) == [A, B]
+    answers.show(more=[f"lie nvmlDeviceGetCount - {count} 0"])
+    clock.now += 60
+    assert uuids(gpus) == [A, B]
+    assert threading.active_count() <= threads + 3
+
+
 def test_a_refused_count_keeps_the_known_gpus(driven, clock) -> None:
     gpus, answers = driven(node(process(100)))
     uuids(gpus)

@@ -73,6 +73,17 @@ def test_a_count_beyond_the_array_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         ProcessListCall().read(SYMBOL, None)
 
 
+def test_entries_that_the_driver_did_not_write_are_not_those_of_an_earlier_list(driven: Any) -> None:
+    _, answers = driven(node(process(1000, "3Mi", count=5)))
+    driver = NvmlDriver()
+    driver.start()
+    device = driver.open(0)
+    assert len(driver.processes(device, ProcessList.COMPUTE)) == 5
+    answers.show(more=["lie nvmlDeviceGetGraphicsRunningProcesses 0 3 0"])
+    assert [entry.pid for entry in driver.processes(device, ProcessList.GRAPHICS)] == [0, 0, 0]
+    driver.stop()
+
+
 def test_without_library_or_function_the_error_is_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
     use(None, monkeypatch)
     with pytest.raises(pynvml.NVMLError_Uninitialized):

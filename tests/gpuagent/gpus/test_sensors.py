@@ -101,6 +101,7 @@ def test_a_lost_gpu_or_driver_in_a_sensor_call_leaves_the_other_figures(sensed, 
         ("sensor 0 nvmlDeviceGetUtilizationRates 4294967295", "utilization_ratio"),
         ("sensor 0 nvmlDeviceGetTemperature 201", "temperature_celsius"),
         ("sensor 0 nvmlDeviceGetTemperature 4294967245", "temperature_celsius"),  # -51
+        ("sensor 0 nvmlDeviceGetTemperature 4294967295", "temperature_celsius"),
         ("sensor 0 nvmlDeviceGetPowerUsage 4294967295", "power_watts"),
         ("sensor 0 nvmlDeviceGetEnforcedPowerLimit 0", "power_limit_watts"),
         ("sensor 0 nvmlDeviceGetEnforcedPowerLimit 4294967295", "power_limit_watts"),

@@ -1,9 +1,9 @@
 """Utilisation by process: the binding over a library that keeps samples as a driver does."""
 
+import tracemalloc
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -196,18 +196,31 @@ def test_a_list_that_grows_is_asked_for_again(gpu) -> None:
     assert gpu.after(5, (101, 10)) == {100: 80, 101: 10}  # the interval since the last answer
 
 
-def test_a_list_of_impossible_length_loses_no_other_figure(gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The binding allocates an array of the length that the driver names."""
-
-    def allocate(_handle: object, _since: int) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(pynvml, OLDER, allocate)
+@pytest.mark.parametrize("call", [OLDER, NEWER])
+@pytest.mark.parametrize("number", [(1 << 14) + 1, 200_000_000, (1 << 32) - 1])
+def test_a_list_of_impossible_length_takes_no_memory_and_no_other_figure(gpu, call: str, number: int) -> None:
+    gpu.failures = [f"fail {OLDER} 0 {NOT_SUPPORTED}"] if call == NEWER else []
+    gpu.failures.append(f"lie {call} 0 {number} 7")
     gpu._clock.now += 5
-    first = gpu.read()
-    assert (first.utilization, first.utilization_unknown) == (None, f"{OLDER}: Garbage")
+    tracemalloc.start()
+    try:
+        first = gpu.read()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert (first.utilization, first.utilization_unknown) == (None, f"{call}: Garbage")
     assert len(first.processes) == 2
-    assert set(gpu.gpus.errors) == {(OLDER, "Garbage")}
+    assert set(gpu.gpus.errors) == {(call, "Garbage")}
+
+
+@pytest.mark.parametrize("call", [OLDER, NEWER])
+def test_more_samples_than_there_was_room_for_are_not_read(gpu, call: str) -> None:
+    """The library has room for the number that it names first; a second number is larger."""
+    gpu.failures = [f"fail {OLDER} 0 {NOT_SUPPORTED}"] if call == NEWER else []
+    gpu.use((100, 70))
+    gpu.failures.append(f"lie {call} 0 4294967295 0")
+    assert gpu.after(5) == {}
+    assert set(gpu.gpus.errors) <= {(call, "Garbage")}
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])

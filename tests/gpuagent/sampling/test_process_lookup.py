@@ -29,7 +29,7 @@ class StuckProcesses:
         self.let_go = threading.Event()
         self.calls = 0
 
-    def look_up(self, reading: GpuReading) -> Lookup:
+    def look_up(self, reading: GpuReading, *, began: int | None = None) -> Lookup:
         self.calls += 1
         self.let_go.wait(SOON)
         return {process.pid: HOST for process in reading.gpus[0].processes or ()}, ()
@@ -64,7 +64,7 @@ def test_a_look_up_that_hangs_makes_owners_unknown_and_is_awaited_once(processes
 
 def test_an_error_of_a_look_up_is_raised() -> None:
     class BrokenProcesses(StuckProcesses):
-        def look_up(self, reading: GpuReading) -> Lookup:
+        def look_up(self, reading: GpuReading, *, began: int | None = None) -> Lookup:
             raise ZeroDivisionError("an error of the test")
 
     lookup = ProcessLookup(BrokenProcesses(), deadline=SOON)  # type: ignore[arg-type]

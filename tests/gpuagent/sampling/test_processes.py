@@ -16,7 +16,7 @@ import pytest
 from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading, MigInstance
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.cgroups import read_names
-from gpuagent.sampling.proc_files import ProcFiles
+from gpuagent.sampling.proc_files import ProcFiles, ticks_since_boot
 from gpuagent.sampling.processes import _SAMPLES_PER_READ, Processes
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.proc_files import HOST, ProcTree, in_pod
@@ -118,6 +118,28 @@ def test_a_reused_pid_is_looked_up_again(proc: ProcTree) -> None:
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (POD,)
     proc.add(10, in_pod(OTHER), start=101)
     assert processes.look_up(reading(gpu(10)))[0][10].pod_uids == (OTHER,)
+
+
+def test_a_process_that_began_after_the_reading_is_not_the_one_that_the_driver_listed(proc: ProcTree) -> None:
+    """Its PID was reused between the driver's list and the look-up; the next reading lists the process itself."""
+    proc.add(10, in_pod(POD), start=500)
+    processes = Processes(proc_root=proc.root)
+    assert processes.look_up(reading(gpu(10)), began=600)[0][10].pod_uids == (POD,)
+    proc.add(10, in_pod(OTHER), start=701)
+    assert processes.look_up(reading(gpu(10)), began=700) == ({10: Origin(result=LookupResult.GONE)}, ())
+    assert processes.look_up(reading(gpu(10)), began=701)[0][10].pod_uids == (OTHER,)
+
+
+def test_a_process_of_the_real_proc_began_before_a_reading_that_follows(visible_proc: ProcTree) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        began = ticks_since_boot()
+        real = Processes(proc_root=Path("/proc"))
+        assert (
+            real.look_up(reading(gpu(child.pid)), began=began)[0][child.pid].result is not LookupResult.GONE
+        )
+        earlier = Processes(proc_root=Path("/proc")).look_up(reading(gpu(child.pid)), began=began - 1000)
+        assert earlier[0][child.pid].result is LookupResult.GONE
+        child.communicate(b"\n")
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

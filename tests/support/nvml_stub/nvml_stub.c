@@ -20,6 +20,8 @@
  *                                                  or …EnforcedPowerLimit; without the line it is not supported
  *   xid INDEX NUMBER CODE                          an error for the event sets of the GPU; each NUMBER is delivered
  *                                                  once after nvmlInit, the smallest first
+ *   lie CALL INDEX|- NUMBER CODE                   the call does its work, and then returns CODE and this number: a count
+ *                                                  of GPUs, processes, samples or MIG devices, or the MIG mode
  *   hang                                           every call blocks until the line is gone
  *   delay INDEX MILLISECONDS|-                     each call on a GPU and its MIG devices takes so long, "-" for ever;
  *                                                  the call goes on when the line is gone
@@ -77,7 +79,8 @@ static device_t gpus[GPUS];
 static device_t migs[GPUS][MIGS];
 static int gpu_count;
 static struct { char call[80]; int index, place, code; } failures[FAILURES];
-static int delays_ms[GPUS];
+static struct { char call[80]; int index, code; unsigned number; } lies[FAILURES];
+static int lie_count, delays_ms[GPUS];
 static event_set_t event_sets[EVENT_SETS];
 static int newest_xid[GPUS];
 static struct { int number; unsigned code; } xids[GPUS][XIDS]; /* not in device_t, which is cleared: memory is measured */
@@ -104,7 +107,7 @@ static void forget(void) {
             device->sample_empty = NOT_FOUND;
         }
     memset(delays_ms, 0, sizeof delays_ms);
-    gpu_count = failure_count = hangs = is_there = is_sticky = is_serial = 0;
+    gpu_count = failure_count = lie_count = hangs = is_there = is_sticky = is_serial = 0;
     strcpy(version, "580.65.06");
 }
 
@@ -155,6 +158,11 @@ static void read_line(const char *line) {
         failures[failure_count].index = number_or_every(amount);
         failures[failure_count].place = !place ? EVERY : strcmp(place, "-") ? atoi(place) : THE_GPU;
         failures[failure_count++].code = code;
+    } else if (sscanf(line, "lie %79s %31s %u %d", word, amount, &process.pid, &code) == 4 && lie_count < FAILURES) {
+        strcpy(lies[lie_count].call, word);
+        lies[lie_count].index = number_or_every(amount);
+        lies[lie_count].number = process.pid;
+        lies[lie_count++].code = code;
     } else if (sscanf(line, "race %79s %d", word, &code) == 2) {
         for (int i = 0; i < GPUS; i++)
             if (number_or_every(word) == EVERY || number_or_every(word) == i) gpus[i].races = code;
@@ -226,6 +234,16 @@ static int failure_of(const char *call, int index, int place) {
             (failures[i].place == EVERY || failures[i].place == place))
             return failures[i].code;
     return SUCCESS;
+}
+
+/* What a call that returns a number does last. */
+static int leave(const char *call, int index, int code, unsigned *number) {
+    for (int i = 0; i < lie_count; i++)
+        if (is_of(lies[i].call, call) && (lies[i].index == EVERY || lies[i].index == index)) {
+            *number = lies[i].number;
+            return lies[i].code;
+        }
+    return code;
 }
 
 /* What every call does first. */
@@ -301,7 +319,7 @@ int nvmlSystemGetNVMLVersion(char *to, unsigned room) {
 int nvmlDeviceGetCount_v2(unsigned *count) {
     ENTER(-2);
     *count = is_sticky ? count_at_start : gpu_count;
-    return SUCCESS;
+    return leave(__func__, -2, SUCCESS, count);
 }
 
 static int handle_at(unsigned index, device_t **device) {
@@ -378,7 +396,8 @@ static int fill(device_t *device, int which, unsigned *count, process_t *to) {
 #define PROCESS_LIST(name, which) \
     int name(device_t *device, unsigned *count, process_t *to) { \
         ENTER_DEVICE(device); \
-        return fill(device, which, count, to); \
+        int code = fill(device, which, count, to); \
+        return leave(__func__, device->index, code, count); \
     }
 PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, 0)
 PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 1)
@@ -418,7 +437,7 @@ int nvmlDeviceGetProcessUtilization(device_t *device, sample_t *to, unsigned *co
     sample_t *from;
     int code = samples_since(device, since, count, to != NULL, &from);
     if (!code && to) memcpy(to, from, *count * sizeof *to);
-    return code;
+    return leave(__func__, device->index, code, count);
 }
 
 int nvmlDeviceGetProcessesUtilizationInfo(device_t *device, samples_info_t *info) {
@@ -429,7 +448,7 @@ int nvmlDeviceGetProcessesUtilizationInfo(device_t *device, samples_info_t *info
     if (!code && info->items)
         for (unsigned i = 0; i < info->count; i++)
             info->items[i] = (sample_info_t){.time = from[i].time, .pid = from[i].pid, .sm = from[i].sm};
-    return code;
+    return leave(__func__, device->index, code, &info->count);
 }
 
 static int sensor(device_t *device, int which, unsigned *value) {
@@ -521,15 +540,14 @@ int nvmlEventSetFree(event_set_t *set) {
 
 int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {
     ENTER_DEVICE(device);
-    if (!device->mig_count) return NOT_SUPPORTED;
-    *current = *pending = 1;
-    return SUCCESS;
+    *current = *pending = device->mig_count > 0;
+    return leave(__func__, device->index, device->mig_count ? SUCCESS : NOT_SUPPORTED, current);
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *count) {
     ENTER_DEVICE(device);
     *count = MIGS - 1;
-    return SUCCESS;
+    return leave(__func__, device->index, SUCCESS, count);
 }
 
 int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned place, device_t **mig) {

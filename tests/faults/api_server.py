@@ -1,0 +1,610 @@
+"""Faults of the API server under the real webhook and agent: `python -m tests.faults.api_server`.
+
+Two API servers on one etcd stand behind a proxy, which gives them the requests in turn, as during an upgrade
+of a control plane. They differ in the watch-list API; if KAISHARE_OLDER_KUBERNETES names a folder with an
+older kube-apiserver, they differ in age, too. Each fault holds for some seconds. At its begin, all
+connections are reset; during it, without the webhook and the agent being able to hear of it:
+
+- a namespace gets another share, and the CA bundle is removed from the webhook's configuration,
+- a pod is created on the node, and another pod uses more than its share.
+
+During the fault: reviews are answered with the last known policy and a trusted certificate, the agent shows
+the last known pods and flags the pod above its share, no pod within its share has a flag, no pod without
+consent is evicted, the time of the last contact does not advance while nothing is known, and the number of
+requests is bounded. After the fault, each of the four changes arrives. Last, the consent to an eviction cannot
+be read, and the pod stays until it can.
+
+The command prints the figures, and exits with 1 if something was lost, stormed, or wrongly flagged.
+"""
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import logging
+import os
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import jsonpatch
+
+from gpuagent.evaluation.status import PODS_STALE_SECONDS
+from kai import keys
+from kai.own_labels import OVER_SHARE
+from kube.client import KubeClient
+from tests.support.administrator import Administrator
+from tests.support.agent_process import Agent
+from tests.support.api_faults import (
+    Answer,
+    Cut,
+    Delay,
+    Fault,
+    Flood,
+    HalfOpen,
+    Predicate,
+    Silence,
+    Truncate,
+    html,
+    refusal,
+    requests,
+)
+from tests.support.cluster_webhook import (
+    WEBHOOK_RIGHTS,
+    Serving,
+    configured,
+    ensure_namespaces,
+    managed_namespace,
+    serving,
+)
+from tests.support.control_plane import ControlPlane, another_api_server, assets_folder, control_plane
+from tests.support.gpu_node import EVICT, RIGHTS, GpuNode, counted
+from tests.support.hostile_api_server import HostileApiServer, hostile_api_server_in_thread
+from tests.support.kube_objects import reservation
+from tests.support.pods import gpu_container, pod
+from tests.support.wall_clock import WallClock
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_server import review_of
+from webhook.registration.configurations import (
+    CONFIGURATION_NAME,
+    mutating_configuration,
+    validating_configuration,
+)
+
+OLDER: Final = "KAISHARE_OLDER_KUBERNETES"
+TEAM: Final = "outage-team"
+"""The namespace whose policy changes."""
+CONSENTS: Final = "outage-consents"
+"""The namespace that lets pods above their share be evicted."""
+CALM, WITHIN, OVER = 8000, 1000, 12_500  # MiB; a share is 11,500, with a slack of 575
+_REGISTRATION: Final = "/apis/admissionregistration.k8s.io/v1"
+_MUTATING: Final = f"{_REGISTRATION}/mutatingwebhookconfigurations/{CONFIGURATION_NAME}"
+_SECRET: Final = "/api/v1/namespaces/team-a/secrets/kaishare-webhook-ca"
+_EVERY: Final = 0.25
+_SOON: Final = 60.0
+_CALM_BETWEEN: Final = 7.0
+"""Seconds between two faults, after which the pauses of watches and Events are short again."""
+_MOST_A_WATCH: Final = 3
+"""Requests of one attempt of a watch: the watch-list, a list instead of it, and a watch."""
+_MOST_OTHERS: Final = 30
+"""Requests during a fault that no watch makes: fetches by name, Events, the CA's Secret, the settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A fault that holds for some seconds."""
+
+    begin: Callable[[HostileApiServer], object]
+    is_total: bool = True
+    """Whether no object can be read meanwhile."""
+    refuses_events: bool = False
+    """Whether the answer says that an Event will never be accepted, so that it counts as failed."""
+    clock: int = 0
+    """Seconds by which the wall clocks of webhook and agent are wrong."""
+    contact_seconds: float = 0.5
+    """Longest time after the begin at which a watch may still count as in contact."""
+    recovers_within: float = 60.0
+    """Seconds after the fault in which every change must have arrived. A request without an answer takes 10 s,
+    a list that falls silent 30 s, and a pause up to 30 s."""
+
+
+def everywhere(fault: Fault, **options: Any) -> Case:
+    """Apply a fault to every request."""
+    return Case(begin=lambda server: server.inject(fault), **options)
+
+
+def partly(fault: Fault) -> Case:
+    """Apply a fault under which objects may still be read."""
+    return Case(begin=lambda server: server.inject(fault), is_total=False)
+
+
+def on_link(control: str) -> Case:
+    """Apply a fault to the connections."""
+    return Case(begin=lambda server: getattr(server.link, control)(), is_total=control != "reset")
+
+
+def every_second() -> Predicate:
+    """Match every second request."""
+    turns = itertools.cycle([True, False])
+    return lambda _request: next(turns)
+
+
+def with_wrong_clocks(seconds: int) -> Case:
+    """Let the wall clocks of webhook and agent jump; the API servers have the right time."""
+    return Case(begin=lambda _server: None, is_total=False, clock=seconds)
+
+
+CASES: Final[dict[str, Case]] = {
+    "503": everywhere(refusal(503, "ServiceUnavailable")),
+    "refused connections": on_link("go_down"),
+    "no answer": everywhere(HalfOpen()),
+    "410": everywhere(refusal(410, "Expired"), refuses_events=True),
+    "429 with Retry-After": everywhere(refusal(429, "TooManyRequests", Retry_After="1")),
+    "401": everywhere(refusal(401, "Unauthorized")),
+    "403": everywhere(refusal(403, "Forbidden")),
+    "404": everywhere(refusal(404, "NotFound"), refuses_events=True),
+    "500": everywhere(refusal(500, "InternalError")),
+    "504 version too large": everywhere(
+        refusal(504, "Timeout", "Too large resource version: 900, current: 20")
+    ),
+    "502 HTML": everywhere(html(502)),
+    "200 HTML": everywhere(html(200)),
+    "200 {}": everywhere(Answer(status=200, body=b"{}")),
+    "503 with an endless body": everywhere(Flood(size=96 << 20, status=503)),
+    # A watch whose answer has begun is like that of a quiet cluster, until bookmarks have stayed away for 150 s.
+    "silence after the head": everywhere(Silence(after=0), contact_seconds=7.0, recovers_within=200.0),
+    "reset within the body": partly(Cut(after=400)),
+    "body that ends early": partly(Truncate(after=400)),
+    "answers after 2 s": partly(Delay(seconds=2.0)),
+    "one of two servers down": Case(
+        begin=lambda server: server.inject(Cut(after=None), every_second()), is_total=False
+    ),
+    "all connections reset": on_link("reset"),
+    "a silent network": on_link("fall_silent"),
+    "clocks 1 h ahead": with_wrong_clocks(3600),
+    "clocks 1 h behind": with_wrong_clocks(-3600),
+    "clocks 2 years ahead": with_wrong_clocks(2 * 366 * 86400),
+    "clocks 2 years behind": with_wrong_clocks(-2 * 366 * 86400),
+}
+SHORT: Final = ("503", "refused connections")
+
+
+@dataclass
+class Figures:
+    """The figures of one fault."""
+
+    name: str
+    seconds: float
+    reviews: int = 0
+    review_ms: float = 0.0
+    """The longest review."""
+    scrapes: int = 0
+    requests: dict[str, float] = field(default_factory=dict)
+    """Requests a minute by client, and connections a minute of both."""
+    stale: dict[str, float] = field(default_factory=dict)
+    """Age of the newest contact at the end of the fault, by client, in seconds."""
+    recovery: dict[str, float] = field(default_factory=dict)
+    """Seconds from the end of the fault to the arrival of each change."""
+    is_flagged: bool = False
+    """Whether the pod above its share got a flag during the fault."""
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        def figures(values: dict[str, float], form: str) -> str:
+            return " ".join(f"{name} {value:{form}}" for name, value in values.items())
+
+        line = (
+            f"{self.name:26} {self.seconds:5.1f} s; {self.reviews} reviews, longest {self.review_ms:.0f} ms;"
+            f" {self.scrapes} scrapes; requests/min: {figures(self.requests, '.0f')};"
+            f" last contact, s ago: {figures(self.stale, '.1f')};"
+            f" back after, s: {figures(self.recovery, '.1f')}"
+        )
+        return "\n".join([line, *(f"  WRONG: {text}" for text in dict.fromkeys(self.wrong))])
+
+
+@dataclass
+class Outage:
+    """The webhook and the agent behind the hostile proxy, and what changes during a fault."""
+
+    hostile: HostileApiServer
+    admin: Administrator
+    webhook: Serving
+    agent: Agent
+    node: GpuNode
+    clock: WallClock
+    tokens: dict[str, str]
+    innocents: dict[str, str]
+    """Paths of the pods that must stay, by UID."""
+    used: dict[str, int] = field(default_factory=dict)
+    """MiB that each pod uses, by UID."""
+    number: int = 0
+    fraction: str = "0.5"
+
+    async def run(self, name: str, case: Case, seconds: float) -> Figures:
+        """Let a fault hold, and wait until every change has arrived."""
+        if self.number:
+            await asyncio.sleep(_CALM_BETWEEN)
+        self.number += 1
+        over = await self.node.pod(f"over-{self.number}", number=100 + self.number)
+        await self.until(lambda: over in self.pods(), f"the pod over-{self.number} is known")
+        figures = Figures(name, seconds)
+        case.begin(self.hostile)
+        self.clock.set(case.clock)
+        self.hostile.link.reset()
+        connections = self.hostile.link.connections
+        began = time.monotonic()
+        begun_at = time.time()
+        await asyncio.sleep(0.3)  # a message that was sent before may still arrive
+        known = self.fraction
+        self.fraction = "0.25" if known == "0.5" else "0.5"
+        await self.label(self.fraction)
+        late = await self.node.pod(f"late-{self.number}", number=200 + self.number)
+        await self.remove_bundle()
+        self.hold({over: OVER})
+        connector = aiohttp.TCPConnector(ssl=await self.trust(), force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            while time.monotonic() - began < seconds:
+                await self.watch(figures, session, known if case.is_total else None, over)
+                await asyncio.sleep(_EVERY)
+        lasted = time.monotonic() - began
+        self.check_requests(figures, began, lasted, self.hostile.link.connections - connections)
+        await self.check_contact(figures, begun_at + case.contact_seconds if case.is_total else None)
+        if not figures.is_flagged:
+            figures.wrong.append("the pod above its share has no flag during the fault")
+        if case.is_total and lasted > PODS_STALE_SECONDS + 5 and not self.is_stale():
+            figures.wrong.append("the agent does not tell that its pods are old")
+        if case.is_total and late in self.pods():
+            figures.wrong.append("the new pod was seen: the fault does not hold")
+        self.hostile.heal()
+        self.clock.set(0)
+        await self.recover(figures, over, late, case)
+        for uid in (over, late):
+            self.used.pop(uid, None)
+        self.hold({})
+        for pod_name in (f"over-{self.number}", f"late-{self.number}"):
+            await self.admin.delete(f"/api/v1/namespaces/research/pods/{pod_name}")
+        return figures
+
+    async def watch(
+        self, figures: Figures, session: aiohttp.ClientSession, fraction: str | None, over: str
+    ) -> None:
+        """Ask for a review and the agent's figures; `fraction` is what the review must give, if it is known."""
+        began = time.monotonic()
+        try:
+            given = await self.review(session)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            figures.wrong.append(f"a review has no answer: {error!r}")
+        else:
+            if given != fraction and (fraction or given not in ("0.25", "0.5")):
+                figures.wrong.append(f"a review gives {given} instead of {fraction}")
+        figures.reviews += 1
+        figures.review_ms = max(figures.review_ms, (time.monotonic() - began) * 1000)
+        pods = self.pods()
+        for uid in (*self.innocents, over):
+            if uid not in pods:
+                figures.wrong.append(f"the agent no longer shows {uid}")
+        flagged = self.flagged()
+        figures.is_flagged |= over in flagged
+        wrong = flagged - {over}
+        if wrong:
+            figures.wrong.append(f"wrong flags: {wrong}")
+        figures.scrapes += 1
+        for what in (self.agent.get("/healthz")[0], (await self.webhook.get("/healthz"))[0]):
+            if what != 200:
+                figures.wrong.append(f"/healthz: {what}")
+
+    def check_requests(self, figures: Figures, began: float, lasted: float, connections: int) -> None:
+        """Compare the number of requests and of connections with those of watches that back off."""
+        counts, most = {"connections": connections}, {"connections": 0}
+        for name, watches, longest in (("agent", 2, 30.0), ("webhook", 4, 3.0)):
+            token = self.tokens[name]
+            counts[name] = sum(
+                request.token == token and request.at >= began for request in self.hostile.requests
+            )
+            most[name] = _MOST_A_WATCH * watches * attempts(lasted, longest) + _MOST_OTHERS
+            most["connections"] += most[name]
+        for name, count in counts.items():
+            figures.requests[name] = count * 60 / lasted
+            if count > most[name]:
+                figures.wrong.append(f"a storm: {name} {count} in {lasted:.0f} s, more than {most[name]}")
+
+    async def check_contact(self, figures: Figures, latest: float | None) -> None:
+        """Check that the age of what is known is told; `latest` is the last possible contact in Unix time."""
+        for name, series in (("agent", self.agent.series()), ("webhook", await self.webhook.series())):
+            contacts = [
+                value
+                for key, value in series.items()
+                if key.startswith("kaishare_watch_last_contact_timestamp_seconds{")
+                and ("pods" in key or "namespaces" in key)
+            ]
+            newest = max(contacts, default=0.0)
+            figures.stale[name] = time.time() + self.clock.seconds - newest
+            if not contacts:
+                figures.wrong.append(f"the {name} does not tell its last contact")
+            elif latest is not None and newest > latest:
+                figures.wrong.append(
+                    f"the {name} tells a contact during the fault, {newest - latest:.1f} s late"
+                )
+
+    async def recover(self, figures: Figures, over: str, late: str, case: Case) -> None:
+        """Wait for each of the changes that were made during the fault."""
+        began = time.monotonic()
+        connector = aiohttp.TCPConnector(ssl=await self.trust(), force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+
+            async def policy() -> bool:
+                return await self.review(session) == self.fraction
+
+            changes: dict[str, Callable[[], Any]] = {
+                "policy": policy,
+                "certificate": self.is_trusted,
+                "pod": lambda: late in self.pods(),
+                "Event": lambda: self.has_event(over),
+            }
+            if case.refuses_events:
+                failed = counted(self.agent, "events")
+                del changes["Event"]
+                if not any("failed" in labels for labels in failed):
+                    figures.wrong.append(f"lost: the refused Event is not counted: {failed}")
+            while changes and time.monotonic() - began < case.recovers_within:
+                for name, holds in list(changes.items()):
+                    result = holds()
+                    if await result if isinstance(result, Awaitable) else result:
+                        figures.recovery[name] = time.monotonic() - began
+                        del changes[name]
+                await asyncio.sleep(0.1)
+        figures.wrong += [
+            f"lost: {name} has not arrived after {case.recovers_within:g} s" for name in changes
+        ]
+        for uid, path in self.innocents.items():
+            stored = await self.admin.read(path)
+            if stored["metadata"].get("deletionTimestamp"):
+                figures.wrong.append(f"{path} ({uid}) was evicted")
+
+    async def refuse_consent(self, seconds: float, *, is_awaited: bool = True) -> Figures:
+        """Let a pod that consents to its eviction go above its share while its namespace cannot be read.
+
+        Args:
+            seconds: duration of the fault after the flag.
+            is_awaited: whether to wait for the eviction after the fault. The pauses between the agent's attempts
+                double from 30 s on.
+        """
+        figures = Figures("consent cannot be read", seconds)
+        made = await self.node.pod("evictable", namespace=CONSENTS, number=99)
+        path = f"/api/v1/namespaces/{CONSENTS}/pods/evictable"
+        await self.until(lambda: made in self.pods(), "the pod is known")
+        await asyncio.sleep(1)
+        self.hostile.inject(
+            refusal(503, "ServiceUnavailable"), requests(f"/api/v1/namespaces/{CONSENTS}", method="GET")
+        )
+        self.hold({made: OVER})
+        await self.until(lambda: made in self.flagged(), "the pod is flagged")
+        await asyncio.sleep(seconds)
+        if (await self.admin.read(path))["metadata"].get("deletionTimestamp"):
+            figures.wrong.append("the pod was evicted without a fresh consent")
+        self.hostile.heal()
+        began = time.monotonic()
+        while is_awaited and not (await self.admin.read(path))["metadata"].get("deletionTimestamp"):
+            if time.monotonic() - began > _SOON + 3 * seconds:
+                figures.wrong.append("the pod is not evicted after the fault")
+                break
+            await asyncio.sleep(0.1)
+        else:
+            figures.recovery |= {"eviction": time.monotonic() - began} if is_awaited else {}
+        return figures
+
+    # What is known, and what is there
+
+    async def review(self, session: aiohttp.ClientSession) -> str:
+        """Return the share that the webhook gives to a pod of the team; empty without one."""
+        sent = review_of(pod(gpu_container()), namespace=TEAM)
+        url = f"https://{self.webhook.admission}/mutate?timeout=5s"
+        async with session.post(
+            url, data=json.dumps(sent).encode(), timeout=aiohttp.ClientTimeout(total=5)
+        ) as answer:
+            answer.raise_for_status()
+            response = json.loads(await answer.read())["response"]
+        patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
+        patched = jsonpatch.apply_patch(sent["request"]["object"], patch)
+        return str(patched["metadata"].get("annotations", {}).get(keys.GPU_FRACTION, ""))
+
+    async def trust(self) -> ssl.SSLContext:
+        """Return trust in the CA of the cluster's Secret."""
+        data = (await self.admin.read(_SECRET))["data"]
+        return ssl.create_default_context(cadata=base64.b64decode(data["ca.crt"]).decode())
+
+    async def is_trusted(self) -> bool:
+        """Whether the configuration has the CA of the Secret."""
+        (webhook,) = (await self.admin.read(_MUTATING))["webhooks"]
+        data = (await self.admin.read(_SECRET))["data"]
+        return bool(webhook["clientConfig"].get("caBundle") == data["ca.crt"])
+
+    async def remove_bundle(self) -> None:
+        patch = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
+        body, kind = json.dumps(patch).encode(), "application/json-patch+json"
+        await self.admin.client.request("PATCH", _MUTATING, body=body, content_type=kind)
+
+    async def label(self, fraction: str) -> None:
+        await self.admin.merge(
+            f"/api/v1/namespaces/{TEAM}", {"metadata": {"labels": {"kaishare.dev/gpu-fraction": fraction}}}
+        )
+
+    async def has_event(self, uid: str) -> bool:
+        return "GPUMemoryOverShare" in await self.node.reasons(uid)
+
+    def pods(self) -> set[str]:
+        return {entry["uid"] for entry in self.agent.shares()["pods"]}
+
+    def flagged(self) -> set[str]:
+        """Return the UIDs of the pods with a flag."""
+        return {
+            key.partition('uid="')[2].partition('"')[0]
+            for key, value in self.agent.series().items()
+            if key.startswith("kaishare_pod_flagged{") and value
+        }
+
+    def is_stale(self) -> bool:
+        """Whether the agent tells that its pods are old, which suspends its verdicts."""
+        return any('reason="pods-stale"' in key for key in self.agent.series())
+
+    def hold(self, used: dict[str, int]) -> None:
+        """Let pods use memory; the others keep theirs."""
+        self.used |= used
+        self.node.hold(self.used)
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        ends = time.monotonic() + _SOON
+        while not holds():
+            assert time.monotonic() < ends, f"still not: {what}\n{self.agent.log.read_text()[-3000:]}"
+            await asyncio.sleep(0.1)
+
+
+def attempts(seconds: float, longest: float) -> int:
+    """Return the most attempts of a watch: its pauses are half of 0.5 s, 1 s, 2 s and so on at least."""
+    pause, passed, count = 0.25, 0.0, 1
+    while passed < seconds:
+        passed += pause
+        pause = min(2 * pause, longest / 2)
+        count += 1
+    return count
+
+
+@contextlib.contextmanager
+def two_api_servers(folder: Path) -> Iterator[tuple[ControlPlane, ControlPlane]]:
+    """Run two API servers on one etcd; the second is older, or has fewer features."""
+    assets = assets_folder()
+    assert assets is not None
+    older = os.environ.get(OLDER)
+    options = () if older else ("--feature-gates=WatchList=false",)
+    with (
+        control_plane(assets, folder) as plane,
+        another_api_server(Path(older) if older else assets, plane, *options) as other,
+    ):
+        yield plane, other
+
+
+@contextlib.asynccontextmanager
+async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> AsyncIterator[Outage]:
+    """Run the webhook and the agent behind a proxy in front of both API servers."""
+    (folder / "hostile").mkdir()
+    async with KubeClient(plane.access()) as client, contextlib.AsyncExitStack() as stack:
+        hostile = stack.enter_context(hostile_api_server_in_thread(plane.upstream, folder / "hostile"))
+        hostile.alternate(plane.upstream, other.upstream)
+        admin = Administrator(client)
+        await admin.prepare()
+        team = managed_namespace(TEAM, gpu_fraction="0.5")
+        consents = {
+            "kind": "Namespace",
+            "metadata": {
+                "name": CONSENTS,
+                "labels": {OVER_SHARE: "evict", "kai.scheduler/queue": "team-a"},
+            },
+        }
+        await ensure_namespaces(client, team, consents)
+        await admin.create(reservation())
+        secret = {"kind": "Secret", "metadata": {"name": "kaishare-webhook-ca"}}
+        await admin.post("/api/v1/namespaces/team-a/secrets", secret)
+        node = GpuNode(folder=folder, plane=hostile, admin=admin)
+        innocents, used = {}, {}
+        for number, (name, namespace, mib) in enumerate(
+            [("calm", "research", CALM), ("marked", CONSENTS, WITHIN)], 1
+        ):
+            uid = await node.pod(name, namespace=namespace, number=number)
+            innocents[uid] = f"/api/v1/namespaces/{namespace}/pods/{name}"
+            used[uid] = mib
+        tokens = {
+            "agent": await admin.token("faulty-agent", *RIGHTS, *EVICT),
+            "webhook": await admin.token("faulty-webhook", *WEBHOOK_RIGHTS),
+        }
+        clock = WallClock(folder)
+        program = in_a_pod(hostile, tokens["webhook"], folder)
+        webhook = await stack.enter_async_context(
+            serving(
+                folder / "webhook.log",
+                *("--policies", "cluster", "--namespace", "team-a", "--host-name", "127.0.0.1"),
+                *("--drain", "0s"),
+                program=program.program,
+                environment={**program.environment, **clock.environment},
+                is_forked=False,
+            )
+        )
+        await stack.enter_async_context(
+            configured(
+                client, mutating_configuration(webhook.target), validating_configuration(webhook.target)
+            )
+        )
+        hostile.account(tokens["agent"])
+        agent = stack.enter_context(
+            node.agent(tokens["agent"], "--eviction", "on", is_forked=False, **clock.environment)
+        )
+        outage = Outage(hostile, admin, webhook, agent, node, clock, tokens, innocents)
+        outage.hold(used)
+        await outage.until(lambda: innocents.keys() <= outage.pods(), "the agent knows the pods")
+        ends = time.monotonic() + _SOON
+        while not await outage.is_trusted():
+            assert time.monotonic() < ends, webhook.log.read_text()
+            await asyncio.sleep(0.1)
+        yield outage
+        hostile.heal()
+        await admin.clean_up()
+
+
+async def run_cases(
+    plane: ControlPlane,
+    other: ControlPlane,
+    folder: Path,
+    names: Sequence[str],
+    seconds: float,
+    *,
+    awaits_eviction: bool = True,
+) -> AsyncIterator[Figures]:
+    """Run faults one after another; yield the figures of each."""
+    async with running(plane, other, folder) as outage:
+        for name in names:
+            yield await outage.run(name, CASES[name], seconds)
+        yield await outage.refuse_consent(seconds / 2, is_awaited=awaits_eviction)
+
+
+async def _run(names: Sequence[str], seconds: float) -> int:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        (Path(folder) / "plane").mkdir()
+        (Path(folder) / "services").mkdir()
+        planes = stack.enter_context(two_api_servers(Path(folder) / "plane"))
+        async with KubeClient(planes[0].access()) as newer, KubeClient(planes[1].access()) as older:
+            versions = [json.loads(await client.get("/version"))["gitVersion"] for client in (newer, older)]
+        sys.stdout.write(f"API servers: {' and '.join(versions)}\n")
+        wrong = 0
+        async for figures in run_cases(*planes, Path(folder) / "services", names, seconds):
+            sys.stdout.write(f"{figures}\n")
+            sys.stdout.flush()
+            wrong += len(figures.wrong)
+    sys.stdout.write(f"{wrong} wrong\n")
+    return int(bool(wrong))
+
+
+def main() -> int:
+    """Run the faults, and print the figures; return 1 if something is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.api_server", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"faults; all by default: {', '.join(CASES)}")
+    parser.add_argument("--seconds", type=float, default=8, help="duration of each (default %(default)s)")
+    options = parser.parse_args()
+    if assets_folder() is None:
+        sys.stderr.write("KUBEBUILDER_ASSETS must name a folder with etcd and kube-apiserver\n")
+        return 2
+    if unknown := set(options.names) - CASES.keys():
+        parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
+    # asyncio warns of each write of an endless body to a client that has closed the connection.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    return asyncio.run(_run(options.names or list(CASES), options.seconds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

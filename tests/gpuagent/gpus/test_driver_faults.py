@@ -1,0 +1,29 @@
+"""Faults of the driver in any order: the short form of tests/faults/driver.py."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.driver import Tally, run, serve, sweep
+from tests.faults.process import Node
+from tests.support.markers import scaled
+from tests.support.nvml_stub.build import built_library
+
+
+@pytest.mark.slow
+def test_no_order_of_faults_flags_an_innocent_pod_or_shows_a_wrong_figure(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    tally = Tally()
+    sweep(built_library(tmp_path_factory.getbasetemp()), tally, step=1 if scaled(1) > 1 else 7)
+    run(built_library(tmp_path_factory.getbasetemp()), examples=scaled(8), steps=15, tally=tally)
+    assert tally.counts["sample"] > 500
+    assert len(tally.calls) > 15
+
+
+@pytest.mark.slow
+def test_the_agent_serves_while_calls_hang_and_ends_when_the_driver_is_replaced(tmp_path: Path) -> None:
+    node = Node(tmp_path, built_library(tmp_path))
+    serve(node, ["nvmlDeviceGetPowerUsage", "nvmlEventSetWait"])
+    assert node.wrong == []
+    assert ["out of the samples" in line for line in node.report] == [True, True, False]
