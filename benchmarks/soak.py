@@ -7,9 +7,9 @@ has arrived. The agent takes samples with NVIDIA's binding on the tests' stand-i
 20 times as often as usual and with a twentieth of the grace.
 
 The command keeps a ledger of what it did, and compares it with the counters of both services. It exits with
-1 if a counter differs, a pod was flagged or changed that must not be (or the reverse), the API server admitted
-a pod without an answer, a request failed, memory grew after the first half by more than `--growth` MiB, or
-more threads, descriptors or tasks than before remain at the end.
+1 if a counter differs, a pod was flagged or changed that must not be (or the reverse), the API server
+admitted a pod without an answer, a request failed, memory grew after the first half by more than `--growth`
+MiB, or more threads, descriptors or tasks than before remain at the end.
 
 Needs KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver). Run:
 `python -m benchmarks.soak --minutes 60`.
