@@ -72,7 +72,7 @@ async def held(pid: int, ports: Collection[int], tasks: Path) -> Held:
     """Return what a process holds; its program has the code of `tasks_on_signal`."""
     tasks.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR2)
-    text = await until(lambda: tasks.exists() and tasks.read_text(), "the process has counted its tasks")
+    text = str(await until(lambda: tasks.exists() and tasks.read_text(), "the process has counted its tasks"))
     connections = _accepted(pid, ports)
     return Held(
         mib=resident_mib(pid),
@@ -90,5 +90,4 @@ def growth(points: Sequence[tuple[float, float]]) -> float:
         points: time and figure.
     """
     times, figures = zip(*points, strict=True)
-    slope: float = statistics.linear_regression(times, figures).slope
-    return slope * (times[-1] - times[0])
+    return float(statistics.linear_regression(times, figures).slope * (times[-1] - times[0]))
