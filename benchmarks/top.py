@@ -205,7 +205,7 @@ async def measure(agents: FakeAgents, *, rounds: int = 3, size: tuple[int, int] 
     cpu_times: list[float] = []
     began = time.monotonic()
     async with app.run_test(size=size) as _pilot:
-        while agents.answered < agents.count - 1:
+        while agents.answered < agents.count - 1:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.05)
         first = time.monotonic() - began
         await asyncio.sleep(max(2 * EVERY_SECONDS - first, 0))  # the first collections of garbage
