@@ -67,6 +67,10 @@ CARD_MIB: Final = 23000
 """Memory of the node's GPU as KAI counts it."""
 WEBHOOK: Final = "import sys\nfrom webhook.cli import main\nsys.exit(main(sys.argv[1:]))"
 PATIENCE: Final = 60.0
+TORN: Final = "negative-unattributed"
+"""The agent's problem for a sample in which a process took memory between two calls of the driver."""
+MOST_TORN: Final = 0.01
+"""Part of the agent's answers that may have a torn sample."""
 POOL: Final = 6
 """Threads of asyncio's pool on two CPUs; they are started on demand and stay."""
 FREE: Final = 4
@@ -378,8 +382,12 @@ class Soak:
                 async with session.get(f"{self.agent.url}/api/v1/shares") as response:
                     answer = json.loads(await response.read())
                 self.shares = {pod["uid"]: pod for pod in answer["pods"]}
-                if answer["problems"]:
-                    self.ledger.wrong.append(f"the agent has a problem: {answer['problems']}"[:300])
+                self.numbers["answers"] += 1
+                for each in answer["problems"]:
+                    if each["reason"] == TORN:
+                        self.ledger.done["torn samples"] += 1
+                    else:
+                        self.ledger.wrong.append(f"the agent has a problem: {each}"[:300])
                 await asyncio.sleep(2.5 / self.plan.speed)
 
     async def _scrapes(self) -> None:
@@ -431,6 +439,10 @@ class Soak:
             ledger.expect(f"agent, flags {name}", counters[name], ledger.done[name])
         for name in ("webhook errors", "shed", "nvml errors", "lost lines", "failed open", "watch errors"):
             ledger.expect(name, counters[name], 0)
+        if ledger.done["torn samples"] > MOST_TORN * self.numbers["answers"]:
+            ledger.wrong.append(
+                f"{ledger.done['torn samples']} of {self.numbers['answers']} answers are torn"
+            )
         ledger.expect("Events in the cluster", await self._events(), counters["events"])
         ledger.expect("failed or dropped Events", counters["events failed"], 0)
 
