@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,7 +107,10 @@ async def change_labels(
     chance = random.Random(2)
     with contextlib.suppress(asyncio.CancelledError):
         while True:
-            name, fraction = f"team-{chance.randrange(managed):05}", f"0.{chance.randrange(11, 99)}"
+            name, fraction = (
+                f"team-{chance.randrange(managed):05}",
+                f"0.{chance.randrange(1, 10)}{chance.randrange(1, 10)}",
+            )
             patch = {"metadata": {"labels": {"kaishare.dev/gpu-fraction": fraction}}}
             began = time.monotonic()
             await client.request(
@@ -120,7 +124,7 @@ async def change_labels(
                 while True:
                     async with session.post(f"{url}/mutate?timeout=5s", data=review) as answer:
                         response = json.loads(await answer.read())["response"]
-                    if f'"{float(fraction):g}"'.encode() in base64.b64decode(response["patch"]):
+                    if f'"{fraction}"'.encode() in base64.b64decode(response["patch"]):
                         break
             taken.append(time.monotonic() - began)
             await asyncio.sleep(2)
@@ -149,7 +153,7 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
             replica = await stack.enter_async_context(
                 serving(own / "log", "--policies", "cluster", *certificates, **settings)
             )
-            await until(lambda replica=replica: is_ready(replica), "the replica is ready")
+            await until(partial(is_ready, replica), "the replica is ready")
             print(
                 f"replica {number}: ready after {time.monotonic() - began:.1f} s,"
                 f" peak memory {peak_resident_mib(replica.process.pid):.1f} MiB",

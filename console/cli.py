@@ -26,7 +26,7 @@ from console.why import arguments as why
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.command import Parser, UsageError, namespace_name, read_by, run_chosen, run_command
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from service.units import parse_duration
 from service.version import version
 from webhook.cli import add_doctor_options, add_running_default_mode

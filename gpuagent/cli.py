@@ -30,7 +30,7 @@ from service.command import (
     run_chosen,
     run_command,
 )
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from service.http.host_names import parse_host_name
 from service.names import is_dns_subdomain
 from service.text import quoted

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuagent.actions.actions import ActionSettings, VerdictActions
 from gpuagent.actions.eviction_rules import EvictionRules
@@ -18,7 +18,6 @@ from gpuagent.gpus.reading import GpuSource
 from gpuagent.ledger.slack import Slack
 from gpuagent.pipeline import SamplePipeline
 from gpuagent.pods.cluster import ClusterPods
-from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
@@ -39,13 +38,16 @@ from kube.token_authorizer import TokenAuthorizer
 from service.allocator import return_freed_memory
 from service.command import UsageError
 from service.descriptors import descriptors_for_connections
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from service.http.authentication import Authentication
 from service.http.listeners import Address
 from service.http.page_server import PortSecurity
 from service.http.tls_files import CERTIFICATE, KEY, TlsFiles, TlsFilesError
 from service.log import ERROR, INFO, JsonLog
 from service.log_capture import standard_error_log
+
+if TYPE_CHECKING:
+    from gpuagent.pods.file import FilePods
 
 START_AGAIN: Final = 3
 """Exit status if a new process can do what this process cannot."""
@@ -179,6 +181,9 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
     """Return the exit status, and whether a call of the driver or of /proc hangs."""
     namespace = settings.reservation_namespace
     if node.pods is not None:
+        # The parser of documents takes 1.6 MiB, for which an agent in a cluster has no use.
+        from gpuagent.pods.file import FilePods  # noqa: PLC0415
+
         file = FilePods(path=node.pods, node=node.name, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
@@ -193,7 +198,7 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
 
 
 async def _serve_pods(
-    settings: Settings, node: _Node, pods: FilePods | ClusterPods, client: KubeClient | None, log: JsonLog
+    settings: Settings, node: _Node, pods: "FilePods | ClusterPods", client: KubeClient | None, log: JsonLog
 ) -> tuple[int, bool]:
     """Serve the figures of these pods; without a client they come from a file."""
     node.follow(pods)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import yaml
 
+from service.document_error import DocumentError
 from service.text import one_line, quoted
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
@@ -30,10 +31,6 @@ _LONGEST_NUMBER_KEY: Final = 18
 
 Place = tuple[str | int, ...]
 """Keys and indexes that lead from a document's root to one of its parts."""
-
-
-class DocumentError(ValueError):
-    """An invalid document; the message is one line that names the input and the error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from service.command import (
     run_chosen,
     run_command,
 )
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from service.text import quoted
 from service.units import parse_duration
 from service.version import version

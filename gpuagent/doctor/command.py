@@ -24,7 +24,7 @@ from kube.access import Access, AccessError, find_access
 from kube.check import API_SERVER
 from service.check_results import CheckResult, problem, unknown, write_report
 from service.command import UsageError
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 

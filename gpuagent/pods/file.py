@@ -17,7 +17,8 @@ from gpuagent.pods.bind_requests import LastBindRequests
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
-from service.documents import DocumentError, decode_text, load_text
+from service.document_error import DocumentError
+from service.documents import decode_text, load_text
 from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog
 from service.log_changes import NewLines

@@ -22,7 +22,8 @@ from gpuagent.simulation.scenario import (
     SimulatedProcess,
 )
 from gpuagent.simulation.values import decode_value
-from service.documents import DocumentError, load_file
+from service.document_error import DocumentError
+from service.documents import load_file
 from service.text import one_line
 
 MOST_PROCESSES: Final = 10_000

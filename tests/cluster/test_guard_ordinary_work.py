@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from kai.key_classes import is_written_by_kai_only
-from service.documents import DocumentError, flatten_lists, load_file
+from service.document_error import DocumentError
+from service.documents import flatten_lists, load_file
 from tests.support.administrator import admissible
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, GUARD, guard_on, host

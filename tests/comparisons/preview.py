@@ -27,7 +27,7 @@ from kai import keys
 from kube.access import find_access
 from kube.client import KubeClient
 from kube.errors import ApiError
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from tests.comparisons.answers import Creation, PodCreator
 from tests.comparisons.differences import DENIED, ComparedPod, cause_of_refusal, differences, outcome
 from tests.comparisons.generated_clusters import (

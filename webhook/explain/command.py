@@ -21,7 +21,8 @@ from service.command import (
     write_output,
     write_warning,
 )
-from service.documents import DocumentError, list_items
+from service.document_error import DocumentError
+from service.documents import list_items
 from service.text import fold, one_line
 from webhook.explain.decision.explainer import (
     ExplainedDocument,

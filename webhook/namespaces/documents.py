@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.documents import DocumentError, document_files, flatten_lists, load_file
+from service.document_error import DocumentError
+from service.documents import document_files, flatten_lists, load_file
 from service.text import LONGEST_VALUE, one_line, quoted
 from webhook.policy.labels import PolicyMetadata
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gpuagent.pods.file import FilePods
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from service.log import JsonLog
 from tests.support.kube_objects import (
     GROUP_0,

@@ -15,7 +15,7 @@ from gpuagent.simulation.loading import ScenarioError, load_scenario, parse_scen
 from gpuagent.simulation.objects import node_objects, pod_identities
 from gpuagent.simulation.scenario import FaultKind
 from gpuagent.simulation.state import state_at
-from service.documents import DocumentError
+from service.document_error import DocumentError
 from tests.support.scenarios import A, node, process
 
 GPU = {"uuid": A, "memory": "4Gi"}

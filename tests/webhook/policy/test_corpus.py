@@ -21,7 +21,8 @@ import pytest
 from kai import keys
 from kai.own_labels import GPU_MARK
 from kai.version import Version
-from service.documents import DocumentError, flatten_lists, load_file
+from service.document_error import DocumentError
+from service.documents import flatten_lists, load_file
 from service.http.listeners import Address
 from service.log import JsonLog
 from tests.support.certificates import directory_context

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from kai import keys
 from kai.own_labels import REASON, SIZE
 from kai.pod import MalformedPod, Owner, PodView, decode_pod
-from service.documents import DocumentError, Place, list_items
+from service.document_error import DocumentError
+from service.documents import Place, list_items
 from service.text import one_line, quoted
 from webhook.explain.decision.amounts import RunningPods
 from webhook.explain.decision.api_server import filled_in, normalized

@@ -12,15 +12,8 @@ from typing import Any, Final
 import yaml
 
 from service.command import UsageError
-from service.documents import (
-    LOADER,
-    DocumentError,
-    Place,
-    decode_text,
-    document_files,
-    parse_documents,
-    read_text,
-)
+from service.document_error import DocumentError
+from service.documents import LOADER, Place, decode_text, document_files, parse_documents, read_text
 
 STANDARD_INPUT: Final = "-"
 

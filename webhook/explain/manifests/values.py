@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from service.documents import DocumentError
+from service.document_error import DocumentError
 
 
 def as_map(value: Any) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from service.documents import DocumentError, Place, parse_documents
+from service.document_error import DocumentError
+from service.documents import Place, parse_documents
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod
 from webhook.explain.manifests.sources import ManifestSource
 from webhook.explain.output.diff import Dumper

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from kai.own_labels import SIZE
-from service.documents import DocumentError, flatten_lists, load_file
+from service.document_error import DocumentError
+from service.documents import flatten_lists, load_file
 from tests.support.operator_jobs import (
     NAMESPACE,
     OperatorJob,
