@@ -142,7 +142,7 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
         await create_all(client, _PATH, (namespace(number, options.managed) for number in numbers))
         print(f"{options.namespaces} namespaces created in {time.monotonic() - began:.0f} s", flush=True)
         token = await admin.token("webhook", *WEBHOOK_RIGHTS)
-        replicas, sessions = [], []
+        replicas, sessions, others = [], [], []
         for number in range(REPLICAS):
             own = folder / f"replica-{number}"
             own.mkdir()
@@ -164,10 +164,13 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
             connector = aiohttp.TCPConnector(ssl=trust, limit=CONNECTIONS)
             session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
             sessions.append((session, replica.target.url))
+            connector = aiohttp.TCPConnector(ssl=trust)
+            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+            others.append((session, replica.target.url))
         bodies = [pod_review_body(f"team-{number:05}") for number in range(options.managed)]
         random.Random(1).shuffle(bodies)
         await Load(sessions=sessions, bodies=bodies).run(100, 2)  # warms up
-        changing = asyncio.create_task(change_labels(client, sessions, options.managed))
+        changing = asyncio.create_task(change_labels(client, others, options.managed))
         for rate in options.rate:
             load = Load(sessions=sessions, bodies=bodies)
             before = [cpu_ms(replica.process) for replica in replicas]
