@@ -32,7 +32,7 @@ def resident_mib(pid: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ProcessState:
     """What a process holds at one moment."""
 
     mib: float
@@ -68,13 +68,13 @@ def _accepted(pid: int, ports: Collection[int]) -> int:
     return count
 
 
-async def held(pid: int, ports: Collection[int], tasks: Path) -> Held:
+async def process_state(pid: int, ports: Collection[int], tasks: Path) -> ProcessState:
     """Return what a process holds; its program has the code of `tasks_on_signal`."""
     tasks.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR2)
     text = str(await until(lambda: tasks.exists() and tasks.read_text(), "the process has counted its tasks"))
     connections = _accepted(pid, ports)
-    return Held(
+    return ProcessState(
         mib=resident_mib(pid),
         threads=len(list(Path(f"/proc/{pid}/task").iterdir())),
         connections=connections,

@@ -123,7 +123,7 @@ def fleet(pods: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class Totals:
     """Figures of the API server and the links at one time."""
 
     requests: int
@@ -176,16 +176,16 @@ class Agents:
         while any(each.inventory is None for each in self._pods):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.02)
         listed = time.monotonic() - began
-        found = {len(each.inventory.pods) for each in self._pods if each.inventory is not None}
-        if found != {pods}:
-            raise SystemExit(f"agents have {sorted(found)} pods instead of {pods}")
+        counts = {len(each.inventory.pods) for each in self._pods if each.inventory is not None}
+        if counts != {pods}:
+            raise SystemExit(f"agents have {sorted(counts)} pods instead of {pods}")
         return listed
 
-    async def now(self) -> Moment:
+    async def now(self) -> Totals:
         """Return the figures so far."""
         process = self._plane.apiserver.process
         assert process is not None
-        return Moment(
+        return Totals(
             cpu=cpu_ms(process) / 1000,
             requests=len(self._plane.requests_of_audited()),
             etcd=await etcd_reads(self._admin.client),
@@ -193,7 +193,7 @@ class Agents:
             received=self._link.received,
         )
 
-    def report(self, title: str, before: Moment, after: Moment) -> None:
+    def report(self, title: str, before: Totals, after: Totals) -> None:
         """Print what was asked between two moments, in all and for each agent."""
         requests = self._plane.requests_of_audited()[before.requests : after.requests]
         print(f"{title:44} {len(requests):6}   {len(requests) / self.count:8.2f} an agent")

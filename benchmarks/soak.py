@@ -33,7 +33,7 @@ from typing import Any, Final
 import aiohttp
 
 from benchmarks.plane import on_a_control_plane
-from benchmarks.processes import Held, growth, held, tasks_on_signal
+from benchmarks.processes import ProcessState, growth, process_state, tasks_on_signal
 from benchmarks.rollout import OWN_NAMESPACE, SECRET, SECRETS, rotate
 from certs.authority import Authority
 from kai import keys
@@ -112,10 +112,10 @@ class Ledger:
         """Record how long something took."""
         self.milliseconds.setdefault(what, []).append((time.monotonic() - began) * 1000)
 
-    def expect(self, what: str, found: object, expected: object) -> None:
+    def expect(self, what: str, actual: object, expected: object) -> None:
         """Record a difference."""
-        if found != expected:
-            self.wrong.append(f"{what}: {found}, and the ledger has {expected}")
+        if actual != expected:
+            self.wrong.append(f"{what}: {actual}, and the ledger has {expected}")
 
 
 class Processes:
@@ -173,8 +173,8 @@ class Soak:
     shares: dict[str, Any] = field(default_factory=dict)
     """Pods of the agent's newest `/api/v1/shares`, by UID."""
     fractions: dict[str, str] = field(default_factory=lambda: {CHANGED: FRACTIONS[0], ENFORCED: "0.05"})
-    points: dict[str, list[tuple[float, Held]]] = field(default_factory=dict)
-    """What each service held, over time."""
+    points: dict[str, list[tuple[float, ProcessState]]] = field(default_factory=dict)
+    """What each service process_state, over time."""
     numbers: Counter[str] = field(default_factory=Counter)
     _chance: random.Random = field(init=False)
     _label_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -425,7 +425,7 @@ class Soak:
         """Note what each service holds now."""
         ports = {self.webhook.admission.port, self.webhook.ops.port, int(self.agent.url.rpartition(":")[2])}
         for name, process in (("webhook", self.webhook.process), ("agent", self.agent.process)):
-            figures = await held(process.pid, ports, self.folder / f"tasks-{name}")
+            figures = await process_state(process.pid, ports, self.folder / f"tasks-{name}")
             self.points.setdefault(name, []).append((time.monotonic(), figures))
 
     async def compare(self, counted: dict[str, float]) -> None:

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.processes import Held, growth
+from benchmarks.processes import ProcessState, growth
 from benchmarks.soak import Ledger, Plan, Soak, soak
 from tests.support.control_plane import ControlPlane
 
 PLAN = Plan(minutes=0.25, speed=40, rotate_seconds=4, pods=4, growth=8, is_forked=True)
-HELD = Held(mib=50, threads=3, connections=1, descriptors=10, tasks=12)
+HELD = ProcessState(mib=50, threads=3, connections=1, descriptors=10, tasks=12)
 
 
 @pytest.mark.slow
