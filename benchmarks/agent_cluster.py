@@ -108,7 +108,8 @@ class CountingLink:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection."""
         self.connections += 1
-        with suppress(OSError, asyncio.IncompleteReadError):
+        # asyncio logs the end of a loop as an error of each handler of a stream that it cancels.
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             upstream, to_upstream = await asyncio.open_connection("127.0.0.1", self.target)
             try:
                 async with asyncio.TaskGroup() as group:

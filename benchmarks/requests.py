@@ -1,27 +1,37 @@
-"""Requests of one agent to the API server: at its start, and while nothing changes.
+"""Requests of agents to the API server: at their start, and while nothing changes.
 
-The agent's source of pods uses a service account of a real kube-apiserver, whose audit log says what it asks.
-The node has 60 pods in 60 namespaces, 40 of them with a share. The figures are then computed for a cluster of
-5,000 such agents. Needs KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver). Run:
+The agents' sources of pods use a service account of a real kube-apiserver, whose audit log says what they
+ask; a link counts the bytes (of TLS). Each agent has a client and a node of its own. By default one node has
+60 pods in 60 namespaces, 40 of them with a share; `--agents 200 --pods 10` starts 200 agents at the same
+moment, with 10 pods in 10 namespaces on each node, all with a share. The figures are then computed for a
+cluster of 5,000 such agents. Needs KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver). Run:
 `python -m benchmarks.requests`.
 """
 
 import argparse
 import asyncio
 import re
+import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+from benchmarks.agent import cpu_ms
+from benchmarks.agent_cluster import CountingLink, counting_link
 from benchmarks.plane import on_a_control_plane
 from gpuagent.pods.cluster import WATCH_TIMING, ClusterPods
 from gpuagent.pods.related import NAMESPACES, NODES
+from kube.access import InCluster
 from kube.client import KubeClient
 from service.backoff import JITTER_UP
 from service.log import JsonLog
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import AUDITED, ControlPlane
+from tests.support.credentials import in_cluster_environment
 from tests.support.kube_objects import NODE, RESERVATIONS, bind_request, fraction, node, pod, reservation
 
 RIGHTS: Final = (
@@ -32,25 +42,48 @@ RIGHTS: Final = (
 )
 PODS: Final = 60
 SHARES: Final = 40
+"""Most pods of a node with a share."""
 START_SECONDS: Final = 90.0
 """Time after which the namespaces have been read."""
-IDLE_SECONDS: Final = 60.0
-"""Time before the start, in which the API server's own reads of etcd are counted."""
+IDLE_SECONDS: Final = 20.0
+"""Time before the start, in which what the API server does by itself is counted."""
 AGENTS: Final = 5000
 
 
-async def make_node(admin: Administrator) -> None:
-    """Create the node's pods, each in a namespace of its own, and their BindRequests."""
-    await admin.create(node())
-    await admin.create(reservation())
-    for number in range(PODS):
-        namespace = f"namespace-{number}"
-        await admin.ensure({"kind": "Namespace", "metadata": {"name": namespace}})
-        if number < SHARES:
-            await admin.create(fraction("train", number, namespace=namespace))
-            await admin.create(bind_request("train", number, namespace=namespace))
-        else:
-            await admin.create(pod("train", number, namespace=namespace))
+def name_of(number: int) -> str:
+    """Return the name of a node; the first is that of the tests' objects."""
+    return NODE if number == 0 else f"{NODE}-{number}"
+
+
+async def make_node(admin: Administrator, number: int, pods: int) -> None:
+    """Create a node's pods, each in a namespace of its own, and their BindRequests."""
+    place = name_of(number)
+    made = node()
+    made["metadata"]["name"] = place
+    await admin.create(made)
+    await admin.create(reservation(number=10_000 + number, node=place))
+    for index in range(pods):
+        namespace, name = f"namespace-{index}", f"train-{number}"
+        if index >= SHARES:
+            await admin.create(pod(name, index, namespace=namespace, node=place))
+            continue
+        await admin.create(fraction(name, index, namespace=namespace, node=place))
+        request = bind_request(name, index, namespace=namespace)
+        request["metadata"]["labels"]["selected-node"] = place
+        await admin.create(request)
+
+
+async def make_nodes(admin: Administrator, count: int, pods: int) -> None:
+    """Create nodes with their pods, some at once."""
+    for index in range(pods):
+        await admin.ensure({"kind": "Namespace", "metadata": {"name": f"namespace-{index}"}})
+    numbers = iter(range(count))
+
+    async def work() -> None:
+        for number in numbers:
+            await make_node(admin, number, pods)
+
+    await asyncio.gather(*(work() for _ in range(8)))
 
 
 async def etcd_reads(client: KubeClient) -> int:
@@ -71,7 +104,7 @@ def counted(requests: list[tuple[str, str, dict[str, str]]]) -> Counter[str]:
     )
 
 
-def fleet() -> None:
+def fleet(pods: int) -> None:
     """Print the requests of many agents, from the intervals that the agent keeps."""
     watch = WATCH_TIMING.watch + WATCH_TIMING.spread / 2
     later = sum(JITTER_UP) / 2
@@ -79,7 +112,7 @@ def fleet() -> None:
         "watches with bookmarks": 2 / watch,
         "watches without bookmarks": 2 / WATCH_TIMING.silence,
         "Node": 1 / (later * NODES.again_seconds),
-        "namespaces": (PODS + 1) / (later * NAMESPACES.again_seconds),
+        "namespaces": (pods + 1) / (later * NAMESPACES.again_seconds),
     }
     print(f"\n{AGENTS} such agents, requests a second on average:")
     for name, rate in rates.items():
@@ -89,41 +122,126 @@ def fleet() -> None:
         print(f"{'in all, ' + name:36} {AGENTS * (fixed + rates[name]):7.1f}")
 
 
-async def measure(seconds: float, plane: ControlPlane) -> int:
-    """Run the agent's source of pods and print what it asks."""
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Figures of the API server and the links at one time."""
+
+    requests: int
+    cpu: float
+    """CPU of the API server in seconds."""
+    etcd: int
+    sent: int
+    received: int
+
+
+class Agents:
+    """Sources of pods of agents, each with a client of its own through a counting link."""
+
+    def __init__(self, plane: ControlPlane, admin: Administrator, token: str, count: int) -> None:
+        self.count = count
+        self._plane = plane
+        self._admin = admin
+        self._token = token
+        self._pods: list[ClusterPods] = []
+        self._running: list[asyncio.Task[None]] = []
+        self._stack = AsyncExitStack()
+        self._link = CountingLink(target=plane.port)
+
+    async def __aenter__(self) -> "Agents":
+        self._link = await self._stack.enter_async_context(counting_link(self._plane.port))
+        environment = in_cluster_environment(self._link.port)
+        for number in range(self.count):
+            own = InCluster(folder=self._plane.account(self._token), environment=environment)
+            client = await self._stack.enter_async_context(KubeClient(own))
+            self._pods.append(
+                ClusterPods(
+                    client=client,
+                    node=name_of(number),
+                    reservation_namespace=RESERVATIONS,
+                    log=JsonLog(BytesIO()),
+                )
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def start(self, pods: int) -> float:
+        """Start all agents at once; return the seconds until each has its pods."""
+        began = time.monotonic()
+        self._running = [asyncio.create_task(each.run()) for each in self._pods]
+        while any(each.inventory is None for each in self._pods):  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.02)
+        listed = time.monotonic() - began
+        counts = {len(each.inventory.pods) for each in self._pods if each.inventory is not None}
+        if counts != {pods}:
+            raise SystemExit(f"agents have {sorted(counts)} pods instead of {pods}")
+        return listed
+
+    async def now(self) -> Totals:
+        """Return the figures so far."""
+        process = self._plane.apiserver.process
+        assert process is not None
+        return Totals(
+            cpu=cpu_ms(process) / 1000,
+            requests=len(self._plane.requests_of_audited()),
+            etcd=await etcd_reads(self._admin.client),
+            sent=self._link.sent,
+            received=self._link.received,
+        )
+
+    def report(self, title: str, before: Totals, after: Totals) -> None:
+        """Print what was asked between two moments, in all and for each agent."""
+        requests = self._plane.requests_of_audited()[before.requests : after.requests]
+        print(f"{title:44} {len(requests):6}   {len(requests) / self.count:8.2f} an agent")
+        for name, count in sorted(counted(requests).items()):
+            print(f"  {name:42} {count:6}   {count / self.count:8.2f}")
+        for name, figure in (
+            ("reads of etcd", after.etcd - before.etcd),
+            ("ms of CPU of the API server", (after.cpu - before.cpu) * 1000),
+            ("kB from the API server", (after.sent - before.sent) / 1000),
+            ("kB to the API server", (after.received - before.received) / 1000),
+        ):
+            print(f"  {name:42} {figure:6.0f}   {figure / self.count:8.2f}", flush=True)
+
+
+def busiest(times: Sequence[float]) -> int:
+    """Return the largest number of requests within one second."""
+    most, first = 0, 0
+    for last, at in enumerate(times):
+        while at - times[first] > 1:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+async def measure(seconds: float, count: int, pods: int, plane: ControlPlane) -> int:
+    """Run the agents' sources of pods and print what they ask."""
     async with KubeClient(plane.access()) as client:
         admin = Administrator(client)
         await admin.prepare()
-        await make_node(admin)
+        await make_nodes(admin, count, pods)
         token = await admin.token(AUDITED, *RIGHTS)
-        async with KubeClient(plane.access(token)) as own:
-            pods = ClusterPods(
-                client=own, node=NODE, reservation_namespace=RESERVATIONS, log=JsonLog(BytesIO())
-            )
-            idle = await etcd_reads(client)
+        async with Agents(plane, admin, token, count) as agents:
+            idle = await agents.now()
             await asyncio.sleep(IDLE_SECONDS)
-            before = await etcd_reads(client)
-            print(
-                f"{'reads of etcd a minute without the agent':44} {(before - idle) * 60 / IDLE_SECONDS:5.1f}"
-            )
-            running = asyncio.create_task(pods.run())
-            await asyncio.sleep(START_SECONDS)
-            start = plane.requests_of_audited()
-            middle = await etcd_reads(client)
-            print(f"{'in the first ' + format(START_SECONDS, 'g') + ' s':44} {len(start):5}")
-            for name, count in sorted(counted(start).items()):
-                print(f"  {name:42} {count:5}")
-            print(f"  {'reads of etcd':42} {middle - before:5}", flush=True)
+            before = await agents.now()
+            agents.report(f"in {IDLE_SECONDS:g} s before the start", idle, before)
+            listed = await agents.start(pods)
+            await asyncio.sleep(START_SECONDS - listed)
+            started = await agents.now()
+            agents.report(f"in the first {START_SECONDS:g} s", before, started)
+            arrivals = plane.arrivals_of_audited()
+            print(f"  every agent has its pods after {listed:.1f} s")
+            print(f"  requests in the busiest second: {busiest(arrivals)};", end=" ")
+            print(f"after the first 10 s: {busiest([at for at in arrivals if at > arrivals[0] + 10])}")
             await asyncio.sleep(seconds)
-            quiet = plane.requests_of_audited()[len(start) :]
-            after = await etcd_reads(client)
-            print(f"{'in the next ' + format(seconds, 'g') + ' s, without any change':44} {len(quiet):5}")
-            for name, count in sorted(counted(quiet).items()):
-                print(f"  {name:42} {count:5}")
-            print(f"  {'reads of etcd':42} {after - middle:5}")
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-    fleet()
+            title = f"in the next {seconds:g} s, without any change"
+            agents.report(title, started, await agents.now())
+    fleet(pods)
     return 0
 
 
@@ -131,10 +249,12 @@ def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="seconds without any change")
+    parser.add_argument("--agents", type=int, default=1, help="agents that start at once")
+    parser.add_argument("--pods", type=int, default=PODS, help="pods of each node")
     options = parser.parse_args()
 
     async def run(plane: ControlPlane, _folder: Path) -> int:
-        return await measure(options.seconds, plane)
+        return await measure(options.seconds, options.agents, options.pods, plane)
 
     on_a_control_plane(parser, run)
 

@@ -23,7 +23,7 @@ import contextlib
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -155,21 +155,22 @@ class Replicas:
         for replica in self.running:
             await replica.kill()
 
-    def certificates(self) -> list[int]:
-        """Return the number of certificates that each replica has issued."""
-        return [len(replica.logged("certificate issued")) for replica in self.running]
-
     async def _forget_later(self, endpoint: Address) -> None:
         await asyncio.sleep(self._plan.lag)
         self._balancer.remove(endpoint)
 
 
-async def rotate(client: KubeClient, replicas: Replicas) -> None:
+def _issued(replicas: Sequence[Serving]) -> list[int]:
+    """Return the number of certificates that each replica has issued."""
+    return [len(replica.logged("certificate issued")) for replica in replicas]
+
+
+async def rotate(client: KubeClient, replicas: Sequence[Serving]) -> None:
     """Replace the CA in the Secret; wait until every replica serves a certificate of the new CA."""
     following = Authority.create(now=datetime.now(UTC)).pair
     pems = {"next.crt": following.certificate_pem, "next.key": following.key_pem}
     data = {key: base64.b64encode(pem).decode() for key, pem in pems.items()}
-    before = replicas.certificates()
+    before = _issued(replicas)
     await client.request(
         "PATCH",
         f"{SECRETS}/{SECRET}",
@@ -177,7 +178,7 @@ async def rotate(client: KubeClient, replicas: Replicas) -> None:
         content_type="application/merge-patch+json",
     )
     await until(
-        lambda: all(now > then for now, then in zip(replicas.certificates(), before, strict=True)),
+        lambda: all(now > then for now, then in zip(_issued(replicas), before, strict=True)),
         "every replica serves a certificate of the new CA",
     )
 
@@ -206,7 +207,9 @@ class Rollout:
         rest = self._plan.creations - 4 * part
         return [
             await self._phase("A: replicas replaced", rest, self._replicas.replace, least=2),
-            await self._phase("B: CA rotated", 2 * part, lambda: rotate(self._client, self._replicas)),
+            await self._phase(
+                "B: CA rotated", 2 * part, lambda: rotate(self._client, self._replicas.running)
+            ),
             await self._phase("C: replica killed", part, self._replicas.kill, most=1),
             await self._phase(
                 "D: default mode switched", part, self._replicas.switch, least=2, observes=True

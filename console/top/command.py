@@ -17,7 +17,7 @@ from console.top.rounds import Rounds
 from gpuagent.top.arrange import Arrangement, GroupBy, Sort
 from gpuagent.top.client import Agent, ReadFailed, with_question
 from gpuagent.top.fleet import Fleet
-from gpuagent.top.text import as_json, as_text
+from gpuagent.top.text import as_text, json_parts
 from service.command import UsageError, columns_of, namespace_name, read_by, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
@@ -127,7 +127,7 @@ async def _print_once(
         raise UsageError(f"{arguments.url}: {with_question(failures[0])}")
     now = time.monotonic()
     if arguments.output == "json":
-        write_output(as_json(fleet, arrangement, now))
+        all(map(write_output, json_parts(fleet, arrangement, now)))  # until there is no reader
     else:
         write_output(as_text(fleet, arrangement, now, columns=columns_of(sys.stdout)))
     return _NEGATIVE if failures or not fleet.agents else 0

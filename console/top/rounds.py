@@ -12,6 +12,14 @@ from gpuagent.top.fleet import AgentRef, AgentState, Fleet
 
 EVERY_SECONDS: Final = 2.0
 LIST_EVERY_SECONDS: Final = 10.0
+MOST_A_SECOND: Final = 200
+"""Largest number of requests a second to agents that have been asked before. With more than 400 agents a
+round takes longer than `EVERY_SECONDS`: one table of 5,000 agents must not keep an API server busy."""
+
+_LISTED_IN_A_TURN: Final = 500
+"""Largest number of agents that are listed every `LIST_EVERY_SECONDS`; more are listed less often. The list
+of 5,000 pods has about 40 MB."""
+
 MOST_AT_ONCE: Final = 16
 """Largest number of concurrent requests."""
 
@@ -74,7 +82,8 @@ class Rounds:
                 task.cancel()
 
     async def _list_if_due(self, now: float) -> None:
-        if self._listed_at is not None and now - self._listed_at < LIST_EVERY_SECONDS:
+        every = LIST_EVERY_SECONDS * max(1.0, len(self._fleet.agents) / _LISTED_IN_A_TURN)
+        if self._listed_at is not None and now - self._listed_at < every:
             return
         try:
             await self._list()
@@ -91,10 +100,13 @@ class Rounds:
 
     async def _spread(self) -> None:
         """Start the requests of a round one by one; responses that arrive together would delay the keys."""
-        due = self._due()
+        due, next_at = self._due(), asyncio.get_running_loop().time()
         for agent in due:
             self._start(agent)
-            await asyncio.sleep(_SPREAD * EVERY_SECONDS / len(due))
+            pause = _SPREAD * EVERY_SECONDS / len(due)
+            is_first = agent.received is None and not agent.failure
+            next_at += pause if is_first else max(pause, 1 / MOST_A_SECOND)
+            await asyncio.sleep(max(next_at - asyncio.get_running_loop().time(), 0))
 
     def _due(self) -> list[AgentState]:
         """Return the agents without a request in flight; those that answered last time come first."""

@@ -23,8 +23,10 @@ _SOON_SECONDS: Final = 60.0
 class FetchTiming:
     """Intervals of fetches and retries, in seconds."""
 
-    gap: float = 1.0
+    gap: float = 5.0
     """Longest time between two fetches of a kind that is spread."""
+    gap_for_each: float = 0.5
+    """Longest such time for each object of the kind, so that a node with few objects has them soon."""
     spread: float = 60.0
     """Time in which each object of a kind that is spread is fetched once."""
     first_refused: float = 60.0
@@ -166,7 +168,8 @@ class Fetcher:
 
     async def _fetch(self, ref: ObjectRef) -> None:
         if self._kind.is_spread:
-            gap = min(self._timing.gap, self._timing.spread / len(self._entries))
+            timing, count = self._timing, len(self._entries)
+            gap = min(timing.gap, timing.gap_for_each * count, timing.spread / count)
             self._next_at = self._clock() + jittered(gap, JITTER_AROUND)
         try:
             object_ = await self._first(ref)

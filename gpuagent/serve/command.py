@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuagent.actions.actions import ActionSettings, VerdictActions
 from gpuagent.actions.eviction_rules import EvictionRules
@@ -17,7 +17,6 @@ from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.cluster import ClusterPods
-from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
@@ -42,6 +41,9 @@ from service.http.page_server import PortSecurity
 from service.http.tls_files import CERTIFICATE, KEY, TlsFiles, TlsFilesError
 from service.log import ERROR, JsonLog
 from service.log_capture import standard_error_log
+
+if TYPE_CHECKING:
+    from gpuagent.pods.file import FilePods
 
 START_AGAIN: Final = 3
 """Exit status if a new process can do what this process cannot."""
@@ -133,6 +135,9 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
     """Return the exit status, and whether a call of the driver or of /proc hangs."""
     namespace = settings.reservation_namespace
     if node.pods is not None:
+        # The parser of documents takes 1.6 MiB, for which an agent in a cluster has no use.
+        from gpuagent.pods.file import FilePods  # noqa: PLC0415
+
         file = FilePods(path=node.pods, node=node.name, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
@@ -147,7 +152,7 @@ async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bo
 
 
 async def _serve_pods(
-    settings: Settings, node: _Node, pods: FilePods | ClusterPods, client: KubeClient | None, log: JsonLog
+    settings: Settings, node: _Node, pods: "FilePods | ClusterPods", client: KubeClient | None, log: JsonLog
 ) -> tuple[int, bool]:
     """Serve the figures of these pods; without a client they come from a file."""
     node.follow(pods)

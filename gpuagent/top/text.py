@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import compress
+from textwrap import indent
 from typing import Any, Final
 
 from gpuagent.api_types.shares import read_document, transitions_text
@@ -186,14 +187,20 @@ def _no_lines(fleet: Fleet, arrangement: Arrangement) -> str:
     return reasons.pop() if len(reasons) == 1 else NO_POD
 
 
-def as_json(fleet: Fleet, arrangement: Arrangement, now: float) -> str:
-    """Return one document in ASCII, so that no name can act on a terminal.
+def json_parts(fleet: Fleet, arrangement: Arrangement, now: float) -> Iterator[str]:
+    """Yield one document in ASCII, so that no name can act on a terminal, in a part for each agent.
+
+    5,000 agents have 100 MB, which would take a gigabyte of memory as one text.
 
     Every agent has its node, whether it answered, the age of its answer, the reason of a failure, and its own
     document; the arrangement's namespace and `flagged_only` narrow the pods in it.
     """
-    agents = [_agent_json(agent, arrangement, now) for agent in fleet.agents.values()]
-    return json.dumps({"agents": agents}, indent=2) + "\n"
+    start = '{\n  "agents": ['
+    for agent in fleet.agents.values():
+        text = json.dumps(_agent_json(agent, arrangement, now), indent=2)
+        yield f"{start}\n{indent(text, '    ')}"
+        start = ","
+    yield "\n  ]\n}\n" if fleet.agents else f"{start}]\n}}\n"
 
 
 def _agent_json(agent: AgentState, arrangement: Arrangement, now: float) -> dict[str, Any]:

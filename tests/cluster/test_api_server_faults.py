@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.faults.api_server import CASES, SHORT, run_cases, two_api_servers
-from tests.support.control_plane import ControlPlane, assets_folder
+from tests.support.control_plane import ControlPlane
+from tests.support.control_plane_fixtures import needed_assets
 
 
 @pytest.fixture(scope="module")
 def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, ControlPlane]]:
-    if assets_folder() is None:
-        pytest.skip(HOW)
+    needed_assets()
     with two_api_servers(tmp_path_factory.mktemp("two-api-servers")) as servers:
         yield servers
 

@@ -171,6 +171,15 @@ class ControlPlane:
                 requests.append((entry["verb"], entry["objectRef"]["resource"], query))
         return requests
 
+    def arrivals_of_audited(self) -> "list[float]":
+        """Return the Unix time at which each request by the service account `AUDITED` arrived, once for each."""
+        arrived = {
+            entry["auditID"]: datetime.fromisoformat(entry["requestReceivedTimestamp"]).timestamp()
+            for entry in self._audit_log()
+            if entry["user"]["username"].endswith(f":{AUDITED}")
+        }
+        return sorted(arrived.values())
+
     def _audit_log(self) -> list[dict[str, Any]]:
         lines = (self.folder / "audit.log").read_bytes().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]

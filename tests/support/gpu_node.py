@@ -81,9 +81,24 @@ class GpuNode:
 
     @contextmanager
     def agent(
-        self, token: str, *options: str, port: int | None = None, is_forked: bool = True, **more: str
+        self,
+        token: str,
+        *options: str,
+        port: int | None = None,
+        prelude: str = "",
+        is_forked: bool = True,
+        **more: str,
     ) -> Iterator[Agent]:
-        """Run an agent in this process, with a grace of 1 s and five samples a second."""
+        """Run an agent in a process of its own, by default with a grace of 1 s and five samples a second.
+
+        Args:
+            token: the token of its service account.
+            options: further options of `serve`.
+            port: port of the API server; None for that of the control plane.
+            prelude: Python code that runs first.
+            is_forked: whether the process is a fork, which is cheap; a new Python otherwise.
+            more: variables of its environment.
+        """
         self.plane.access(token)
         (self.plane.account(token) / "namespace").write_text(AGENT_NAMESPACE)
         environment = {
@@ -92,10 +107,15 @@ class GpuNode:
             **more,
         }
         library = built_library(self.folder.parent)  # one for all tests of the session
-        program = ("-c", _PROGRAM, str(self.plane.account(token)), str(library))
+        program = ("-c", prelude + _PROGRAM, str(self.plane.account(token)), str(library))
         fixed = f"--node {NODE} --proc-root {self.folder}/proc --interval 200ms --grace 1s"
         with agent(
-            self.folder / "log", *fixed.split(), *options, program=program, is_forked=is_forked, **environment
+            self.folder / "log",
+            *fixed.split(),
+            *options,
+            program=program,
+            is_forked=is_forked,
+            **environment,
         ) as running:
             running.until(lambda: running.log_lines("pods listed"))
             yield running

@@ -71,16 +71,21 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    folder: Path, jobs: Mapping[str, str], *others: Mapping[str, Any], lookback: str = "5m"
+    folder: Path,
+    jobs: Mapping[str, str],
+    *others: Mapping[str, Any],
+    lookback: str = "5m",
+    interval: str = "1s",
 ) -> Iterator[Prometheus]:
     """Start Prometheus; `jobs` maps names to addresses, `others` are scrape configurations.
 
-    An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data. kaishare's
-    rules are evaluated each second, unless nothing is scraped: all data is in the past then.
+    An instant query finds samples within `lookback`. Blocks in the folder's `tsdb` are part of its data. Scrapes and
+    evaluations of kaishare's rules come each `interval`; nothing is evaluated if nothing is scraped, since all data
+    is in the past then.
     """
     program = needed("prometheus")
     configuration = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": [str(folder / "rules.yaml")],
         "scrape_configs": [
             {"job_name": job, "honor_labels": True, "static_configs": [{"targets": [address]}]}

@@ -86,11 +86,13 @@ class Agents:
     def __init__(self, answers: Mapping[str, bytes | str | None]) -> None:
         self.answers = dict(answers)
         self.list_failure = ""
+        self.lists = 0
         self.reads = 0
         self.in_flight = 0
         self.most_in_flight = 0
 
     async def agents(self) -> Sequence[AgentRef]:
+        self.lists += 1
         if self.list_failure:
             raise ReadFailed(self.list_failure)
         return [AgentRef(f"agent-of-{node}", node) for node in self.answers]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -22,8 +22,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     body: bytes
     pod: str = ""
     """The pod's name or its generateName, for reviews that carry no name."""
-    fields: dict[str, Any] = {}
-    """Additional log fields. They never contain a value from a pod's containers."""
+    fields: Callable[[], dict[str, Any]] = dict
+    """Returns additional log fields. They never contain a value from a pod's containers."""
 
 
 class AdmissionWebhook(Protocol):
@@ -94,20 +94,30 @@ class ReviewHandler:
             stage = "timeout" if timeout.expired() else webhook.name
             answer = self._failed(stage, error, review, request_id)
         seconds = time.perf_counter() - started
-        self._metrics.answered(webhook.name, answer.action, answer.finding.reason, seconds)
+        # The server sends the answer before the event loop's next turn, so the pod does not wait for the log.
+        asyncio.get_running_loop().call_soon(self._record, review, answer, request_id, seconds)
+        return answer.body
+
+    def _record(self, review: Review, answer: Outcome, request_id: str, seconds: float) -> None:
+        """Count and log an answer that took some seconds."""
+        self._metrics.answered(self._webhook.name, answer.action, answer.finding.reason, seconds)
+        try:
+            fields = {"detail": answer.finding.sentence, **answer.fields()}
+        except Exception as error:  # noqa: BLE001 - the answer is sent, and the log keeps its line
+            self._metrics.failed("log")
+            self._log.failure("internal error", error, request=request_id, stage="log")
+            fields = {}
         self._log(
             "decision",
             ERROR if answer.action is Action.ERROR else INFO,
-            webhook=webhook.name,
+            webhook=self._webhook.name,
             request=request_id,
             **_names(review, answer.pod),
             action=answer.action.value,
             reason=answer.finding.reason.code,
-            detail=answer.finding.sentence,
-            **answer.fields,
+            **fields,
             milliseconds=round(seconds * 1000, 3),
         )
-        return answer.body
 
     def _failed(self, stage: str, error: BaseException, review: Review, request_id: str) -> Outcome:
         """Count and log an internal error; return the webhook's safe answer."""

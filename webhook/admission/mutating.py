@@ -1,6 +1,7 @@
 """The mutating webhook: adds queue, scheduler and share to new pods. It never denies a pod."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from kai.pod import PodView
@@ -41,7 +42,7 @@ class MutatingWebhook:
             finding=decision.finding,
             body=_encode(review, mutation),
             pod=name_of(mutation.pod),
-            fields=_fields(mutation),
+            fields=partial(_fields, mutation),
         )
 
     def on_error(self, review: Review, finding: Finding) -> Outcome:

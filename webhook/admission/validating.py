@@ -63,7 +63,7 @@ class PodValidator:
             finding=verdict.finding,
             body=deny(review.uid, verdict.message, audit={"action": "denied", "reason": ",".join(codes)}),
             pod=name_of(pod),
-            fields={"denials": [finding.sentence for finding in verdict.denials]},
+            fields=lambda: {"denials": [finding.sentence for finding in verdict.denials]},
         )
 
     def on_error(self, _review: Review, _finding: Finding) -> None:
@@ -179,7 +179,7 @@ def _refused(review: Review, problems: LabelProblems) -> Outcome:
         body=deny(
             review.uid, "; ".join(messages), audit={"action": "denied", "reason": Reason.LABEL_INVALID.code}
         ),
-        fields={"problems": messages},
+        fields=lambda: {"problems": messages},
     )
 
 

@@ -251,8 +251,8 @@ def _of_job_set(pod: PodView) -> Evidence | None:
 
 def _number(values: Mapping[str, str], row: Row, workload: str = "") -> Iterator[Evidence]:
     """Yield the number of a row, if the pod has one."""
-    ranks = _largest(values.get(row.name, ""))
-    if ranks:
+    text = values.get(row.name)  # most pods have none of the rows
+    if text and (ranks := _largest(text)):
         yield Evidence(row.workload or workload or row.name, ranks, row.unit)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -70,6 +71,29 @@ async def test_failing_agents_get_few_of_the_slots() -> None:
         await until(lambda: agents.reads >= reads + 8)
     assert agents.most_in_flight <= 5
     assert fleet.agents["agent-of-good"].failure == ""
+
+
+async def test_agents_that_were_asked_before_are_asked_at_a_bounded_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds_module, "MOST_A_SECOND", 100)
+    agents = Agents({f"n{number}": document(f"n{number}") for number in range(60)} | {"bad": "refused"})
+    rounds = Rounds(agents, Fleet())
+    await rounds.once()
+    reads, began = agents.reads, time.monotonic()
+    async with running(rounds):
+        await until(lambda: agents.reads >= reads + 30)
+    assert agents.reads - reads <= (time.monotonic() - began) * 100 + 1
+
+
+async def test_many_agents_are_listed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds_module, "LIST_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(rounds_module, "_LISTED_IN_A_TURN", 1)
+    agents = Agents({f"n{number}": document(f"n{number}") for number in range(4)})
+    began = time.monotonic()
+    async with running(Rounds(agents, Fleet())):
+        await until(lambda: agents.lists >= 3)
+    assert time.monotonic() - began >= 2 * 0.2
 
 
 async def test_a_paused_view_asks_nothing_and_resumes() -> None:

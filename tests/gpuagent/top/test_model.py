@@ -19,7 +19,7 @@ from gpuagent.top.details import details_of
 from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.head import head
 from gpuagent.top.layout import layout
-from gpuagent.top.text import as_json, as_text
+from gpuagent.top.text import as_text, json_parts
 from service.text import width
 from tests.support import samples
 from tests.support.top_agents import GIB, document, fleet_of, gpu, pod, received
@@ -417,7 +417,7 @@ def test_no_name_acts_on_the_terminal_or_breaks_the_table(
     text = as_text(fleet, Arrangement(), 1.0)
     assert not CONTROLS.search(text.replace("\n", ""))
     assert len(text.splitlines()) == text.count("\n")
-    assert as_json(fleet, Arrangement(), 1.0).isascii()
+    assert "".join(json_parts(fleet, Arrangement(), 1.0)).isascii()
 
 
 NUMBERS = st.one_of(st.none(), st.integers(-(1 << 70), 1 << 70))
@@ -462,14 +462,14 @@ def test_an_equal_response_is_not_read_again() -> None:
 
 def test_json_is_one_document_with_failures_and_is_narrowed() -> None:
     fleet = busy()
-    whole = json.loads(as_json(fleet, Arrangement(), 2.0))
+    whole = json.loads("".join(json_parts(fleet, Arrangement(), 2.0)))
     by_node = {agent["node"]: agent for agent in whole["agents"]}
     assert by_node["node-c"] == {
         "agent": "agent-of-node-c", "node": "node-c", "answered": False, "ageSeconds": None, "error": SILENT, "shares": None,
     }  # fmt: skip
     assert by_node["node-a"]["ageSeconds"] == 2.0
     assert len(by_node["node-a"]["shares"]["pods"]) == 3
-    narrowed = json.loads(as_json(fleet, Arrangement(flagged_only=True, namespace="team-a"), 2.0))
+    narrowed = json.loads("".join(json_parts(fleet, Arrangement(flagged_only=True, namespace="team-a"), 2.0)))
     pods = [pod["name"] for agent in narrowed["agents"] for pod in (agent["shares"] or {"pods": []})["pods"]]
     assert sorted(pods) == ["flagged-long", "flagged-short"]
 
@@ -519,3 +519,12 @@ def test_an_impossible_utilisation_is_unknown(ratio: float) -> None:
     (row,) = fleet.agents["agent-of-node-1"].table.rows
     assert row.utilization is None
     assert "  utilization  unknown" in details_of(row, fleet, 0.0)
+
+
+def test_json_is_written_in_a_part_for_each_agent() -> None:
+    for count in range(3):
+        fleet = fleet_of({f"node-{number}": document(f"node-{number}") for number in range(count)})
+        parts = list(json_parts(fleet, Arrangement(), 1.0))
+        assert len(parts) == count + 1
+        text = "".join(parts)
+        assert text == json.dumps(json.loads(text), indent=2) + "\n"

@@ -13,7 +13,7 @@ from gpuagent.top.arrange import Arrangement, GroupBy, GroupLine, arrange
 from gpuagent.top.details import details_of
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.head import head
-from gpuagent.top.text import as_json, as_text
+from gpuagent.top.text import as_text, json_parts
 from gpuagent.verdicts.reasons import FlagReason
 from tests.support.top_agents import GIB, document, fleet_of, gpu, pod
 
@@ -52,7 +52,9 @@ def test_causes_and_pods_at_risk_have_words_and_amounts_and_come_before_the_rest
     assert names == ["greedy", "waits", "small", "done"]
     chosen = arrange(full(), Arrangement(flagged_only=True))
     assert [line.pod for line in chosen if isinstance(line, PodRow)] == ["greedy", "waits", "small"]
-    document = json.loads(as_json(full(), Arrangement(flagged_only=True), 0.0))["agents"][0]["shares"]
+    document = json.loads("".join(json_parts(full(), Arrangement(flagged_only=True), 0.0)))["agents"][0][
+        "shares"
+    ]
     assert [each["name"] for each in document["pods"]] == ["small", "greedy", "waits"]
 
 

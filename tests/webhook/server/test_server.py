@@ -212,6 +212,21 @@ async def test_an_internal_error_admits_the_pod_counts_and_logs(
     assert "a bug" in failure["traceback"]
 
 
+async def test_an_internal_error_of_the_log_changes_no_answer_and_counts(
+    webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> dict[str, object]:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("webhook.admission.mutating._fields", broken)
+    response = await webhook.review(review_of(pod(gpu_container())))
+    assert "patch" in response
+    assert await webhook.figure('kaishare_webhook_errors_total{stage="log"}') == 1
+    failure, line = webhook.log[-2:]
+    assert "a bug" in failure["traceback"]
+    assert (line["message"], line["action"], line["request"]) == ("decision", "injected", failure["request"])
+
+
 async def test_a_patch_that_fails_its_check_is_not_sent(
     webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,18 @@
 """The node and the namespaces of its pods: one request each, repeated now and again."""
 
 import asyncio
+import json
 from dataclasses import replace
+from io import BytesIO
+from typing import cast
 
+import pytest
 from aiohttp import web
 
-from gpuagent.pods.lookups import ObjectRef
+from gpuagent.pods.lookups import Fetcher, ObjectRef
+from gpuagent.pods.related import NAMESPACES, namespace_ref
 from kube.client import KubeClient
+from service.log import JsonLog
 from tests.support.api_server import (
     ApiServer,
     says,
@@ -87,6 +93,34 @@ async def test_namespaces_are_read_one_after_the_other_and_do_not_delay_the_firs
         took += await until(lambda: len(server.requested_paths("/namespaces/")) == 20)
         assert 0.4 < took < 2
         assert len(run.inventory.pods) == 20
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds"), [(1, 0), (2, 1), (4, 6), (11, 50), (12, 55), (60, 59), (600, 59.9)]
+)
+async def test_all_namespaces_are_read_within_a_minute_and_few_of_them_sooner(
+    count: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 agents with 10 namespaces that start at once send 1,000 requests a second, not 5,000."""
+    now, reads = 0.0, list[float]()
+
+    class Client:
+        async def get(self, path: str, **_: object) -> bytes:
+            reads.append(now)
+            return json.dumps(namespace_object(path.rpartition("/")[2])).encode()
+
+    monkeypatch.setattr("gpuagent.pods.lookups.jittered", lambda seconds, _jitter: seconds)
+    log = JsonLog(BytesIO())
+    fetcher = Fetcher(
+        cast(KubeClient, Client()), NAMESPACES, on_change=lambda: None, log=log, clock=lambda: now
+    )
+    fetcher.request(namespace_ref(f"team-{number}") for number in range(count))
+    while len(reads) < count:
+        ref, due = fetcher._next()
+        now = max(now, due)
+        assert ref is not None
+        await fetcher._fetch(ref)
+    assert reads[-1] == pytest.approx(seconds, abs=0.1)
 
 
 async def test_labels_of_a_namespace_are_read_again_after_half_an_hour_or_for_a_new_pod(

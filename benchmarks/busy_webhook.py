@@ -1,0 +1,232 @@
+"""Replicas of the webhook in a large and busy cluster: `python -m benchmarks.busy_webhook`.
+
+A real API server has 10,000 namespaces, of which 1,000 are managed. Two replicas with the chart's rights
+start as in a pod. Then reviews of pods in the managed namespaces arrive at a steady rate, 1,000 a second for
+both replicas together, over kept connections as from two API servers, while namespaces get other labels.
+Prints the time until each replica is ready, its memory, its CPU for a review, the latencies, and how long a
+changed label takes to be in force.
+
+Exits with 1 if a replica needs more than 90 MiB, a review is not answered with a patch, or a label is not in
+force within a second. The client shares the machine with the replicas; where it cannot keep the rate, the
+line says so, and the CPU is the better figure. Needs KUBEBUILDER_ASSETS (a folder with etcd and
+kube-apiserver).
+"""
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import json
+import random
+import ssl
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from benchmarks.agent import cpu_ms
+from benchmarks.plane import on_a_control_plane
+from benchmarks.reviews import pod_review_body
+from kai import keys
+from kube.client import KubeClient
+from tests.support.administrator import Administrator
+from tests.support.cluster_webhook import WEBHOOK_RIGHTS, Serving, ca_of, serving
+from tests.support.control_plane import ControlPlane
+from tests.support.large_objects import create_all
+from tests.support.memory import peak_resident_mib
+from tests.support.webhook_in_a_pod import in_a_pod
+from tests.support.webhook_process import until
+
+MOST_MIB: Final = 90.0
+MOST_SECONDS_TO_FORCE: Final = 1.0
+REPLICAS: Final = 2
+CONNECTIONS: Final = 50
+"""Connections to one replica: two API servers keep about 25 each."""
+_PATH: Final = "/api/v1/namespaces"
+
+
+def namespace(number: int, managed: int) -> dict[str, Any]:
+    """Return a namespace with the labels of a platform; the first ones are managed."""
+    labels = {"team": f"team-{number % 200}", "pod-security.kubernetes.io/enforce": "baseline"}
+    if number < managed:
+        labels |= {
+            keys.QUEUE_LABEL: f"queue-{number % 50}",
+            "kaishare.dev/gpu-fraction": "0.5",
+            "kaishare.dev/priority": "train",
+            "kaishare.dev/max-gpu-fraction": "1",
+            "size.kaishare.dev/small": "0.25",
+        }
+    metadata = {"name": f"team-{number:05}", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+@dataclass(kw_only=True)
+class Load:
+    """Reviews at a steady rate."""
+
+    sessions: Sequence[tuple[aiohttp.ClientSession, str]]
+    """A client and the address of each replica."""
+    bodies: Sequence[bytes]
+    answered: Counter[str] = field(default_factory=Counter)
+    milliseconds: list[float] = field(default_factory=list)
+
+    async def run(self, rate: float, seconds: float) -> float:
+        """Send each review at its time, whether or not earlier ones are answered; return the rate kept."""
+        began, count = time.monotonic(), int(rate * seconds)
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                delay = began + number / rate - time.monotonic()
+                if delay > 0:
+                    await asyncio.sleep(delay)
+                group.create_task(self._review(number))
+        return count / (time.monotonic() - began)
+
+    async def _review(self, number: int) -> None:
+        session, url = self.sessions[number % len(self.sessions)]
+        started = time.perf_counter()
+        async with session.post(
+            f"{url}/mutate?timeout=5s", data=self.bodies[number % len(self.bodies)]
+        ) as answer:
+            body = await answer.read()
+        self.milliseconds.append((time.perf_counter() - started) * 1000)
+        self.answered["patched" if b'"patch"' in body else f"status {answer.status} without a patch"] += 1
+
+
+async def change_labels(
+    client: KubeClient, sessions: Sequence[tuple[aiohttp.ClientSession, str]], managed: int
+) -> list[float]:
+    """Change labels until cancelled; return the seconds until each was in force in every replica."""
+    taken: list[float] = []
+    chance = random.Random(2)
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            name, fraction = (
+                f"team-{chance.randrange(managed):05}",
+                f"0.{chance.randrange(1, 10)}{chance.randrange(1, 10)}",
+            )
+            patch = {"metadata": {"labels": {"kaishare.dev/gpu-fraction": fraction}}}
+            began = time.monotonic()
+            await client.request(
+                "PATCH",
+                f"{_PATH}/{name}",
+                body=json.dumps(patch).encode(),
+                content_type="application/merge-patch+json",
+            )
+            review = pod_review_body(name)
+            for session, url in sessions:
+                while True:
+                    async with session.post(f"{url}/mutate?timeout=5s", data=review) as answer:
+                        response = json.loads(await answer.read())["response"]
+                    if f'"{fraction}"'.encode() in base64.b64decode(response["patch"]):
+                        break
+            taken.append(time.monotonic() - began)
+            await asyncio.sleep(2)
+    return taken
+
+
+async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> int:
+    """Measure, print, and return the exit status."""
+    problems: list[str] = []
+    async with KubeClient(plane.access()) as client, AsyncExitStack() as stack:
+        admin = Administrator(client)
+        await admin.prepare()
+        began = time.monotonic()
+        numbers = range(options.namespaces)
+        await create_all(client, _PATH, (namespace(number, options.managed) for number in numbers))
+        print(f"{options.namespaces} namespaces created in {time.monotonic() - began:.0f} s", flush=True)
+        token = await admin.token("webhook", *WEBHOOK_RIGHTS)
+        replicas, sessions, others = [], [], []
+        for number in range(REPLICAS):
+            own = folder / f"replica-{number}"
+            own.mkdir()
+            pod = in_a_pod(plane, token, own)
+            settings = {"program": pod.program, "environment": pod.environment, "is_forked": False}
+            certificates = ("--certs", f"{own}/tls", "--host-name", "127.0.0.1")
+            began = time.monotonic()
+            replica = await stack.enter_async_context(
+                serving(own / "log", "--policies", "cluster", *certificates, **settings)
+            )
+            await until(partial(is_ready, replica), "the replica is ready")
+            print(
+                f"replica {number}: ready after {time.monotonic() - began:.1f} s,"
+                f" peak memory {peak_resident_mib(replica.process.pid):.1f} MiB",
+                flush=True,
+            )
+            replicas.append(replica)
+            trust = ssl.create_default_context(cadata=ca_of(own).decode())
+            connector = aiohttp.TCPConnector(ssl=trust, limit=CONNECTIONS)
+            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+            sessions.append((session, replica.target.url))
+            connector = aiohttp.TCPConnector(ssl=trust)
+            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+            others.append((session, replica.target.url))
+        bodies = [pod_review_body(f"team-{number:05}") for number in range(options.managed)]
+        random.Random(1).shuffle(bodies)
+        await Load(sessions=sessions, bodies=bodies).run(100, 2)  # warms up
+        changing = asyncio.create_task(change_labels(client, others, options.managed))
+        for rate in options.rate:
+            load = Load(sessions=sessions, bodies=bodies)
+            before = [cpu_ms(replica.process) for replica in replicas]
+            kept = await load.run(rate, options.seconds)
+            cpu = sum(cpu_ms(replica.process) for replica in replicas) - sum(before)
+            cuts = statistics.quantiles(load.milliseconds, n=1000)
+            count = load.answered.total()
+            print(
+                f"{rate:5.0f} reviews a second ({kept:.0f} kept): CPU {cpu / count * 1000:.0f} µs a review,"
+                f" {cpu / options.seconds / 10 / REPLICAS:.0f} % of a core for each replica;"
+                f" p50 {cuts[499]:.1f}, p99 {cuts[989]:.1f}, longest {max(load.milliseconds):.0f} ms;"
+                f" {dict(load.answered)}",
+                flush=True,
+            )
+            problems += [
+                f"{number} answers: {kind}" for kind, number in load.answered.items() if kind != "patched"
+            ]
+        changing.cancel()
+        taken = await changing
+        print(
+            f"{len(taken)} labels in force after {statistics.median(taken):.2f} s, at most {max(taken):.2f} s"
+        )
+        if max(taken) > MOST_SECONDS_TO_FORCE:
+            problems.append(f"a label was in force only after {max(taken):.2f} s")
+        for number, replica in enumerate(replicas):
+            peak = peak_resident_mib(replica.process.pid)
+            print(f"replica {number}: peak memory {peak:.1f} MiB, bound {MOST_MIB:g}")
+            if peak > MOST_MIB:
+                problems.append(f"replica {number} needs {peak:.1f} MiB")
+    print("\n".join(problems) or "within the bounds")
+    return int(bool(problems))
+
+
+async def is_ready(replica: Serving) -> bool:
+    """Whether a replica answers reviews with the cluster's policies."""
+    return (await replica.get("/readyz"))[0] == 200
+
+
+def main() -> None:
+    """Parse the options and measure."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.busy_webhook",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--namespaces", type=int, default=10_000, help="namespaces (default %(default)s)")
+    parser.add_argument("--managed", type=int, default=1000, help="managed ones (default %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="seconds at each rate (default %(default)s)"
+    )
+    parser.add_argument(
+        "--rate", type=float, nargs="+", default=[100, 1000], help="reviews a second (default %(default)s)"
+    )
+    options = parser.parse_args()
+    on_a_control_plane(parser, lambda plane, folder: measure(options, plane, folder))
+
+
+if __name__ == "__main__":
+    main()
