@@ -282,12 +282,15 @@ class Soak:
             self.processes.use(uid, share // 2)
         else:
             await self._over(uid, share, name, is_cleared=kind == "over")
-        # The flag of a pod whose process ends first may be cleared before the pod is deleted.
         is_process_last = kind == "deleted" or self._chance.random() < 0.5
         if not is_process_last:
             self.processes.end(uid)
         await self.admin.delete(path)
         await self.admin.delete(f"{posted}/{name}")
+        if (
+            kind == "deleted"
+        ):  # the flag is cleared, not dropped, if the process ends before the agent sees that
+            await self._until(lambda: not self._is_flagged(uid), f"the flag of {name} is dropped")
         if is_process_last:
             await asyncio.sleep(self._chance.uniform(0, 0.5))
             self.processes.end(uid)
@@ -311,7 +314,8 @@ class Soak:
             self.ledger.done["dropped"] += 1
 
     def _is_flagged(self, uid: str) -> bool:
-        return any(verdict["flagged"] for verdict in self.shares[uid]["verdicts"])
+        pod = self.shares.get(uid)
+        return pod is not None and any(verdict["flagged"] for verdict in pod["verdicts"])
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
