@@ -184,7 +184,7 @@ async def test_another_webhook_changes_the_share(
         )
     else:
         assert cause.startswith(
-            f'kaishare\'s webhook decided "{reason}", and the decision here is "whole-gpu-converted"'
+            f'kaishare decided "{reason}", and the decision here is "whole-gpu-converted"'
         )
 
 

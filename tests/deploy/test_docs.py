@@ -16,7 +16,7 @@ from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPL
 from gpuagent.server.server import AGENT_CONNECTIONS
 from kube import answers, token_authorizer
 from kube.list_splitter import LONGEST_OBJECT
-from service import descriptors, documents, log_line, log_writer
+from service import descriptors, log_line, log_writer, yaml_documents
 from service import log as limited_log
 from service.http import protocols
 from service.json_depth import DEEPEST
@@ -209,10 +209,10 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
             f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample"
         ),
         "aliases in a YAML document": (
-            f"{documents._MOST_TIMES} times its size, {in_units(documents._MOST_ADDED)} added"
+            f"{yaml_documents._MOST_TIMES} times its size, {in_units(yaml_documents._MOST_ADDED)} added"
         ),
-        "nesting of a YAML document": f"{documents._DEEPEST} levels",
-        "a number in a YAML document": f"{documents._LONGEST_NUMBER} characters",
+        "nesting of a YAML document": f"{yaml_documents._DEEPEST} levels",
+        "a number in a YAML document": f"{yaml_documents._LONGEST_NUMBER} characters",
         "the variable `TF_CONFIG` of a container": f"{distributed._LONGEST_CLUSTER >> 20} MiB",
         "file descriptors kept back from connections": f"{descriptors.RESERVED}, or half of a lower limit",
     }

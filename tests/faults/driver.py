@@ -97,6 +97,10 @@ GPU_CALLS: Final = (
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
 )
+HEALTH_CALLS: Final = frozenset(
+    {*SENSORS, "nvmlDeviceGetTemperatureV", "nvmlDeviceRegisterEvents", "nvmlEventSetWait"}
+)
+"""Calls whose hanging leaves the memory and the processes of their GPU known."""
 TRUE_SENSORS: Final = {
     "utilization_ratio": 0.37,
     "temperature_celsius": 61,
@@ -655,6 +659,7 @@ def serve(node: Node, calls: Iterable[str]) -> None:
                 count += 1
                 time.sleep(0.1)
             node.drive()
+            node.check(not (is_out and call in HEALTH_CALLS), f"{call} hangs: its GPU shows no memory")
             seconds = until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9)
             effect = "the GPU is out of the samples" if is_out else "no sample needs the call"
             node.say(

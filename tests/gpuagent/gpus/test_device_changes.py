@@ -192,7 +192,7 @@ def test_an_impossible_count_is_a_failed_call(driven, clock, count) -> None:
     answers.show(more=[f"lie nvmlDeviceGetCount - {count} 0"])
     clock.now += 60
     assert uuids(gpus) == [A, B]
-    assert threading.active_count() <= threads + 3
+    assert threading.active_count() <= threads + 5  # the driver's, and two for each GPU
 
 
 def test_a_refused_count_keeps_the_known_gpus(driven, clock) -> None:
