@@ -74,6 +74,8 @@ LARGE_INTERVAL_MS = 1000
 """Interval for 512 pods with 4,096 processes, whose sample takes more than `INTERVAL_MS`."""
 SETTLED_SECONDS = 15.0
 """Time after the pods are listed that belongs to the start."""
+PODS_OF_A_GPU = 8
+"""Pods that share a GPU of a node with 64 pods; each has 0.12 of it."""
 NODES = (1, 500, 5000)
 """Numbers of agents for which the load of the API server is computed."""
 MOST = {
@@ -233,7 +235,8 @@ def write_node(load: Load, folder: Path, uids: Sequence[str] = ()) -> None:
         uids: UIDs of the pods, if an API server assigned them. Without them, the pods are written to a file,
             with the UIDs of `pod_uid`.
     """
-    each = TOTAL_MIB * 9 // 10 * MIB // max(1, load.processes // load.gpus)
+    most = max(PODS_OF_A_GPU, load.processes // load.gpus)  # no pod with a process exceeds its share
+    each = TOTAL_MIB * 9 // 10 * MIB // most
     lines = ["driver 580.65.06"]
     lines += [
         f"gpu {index} {gpu_uuid(index)} {TOTAL_MIB * MIB} {500 * MIB} {TOTAL_MIB * 9 // 10 * MIB} NVIDIA H100"
