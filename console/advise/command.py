@@ -20,7 +20,7 @@ from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
 from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
-from console.advise.rows import advise
+from console.advise.suggestions import advise
 from console.advise.text import as_text, command_notes, remarks
 from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
 from console.prometheus.client import Prometheus

@@ -18,7 +18,7 @@ from console.advise.html import as_html
 from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
 from console.advise.reading import read_usage
-from console.advise.rows import advise
+from console.advise.suggestions import advise
 from console.advise.text import as_text
 from console.cli import main
 from console.prometheus.client import Prometheus, PrometheusError

@@ -11,7 +11,7 @@ from console.advise.answer import Advice, AdviceOptions
 from console.advise.html import as_html
 from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
-from console.advise.rows import advise
+from console.advise.suggestions import advise
 from console.advise.usage import PodNames, PodUse
 from console.prometheus.client import RangeSeries
 from tests.support.browser import CHROMIUM, Browser

@@ -12,7 +12,7 @@ from console.advise.answer import AdviceOptions
 from console.advise.command import parse_target_cluster
 from console.advise.queries import Queries, Window
 from console.advise.reading import Usage, read_usage
-from console.advise.rows import advise
+from console.advise.suggestions import advise
 from console.advise.text import as_text
 from console.advise.usage import PodNames, PodUse
 from console.cli import main, parser

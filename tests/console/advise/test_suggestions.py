@@ -15,8 +15,8 @@ from console.advise.html import as_html
 from console.advise.parts import quantile_of
 from console.advise.policies import KnownNamespace, TargetCluster
 from console.advise.queries import Window
-from console.advise.rows import advise, needed_bytes
 from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
+from console.advise.suggestions import advise, needed_bytes
 from console.advise.text import as_text
 from console.advise.usage import PodNames, PodUse
 from console.prometheus.series import RangeSeries
