@@ -21,7 +21,8 @@ from examples.services import Service
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from examples.watching import start_agent, watch
-from service.documents import flatten_lists, load_path
+from service.documents import flatten_lists
+from service.yaml_documents import load_path
 from webhook.explain.manifests.pods import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent

@@ -10,7 +10,8 @@ from examples.reviews import AdmittedPod, in_words, share_in_words
 from examples.terminal import Style
 from kai import keys
 from kai.own_labels import REASON, SIZE
-from service.documents import flatten_lists, load_path
+from service.documents import flatten_lists
+from service.yaml_documents import load_path
 from webhook.explain.manifests.pods import FoundPod, find_pods
 
 FOLDER = Path(__file__).parent / "scenes"

@@ -1,6 +1,6 @@
-"""Reads YAML and JSON documents from a file or a directory; errors are one line.
+"""Files with YAML or JSON documents, and the lists in documents; errors are one line.
 
-`service.yaml_documents` parses the text and bounds what a document may cost.
+`service.yaml_documents` parses the texts and bounds what a document may cost.
 """
 
 import os
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-
 
 Place = tuple[str | int, ...]
 """Keys and indexes that lead from a document's root to one of its parts."""
@@ -68,24 +67,6 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def load_path(path: Path) -> list[Any]:
-    """Read all documents of a file or of a directory's files.
-
-    Raises:
-        DocumentError: a file is missing, unreadable, not UTF-8, or not YAML.
-    """
-    return [document for file in document_files(path) for document in load_file(file)]
-
-
-def load_file(file: Path) -> list[Any]:
-    """Read all documents of a file.
-
-    Raises:
-        DocumentError: the file is missing, unreadable, not UTF-8, or not YAML.
-    """
-    return load_text(read_text(file), str(file))
-
-
 def read_text(file: Path) -> str:
     """Read a file as it is, with its line breaks, without a byte order mark.
 
@@ -108,21 +89,6 @@ def decode_text(content: bytes, source: str) -> str:
         return content.decode().removeprefix("\N{BYTE ORDER MARK}")
     except UnicodeDecodeError as error:
         raise DocumentError(f"{source}: not UTF-8 at byte {error.start}") from None
-
-
-def load_text(text: str, source: str) -> list[Any]:
-    """Read all documents of a text; empty documents are skipped.
-
-    Args:
-        text: YAML or JSON.
-        source: name of the input, for errors.
-
-    Raises:
-        DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
-    """
-    from service.yaml_documents import parse_documents  # noqa: PLC0415 - a service in a cluster reads no YAML
-
-    return [document.value for document in parse_documents(text, source)]
 
 
 def list_items(

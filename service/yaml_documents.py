@@ -1,4 +1,4 @@
-"""Parses YAML documents with their places in the text; errors are one line.
+"""Parses YAML and JSON documents, with their places in the text; errors are one line.
 
 A document may be hostile. Parsing takes time and memory linear in its length: multiplying aliases, numbers of
 thousands of digits and deep nesting are refused before any value is built.
@@ -9,11 +9,12 @@ PyYAML takes 0.7 MiB. Programs that read YAML only on request import this module
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from service.documents import DocumentError
+from service.documents import DocumentError, document_files, read_text
 from service.text import one_line, quoted
 
 _DEEPEST: Final = 500
@@ -36,6 +37,37 @@ class ParsedDocument:
     """The document as Python objects."""
     start: int
     """Index in the text of the document's first character after its `---` line."""
+
+
+def load_path(path: Path) -> list[Any]:
+    """Read all documents of a file or of a directory's files.
+
+    Raises:
+        DocumentError: a file is missing, unreadable, not UTF-8, or not YAML.
+    """
+    return [document for file in document_files(path) for document in load_file(file)]
+
+
+def load_file(file: Path) -> list[Any]:
+    """Read all documents of a file.
+
+    Raises:
+        DocumentError: the file is missing, unreadable, not UTF-8, or not YAML.
+    """
+    return load_text(read_text(file), str(file))
+
+
+def load_text(text: str, source: str) -> list[Any]:
+    """Read all documents of a text; empty documents are skipped.
+
+    Args:
+        text: YAML or JSON.
+        source: name of the input, for errors.
+
+    Raises:
+        DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
+    """
+    return [document.value for document in parse_documents(text, source)]
 
 
 def parse_documents(text: str, source: str, *, unique_keys: bool = False) -> list[ParsedDocument]:

@@ -22,8 +22,9 @@ from gpuagent.simulation.scenario import (
     SimulatedProcess,
 )
 from gpuagent.simulation.values import decode_value
-from service.documents import DocumentError, load_file
+from service.documents import DocumentError
 from service.text import one_line
+from service.yaml_documents import load_file
 
 MOST_PROCESSES: Final = 10_000
 _PLACES: Final[dict[str, type[msgspec.Struct]]] = {

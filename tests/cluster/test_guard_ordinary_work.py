@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from kai.key_classes import is_written_by_kai_only
-from service.documents import DocumentError, flatten_lists, load_file
+from service.documents import DocumentError, flatten_lists
+from service.yaml_documents import load_file
 from tests.support.administrator import admissible
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, GUARD, guard_on, host

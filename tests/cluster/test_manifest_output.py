@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from service.documents import DocumentError, flatten_lists, load_file
+from service.documents import DocumentError, flatten_lists
+from service.yaml_documents import load_file
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import ensure_namespaces, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kai import keys, own_labels
-from service.documents import DocumentError, flatten_lists, load_file
+from service.documents import DocumentError, flatten_lists
+from service.yaml_documents import load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
 from tests.comparisons.generated_workloads import CreatedPod, generated_workloads
 from tests.support.pods import GPU

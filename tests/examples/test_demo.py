@@ -16,7 +16,7 @@ from examples.reviews import AdmittedPod, start_webhook
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from gpuagent.simulation.loading import load_scenario
-from service.documents import load_path
+from service.yaml_documents import load_path
 from webhook.explain.manifests.pods import find_pods
 from webhook.namespaces.documents import read_namespaces
 

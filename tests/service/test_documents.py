@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.documents import DocumentError, load_text
+from service.documents import DocumentError
+from service.yaml_documents import load_text
 
 MEMORY = 1 << 30
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.documents import DocumentError, document_files, flatten_lists, load_file
+from service.documents import DocumentError, document_files, flatten_lists
 from service.text import LONGEST_VALUE, one_line, quoted
+from service.yaml_documents import load_file
 from webhook.policy.labels import PolicyMetadata
 
 

@@ -10,7 +10,7 @@ from gpuagent.problems import Cause
 from gpuagent.simulation.loading import parse_scenario
 from gpuagent.simulation.scenario import FaultKind
 from gpuagent.simulation.source import SimulatedGpus
-from service.documents import load_text
+from service.yaml_documents import load_text
 from tests.support.scenarios import GIB, A, B, causes, node, process
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.explain import DOCUMENTS, MOST_SECONDS, documents, measure, write_input
-from service.documents import load_text
+from service.yaml_documents import load_text
 from tests.support.markers import nightly
 from tests.webhook.explain.conftest import Run
 

@@ -21,9 +21,10 @@ import pytest
 from kai import keys
 from kai.own_labels import GPU_MARK
 from kai.version import Version
-from service.documents import DocumentError, flatten_lists, load_file
+from service.documents import DocumentError, flatten_lists
 from service.http.listeners import Address
 from service.log import JsonLog
+from service.yaml_documents import load_file
 from tests.support.certificates import directory_context
 from tests.support.kai_oracle import refusal
 from tests.support.markers import sampled

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from kai.own_labels import SIZE
-from service.documents import DocumentError, flatten_lists, load_file
+from service.documents import DocumentError, flatten_lists
+from service.yaml_documents import load_file
 from tests.support.operator_jobs import (
     NAMESPACE,
     OperatorJob,

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.documents import load_text
+from service.yaml_documents import load_text
 from tests.support.markers import scaled
 from webhook.cli import main
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from service.documents import DocumentError, load_text
+from service.documents import DocumentError
+from service.yaml_documents import load_text
 from tests.support.pods import folder_from
 from tests.webhook.explain.conftest import Run
 
