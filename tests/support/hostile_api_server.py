@@ -46,6 +46,7 @@ from tests.support.certificates import serving_context
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 from tests.support.tcp_link import TcpLink, reset
 
+_ENDS_SECONDS: Final = 0.5
 _LARGEST_REQUEST = 16 * 1024 * 1024
 _BETWEEN_NEIGHBOURS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
@@ -238,6 +239,8 @@ def hostile_api_server_in_thread(upstream: Upstream, folder: Path) -> Iterator[H
             loops.append(asyncio.get_running_loop())
             is_ready.set()
             await stop.wait()
+        # TLS connections end with an answer of the API server, which a loop that stops at once would leave open.
+        await asyncio.sleep(_ENDS_SECONDS)
 
     def run() -> None:
         try:
