@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.api_server import CASES, SHORT, run_cases, two_api_servers
+from tests.support import tls_connections
 from tests.support.control_plane import ControlPlane
 from tests.support.control_plane_fixtures import needed_assets
 
@@ -36,3 +37,4 @@ async def test_no_fault_loses_a_change_makes_a_storm_or_flags_an_innocent_pod(
     all_figures = [figures async for figures in run]
     assert [figures.wrong for figures in all_figures] == [[]] * (len(names) + 1)
     assert all(figures.scrapes and figures.reviews for figures in all_figures[:-1])
+    await tls_connections.until_ended()

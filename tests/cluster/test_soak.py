@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.processes import ProcessState, growth
 from benchmarks.soak import Ledger, Plan, Soak, soak
+from tests.support import tls_connections
 from tests.support.control_plane import ControlPlane
 
 PLAN = Plan(minutes=0.25, speed=40, rotate_seconds=4, pods=4, growth=8, is_forked=True)
@@ -21,6 +22,7 @@ HELD = ProcessState(mib=50, threads=3, connections=1, descriptors=10, tasks=12)
 @pytest.mark.slow
 async def test_fifteen_seconds_in_use(plane: ControlPlane, tmp_path: Path) -> None:
     ledger, report = await soak(plane, tmp_path, PLAN)
+    await tls_connections.until_ended()
     assert ledger.wrong == [], "\n".join([*ledger.wrong, *report])
     done = ledger.done
     seldom = min(done[name] for name in ("raised", "mutate", "validate-namespaces", "pages", "rotations"))

@@ -26,6 +26,7 @@ from yarl import URL
 
 from certs.authority import Authority
 from kube.access import InCluster
+from tests.support import tls_connections
 from tests.support.api_faults import (
     Answer,
     Cut,
@@ -46,7 +47,6 @@ from tests.support.certificates import serving_context
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 from tests.support.tcp_link import TcpLink, reset
 
-_ENDS_SECONDS: Final = 0.5
 _LARGEST_REQUEST = 16 * 1024 * 1024
 _BETWEEN_NEIGHBOURS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
@@ -239,8 +239,7 @@ def hostile_api_server_in_thread(upstream: Upstream, folder: Path) -> Iterator[H
             loops.append(asyncio.get_running_loop())
             is_ready.set()
             await stop.wait()
-        # TLS connections end with an answer of the API server, which a loop that stops at once would leave open.
-        await asyncio.sleep(_ENDS_SECONDS)
+        await tls_connections.until_ended()
 
     def run() -> None:
         try:
