@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,12 @@ class Creations:
     prefix: str = "pod"
     pods: list[dict[str, Any]] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    is_over: bool = False
+    """Ends `run` after the creation in progress."""
 
     async def run(self) -> None:
         number = 0
-        while True:
+        while not self.is_over:
             number += 1
             body = json.dumps(bare_pod(f"{self.prefix}-{number}")).encode()
             try:
@@ -71,9 +73,8 @@ async def created_all_the_time(plane: ControlPlane, prefix: str = "pod") -> Asyn
         try:
             yield creations
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            creations.is_over = True
+            await task
 
 
 @dataclass(frozen=True, kw_only=True)
