@@ -160,11 +160,17 @@ BytesOnGpu: TypeAlias = Annotated[
 ]
 
 
-class ApiCandidate(ApiObject, frozen=True, gc=False, omit_defaults=True):
+class ApiCandidate(ApiObject, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """The share of a pod according to one source."""
 
     source: Annotated[str, _about("Origin of the share, as in a share.")]
-    text: Annotated[str, _about("The share in the source's own form, such as `portion 0.50`.")]
+    text: Annotated[
+        str,
+        _about(
+            "The share in the source's own form, such as `portion 0.50`. Agents before 0.2.0 have it as"
+            " `says`."
+        ),
+    ] = ""
     bytes_per_gpu: Annotated[
         dict[str, BytesOnGpu],
         _about(

@@ -139,7 +139,12 @@ def _pod(
         shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
         limits={uuid: _amount(amount) for uuid, amount in pod_share.limits.items()},
         candidates=[
-            ApiCandidate(candidate.source, candidate.text, dict(candidate.bytes_per_gpu), candidate.counts)
+            ApiCandidate(
+                source=candidate.source,
+                text=candidate.text,
+                bytes_per_gpu=dict(candidate.bytes_per_gpu),
+                counts=candidate.counts,
+            )
             for candidate in pod_share.candidates
         ],
         over_share_policy=ApiOverSharePolicy(policy.evict, policy.grace) if policy else None,

@@ -180,7 +180,8 @@ def _sources(pod: ApiPod) -> Iterator[str]:
             f"{size(known_bytes(size_bytes))}{f' on {plain(uuid, 20)}' if uuid else ''}"
             for uuid, size_bytes in list(candidate.bytes_per_gpu.items())[:_MOST]
         )
-        yield f"  {plain(candidate.source, 64)}{counts}: {plain(candidate.text)} = {amounts or NONE}"
+        text = plain(candidate.text) or UNKNOWN  # an older agent has it under another name
+        yield f"  {plain(candidate.source, 64)}{counts}: {text} = {amounts or NONE}"
 
 
 def _notes(pod: ApiPod) -> Iterator[str]:

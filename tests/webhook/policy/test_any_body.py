@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kai import keys
@@ -179,7 +179,7 @@ def test_every_review_is_answered_and_allowed() -> None:
 
     with asyncio.Runner() as runner:
 
-        @FEWER
+        @settings(FEWER, max_examples=2 * FEWER.max_examples)  # of 100 reviews, 9 were patched once
         @example(review_of(pod(gpu_container()), "failing"))
         @given(reviews())
         def answered(review: dict[str, Any]) -> None:
@@ -203,6 +203,6 @@ def test_every_review_is_answered_and_allowed() -> None:
 
         answered()
 
-    assert min(seen["patched"], seen["unpatched"]) > FEWER.max_examples / 20  # by chance, 9 of 100 were seen
+    assert min(seen["patched"], seen["unpatched"]) > FEWER.max_examples / 10
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert sum(line["message"] == "decision" for line in lines) == seen.total()
