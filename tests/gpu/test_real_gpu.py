@@ -1,6 +1,5 @@
 """Real processes on a real GPU: the agent's figures beside nvidia-smi's and beside what was allocated."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from gpuagent.gpus.nvml import NvmlGpus
 from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import LookupResult
+from tests.support.cuda_process import CudaProcess
 
 MIB = 1 << 20
 GRANULE = 2 * MIB  # the driver hands memory out in pages of this size
@@ -33,42 +33,11 @@ def gpus():
     source.close()
 
 
-class Holder:
-    """A process that holds memory of the first GPU."""
-
-    def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parents[1] / "support" / "cuda_holder.py"), "0"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-        )  # fmt: skip
-        self.pid = self.process.pid
-        self._record("ready")
-
-    def hold(self, mib):
-        self.process.stdin.write(f"{mib}\n")
-        self.process.stdin.flush()
-        self._record("held")
-
-    def work(self, seconds):
-        """Start to run kernels for that time."""
-        self.process.stdin.write(f"busy {seconds}\n")
-        self.process.stdin.flush()
-        self._record("busy")
-
-    def _record(self, expected):
-        line = self.process.stdout.readline().strip()
-        assert line == expected, line
-
-    def end(self):
-        with self.process:
-            self.process.stdin.close()
-            self.process.wait(30)
-
-
 @pytest.fixture
 def holders(gpus):
-    made = [Holder() for _ in range(3)]
+    made = [CudaProcess() for _ in range(3)]
+    for holder in made:
+        holder.wait_for_context()
     yield made
     for holder in made:
         holder.end()

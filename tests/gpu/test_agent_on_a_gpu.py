@@ -1,0 +1,104 @@
+"""A running agent on a real GPU: CUDA processes in cgroups of pods, which the kernel tells of and not a stand-in."""
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuagent.gpus.nvml import NvmlGpus
+from tests.support.kube_objects import uid
+from tests.support.real_gpu_node import RealGpuNode, real_gpu_node
+
+MIB = 1 << 20
+PORTION = "0.05"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RealGpuNode]:
+    source = NvmlGpus()
+    reading = source.read()
+    source.close()
+    if not reading.gpus:
+        pytest.skip(f"no NVIDIA driver here: {'; '.join(problem.detail for problem in reading.problems)}")
+    if reading.gpus[0].mig:
+        pytest.skip("the first GPU is partitioned (MIG)")
+    with real_gpu_node(tmp_path, reading.gpus[0].uuid) as made:
+        if not made.cgroups.are_possible:
+            pytest.skip("no hierarchy of cgroups is writable here: run the test as root")
+        made.portions.update({"within": PORTION, "over": PORTION, "idle": PORTION})
+        (process,) = made.start("idle")
+        source = NvmlGpus()
+        pids = {process.pid for process in source.read().gpus[0].processes}
+        source.close()
+        if process.pid not in pids:
+            pytest.skip("the driver names PIDs of another PID namespace; the agent itself runs with hostPID")
+        yield made
+
+
+def nvidia_smi(node: RealGpuNode) -> Counter[str]:
+    """Memory of each pod in MiB, as nvidia-smi prints its processes."""
+    output = subprocess.run(
+        ["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    by_pid = {int(pid): int(mib) for pid, mib in (line.split(",") for line in output.splitlines())}
+    pods: Counter[str] = Counter()
+    for process, pod in node.processes.items():
+        pods[pod] += by_pid[process.pid]
+    return pods
+
+
+def test_pods_have_the_memory_of_their_processes_and_only_the_one_above_its_share_is_flagged(
+    node: RealGpuNode,
+) -> None:
+    with node.agent("--interval", "500ms", "--grace", "2s") as running:
+        total = running.shares()["gpus"][0]["totalBytes"] // MIB
+        first, _ = node.start("within", 2)
+        first.hold(200)
+        (greedy,) = node.start("over")
+        greedy.hold(int(total * 0.06))
+
+        def mib() -> dict[str, int]:
+            pods = running.shares()["pods"]
+            return {pod["name"]: pod["gpus"][0]["usedBytes"] // MIB for pod in pods if pod["gpus"]}
+
+        def flagged() -> set[str]:
+            pods = running.shares()["pods"]
+            return {pod["name"] for pod in pods if any(verdict["flagged"] for verdict in pod["verdicts"])}
+
+        expected = nvidia_smi(node)
+        assert set(expected) == {"within", "over", "idle"}
+        running.until(
+            lambda: (
+                mib().keys() == expected.keys()
+                and all(abs(mib()[name] - expected[name]) <= 2 for name in expected)
+            )
+        )
+        running.until(lambda: flagged() == {"over"})
+        node.end(greedy)
+        running.until(lambda: flagged() == set())
+        running.until(lambda: "over" not in mib())
+        transitions = running.shares()["flagTransitions"]["over-share"]
+        assert transitions["raised"] == 1
+        assert transitions["cleared"] + transitions["dropped"] == 1
+        assert running.stop() == 0
+
+
+def test_a_process_that_renames_itself_and_moves_to_a_child_cgroup_stays_in_its_pod(
+    node: RealGpuNode,
+) -> None:
+    """A tenant with a writable cgroup can make children of any name; the outermost pod counts."""
+    (process,) = node.start("within")
+    process.hold(300)
+    node.move_to_child(process, f"pod{uid(3)}")
+    with node.agent("--interval", "500ms") as running:
+        running.until(
+            lambda: any(pod["name"] == "within" and pod["gpus"] for pod in running.shares()["pods"])
+        )
+        pods = {pod["name"]: pod["gpus"] for pod in running.shares()["pods"]}
+        assert [entry["processes"] for entry in pods["within"]] == [1]
+        assert [entry["processes"] for entry in pods["idle"]] == [1]
