@@ -45,6 +45,17 @@ def samples(running: Agent) -> int:
     return int(running.series()["kaishare_agent_sample_duration_seconds_count"])
 
 
+def memory_in_words(pid: int) -> str:
+    """Return the resident memory of a process, and the parts that belong to it alone."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+    own = kib["Private_Clean"] + kib["Private_Dirty"]
+    return (
+        f"resident {kib['Rss'] / 1024:.1f} MiB, {kib['Anonymous'] / 1024:.1f} of them anonymous,"
+        f" {own / 1024:.1f} of this process alone"
+    )
+
+
 def measure_beside_nvitop(node: RealGpuNode, python: Path | None, interval: float, seconds: float) -> None:
     """Print CPU of a sample and memory of both programs."""
     library = next(
@@ -75,10 +86,7 @@ def measure_beside_nvitop(node: RealGpuNode, python: Path | None, interval: floa
         for name, (count, cpu) in after.items():
             taken = count - before[name][0]
             each = (cpu - before[name][1]) / taken if taken else float("nan")
-            print(
-                f"{name:18} {taken:5} samples, CPU {each:7.2f} ms a sample,"
-                f" resident {resident_mib(pids[name]):6.1f} MiB"
-            )
+            print(f"{name:18} {taken:5} samples, CPU {each:7.2f} ms a sample, {memory_in_words(pids[name])}")
         series = running.series()
         mean = (
             series["kaishare_agent_sample_duration_seconds_sum"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.gpus.nvml import NvmlGpus
+from tests.support.agent_process import Agent
 from tests.support.kube_objects import uid
 from tests.support.real_gpu_node import RealGpuNode, real_gpu_node
 
@@ -35,6 +36,11 @@ def node(tmp_path: Path) -> Iterator[RealGpuNode]:
         if process.pid not in pids:
             pytest.skip("the driver names PIDs of another PID namespace; the agent itself runs with hostPID")
         yield made
+
+
+def has_sensors(running: Agent) -> bool:
+    """Whether the agent has read the sensors once."""
+    return any(gpu["powerWatts"] is not None for gpu in running.shares()["gpus"])
 
 
 def nvidia_smi(node: RealGpuNode) -> Counter[str]:
@@ -81,7 +87,7 @@ def test_pods_have_the_memory_of_their_processes_and_only_the_one_above_its_shar
         running.until(lambda: flagged() == {"over"})
         node.end(greedy)
         running.until(lambda: flagged() == set())
-        running.until(lambda: "over" not in mib())
+        running.until(lambda: not mib().get("over"))
         transitions = running.shares()["flagTransitions"]["over-share"]
         assert transitions["raised"] == 1
         assert transitions["cleared"] + transitions["dropped"] == 1
@@ -102,3 +108,43 @@ def test_a_process_that_renames_itself_and_moves_to_a_child_cgroup_stays_in_its_
         pods = {pod["name"]: pod["gpus"] for pod in running.shares()["pods"]}
         assert [entry["processes"] for entry in pods["within"]] == [1]
         assert [entry["processes"] for entry in pods["idle"]] == [1]
+
+
+def test_sensors_are_those_of_nvidia_smi(node: RealGpuNode) -> None:
+    fields = "temperature.gpu,power.draw,enforced.power.limit,memory.total"
+    output = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "--id=0"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    temperature, power, limit, total = (float(word) for word in output.split(","))
+    with node.agent("--interval", "500ms") as running:
+        running.until(lambda: has_sensors(running))
+        gpu = running.shares()["gpus"][0]
+    assert gpu["temperatureCelsius"] == pytest.approx(temperature, abs=5)
+    assert gpu["powerWatts"] == pytest.approx(power, rel=0.3)
+    assert gpu["powerLimitWatts"] == pytest.approx(limit, abs=1)
+    assert gpu["totalBytes"] // MIB == total
+
+
+def test_the_error_of_a_program_is_reported_and_its_memory_is_free_again(node: RealGpuNode) -> None:
+    with node.agent("--interval", "500ms") as running:
+        running.until(lambda: has_sensors(running))  # the driver records errors now
+        (broken,) = node.start("within")
+        broken.hold(500)
+        error = broken.fault()
+        assert error.startswith("cuCtxSynchronize failed with CUDA error 7"), error
+        node.end(broken)
+        running.until(lambda: running.shares()["gpus"][0]["xid"] is not None)
+        assert running.shares()["gpus"][0]["xid"]["code"] in {13, 31}
+        pods = {pod["name"]: pod["gpus"] for pod in running.shares()["pods"]}
+        assert [entry["processes"] for entry in pods["idle"]] == [1]
+        running.until(
+            lambda: all(
+                not pod["gpus"] or not pod["gpus"][0]["usedBytes"]
+                for pod in running.shares()["pods"]
+                if pod["name"] == "within"
+            )
+        )
+        assert running.shares()["problems"] == []

@@ -36,6 +36,12 @@ class CudaProcess:
         self._send(f"busy {seconds}")
         self._expect("busy")
 
+    def fault(self) -> str:
+        """Write to the address 0 in a kernel; return the driver's error. The process ends."""
+        self._send("fault")
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
     def end(self) -> None:
         """End the process, which frees its memory."""
         with self.process:
