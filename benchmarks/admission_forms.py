@@ -1,7 +1,8 @@
 """Time of creating a pod without admission, under the admission policies, the webhook, and a webhook in Go.
 
 All four are on one real kube-apiserver at once, each for a namespace of its own. A round creates one pod in
-each namespace by dry run, in another order; the differences are those within a round. The webhook in Go
+each namespace by dry run, in another order; the differences are those within a round. The pods of one
+template are alike, as those of a Deployment are for the webhook. The webhook in Go
 (benchmarks/go_webhook) does the least that one can do for such a pod. Needs KUBEBUILDER_ASSETS (a folder with
 etcd and kube-apiserver) and go. Run: `python -m benchmarks.admission_forms`.
 """
@@ -66,6 +67,7 @@ def pod(containers: int, entries: int) -> Item:
 
 
 PODS: Final = {"1 container, 5 labels": pod(1, 5), "50 containers, 200 labels": pod(50, 200)}
+_OF_A_TEMPLATE, _DIFFERENT = "pods of one template", "each pod with a label of its own"
 
 
 @contextmanager
@@ -127,16 +129,27 @@ async def measure(plane: ControlPlane, folder: Path, rounds: int) -> int:
                     for name in FORMS[1:]:
                         await Canary(client, name).until_mutated()
                     for title, item in PODS.items():
-                        report(title, await times(client, item, rounds), rounds)
+                        for likeness in (_OF_A_TEMPLATE, _DIFFERENT):
+                            taken = await times(client, item, rounds, are_alike=likeness == _OF_A_TEMPLATE)
+                            report(f"{title}, {likeness}", taken, rounds)
     return 0
 
 
-async def times(client: KubeClient, item: Item, rounds: int) -> dict[str, list[float]]:
-    """Return milliseconds of creations by form, round by round."""
-    body = json.dumps(item).encode()
+async def times(client: KubeClient, item: Item, rounds: int, *, are_alike: bool) -> dict[str, list[float]]:
+    """Return milliseconds of creations by form, round by round.
+
+    Args:
+        client: for the API server.
+        item: the pod.
+        rounds: number of pods for each form.
+        are_alike: whether the pods are of one template; if not, each one has a label of its own.
+    """
     chance = random.Random(1)
     taken: dict[str, list[float]] = {name: [] for name in FORMS}
     for number in range(rounds + rounds // 10):
+        if number == 0 or not are_alike:
+            item["metadata"]["labels"]["example.com/of-this-pod"] = f"pod-{number}"
+            body = json.dumps(item).encode()
         for name in chance.sample(FORMS, len(FORMS)):
             started = time.perf_counter()
             answer = await client.request(

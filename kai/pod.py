@@ -317,13 +317,18 @@ _decoder = msgspec.json.Decoder(PodDocument)
 
 
 def decode_pod(document: bytes | Raw) -> PodView:
+    """Decode a pod from JSON; raises as `decode_document`."""
+    return PodView(decode_document(document))
+
+
+def decode_document(document: bytes | Raw) -> PodDocument:
     """Decode a pod from JSON.
 
     Raises:
         MalformedPod: the document is not JSON, is nested too deep, or has a field of the wrong type.
     """
     try:
-        return PodView(_decoder.decode(document))
+        return _decoder.decode(document)
     except msgspec.ValidationError as error:
         raise MalformedPod(explain_shape(error, "pod")) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,5 +1,6 @@
 """The mutating webhook: adds queue, scheduler and share to new pods. It never denies a pod."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -9,13 +10,42 @@ from webhook.admission.handler import Outcome
 from webhook.admission.review import Review, allow
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
-from webhook.policy.labels import Mode
+from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.rules import Rules
 
 _MODES: Final = frozenset(Mode) - {Mode.OFF}
 """Modes of the namespaces whose pods the API server sends: its configuration excludes the label off."""
+
+
+_MOST_KEPT: Final = 64
+_LARGEST_KEPT: Final = 16 * 1024
+"""Largest pod whose mutation is kept, in bytes."""
+
+
+class LastMutations:
+    """The last mutation in each of some namespaces.
+
+    Controllers create pods of one template one after the other. Such pods have the same fields, except for
+    those that a decision does not read, so that the mutation of one is that of the next.
+    """
+
+    def __init__(self) -> None:
+        self._by_namespace: OrderedDict[str, tuple[NamespacePolicy, Rules, Mutation]] = OrderedDict()
+
+    def of(self, policy: NamespacePolicy | None, rules: Rules) -> Mutation | None:
+        """Return the last mutation in the namespace, if policy and rules are still the same objects."""
+        known = self._by_namespace.get(policy.namespace) if policy is not None else None
+        return known[2] if known is not None and known[0] is policy and known[1] is rules else None
+
+    def keep(self, policy: NamespacePolicy | None, rules: Rules, mutation: Mutation, *, size: int) -> None:
+        """Keep a mutation of a pod of `size` bytes; large pods and those that were not read are not kept."""
+        if policy is not None and mutation.pod is not None and size <= _LARGEST_KEPT:
+            self._by_namespace[policy.namespace] = policy, rules, mutation
+            self._by_namespace.move_to_end(policy.namespace)
+            if len(self._by_namespace) > _MOST_KEPT:
+                self._by_namespace.popitem(last=False)
 
 
 class MutatingWebhook:
@@ -27,13 +57,16 @@ class MutatingWebhook:
         self._policies = policies
         self._rules = rules
         self._metrics = metrics
+        self._last = LastMutations()
 
     async def review(self, review: Review) -> Outcome:
         """Admit a pod, with a patch if the pod needs one."""
         if not review.is_about("Pod", "CREATE"):
             return _without_patch(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
         policy = await self._policies.find(review.namespace or "", modes=_MODES)
-        mutation = mutate(policy, review.object, self._rules())
+        rules = self._rules()
+        mutation = mutate(policy, review.object, rules, last=self._last.of(policy, rules))
+        self._last.keep(policy, rules, mutation, size=len(bytes(review.object)))
         decision = mutation.decision
         if decision.reason is Reason.PATCH_UNSAFE:
             self._metrics.failed("patch")

@@ -3,7 +3,7 @@
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from kai.pod import MalformedPod, PodView, decode_pod
+from kai.pod import MalformedPod, PodDocument, PodView, decode_document
 from webhook.policy.decide import NOT_MANAGED, Decision, decide_pod, exempt, malformed
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.patch import Operation, PatchError, apply_to_pod, operations
@@ -26,7 +26,9 @@ class Mutation(Struct, frozen=True, kw_only=True):
         return self.planned if self.decision.action is Action.INJECTED else ()
 
 
-def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) -> Mutation:
+def mutate(
+    policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules, *, last: Mutation | None = None
+) -> Mutation:
     """Decide about a pod and compute the patch.
 
     The patch is applied to a copy, and a second decision about the copy must require no change. A patch that
@@ -36,6 +38,8 @@ def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) 
         policy: the policy of the pod's namespace; None if the namespace is not managed.
         document: the pod as JSON.
         rules: the administrator's settings.
+        last: the mutation of another pod under the same policy and rules, which is returned again if this pod
+            has the same fields.
     """
     if policy is None:
         return Mutation(decision=NOT_MANAGED)
@@ -43,9 +47,12 @@ def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) 
     if decision is not None:
         return Mutation(decision=decision)
     try:
-        pod = decode_pod(document)
+        decoded = decode_document(document)
     except MalformedPod as error:
         return Mutation(decision=malformed(error))
+    if last is not None and last.pod is not None and _are_alike(last.pod.document, decoded):
+        return last
+    pod = PodView(decoded)
     decision = decide_pod(policy, pod, rules)
     if not decision.changes:
         return Mutation(decision=decision, pod=pod)
@@ -57,6 +64,14 @@ def mutate(policy: NamespacePolicy | None, document: bytes | Raw, rules: Rules) 
             decision=replace(decision, action=Action.ERROR, finding=finding, warnings=()), pod=pod
         )
     return Mutation(decision=decision, pod=pod, planned=tuple(planned))
+
+
+def _are_alike(one: PodDocument, other: PodDocument) -> bool:
+    """Whether two pods have the same fields, of those that a decision reads."""
+    try:
+        return one == other
+    except RecursionError:  # a toleration with deep values, which the decoder just accepted
+        return False
 
 
 def _problem(policy: NamespacePolicy, pod: PodView, planned: list[Operation], rules: Rules) -> str | None:

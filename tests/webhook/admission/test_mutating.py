@@ -1,0 +1,170 @@
+"""Pods of one template: the next one gets the answer of the one before, and every other pod its own."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pod_documents import exact
+from tests.support.pod_strategies import FEWER, Case, cases, pods
+from tests.support.pods import gpu_container, pod
+from tests.support.webhook_server import review_of
+from webhook.admission import mutating
+from webhook.admission.mutating import LastMutations, MutatingWebhook
+from webhook.admission.review import decode
+from webhook.metrics import Metrics
+from webhook.policy import mutate as module
+from webhook.policy.labels import Mode, NamespacePolicy
+from webhook.policy.mutate import mutate
+from webhook.policy.rules import Rules
+
+LABELS = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
+
+
+class Policies:
+    """Policies that a test changes."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.known: dict[str, NamespacePolicy | None] = {}
+
+    def set(self, namespace: str, labels: Mapping[str, str] = LABELS) -> None:
+        self.known[namespace] = NamespacePolicy.from_labels(namespace, labels)
+
+    async def find(self, namespace: str, *, modes: Collection[Mode] = ()) -> NamespacePolicy | None:
+        return self.known[namespace]
+
+    def all(self) -> None:
+        return None
+
+    async def run(self) -> None:
+        return None
+
+
+class Webhook:
+    """The webhook, and the number of pods that it decided about."""
+
+    def __init__(self) -> None:
+        self.policies = Policies()
+        self.rules = Rules()
+        self.decided = 0
+        self._webhook = MutatingWebhook(policies=self.policies, rules=lambda: self.rules, metrics=Metrics())
+
+    async def patch(self, document: dict[str, Any], namespace: str = "team-a") -> Any:
+        review = review_of(document)
+        review["request"]["namespace"] = namespace
+        outcome = await self._webhook.review(decode(json.dumps(review).encode()))
+        return json.loads(outcome.body)["response"].get("patch")
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Webhook:
+    made = Webhook()
+    made.policies.set("team-a")
+    decide_pod = module.decide_pod
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        made.decided += options.get("warn", True)  # the check of the patch asks without warnings
+        return decide_pod(*arguments, **options)
+
+    monkeypatch.setattr(module, "decide_pod", counted)
+    return made
+
+
+def of_template(volume: str = "kube-api-access-x2x7k", **labels: str) -> dict[str, Any]:
+    """Return a pod of a Deployment; the API server gives each one a volume of its own."""
+    document = pod(gpu_container(), labels={"app": "train", **labels})
+    document["metadata"]["generateName"] = "train-7d9c5b8f4-"
+    document["metadata"].pop("name", None)
+    document["metadata"]["ownerReferences"] = [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "train-7d9c5b8f4"}
+    ]
+    document["spec"]["volumes"] = [{"name": volume, "projected": {}}]
+    return document
+
+
+async def test_pods_of_one_template_are_decided_once(webhook: Webhook) -> None:
+    first = await webhook.patch(of_template("kube-api-access-x2x7k"))
+    assert first
+    assert await webhook.patch(of_template("kube-api-access-b6n4z")) == first
+    assert webhook.decided == 1
+
+
+async def test_another_label_is_another_decision(webhook: Webhook) -> None:
+    await webhook.patch(of_template())
+    assert await webhook.patch(of_template(**{"kaishare.dev/inject": "false"})) is None
+    assert webhook.decided == 2
+
+
+async def test_another_policy_is_another_decision(webhook: Webhook) -> None:
+    first = await webhook.patch(of_template())
+    webhook.policies.set("team-a", LABELS | {"kaishare.dev/gpu-fraction": "0.25"})
+    second = await webhook.patch(of_template())
+    assert second != first
+    assert webhook.decided == 2
+
+
+async def test_other_rules_are_another_decision(webhook: Webhook) -> None:
+    first = await webhook.patch(of_template())
+    webhook.rules = replace(webhook.rules, inject_shares=False)
+    assert await webhook.patch(of_template()) != first
+    assert webhook.decided == 2
+
+
+async def test_a_namespace_that_is_no_longer_managed_changes_no_pod(webhook: Webhook) -> None:
+    assert await webhook.patch(of_template())
+    webhook.policies.known["team-a"] = None
+    assert await webhook.patch(of_template()) is None
+
+
+async def test_each_namespace_has_its_own(webhook: Webhook) -> None:
+    webhook.policies.set("team-b", LABELS | {"kaishare.dev/gpu-fraction": "0.25"})
+    first, other = await webhook.patch(of_template()), await webhook.patch(of_template(), "team-b")
+    assert first != other
+    assert await webhook.patch(of_template()) == first
+    assert await webhook.patch(of_template(), "team-b") == other
+    assert webhook.decided == 2
+
+
+async def test_the_memory_is_bounded(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutating, "_MOST_KEPT", 2)
+    for name in ("a", "b", "c"):
+        webhook.policies.set(name)
+        await webhook.patch(of_template(), name)
+    await webhook.patch(of_template(), "c")
+    await webhook.patch(of_template(), "b")
+    assert webhook.decided == 3
+    await webhook.patch(of_template(), "a")  # the oldest of three
+    assert webhook.decided == 4
+    large = of_template(padding="x" * 16_384)
+    await webhook.patch(large)
+    await webhook.patch(large)
+    assert webhook.decided == 6
+
+
+def test_deep_values_are_compared_without_an_error() -> None:
+    policy = NamespacePolicy.from_labels("team-a", LABELS)
+    document = json.dumps(of_template()).replace('"containers"', '"tolerations": [{"a": DEEP}], "containers"')
+    for depth in range(600, 1000, 20):
+        deep = document.replace("DEEP", "[" * depth + "]" * depth).encode()
+        first = mutate(policy, deep, Rules())
+        assert mutate(policy, deep, Rules(), last=first).decision == first.decision
+
+
+@FEWER
+@given(cases(), st.lists(pods(), min_size=1, max_size=3), st.lists(st.integers(0, 2), min_size=2, max_size=6))
+def test_with_a_memory_every_pod_gets_the_decision_that_it_gets_without(
+    case: Case, documents: list[Any], order: list[int]
+) -> None:
+    last, policy = LastMutations(), case.policy
+    for index in order:
+        body = exact(documents[index % len(documents)]).encode()
+        kept = mutate(policy, body, case.rules, last=last.of(policy, case.rules))
+        last.keep(policy, case.rules, kept, size=len(body))
+        fresh = mutate(policy, body, case.rules)
+        assert (kept.decision, kept.planned, kept.sent) == (fresh.decision, fresh.planned, fresh.sent)
