@@ -97,7 +97,7 @@ async def test_pods_of_one_template_are_decided_once(webhook: Webhook) -> None:
     assert webhook.decided == 1
 
 
-async def test_a_patched_pod_that_is_asked_about_again_does_not_hide_the_template(webhook: Webhook) -> None:
+async def test_a_second_review_of_a_patched_pod_does_not_hide_the_template(webhook: Webhook) -> None:
     first = await webhook.patch(of_template())
     patched = jsonpatch.apply_patch(of_template(), json.loads(base64.b64decode(first)))
     assert await webhook.patch(patched) is None
