@@ -166,6 +166,7 @@ async def test_a_namespace_that_the_api_server_does_not_know_yet_is_read_again_s
     offer(server, fraction())
     async with running(client, clock=lambda: now) as run:
         await until(lambda: server.requested_paths("/namespaces/research"))
+        await run.pods._namespaces.settled.wait()  # the answer has arrived, too
         offer(server, NAMESPACE)
         now = 73.0
         server.change("ADDED", versioned(pod("elsewhere", 4, namespace="elsewhere")))
