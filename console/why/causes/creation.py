@@ -162,9 +162,8 @@ def _class_missing(text: str, _evidence: PodEvidence, redactor: Redactor) -> Pod
             f"the pod names the RuntimeClass {redactor.clean(match[1])}, which does not exist",
             [
                 Remedy(
-                    "Administrator: install the RuntimeClass (the GPU operator has it), or"
-                    " stop KAI from setting"
-                    " it (gpuPodRuntimeClassName).",
+                    "Administrator: install the RuntimeClass (the GPU operator has it), or stop KAI from"
+                    " setting it (gpuPodRuntimeClassName).",
                     "kubectl get runtimeclass",
                 ),
                 Remedy("Correct runtimeClassName, if the pod's template names it."),
@@ -271,9 +270,8 @@ def _deleted(evidence: PodEvidence) -> PodFinding | None:
         [
             Remedy("A person or a controller deleted it: create it again."),
             Remedy(
-                "Administrator: KAI's binder deletes a pod without an Event when the"
-                " reservation pod of its GPU"
-                " is deleted. Never delete pods in kai-resource-reservation."
+                "Administrator: KAI's binder deletes a pod without an Event when the reservation pod of its"
+                " GPU is deleted. Never delete pods in kai-resource-reservation."
             ),
         ],
     )

@@ -136,9 +136,8 @@ def unexplained(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
         "KAI cannot schedule the pod and gives no reason",
         [
             Remedy(
-                f"Ask an administrator whether the queue {name} has child queues, or no"
-                " parent: KAI says no more"
-                " than this about both.",
+                f"Ask an administrator whether the queue {name} has child queues, or no parent: KAI says no"
+                " more than this about both.",
                 _LIST_QUEUES,
             )
         ],
@@ -188,9 +187,8 @@ def _over_limit(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
 
 def _over_quota(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding:
     preemptible = Remedy(
-        f"Use a preemptible priority with the label {keys.PRIORITY_LABEL}: train,"
-        f" {_place(evidence)}. KAI may then"
-        " evict the pod when another queue needs its quota."
+        f"Use a preemptible priority with the label {keys.PRIORITY_LABEL}: train, {_place(evidence)}. KAI may"
+        " then evict the pod when another queue needs its quota."
     )
     text = verdict.text
     requested = number_after(text, "Workload requested ")
@@ -217,9 +215,8 @@ def _over_quota(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
         others.insert(0, Remedy("Or wait until other pods of the queue end that are not preemptible."))
     return PodFinding(
         Code.QUEUE_OVER_QUOTA,
-        f"the pod is not preemptible{because}, and such pods may use only the quota of"
-        f" {queue}: {amount}, of which"
-        f" {used_text} is used; the pod requests {requested_text}{never}",
+        f"the pod is not preemptible{because}, and such pods may use only the quota of {queue}: {amount}, of"
+        f" which {used_text} is used; the pod requests {requested_text}{never}",
         [preemptible, *others],
         {"quota": quota, "used": used, "requested": requested},
     )
