@@ -189,11 +189,7 @@ class Agents:
         self._client = client
         self._account = options.account
         self._tokens = ServiceAccountTokens(
-            client,
-            namespace=options.namespace,
-            account=options.account,
-            audience=AGENT_AUDIENCE,
-            clock=clock,
+            client, namespace=options.namespace, account=options.account, audience=AGENT_AUDIENCE, clock=clock
         )
         self._requires_token: set[str] = set()
         """UIDs of the pods that have asked for authentication; no other pod receives a token."""

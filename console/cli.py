@@ -12,12 +12,7 @@ from typing import Any, Final
 
 from console.advise import command as advise
 from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import (
-    DEFAULT_KUBECONFIG,
-    add_cluster_options,
-    parse_cluster_options,
-    use_own_kubeconfig,
-)
+from console.cluster import DEFAULT_KUBECONFIG, add_cluster_options, parse_cluster_options, use_own_kubeconfig
 from console.kubectl_completion import COMMAND, write_candidates
 from console.prometheus.client import PrometheusError
 from console.report import command as report
@@ -87,10 +82,7 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
 
 
 def _add_why(commands: Any) -> None:
-    asking = commands.add_parser(
-        "why",
-        help="say why a pod does not start, or what is wrong with it",
-    )
+    asking = commands.add_parser("why", help="say why a pod does not start, or what is wrong with it")
     why.add_arguments(asking)
     asking.set_defaults(run=why.run, program=asking.prog.rpartition(" ")[0])
 

@@ -29,9 +29,7 @@ class ClusterOptions:
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
     """Add the options `--kubeconfig` and `--context`."""
     command.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help=f"kubeconfig of the cluster (default: {DEFAULT_KUBECONFIG})",
+        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {DEFAULT_KUBECONFIG})"
     )
     command.add_argument(
         "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"

@@ -50,10 +50,7 @@ def run(settings: PoliciesSettings) -> int:
         write_output("".join(f"{line}\n" for line in fold(sentence, columns_of(sys.stdout))))
     else:
         lines = as_table(
-            table,
-            wide=settings.output == "wide",
-            colour=output_has_colour(),
-            columns=columns_of(sys.stdout),
+            table, wide=settings.output == "wide", colour=output_has_colour(), columns=columns_of(sys.stdout)
         )
         write_output("".join(f"{line}\n" for line in lines))
     for note in table.notes:

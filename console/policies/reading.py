@@ -110,11 +110,7 @@ async def read_policies(
         counts = None
         notes.append(f"pods were not counted: {_reason(error)}")
     rows = [
-        PolicyRow(
-            policy=policy,
-            is_excluded=name in excluded,
-            pods=None if counts is None else counts[name],
-        )
+        PolicyRow(policy=policy, is_excluded=name in excluded, pods=None if counts is None else counts[name])
         for name, policy in sorted(policies.items())
     ]
     return PolicyTable(rows=tuple(rows), notes=tuple(notes))

@@ -37,11 +37,7 @@ async def read_sums(
     """
     by = (*labels, "model")
     coverage = await record_coverage(
-        prometheus,
-        start=start,
-        end=end,
-        record=RECORDS["expected"],
-        record_step=RECORD_STEP,
+        prometheus, start=start, end=end, record=RECORDS["expected"], record_step=RECORD_STEP
     )
     clusters = sorted({origin.cluster for origin in coverage.parts})
     for cluster in clusters:

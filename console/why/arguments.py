@@ -35,11 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="namespace of the pod (default: the namespace of the context)",
     )
     command.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json"),
-        default="text",
-        help="output format (default %(default)s)",
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
     add_agent_options(command)
     command.add_argument(

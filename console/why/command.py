@@ -13,14 +13,7 @@ from console.why.reading.reader import read_evidence
 from console.why.reading.target import Target
 from console.why.telling.text import as_json, as_text
 from kube.client import KubeClient
-from service.command import (
-    UNUSABLE,
-    UsageError,
-    columns_of,
-    output_has_colour,
-    write_document,
-    write_output,
-)
+from service.command import UNUSABLE, UsageError, columns_of, output_has_colour, write_document, write_output
 from service.log import JsonLog
 from service.log_capture import capture_libraries
 

@@ -50,10 +50,7 @@ _VALIDATING: Final = ListSpec(
     is_needed=True,
 )
 _NAMESPACES: Final = ListSpec(
-    resource="namespaces",
-    accept=METADATA_ONLY,
-    without="no policy was checked",
-    is_needed=True,
+    resource="namespaces", accept=METADATA_ONLY, without="no policy was checked", is_needed=True
 )
 _QUEUES: Final = ListSpec(
     resource="queues",
@@ -67,10 +64,7 @@ _PRIORITIES: Final = ListSpec(
     accept=METADATA_ONLY,
     without="the PriorityClasses that policies name were not checked",
 )
-_KAI_PODS: Final = ListSpec(
-    resource="pods",
-    without="KAI's version and whether it shares GPUs are not known",
-)
+_KAI_PODS: Final = ListSpec(resource="pods", without="KAI's version and whether it shares GPUs are not known")
 
 
 @dataclass(frozen=True, slots=True)

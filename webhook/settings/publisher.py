@@ -74,10 +74,7 @@ class SettingsPublisher:
         self._repair_at = 0.0
         self._problem = OngoingProblem(
             problem_logger(
-                log,
-                "settings not published",
-                "settings published again",
-                configmap=f"{namespace}/{NAME}",
+                log, "settings not published", "settings published again", configmap=f"{namespace}/{NAME}"
             )
         )
 

@@ -5,15 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from service.check_results import problem
 from service.text import MOST_LINES, counted, listed, quoted
-from webhook.doctor.accounting.reading import (
-    CHECK,
-    REMEDY,
-    TOLERANCE,
-    Difference,
-    Reading,
-    gpus,
-    named,
-)
+from webhook.doctor.accounting.reading import CHECK, REMEDY, TOLERANCE, Difference, Reading, gpus, named
 from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
 from webhook.doctor.api_reader import ListOutcome
 

@@ -26,16 +26,8 @@ from webhook.doctor.guard.proof import (
 _CHECK: Final = "guard"
 _GROUP: Final = "admissionregistration.k8s.io"
 _WITHOUT: Final = "the guard was not checked"
-_POLICIES: Final = ListSpec(
-    resource="validatingadmissionpolicies",
-    group=_GROUP,
-    without=_WITHOUT,
-)
-_BINDINGS: Final = ListSpec(
-    resource="validatingadmissionpolicybindings",
-    group=_GROUP,
-    without=_WITHOUT,
-)
+_POLICIES: Final = ListSpec(resource="validatingadmissionpolicies", group=_GROUP, without=_WITHOUT)
+_BINDINGS: Final = ListSpec(resource="validatingadmissionpolicybindings", group=_GROUP, without=_WITHOUT)
 _SYNCED_PODS: Final = ListSpec(
     resource="pods",
     params={"labelSelector": keys.VCLUSTER_MANAGED_BY},

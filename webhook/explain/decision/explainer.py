@@ -25,12 +25,7 @@ from webhook.explain.manifests.kinds import (
     makes_no_pods,
     workload_kind,
 )
-from webhook.explain.manifests.pods import (
-    FoundPod,
-    TemplateError,
-    find_pods,
-    gpu_requests,
-)
+from webhook.explain.manifests.pods import FoundPod, TemplateError, find_pods, gpu_requests
 from webhook.explain.manifests.sources import DocumentLines, ManifestSource, SourceDocument
 from webhook.explain.manifests.values import annotations_of, as_json, as_map, texts
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
@@ -317,10 +312,7 @@ class Explainer:
         return mutate(policy, as_json(pod), self.rules)
 
     def _reinvoked(
-        self,
-        policy: NamespacePolicy | None,
-        pod: Mapping[str, Any],
-        defaults: Sequence[ContainerDefaults],
+        self, policy: NamespacePolicy | None, pod: Mapping[str, Any], defaults: Sequence[ContainerDefaults]
     ) -> Mapping[str, Any]:
         """Return a patched pod after the API server's second round.
 

@@ -33,12 +33,7 @@ from webhook.explain.decision.explainer import ExplainedPod, Explainer, Unexplai
 from webhook.explain.live.lists import LiveLists
 from webhook.explain.live.objects import explain_object
 from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnedObject, OwnerReference
-from webhook.explain.live.pods import (
-    LivePod,
-    PodSums,
-    TemplateRoles,
-    decode_live_pod,
-)
+from webhook.explain.live.pods import LivePod, PodSums, TemplateRoles, decode_live_pod
 from webhook.explain.manifests.controllers import OPERATORS
 from webhook.explain.manifests.kinds import WORKLOADS
 from webhook.explain.manifests.values import as_map, as_maps

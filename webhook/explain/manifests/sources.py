@@ -12,13 +12,7 @@ from typing import Any, Final
 import yaml
 
 from service.command import UsageError
-from service.documents import (
-    DocumentError,
-    Place,
-    decode_text,
-    document_files,
-    read_text,
-)
+from service.documents import DocumentError, Place, decode_text, document_files, read_text
 from service.yaml_documents import LOADER, parse_documents
 
 STANDARD_INPUT: Final = "-"
