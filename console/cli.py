@@ -164,16 +164,9 @@ def _add_policies(commands: Any) -> None:
 
 
 def _policies(arguments: argparse.Namespace) -> int:
-    from console.policies.command import PoliciesSettings, run  # noqa: PLC0415 - imports only what is needed
+    from console.policies.command import run  # noqa: PLC0415 - imports only what is needed
 
-    return run(
-        PoliciesSettings(
-            cluster=parse_cluster_options(arguments),
-            namespace=arguments.namespace,
-            output=arguments.output,
-            default_mode=arguments.default_mode,
-        )
-    )
+    return run(arguments)
 
 
 def _add_top(commands: Any) -> None:

@@ -5,7 +5,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
@@ -84,6 +84,11 @@ def write_output(text: str) -> bool:
         output_failed(error)
         return False
     return True
+
+
+def write_lines(lines: Iterable[str]) -> bool:
+    """Write lines to standard output; see `write_output`."""
+    return write_output("".join(f"{line}\n" for line in lines))
 
 
 def write_document(text: str) -> bool:

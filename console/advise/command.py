@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import io
 import math
 import re
 import sys
@@ -33,11 +32,10 @@ from service.command import (
     namespace_name,
     read_by,
     write_document,
-    write_output,
+    write_lines,
     write_warning,
 )
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 from service.text import one_line, quoted
 
 _DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
@@ -136,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.output == "kubectl" and arguments.by == "workload":
         raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
-    capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
+    discard_library_logs()
     options = AdviceOptions(
         quantile=arguments.quantile,
         headroom=arguments.headroom,
@@ -152,12 +150,11 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.output == "html":
         write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
-        write_output("".join(f"{line}\n" for line in as_commands(advice)))
+        write_lines(as_commands(advice))
         for sentence in (*command_notes(advice), *remarks(advice)):
             write_warning(sentence)
     else:
-        lines = as_text(advice, options, columns=columns_of(sys.stdout))
-        write_output("".join(f"{line}\n" for line in lines))
+        write_lines(as_text(advice, options, columns=columns_of(sys.stdout)))
     return 0
 
 

@@ -1,7 +1,6 @@
 """The command `doctor`: runs all checks with the caller's rights, once or until there is no problem."""
 
 import asyncio
-import io
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from console.doctor.releases import release_findings
 from kube.access import Access, AccessError
 from kube.check import reach
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError
 from service.check_results import CheckResult, State, exit_status, problem, unknown, write_report
 from service.command import UsageError, write_warning
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 from service.text import counted, listed, one_line
 from service.version import version
 from webhook.doctor.api_reader import ApiReader, ListSpec
@@ -69,7 +67,7 @@ def run(settings: DoctorSettings) -> int:
     Raises:
         UsageError: no access to a cluster is configured, or standard output cannot be written.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the errors that libraries would log
+    discard_library_logs()
     server, findings = asyncio.run(_run(settings))
     about = {
         "server": server,
@@ -143,7 +141,7 @@ async def _agent_findings(reader: ApiReader, cluster: Cluster, settings: DoctorS
     daemon_sets: Sequence[AgentDaemonSet] = ()
     try:
         pods = await agents.list()
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         if isinstance(error, ApiError) and error.is_forbidden:
             without = "the agents were not checked"
             reader.refuse(ListSpec(resource="pods", namespace=namespace, without=without))

@@ -10,7 +10,7 @@ from gpuagent.top.client import ReadFailed, Received
 from gpuagent.top.fleet import AgentRef
 from kube.access import AccessError
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
 from service.text import one_line
 
 
@@ -51,7 +51,7 @@ class ClusterReader:
             raise ReadFailed("the pod no longer exists")
         try:
             reading = await self._agents.read(pod)
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             raise ReadFailed(str(error)) from None
         if reading.failure or reading.received is None:
             trouble = f"; pod: {pod.trouble}" if pod.trouble else ""

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import io
 import os
 import sys
 import time
@@ -19,8 +18,7 @@ from gpuagent.top.client import Agent, ReadFailed, with_question
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.text import as_text, json_parts
 from service.command import UsageError, columns_of, namespace_name, read_by, write_output
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 from service.text import quoted
 from service.token_file import read_token
 
@@ -91,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             one agent at the URL does not respond.
         kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # a warning must not write into the table
+    discard_library_logs()
     return asyncio.run(_run(arguments))
 
 

@@ -3,8 +3,8 @@
 import argparse
 from typing import Final
 
-from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import add_cluster_options, parse_cluster_options
+from console.agent_options import add_agent_options
+from console.cluster import add_cluster_options
 from service.command import namespace_name, read_by
 from service.names import is_dns_subdomain
 from service.text import quoted
@@ -51,19 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status, and raise as `command.run`."""
     from console.why import command  # noqa: PLC0415 - imports only what is needed
 
-    kind, name = arguments.target
-    return command.run(
-        command.WhySettings(
-            program=arguments.program,
-            cluster=parse_cluster_options(arguments),
-            namespace=arguments.namespace,
-            kind=kind,
-            name=name,
-            agents=parse_agent_options(arguments),
-            settings_namespace=arguments.settings_namespace,
-            output=arguments.output,
-        )
-    )
+    return command.run(arguments)
 
 
 def parse_target(text: str) -> tuple[str, str]:

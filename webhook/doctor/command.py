@@ -1,7 +1,6 @@
 """The command `doctor`: reads the cluster with the caller's rights, runs all checks, prints the findings."""
 
 import asyncio
-import io
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -10,8 +9,7 @@ from kube.check import reach
 from kube.client import KubeClient
 from service.check_results import CheckResult, State, write_report
 from service.command import UsageError
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 from webhook.doctor.accounting.reader import accounting_findings
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import Cluster, read_cluster
@@ -49,7 +47,7 @@ def run(settings: DoctorSettings) -> int:
     Raises:
         UsageError: no access to a cluster is configured.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the errors that libraries would log
+    discard_library_logs()
     server, findings = asyncio.run(_examine(settings))
     about = {"server": server, "configuration": settings.configuration}
     return write_report(findings, output=settings.output, about=about)

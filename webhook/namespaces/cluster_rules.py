@@ -14,10 +14,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import discover_cluster_scoped
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from kube.objects import ObjectMeta
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import JsonLog
@@ -111,7 +110,7 @@ class ClusterRules:
         """Ask the API server once for kinds that are not namespaced; after a failure the known ones stay."""
         try:
             kinds = await discover_cluster_scoped(self._client)
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             self._discovery_problem.update(str(error))
         else:
             self._discovery_problem.update("")

@@ -6,8 +6,7 @@ from console.why.evidence import AgentFigures
 from console.why.objects import PodObject
 from console.why.reading.requests import Requests
 from gpuagent.api_types.shares import ApiPod
-from kube.access import AccessError
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from service.names import is_dns_subdomain
 
 
@@ -22,7 +21,7 @@ async def read_figures(requests: Requests, pod: PodObject, options: AgentOptions
         if not running:
             return None
         reading = await agents.read(running[0])
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         requests.record(error, "the agents")
         return None
     if reading.missing_right:

@@ -13,9 +13,8 @@ from console.why.objects import PodObject, WorkloadObject, decode_one_pod, decod
 from console.why.pod_groups import is_made_for
 from console.why.reading.requests import Requests
 from console.why.reading.target import POD, Target, find_kind, pod_label
-from kube.access import AccessError
 from kube.discovery import ServedKind, discover_groups
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from kube.objects import ObjectOwner
 from service.command import UsageError
 from service.names import is_label_value
@@ -95,7 +94,7 @@ async def find_pod(requests: Requests, target: Target) -> Subject:
 async def _discover(requests: Requests, target: Target) -> ServedKind:
     try:
         kinds = await discover_groups(requests.client)
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         raise UsageError(f"the kinds of the cluster are not known: {error}") from None
     kind = find_kind(target.kind, kinds)
     if kind is None:

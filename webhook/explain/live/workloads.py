@@ -22,10 +22,9 @@ import msgspec
 from msgspec import Raw
 
 from kai.scopes import GroupKind
-from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 from webhook.explain.decision.amounts import RunningPods, asked_now
@@ -125,7 +124,7 @@ async def _operators(client: KubeClient, lists: LiveLists) -> list[ServedKind]:
     """Return the kinds of training operators that the API server serves, each in its preferred version."""
     try:
         served = await discover_groups(client)
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         lists.note(f"jobs of training operators were not read: {one_line(str(error))}")
         return []
     kinds: dict[GroupKind, ServedKind] = {}
