@@ -206,6 +206,24 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_kubeconfig(parser: argparse.ArgumentParser, *, default: str, has_context: bool = True) -> None:
+    """Add the options --kubeconfig and --context; `default` describes the access without the first."""
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {default})"
+    )
+    if has_context:
+        parser.add_argument(
+            "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
+        )
+
+
+def add_namespace(parser: argparse.ArgumentParser, description: str) -> None:
+    """Add the option --namespace."""
+    parser.add_argument(
+        "-n", "--namespace", type=read_by(namespace_name), metavar="NAMESPACE", help=description
+    )
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises a one-line UsageError instead of exiting."""
 

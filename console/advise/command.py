@@ -28,8 +28,8 @@ from kube.client import KubeClient
 from kube.errors import AccessError
 from service.command import (
     UsageError,
+    add_namespace,
     columns_of,
-    namespace_name,
     read_by,
     write_document,
     write_lines,
@@ -55,13 +55,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_cluster_options(command)
     add_prometheus_options(command)
     add_time_options(command, since="14d")
-    command.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="pods of this namespace only (default: all)",
-    )
+    add_namespace(command, "pods of this namespace only (default: all)")
     command.add_argument(
         "--by",
         choices=("size", "workload"),

@@ -17,7 +17,7 @@ from gpuagent.top.arrange import Arrangement, GroupBy, Sort
 from gpuagent.top.client import Agent, ReadFailed, with_question
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.text import as_text, json_parts
-from service.command import UsageError, columns_of, namespace_name, read_by, write_output
+from service.command import UsageError, add_namespace, columns_of, write_output
 from service.log_capture import discard_library_logs
 from service.text import quoted
 from service.token_file import read_token
@@ -50,13 +50,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         " tokens; - reads it from standard input",
     )
     command.add_argument("--node", default="", metavar="NAME", help="show this node only")
-    command.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="show pods of this namespace only",
-    )
+    add_namespace(command, "show pods of this namespace only")
     command.add_argument(
         "--flagged",
         action="store_true",

@@ -5,7 +5,7 @@ from typing import Final
 
 from console.agent_options import add_agent_options
 from console.cluster import add_cluster_options
-from service.command import namespace_name, read_by
+from service.command import add_namespace, namespace_name, read_by
 from service.names import is_dns_subdomain
 from service.text import quoted
 from webhook.settings.document import NAMESPACE
@@ -27,13 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         " newest",
     )
     add_cluster_options(command)
-    command.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="namespace of the pod (default: the namespace of the context)",
-    )
+    add_namespace(command, "namespace of the pod (default: the namespace of the context)")
     command.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
