@@ -13,7 +13,7 @@ from typing import Any, Final
 from console.advise import command as advise
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import DEFAULT_KUBECONFIG, add_cluster_options, parse_cluster_options, use_own_kubeconfig
-from console.kubectl_completion import COMMAND, write_candidates
+from console.completion import COMMAND, write_candidates, write_completion
 from console.prometheus.client import PrometheusError
 from console.report import command as report
 from console.top import command as top
@@ -177,10 +177,6 @@ def _add_completion(commands: Any) -> None:
 
 
 def _completion(arguments: argparse.Namespace) -> int:
-    try:
-        from console.completion import write_completion  # noqa: PLC0415 - images do without shtab
-    except ModuleNotFoundError as error:
-        raise UsageError(f"completion needs the Python package {error.name}") from None
     return write_completion(parser(), arguments.shell)
 
 

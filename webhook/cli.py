@@ -33,7 +33,7 @@ from webhook.namespaces.documents import PoliciesError
 from webhook.policy.labels import read_default_mode
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.render.command import add_render
-from webhook.settings.arguments import add_rule_options, parse_rule_options
+from webhook.settings.options import add_rule_options, parse_rule_options
 
 _SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
 

@@ -1,9 +1,10 @@
 """The command `doctor`: runs all checks with the caller's rights, once or until there is no problem."""
 
 import asyncio
+import re
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from console.agent_options import AgentOptions
@@ -12,7 +13,6 @@ from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
 from console.doctor.installation import installation_findings, release_finding, right_finding
-from console.doctor.links import FAILED_REQUESTS, with_link
 from console.doctor.nodes import AGENTS, node_findings
 from console.doctor.pending_pods import pending_findings
 from console.doctor.releases import release_findings
@@ -36,6 +36,9 @@ _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""
 
 _AGENTS: Final = AgentOptions()
+_PAGE: Final = "docs/doctor.md"
+FAILED_REQUESTS: Final = "rights"
+"""Section for findings about requests that failed, which are named after a resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,3 +182,20 @@ def _no_agents(namespace: str, *, has_gpus: bool) -> CheckResult:
         f"no agent found in namespace {namespace}; the usage of GPUs is unknown",
         "install the chart with agent.enabled, or name the namespace with --agent-namespace",
     )
+
+
+def with_link(finding: CheckResult, section: str = "") -> CheckResult:
+    """Return a finding with the place that describes it, unless it is `ok`.
+
+    Args:
+        finding: the finding.
+        section: heading of the place; empty for the name of the check.
+    """
+    if finding.state is State.OK:
+        return finding
+    return replace(finding, docs=f"{_PAGE}#{anchor(section or finding.check)}")
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -11,7 +11,7 @@ from typing import Final
 
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import add_cluster_options, parse_cluster_options
-from console.top.reader import AgentReader, UrlReader
+from console.top.reader import AgentReader, UrlReader, cluster_reader
 from console.top.rounds import Rounds
 from gpuagent.top.arrange import Arrangement, GroupBy, Sort
 from gpuagent.top.client import Agent, ReadFailed, with_question
@@ -152,9 +152,6 @@ async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
         return
     if arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    # Imported here, since --url needs no client of an API server.
-    from console.top.cluster_reader import cluster_reader  # noqa: PLC0415
-
     options = parse_cluster_options(arguments)
     async with cluster_reader(options, parse_agent_options(arguments)) as reader:
         yield reader

@@ -18,8 +18,7 @@ import pytest
 from console.agent_options import AgentOptions
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
 from console.cluster import ClusterOptions
-from console.doctor.command import DoctorSettings, examine
-from console.doctor.links import with_link
+from console.doctor.command import DoctorSettings, examine, with_link
 from console.policies.reading import PodCounts, read_policies
 from gpuagent.evaluation.status import Status
 from gpuagent.problems import Cause, Problem

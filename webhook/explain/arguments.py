@@ -6,8 +6,8 @@ from typing import Any, Final
 from service.command import Parser, UsageError, add_kubeconfig, add_namespace, namespace_name, read_by
 from webhook.explain.command import OUTPUTS, ExplainSettings, run
 from webhook.explain.policies import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
-from webhook.settings.arguments import add_rule_options, parse_rule_options
 from webhook.settings.document import NAMESPACE
+from webhook.settings.options import add_rule_options, parse_rule_options
 
 _EXAMPLES: Final = """examples:
   %(prog)s --policies cluster -n vision -f deployment.yaml

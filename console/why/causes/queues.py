@@ -8,8 +8,7 @@ from typing import Final
 
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import gpus, number
-from console.why.causes.phrases import between, number_after, word_before
-from console.why.causes.scheduler_verdict import SchedulerVerdict
+from console.why.causes.scheduler_verdict import SchedulerVerdict, between, number_after, word_before
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
 from console.why.objects import PodGroupObject, QueueObject

@@ -77,6 +77,19 @@ class DocumentLines:
         return 1 + self._lines_before + line
 
 
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place of an object in the manifests."""
+
+    file: str
+    """Path of the file as given, or `standard input`."""
+    line: int
+    """Line of the object, or of its pod template, counted from 1."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
 def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:
     """Read all inputs.
 
