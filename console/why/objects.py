@@ -336,7 +336,6 @@ class _Taint(Struct, frozen=True):
 
 class _NodeSpec(Struct, frozen=True):
     taints: list[_Taint] | None = None
-    unschedulable: bool = False
 
 
 class _NodeStatus(Struct, frozen=True):

@@ -23,6 +23,13 @@ class Requirement(Struct, frozen=True):
         values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
         return f"{self.key} {self.operator}{values}"
 
+    @property
+    def query(self) -> str:
+        """The requirement in the form of `kubectl get -l`."""
+        if self.operator in ("Exists", "DoesNotExist"):
+            return f"{'' if self.operator == 'Exists' else '!'}{self.key}"
+        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
+
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
 
@@ -47,6 +54,12 @@ class LabelSelector(Struct, frozen=True):
         """All requirements; those of matchLabels come first, with the operator In."""
         from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
         return [*from_labels, *(self.expressions or ())]
+
+    @property
+    def query(self) -> str:
+        """The selector in the form of `kubectl get -l`; empty if it selects everything."""
+        labels = (f"{key}={value}" for key, value in (self.labels or {}).items())
+        return ",".join([*labels, *(line.query for line in self.expressions or ())])
 
     @property
     def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
