@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from kai import keys
 from kai.pod import PodView, Quantity, decode_pod
 from kai.quantity import parse_quantity
-from kube.objects import FullMeta
+from kube.objects import FullMeta, Taint
 
 NO_RESERVED_GPU: Final = "-1"
 """Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
@@ -328,14 +328,8 @@ class EventObject(Struct, frozen=True, rename="camel"):
         return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
 
 
-class _Taint(Struct, frozen=True):
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
 class _NodeSpec(Struct, frozen=True):
-    taints: list[_Taint] | None = None
+    taints: list[Taint] | None = None
 
 
 class _NodeStatus(Struct, frozen=True):
@@ -353,9 +347,7 @@ class NodeObject(Struct, frozen=True):
     def taints(self) -> tuple[str, ...]:
         """The taints that keep pods without a toleration away, as `key=value:effect`."""
         taints = (taint for taint in self.spec.taints or () if taint.effect in ("NoSchedule", "NoExecute"))
-        return tuple(
-            f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}" for taint in taints
-        )
+        return tuple(map(str, taints))
 
     @property
     def gpus(self) -> int:

@@ -35,7 +35,6 @@ from webhook.registration.objects import Webhook, WebhookConfiguration, read_con
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _KAI_GROUP: Final = "scheduling.run.ai"
 _QUEUE_KIND: Final = f"queues.{_KAI_GROUP}"
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 _MUTATING: Final = ListSpec(
     resource="mutatingwebhookconfigurations",
@@ -193,7 +192,7 @@ class Cluster:
         by_webhook = self.running.knows("excluded_namespaces")
         excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
         if self.mutate is not None:
-            return excluded | excluded_by(self.mutate)
+            return excluded | self.mutate.namespace_selector.excluded_namespaces
         return excluded if by_webhook else EXCLUDED_NAMESPACES
 
     @cached_property
@@ -248,16 +247,6 @@ def is_of_kai(configuration: WebhookConfiguration) -> bool:
         if is_served or hook.matches_on_scheduler_name:
             return True
     return False
-
-
-def excluded_by(hook: Webhook) -> frozenset[str]:
-    """Return the namespaces that a webhook's selector excludes by name."""
-    return frozenset(
-        name
-        for line in hook.namespace_selector.expressions or ()
-        if (line.key, line.operator) == (_NAME_LABEL, "NotIn")
-        for name in line.values or ()
-    )
 
 
 async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None = None) -> Cluster:

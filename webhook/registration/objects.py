@@ -1,6 +1,7 @@
 """Types for webhook configurations from the API server, limited to the fields that kaishare reads."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -8,6 +9,8 @@ from msgspec import Struct
 from kai import keys
 from kube.objects import ObjectMeta
 
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+"""Label of each namespace with its name."""
 _SCHEDULER = "schedulerName"
 _EVERY = "*"
 
@@ -65,6 +68,14 @@ class LabelSelector(Struct, frozen=True):
     def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
         """All requirements as a set, so that two selectors can be compared regardless of order."""
         return frozenset(map(_comparable, self.all_requirements))
+
+    @property
+    def excluded_namespaces(self) -> frozenset[str]:
+        """The namespaces that the selector excludes by name."""
+        lines = (
+            line for line in self.expressions or () if (line.key, line.operator) == (NAME_LABEL, "NotIn")
+        )
+        return frozenset(name for line in lines for name in line.values or ())
 
     def beyond(self, other: "LabelSelector") -> list[Requirement]:
         """Return the requirements that the other selector lacks."""

@@ -12,6 +12,7 @@ from console.why.evidence import AgentFigures, PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, ContainerObject, PodObject
 from console.why.telling.words import Redactor
 from gpuagent.api_types.shares import ApiVerdict
+from gpuagent.verdicts.messages import WITHIN_SHARE
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from service.text import first_few, quoted
@@ -22,7 +23,6 @@ _MANY_RESTARTS: Final = 3
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _FLAG_REASONS: Final = {reason.event_reason: reason for reason in FlagReason}
-_WITHIN_SHARE: Final = "GPUMemoryWithinShare"
 
 
 def failed(pod: PodObject, redactor: Redactor) -> PodFinding:
@@ -210,7 +210,7 @@ def _messages(evidence: PodEvidence) -> dict[FlagReason, str]:
     for event in sorted(evidence.pod_events, key=lambda event: event.last.timestamp() if event.last else 0.0):
         if event.reason in _FLAG_REASONS:
             messages[_FLAG_REASONS[event.reason]] = event.message
-        elif event.reason == _WITHIN_SHARE:
+        elif event.reason == WITHIN_SHARE:
             messages.pop(FlagReason.OVER_SHARE, None)
     return messages
 

@@ -12,7 +12,7 @@ from service.text import counted, joined, listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.guard.coverage import APPLY, GuardSection, assess, changed_policies, guards_vclusters
-from webhook.doctor.guard.objects import NAME_LABEL, Guard, Guarded, read_binding, read_policy
+from webhook.doctor.guard.objects import Guard, Guarded, read_binding, read_policy
 from webhook.doctor.guard.parameters import exempt_namespaces, parameter_findings, parameters_text
 from webhook.doctor.guard.proof import (
     ENFORCE_EDITS,
@@ -22,6 +22,7 @@ from webhook.doctor.guard.proof import (
     TrialOutcome,
     prove,
 )
+from webhook.registration.objects import NAME_LABEL
 
 _CHECK: Final = "guard"
 _GROUP: Final = "admissionregistration.k8s.io"
