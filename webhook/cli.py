@@ -216,17 +216,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from webhook.doctor.command import DoctorSettings, run  # noqa: PLC0415
+    from webhook.doctor.command import run  # noqa: PLC0415
 
-    return run(
-        DoctorSettings(
-            kubeconfig=arguments.kubeconfig,
-            context=arguments.context,
-            configuration=arguments.webhook_configuration,
-            output=arguments.output,
-            default_mode=arguments.default_mode,
-        )
-    )
+    return run(arguments)
 
 
 if __name__ == "__main__":
