@@ -94,9 +94,9 @@ class ClusterReader:
             reading = await self._agents.read(pod)
         except REQUEST_ERRORS as error:
             raise ReadFailed(str(error)) from None
-        if reading.failure or reading.received is None:
+        if reading.received is None:
             trouble = f"; pod: {pod.trouble}" if pod.trouble else ""
-            raise ReadFailed(f"{reading.failure or 'no response'}{trouble}")
+            raise ReadFailed(f"{reading.failure}{trouble}")
         return reading.received
 
 

@@ -28,7 +28,7 @@ async def read_figures(requests: Requests, pod: PodObject, options: AgentOptions
         requests.refuse("the agents")
         return None
     if reading.received is None:
-        return AgentFigures(pod=None, gpus=(), neighbours=0, failure=reading.failure or "no answer")
+        return AgentFigures(pod=None, gpus=(), neighbours=0, failure=reading.failure)
     answer = reading.received.answer
     if answer.sample_timestamp is None:
         return AgentFigures(pod=None, gpus=(), neighbours=0, failure="the agent has no recent sample")
