@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.requirements-installed
+# Processes of `make test`.
+WORKERS ?= 4
 
 # The newest supported Python, and what depends most on the interpreter: HTTP, TLS, JSON, files, the log, the start of the programs.
 # Its virtual environment is without the linters, which are more than half of what pip would unpack.
@@ -22,7 +24,7 @@ SITE_STAMP := $(SITE)/.requirements-installed
 
 help:
 	@echo "make demo         run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
-	@echo "make test         run the tests in four processes (PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
+	@echo "make test         run the tests in $(WORKERS) processes (WORKERS=N for another number; PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
 	@echo "make test-newest  run the fast tests on the newest supported Python"
 	@echo "make test-oldest  run tests of chart, guard, services and console on Kubernetes $(OLDEST_KUBERNETES) (OLDEST_ASSETS=FOLDER)"
 	@echo "make nightly      run the tests with their full tables and ten times as many generated cases"
@@ -39,10 +41,10 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 4 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 nightly: $(STAMP)
-	$(BIN)/python -m pytest -n 4 -m "nightly or not nightly" --hypothesis-profile nightly $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "nightly or not nightly" --hypothesis-profile nightly $(PYTEST_ARGS)
 
 $(NEWEST_STAMP): requirements/dev.txt pyproject.toml
 	@python=$$(sh requirements/newest-python.sh $(NEWEST)) && \

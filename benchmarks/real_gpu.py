@@ -142,14 +142,14 @@ def differences(node: RealGpuNode, running: Agent) -> list[str]:
     source = NvmlGpus()
     by_pid = {process.pid: process.used_bytes or 0 for process in source.read().gpus[0].processes or ()}
     source.close()
-    problems = []
+    lines = []
     for entry in running.shares()["pods"]:
         own = [process for process, owner in node.processes.items() if owner == entry["name"]]
         expected = sum(by_pid[process.pid] for process in own)
         figure = sum(gpu["usedBytes"] or 0 for gpu in entry["gpus"])
         if figure != expected:
-            problems.append(f"{entry['name']}: {figure} bytes in place of {expected}")
-    return problems
+            lines.append(f"{entry['name']}: {figure} bytes in place of {expected}")
+    return lines
 
 
 def run(python: Path | None, processes: int, seconds: float, churn_seconds: float) -> int:

@@ -40,8 +40,12 @@ class LastMutations:
         return known[2] if known is not None and known[0] is policy and known[1] is rules else None
 
     def keep(self, policy: NamespacePolicy | None, rules: Rules, mutation: Mutation, *, size: int) -> None:
-        """Keep a mutation of a pod of `size` bytes; large pods and those that were not read are not kept."""
-        if policy is not None and mutation.pod is not None and size <= _LARGEST_KEPT:
+        """Keep a mutation of a pod of `size` bytes, unless the pod is large or needs no patch.
+
+        The API server may ask again about each patched pod, which then needs none: the next pod of the
+        template is like the one before, and not like that one.
+        """
+        if policy is not None and mutation.planned and size <= _LARGEST_KEPT:
             self._by_namespace[policy.namespace] = policy, rules, mutation
             self._by_namespace.move_to_end(policy.namespace)
             if len(self._by_namespace) > _MOST_KEPT:

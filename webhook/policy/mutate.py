@@ -66,10 +66,10 @@ def mutate(
     return Mutation(decision=decision, pod=pod, planned=tuple(planned))
 
 
-def _are_alike(last: PodDocument, other: PodDocument) -> bool:
+def _are_alike(pod: PodDocument, other: PodDocument) -> bool:
     """Whether two pods have the same fields, of those that a decision reads."""
     try:
-        return last == other
+        return pod == other
     except RecursionError:  # a toleration with deep values, which the decoder just accepted
         return False
 

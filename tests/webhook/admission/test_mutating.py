@@ -1,10 +1,12 @@
 """Pods of one template: the next one gets the answer of the one before, and every other pod its own."""
 
+import base64
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+import jsonpatch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +95,14 @@ async def test_pods_of_one_template_are_decided_once(webhook: Webhook) -> None:
     assert first
     assert await webhook.patch(of_template("kube-api-access-b6n4z")) == first
     assert webhook.decided == 1
+
+
+async def test_a_second_review_of_a_patched_pod_does_not_hide_the_template(webhook: Webhook) -> None:
+    first = await webhook.patch(of_template())
+    patched = jsonpatch.apply_patch(of_template(), json.loads(base64.b64decode(first)))
+    assert await webhook.patch(patched) is None
+    assert await webhook.patch(of_template()) == first
+    assert webhook.decided == 2
 
 
 async def test_another_label_is_another_decision(webhook: Webhook) -> None:
