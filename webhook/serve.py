@@ -199,13 +199,18 @@ async def _open_policies(
     order = OrderWatch(client, own=settings.webhook_configuration, log=log)
     metrics.show_order(lambda: order.is_ok)
     metrics.show_watch(order.watch)
-    rules = ClusterRules(client, settings.rules, log=log, on_error=lambda: metrics.failed("cluster-rules"))
+    rules = ClusterRules(client, settings.rules, log=log)
+    following = [
+        (order.run, "order"),
+        (rules.watch.run, "cluster-rules"),
+        (rules.keep_discovering, "cluster-rules"),
+    ]
     metrics.show_watch(rules.watch)
     return _DecisionInputs(
         opened.source,
         lambda: rules.current,
         lambda: rules.knows_default_class,
-        (*opened.work, metrics.supervised(order.run, stage="order", log=log), rules.run),
+        (*opened.work, *(metrics.supervised(work, stage=stage, log=log) for work, stage in following)),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from console.advise.answer import Advice, AdviceOptions
-from console.advise.documents import as_commands, as_json
+from console.advise.documents import as_json
 from console.advise.html import as_html
 from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
 from console.advise.policies import TargetCluster
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.output == "html":
         write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
-        write_lines(as_commands(advice))
+        write_lines(advice.commands)
         for sentence in (*command_notes(advice), *remarks(advice)):
             write_warning(sentence)
     else:
