@@ -192,7 +192,7 @@ async def test_an_api_server_that_does_not_answer(tokens: Tokens, monkeypatch: p
         raise AssertionError
 
     tokens.answer(hang)  # type: ignore[arg-type]
-    monkeypatch.setattr("kube.token_request.REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr("kube.token_request.REQUEST_SECONDS", 0.5)
     errors = await asyncio.gather(*(failure(tokens.source.token) for _ in range(40)))
     assert {str(error) for error in errors} == {f"POST {PATH}: no answer in time"}
     assert tokens.requested == 1
