@@ -124,25 +124,12 @@ class AgentReading:
     """The result of one request for an agent's figures."""
 
     pod: AgentPod
-    received: Received | None
-    """The last response, perhaps of an earlier request; None if the agent has never responded."""
-    failure: str
-    """Why the request failed, in one line; empty if `received` is its response."""
+    received: Received | None = None
+    """The response; None if the request failed."""
+    failure: str = ""
+    """Why the request failed, in one line; empty if there is a response."""
     missing_right: str = ""
     """The right that the caller lacks, such as `get pods/proxy in kaishare-agent`; else empty."""
-    failing_since: float | None
-    """Monotonic time of the first failed request since the last response; None after a response."""
-
-    def age_at(self, now: float) -> float | None:
-        """Return the age of the figures in seconds; None if there are none."""
-        return None if self.received is None else self.received.age_at(now)
-
-    def silent_seconds(self, now: float) -> float:
-        """Return the seconds since the last response, or since the first request without one."""
-        if self.failing_since is None:
-            return 0.0
-        since = self.failing_since if self.received is None else self.received.at
-        return max(now - since, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +152,7 @@ class _Failed(Exception):
 
 
 class Agents:
-    """Reads the agents of one cluster, and remembers each agent's last response."""
+    """Reads the agents of one cluster."""
 
     def __init__(
         self,
@@ -189,11 +176,7 @@ class Agents:
         self._client = client
         self._account = options.account
         self._tokens = ServiceAccountTokens(
-            client,
-            namespace=options.namespace,
-            account=options.account,
-            audience=AGENT_AUDIENCE,
-            clock=clock,
+            client, namespace=options.namespace, account=options.account, audience=AGENT_AUDIENCE, clock=clock
         )
         self._requires_token: set[str] = set()
         """UIDs of the pods that have asked for authentication; no other pod receives a token."""
@@ -201,12 +184,9 @@ class Agents:
         self._clock = clock
         self._wall_clock = wall_clock
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
-        self._last: dict[str, Received] = {}
-        """Last responses by UID of the pod."""
-        self._failing_since: dict[str, float] = {}
 
     async def list(self, node: str = "") -> list[AgentPod]:
-        """List the agents' pods, sorted by node; forget the responses of the pods that are not listed.
+        """List the agents' pods, sorted by node.
 
         Args:
             node: the only node whose agent is listed, by its name in Kubernetes; empty for all.
@@ -223,34 +203,18 @@ class Agents:
                 _agent_pod(decode_answer(_pod, item, f"GET {path}", expected="a pod"))
                 async for item in objects
             ]
-        uids = {pod.uid for pod in pods}
-        for by_uid in (self._last, self._failing_since):
-            for uid in by_uid.keys() - uids:
-                del by_uid[uid]
-        self._requires_token &= uids
+        self._requires_token &= {pod.uid for pod in pods}
         return sorted(pods, key=lambda pod: (pod.node, pod.name))
 
     async def read(self, pod: AgentPod) -> AgentReading:
         """Request an agent's figures; at most `MOST_AT_ONCE` requests run concurrently.
 
-        A failed request is no exception: the reading has the reason and the last response.
+        A failed request is no exception: the reading has the reason.
         """
-        missing_right = ""
         try:
-            self._last[pod.uid] = await self._figures(pod)
+            return AgentReading(pod=pod, received=await self._figures(pod))
         except _Failed as error:
-            failure, missing_right = str(error), error.missing_right
-            self._failing_since.setdefault(pod.uid, self._clock())
-        else:
-            failure = ""
-            self._failing_since.pop(pod.uid, None)
-        return AgentReading(
-            pod=pod,
-            received=self._last.get(pod.uid),
-            failure=failure,
-            missing_right=missing_right,
-            failing_since=self._failing_since.get(pod.uid),
-        )
+            return AgentReading(pod=pod, failure=str(error), missing_right=error.missing_right)
 
     async def ready(self, pod: AgentPod) -> AgentReadiness:
         """Request an agent's `/readyz`, which needs no token."""

@@ -12,20 +12,15 @@ from typing import Any, Final
 
 from console.advise import command as advise
 from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import (
-    DEFAULT_KUBECONFIG,
-    add_cluster_options,
-    parse_cluster_options,
-    use_own_kubeconfig,
-)
-from console.kubectl_completion import COMMAND, write_candidates
+from console.cluster import DEFAULT_KUBECONFIG, add_cluster_options, parse_cluster_options, use_own_kubeconfig
+from console.completion import COMMAND, write_candidates, write_completion
 from console.prometheus.client import PrometheusError
 from console.report import command as report
 from console.top import command as top
 from console.why import arguments as why
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
-from service.command import Parser, UsageError, namespace_name, read_by, run_chosen, run_command
+from service.command import Parser, UsageError, add_namespace, read_by, run_chosen, run_command
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
@@ -76,23 +71,19 @@ def parser(name: str = "kaishare") -> argparse.ArgumentParser:
     program.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = program.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     add_explain(commands, default_access=DEFAULT_KUBECONFIG)
-    _add_why(commands)
+    _add(commands, "why", why, "say why a pod does not start, or what is wrong with it")
     _add_doctor(commands)
     _add_policies(commands)
-    _add_top(commands)
-    _add_advise(commands)
-    _add_report(commands)
+    _add(commands, "top", top, "show the agents of the cluster in one interactive view")
+    _add(
+        commands,
+        "advise",
+        advise,
+        "suggest the share that each size or workload should have, from what it used",
+    )
+    _add(commands, "report", report, "show GPU-hours by team: promised, used, idle, and saved by sharing")
     _add_completion(commands)
     return program
-
-
-def _add_why(commands: Any) -> None:
-    asking = commands.add_parser(
-        "why",
-        help="say why a pod does not start, or what is wrong with it",
-    )
-    why.add_arguments(asking)
-    asking.set_defaults(run=why.run, program=asking.prog.rpartition(" ")[0])
 
 
 def _add_doctor(commands: Any) -> None:
@@ -112,12 +103,8 @@ def _add_doctor(commands: Any) -> None:
         help="repeat the checks until there is no problem, for at most this time (default without a value:"
         " 5m)",
     )
-    examining.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="check the policy of this namespace only, with rights in it (default: the whole cluster)",
+    add_namespace(
+        examining, "check the policy of this namespace only, with rights in it (default: the whole cluster)"
     )
     examining.add_argument(
         "--pre",
@@ -153,13 +140,7 @@ def _add_policies(commands: Any) -> None:
         description="Lists the policy of each managed namespace. Exits with 1 if a policy is invalid.",
     )
     add_cluster_options(listing)
-    listing.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="show this namespace only (default: all managed namespaces)",
-    )
+    add_namespace(listing, "show this namespace only (default: all managed namespaces)")
     listing.add_argument(
         "-o",
         "--output",
@@ -172,38 +153,16 @@ def _add_policies(commands: Any) -> None:
 
 
 def _policies(arguments: argparse.Namespace) -> int:
-    from console.policies.command import PoliciesSettings, run  # noqa: PLC0415 - imports only what is needed
+    from console.policies.command import run  # noqa: PLC0415 - imports only what is needed
 
-    return run(
-        PoliciesSettings(
-            cluster=parse_cluster_options(arguments),
-            namespace=arguments.namespace,
-            output=arguments.output,
-            default_mode=arguments.default_mode,
-        )
-    )
+    return run(arguments)
 
 
-def _add_top(commands: Any) -> None:
-    watching = commands.add_parser("top", help="show the agents of the cluster in one interactive view")
-    top.add_arguments(watching)
-    watching.set_defaults(run=top.run)
-
-
-def _add_advise(commands: Any) -> None:
-    advising = commands.add_parser(
-        "advise", help="suggest the share that each size or workload should have, from what it used"
-    )
-    advise.add_arguments(advising)
-    advising.set_defaults(run=advise.run)
-
-
-def _add_report(commands: Any) -> None:
-    reporting = commands.add_parser(
-        "report", help="show GPU-hours by team: promised, used, idle, and saved by sharing"
-    )
-    report.add_arguments(reporting)
-    reporting.set_defaults(run=report.run)
+def _add(commands: Any, name: str, module: Any, description: str) -> None:
+    """Add a command whose module has `add_arguments` and `run`."""
+    command = commands.add_parser(name, help=description)
+    module.add_arguments(command)
+    command.set_defaults(run=module.run, program=command.prog.rpartition(" ")[0])
 
 
 def _add_completion(commands: Any) -> None:
@@ -218,10 +177,6 @@ def _add_completion(commands: Any) -> None:
 
 
 def _completion(arguments: argparse.Namespace) -> int:
-    try:
-        from console.completion import write_completion  # noqa: PLC0415 - images do without shtab
-    except ModuleNotFoundError as error:
-        raise UsageError(f"completion needs the Python package {error.name}") from None
     return write_completion(parser(), arguments.shell)
 
 

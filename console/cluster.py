@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kube.access import KubeConfig
+from service.command import add_kubeconfig
 
 DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
 
@@ -28,14 +29,7 @@ class ClusterOptions:
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
     """Add the options `--kubeconfig` and `--context`."""
-    command.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help=f"kubeconfig of the cluster (default: {DEFAULT_KUBECONFIG})",
-    )
-    command.add_argument(
-        "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
-    )
+    add_kubeconfig(command, default=DEFAULT_KUBECONFIG)
 
 
 def parse_cluster_options(arguments: argparse.Namespace) -> ClusterOptions:

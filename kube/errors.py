@@ -71,6 +71,10 @@ class Silent(Unreachable):
     """An open answer brought no data for too long; the connection may be dead, or there may be no news."""
 
 
+REQUEST_ERRORS: Final = (ApiError, Unreachable, AccessError)
+"""All errors of a request to an API server."""
+
+
 T = TypeVar("T")
 
 

@@ -52,6 +52,17 @@ class FullMeta(LabelledMeta, frozen=True):
     """Time from which the object is being deleted; empty if it is not."""
 
 
+class Taint(Struct, frozen=True):
+    """A taint of a node."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
+
 class PartialObject(Struct, frozen=True):
     """An object of which only the metadata is read (PartialObjectMetadata of Kubernetes)."""
 

@@ -5,7 +5,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
@@ -84,6 +84,11 @@ def write_output(text: str) -> bool:
         output_failed(error)
         return False
     return True
+
+
+def write_lines(lines: Iterable[str]) -> bool:
+    """Write lines to standard output; see `write_output`."""
+    return write_output("".join(f"{line}\n" for line in lines))
 
 
 def write_document(text: str) -> bool:
@@ -198,6 +203,24 @@ def add_log_level(parser: argparse.ArgumentParser) -> None:
         default=INFO,
         help="least severe lines of the log that are written; debug adds a line for each request for"
         " metrics, health or a page (default %(default)s)",
+    )
+
+
+def add_kubeconfig(parser: argparse.ArgumentParser, *, default: str, has_context: bool = True) -> None:
+    """Add the options --kubeconfig and --context; `default` describes the access without the first."""
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {default})"
+    )
+    if has_context:
+        parser.add_argument(
+            "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
+        )
+
+
+def add_namespace(parser: argparse.ArgumentParser, description: str) -> None:
+    """Add the option --namespace."""
+    parser.add_argument(
+        "-n", "--namespace", type=read_by(namespace_name), metavar="NAMESPACE", help=description
     )
 
 

@@ -43,6 +43,11 @@ def capture_libraries(log: JsonLog) -> None:
     logging.getLogger().handlers[:] = [LibraryLog(log)]
 
 
+def discard_library_logs() -> None:
+    """Discard what libraries log, for a command that reports their errors itself."""
+    logging.getLogger().handlers[:] = [logging.NullHandler()]
+
+
 @contextmanager
 def standard_error_log(least: str = INFO) -> Iterator[JsonLog]:
     """Open a service's log on standard error, and flush it at the end.

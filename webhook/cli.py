@@ -15,6 +15,7 @@ from service.command import (
     Parser,
     UsageError,
     add_authentication,
+    add_kubeconfig,
     add_log_level,
     namespace_name,
     read_by,
@@ -32,7 +33,7 @@ from webhook.namespaces.documents import PoliciesError
 from webhook.policy.labels import read_default_mode
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.render.command import add_render
-from webhook.settings.arguments import add_rule_options, parse_rule_options
+from webhook.settings.options import add_rule_options, parse_rule_options
 
 _SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
 
@@ -60,9 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         help="source of the policies: the cluster's namespaces, or a file or directory of Namespace objects"
         " (YAML or JSON) (default: the cluster)",
     )
-    serving.add_argument(
-        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {_SERVICE_ACCESS})"
-    )
+    add_kubeconfig(serving, default=_SERVICE_ACCESS, has_context=False)
     add_rule_options(serving)
     serving.add_argument(
         "--listen",
@@ -139,12 +138,7 @@ def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: st
         examining: the parser of `doctor`.
         default_access: the access to a cluster without `--kubeconfig`.
     """
-    examining.add_argument(
-        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {default_access})"
-    )
-    examining.add_argument(
-        "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
-    )
+    add_kubeconfig(examining, default=default_access)
     examining.add_argument(
         "--webhook-configuration",
         default=CONFIGURATION_NAME,
@@ -222,17 +216,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from webhook.doctor.command import DoctorSettings, run  # noqa: PLC0415
+    from webhook.doctor.command import run  # noqa: PLC0415
 
-    return run(
-        DoctorSettings(
-            kubeconfig=arguments.kubeconfig,
-            context=arguments.context,
-            configuration=arguments.webhook_configuration,
-            output=arguments.output,
-            default_mode=arguments.default_mode,
-        )
-    )
+    return run(arguments)
 
 
 if __name__ == "__main__":

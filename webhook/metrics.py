@@ -1,6 +1,7 @@
 """The webhook's Prometheus metrics; docs/metrics.md describes each of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
@@ -9,6 +10,8 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from kube.watch import Watch
+from service.log import JsonLog
+from service.tasks import restart_on_error
 from service.version import version
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Action, Reason
@@ -108,6 +111,17 @@ class Metrics:
     def failed(self, stage: str) -> None:
         """Count one internal failure, or one unreadable request body (stage `decode`)."""
         self._errors.labels(stage).inc()
+
+    def supervised(
+        self, work: Callable[[], Awaitable[None]], *, stage: str, log: JsonLog
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Return a task that restarts `work` after each unexpected error, which is counted and logged."""
+
+        def failed(error: Exception) -> None:
+            self.failed(stage)
+            log.failure("internal error", error, stage=stage)
+
+        return partial(restart_on_error, work, on_error=failed)
 
     def text(self) -> bytes:
         """Render all metrics in Prometheus' text format."""

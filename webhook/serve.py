@@ -28,14 +28,14 @@ from webhook.namespaces.open import Work, open_cluster, open_files
 from webhook.namespaces.source import PolicySource
 from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
-from webhook.registration.order import open_order
+from webhook.registration.order import OrderWatch
 from webhook.server.admission_server import MOST_IN_FLIGHT
 from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
 from webhook.server.ops_server import AUDIENCE, OPEN_PATHS
 from webhook.server.server import PORT_LIMITS, Server
 from webhook.server.tls import CertificateSource
 from webhook.settings.document import PublishedSettings
-from webhook.settings.publisher import open_publisher
+from webhook.settings.publisher import SettingsPublisher
 
 _SWITCH_SECONDS = 0.0005
 """Interpreter switch interval in seconds (Python's default is 5 ms).
@@ -196,14 +196,21 @@ async def _open_policies(
         return _DecisionInputs(opened.source, lambda: settings.rules, lambda: given, opened.work)
     client = await cluster.client()
     opened = open_cluster(client, default_mode=mode, metrics=metrics, log=log)
-    order = open_order(client, own=settings.webhook_configuration, metrics=metrics, log=log)
-    rules = ClusterRules(client, settings.rules, log=log, on_error=lambda: metrics.failed("cluster-rules"))
+    order = OrderWatch(client, own=settings.webhook_configuration, log=log)
+    metrics.show_order(lambda: order.is_ok)
+    metrics.show_watch(order.watch)
+    rules = ClusterRules(client, settings.rules, log=log)
+    following = [
+        (order.run, "order"),
+        (rules.watch.run, "cluster-rules"),
+        (rules.keep_discovering, "cluster-rules"),
+    ]
     metrics.show_watch(rules.watch)
     return _DecisionInputs(
         opened.source,
         lambda: rules.current,
         lambda: rules.knows_default_class,
-        (*opened.work, order, rules.run),
+        (*opened.work, *(metrics.supervised(work, stage=stage, log=log) for work, stage in following)),
     )
 
 
@@ -223,8 +230,8 @@ async def _publishing(
             knows_default_class=inputs.knows_default_class(),
         )
 
-    client = await cluster.client()
-    return (open_publisher(client, current, namespace=namespace, metrics=metrics, log=log),)
+    publisher = SettingsPublisher(await cluster.client(), current, namespace=namespace, log=log)
+    return (metrics.supervised(publisher.run, stage="settings", log=log),)
 
 
 async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog) -> Authentication | None:

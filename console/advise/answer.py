@@ -94,3 +94,8 @@ class Advice:
     """Pods with a name that no Kubernetes object can have, or a figure that no GPU can have."""
     remarks: tuple[str, ...] = ()
     """Sentences about the whole answer."""
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands of all rows. Every word is a name or number, or quoted."""
+        return tuple(command for row in self.rows for command in row.commands)

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import io
 import math
 import re
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from console.advise.answer import Advice, AdviceOptions
-from console.advise.documents import as_commands, as_json
+from console.advise.documents import as_json
 from console.advise.html import as_html
 from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
 from console.advise.policies import TargetCluster
@@ -29,15 +28,14 @@ from kube.client import KubeClient
 from kube.errors import AccessError
 from service.command import (
     UsageError,
+    add_namespace,
     columns_of,
-    namespace_name,
     read_by,
     write_document,
-    write_output,
+    write_lines,
     write_warning,
 )
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 from service.text import one_line, quoted
 
 _DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
@@ -57,13 +55,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_cluster_options(command)
     add_prometheus_options(command)
     add_time_options(command, since="14d")
-    command.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="pods of this namespace only (default: all)",
-    )
+    add_namespace(command, "pods of this namespace only (default: all)")
     command.add_argument(
         "--by",
         choices=("size", "workload"),
@@ -136,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.output == "kubectl" and arguments.by == "workload":
         raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
-    capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
+    discard_library_logs()
     options = AdviceOptions(
         quantile=arguments.quantile,
         headroom=arguments.headroom,
@@ -152,12 +144,11 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.output == "html":
         write_document("".join(as_html(advice, options, window)))
     elif arguments.output == "kubectl":
-        write_output("".join(f"{line}\n" for line in as_commands(advice)))
+        write_lines(advice.commands)
         for sentence in (*command_notes(advice), *remarks(advice)):
             write_warning(sentence)
     else:
-        lines = as_text(advice, options, columns=columns_of(sys.stdout))
-        write_output("".join(f"{line}\n" for line in lines))
+        write_lines(as_text(advice, options, columns=columns_of(sys.stdout)))
     return 0
 
 

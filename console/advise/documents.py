@@ -1,7 +1,6 @@
-"""Formats advice as JSON and as commands. Pure functions."""
+"""Formats advice as JSON. Pure functions."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from console.advise.answer import Advice, AdviceRow
@@ -46,9 +45,3 @@ def _row(row: AdviceRow) -> dict[str, Any]:
         "coverage": round(row.coverage, 4),
         "notes": list(row.notes),
     }
-
-
-def as_commands(advice: Advice) -> Iterator[str]:
-    """Yield the commands, at most one for each row. Every word is a name or number, or quoted."""
-    for row in advice.rows:
-        yield from row.commands

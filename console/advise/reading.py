@@ -12,9 +12,10 @@ from console.advise.parts import Point, by_share
 from console.advise.queries import RECORD_STEP, SHARE_RECORD, Queries, Window
 from console.advise.shares import card_of
 from console.advise.usage import NEAR, PodNames, PodUse, is_possible
-from console.prometheus.client import InstantSeries, Prometheus, RangeSeries
+from console.prometheus.client import Prometheus
 from console.prometheus.coverage import origin_of
 from console.prometheus.records import record_coverage, require_one
+from console.prometheus.series import InstantSeries, RangeSeries
 
 _PODS_AT_ONCE: Final = 100
 """Pods of one query on the agents' own series."""

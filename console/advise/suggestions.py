@@ -17,12 +17,7 @@ from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance, Row
 from console.advise.commands import commands_of, without_contradictions
 from console.advise.policies import KnownNamespace
 from console.advise.ranks import LIKELY_RANKS, RANKS, SEVERAL_GPUS, likely_ranks, parallel_pods
-from console.advise.shares import (
-    ShareValue,
-    seen_share,
-    smallest_fraction,
-    smallest_memory,
-)
+from console.advise.shares import ShareValue, seen_share, smallest_fraction, smallest_memory
 from console.advise.usage import MOST_OF_SHARE, PodUse
 from console.prometheus.coverage import LEAST_KNOWN
 from service.text import counted

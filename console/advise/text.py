@@ -88,10 +88,9 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
         if not number:
             yield ""
         yield from fold(one_line(note, 1000), columns, indent=_INDENT)
-    commands = [command for row in advice.rows for command in row.commands]
-    if commands:
+    if advice.commands:
         yield ""
-        yield from commands
+        yield from advice.commands
     yield ""
     for line in (balance_sentence(advice.balance), *remarks(advice)):
         yield from fold(one_line(line, 1000), columns)

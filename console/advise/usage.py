@@ -5,12 +5,15 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from console.prometheus.series import RangeSeries
-from kai.own_labels import is_size_name
+from console.prometheus.series import RangeSeries, are_names
 from kai.share import MOST_BYTES
-from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind
+from service.names import is_dns_subdomain
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
+
+_NAMES: Final = (
+    "namespace", "vcluster", "virtual_namespace", "size", "workload_kind", "workload", "model",
+)  # fmt: skip
 
 NEAR: Final = 0.95
 """Part of the share from which a pod counts as using all of it."""
@@ -57,14 +60,10 @@ class PodNames:
         return (
             _IDENTIFIER.fullmatch(self.uid) is not None
             and _IDENTIFIER.fullmatch(self.gpu_uuid) is not None
-            and is_dns_label(self.namespace)
             and is_dns_subdomain(self.pod)
-            and all(not name or is_dns_label(name) for name in (self.vcluster, self.virtual_namespace))
+            and bool(self.namespace)
             and bool(self.vcluster) >= bool(self.virtual_namespace)
-            and (not self.size or is_size_name(self.size))
-            and (not self.workload_kind or is_kind(self.workload_kind))
-            and (not self.workload or is_dns_subdomain(self.workload))
-            and (not self.model or is_gpu_model(self.model))
+            and are_names({label: getattr(self, label) for label in _NAMES})
         )
 
 

@@ -90,7 +90,7 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
     stale, waiting, failed = [], [], []
     for reading in readings:
         received = reading.received
-        if reading.failure or received is None:
+        if received is None:
             continue
         answers += 1
         node, answer = reading.pod.node, received.answer

@@ -1,10 +1,10 @@
 """The command `doctor`: runs all checks with the caller's rights, once or until there is no problem."""
 
 import asyncio
-import io
+import re
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from console.agent_options import AgentOptions
@@ -13,18 +13,16 @@ from console.cluster import ClusterOptions
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
 from console.doctor.installation import installation_findings, release_finding, right_finding
-from console.doctor.links import FAILED_REQUESTS, with_link
 from console.doctor.nodes import AGENTS, node_findings
 from console.doctor.pending_pods import pending_findings
 from console.doctor.releases import release_findings
 from kube.access import Access, AccessError
 from kube.check import reach
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError
 from service.check_results import CheckResult, State, exit_status, problem, unknown, write_report
 from service.command import UsageError, write_warning
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 from service.text import counted, listed, one_line
 from service.version import version
 from webhook.doctor.api_reader import ApiReader, ListSpec
@@ -38,6 +36,9 @@ _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""
 
 _AGENTS: Final = AgentOptions()
+_PAGE: Final = "docs/doctor.md"
+FAILED_REQUESTS: Final = "rights"
+"""Section for findings about requests that failed, which are named after a resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ def run(settings: DoctorSettings) -> int:
     Raises:
         UsageError: no access to a cluster is configured, or standard output cannot be written.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the errors that libraries would log
+    discard_library_logs()
     server, findings = asyncio.run(_run(settings))
     about = {
         "server": server,
@@ -143,7 +144,7 @@ async def _agent_findings(reader: ApiReader, cluster: Cluster, settings: DoctorS
     daemon_sets: Sequence[AgentDaemonSet] = ()
     try:
         pods = await agents.list()
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         if isinstance(error, ApiError) and error.is_forbidden:
             without = "the agents were not checked"
             reader.refuse(ListSpec(resource="pods", namespace=namespace, without=without))
@@ -181,3 +182,20 @@ def _no_agents(namespace: str, *, has_gpus: bool) -> CheckResult:
         f"no agent found in namespace {namespace}; the usage of GPUs is unknown",
         "install the chart with agent.enabled, or name the namespace with --agent-namespace",
     )
+
+
+def with_link(finding: CheckResult, section: str = "") -> CheckResult:
+    """Return a finding with the place that describes it, unless it is `ok`.
+
+    Args:
+        finding: the finding.
+        section: heading of the place; empty for the name of the check.
+    """
+    if finding.state is State.OK:
+        return finding
+    return replace(finding, docs=f"{_PAGE}#{anchor(section or finding.check)}")
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

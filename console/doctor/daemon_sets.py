@@ -11,10 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from console.agents import AGENT_LABELS
-from kube.objects import ObjectMeta
+from kube.objects import ObjectMeta, Taint
 from service.text import one_line
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
-from webhook.doctor.nodes import Taint
 from webhook.registration.objects import Requirement
 
 _NAME: Final = "metadata.name"

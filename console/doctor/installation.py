@@ -10,10 +10,9 @@ from typing import Final
 from console.doctor.nodes import node_findings
 from kai import keys
 from kai.installation import RUNTIME_CLASS
-from kube.access import AccessError
 from kube.check import API_SERVER
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from kube.rights import review_right
 from service.check_results import CheckResult, State, ok, problem, unknown, warning
 from service.text import counted, listed, one_line
@@ -66,7 +65,7 @@ async def right_finding(client: KubeClient) -> CheckResult:
     for resource in _CONFIGURATIONS:
         try:
             status = await review_right(client, verb="create", resource=resource, group=_ADMISSION)
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             return unknown(_RIGHTS, f"the right to create {resource} is not known: {one_line(str(error))}")
         if not status.allowed:
             missing.append(f"{resource}.{_ADMISSION}")

@@ -14,7 +14,6 @@ from kube.errors import ApiError, Unreachable, decode_answer
 from kube.objects import ObjectMeta
 from service.text import one_line
 from webhook.doctor.api_reader import ApiReader, ListSpec
-from webhook.doctor.cluster import excluded_by
 from webhook.doctor.settings import RunningSettings, read_running_settings, webhook_namespace
 from webhook.namespaces.decode import LIST, MANAGED, ONE, PATH, NamespaceError, decode_metadata
 from webhook.namespaces.documents import PoliciesError
@@ -110,11 +109,7 @@ async def read_policies(
         counts = None
         notes.append(f"pods were not counted: {_reason(error)}")
     rows = [
-        PolicyRow(
-            policy=policy,
-            is_excluded=name in excluded,
-            pods=None if counts is None else counts[name],
-        )
+        PolicyRow(policy=policy, is_excluded=name in excluded, pods=None if counts is None else counts[name])
         for name, policy in sorted(policies.items())
     ]
     return PolicyTable(rows=tuple(rows), notes=tuple(notes))
@@ -165,9 +160,8 @@ def _policy(item: bytes, default_mode: Mode) -> NamespacePolicy | None:
 def _excluded(running: RunningSettings, configuration: WebhookConfiguration | None) -> Collection[str]:
     """Return the excluded namespaces; the defaults if none could be read."""
     known = [running.rules.excluded_namespaces] if running.knows("excluded_namespaces") else []
-    known += (
-        [excluded_by(hook) for hook in configuration.hooks if hook.name == MUTATE] if configuration else []
-    )
+    hooks = configuration.hooks if configuration else ()
+    known += [hook.namespace_selector.excluded_namespaces for hook in hooks if hook.name == MUTATE]
     return frozenset[str]().union(*known) if known else EXCLUDED_NAMESPACES
 
 

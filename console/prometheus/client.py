@@ -22,8 +22,6 @@ from kube.client import KubeClient
 from kube.errors import status_error
 from service.text import MALFORMED, counted, first_few, one_line
 
-__all__ = ["InstantSeries", "Prometheus", "PrometheusError", "RangeSeries"]
-
 _MOST_AT_ONCE: Final = 2
 """Concurrent queries; a Prometheus also serves dashboards and rules meanwhile."""
 

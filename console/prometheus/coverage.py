@@ -3,7 +3,7 @@
 The commands read the records of an origin if they cover the time, else the agents' own series.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -26,6 +26,11 @@ class SeriesOrigin(NamedTuple):
 
     cluster: str
     job: str
+
+
+def few(values: Iterable[str]) -> str:
+    """Return the first three values of a label, for a message."""
+    return first_few([one_line(value, 60) or "(none)" for value in sorted(values)], 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,7 @@ class RecordCoverage:
             return ()
         least = min(self.parts[origin] for origin in lacking)
         part = f"cover {least:.0%} of this time" if least else "have no data in this time"
-        clusters = sorted({one_line(origin.cluster, 60) or "(none)" for origin in lacking})
-        of_clusters = f" for cluster {first_few(clusters, 3)}" if self.covered else ""
+        of_clusters = f" for cluster {few({origin.cluster for origin in lacking})}" if self.covered else ""
         subject = f"The recording rules {part}{of_clusters}"
         return (f"{subject}: the agents' own series were read, which is slower. {_HOW}",)
 

@@ -6,9 +6,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from console.prometheus.client import Prometheus, PrometheusError
-from console.prometheus.coverage import SHARE, RecordCoverage, SeriesOrigin, origin_of, without_other_jobs
+from console.prometheus.coverage import (
+    SHARE,
+    RecordCoverage,
+    SeriesOrigin,
+    few,
+    origin_of,
+    without_other_jobs,
+)
 from console.prometheus.promql import one_of, range_of, string
-from service.text import first_few, one_line
 
 _LOOKS: Final = 100
 """Times at which it is asked whether there are records."""
@@ -95,13 +101,12 @@ def require_one(prometheus: Prometheus, origins: Collection[SeriesOrigin], *labe
         PrometheusError: a label has several values.
     """
     for label in labels:
-        names = sorted({getattr(origin, label) for origin in origins})
+        names = {getattr(origin, label) for origin in origins}
         if len(names) < 2:
             continue
-        few = first_few([one_line(name, 60) or "(none)" for name in names], 3)
         raise PrometheusError(
-            f"{prometheus.address}: several {label}s match --selector {prometheus.selector}: {few}; select"
-            f" one, such as --selector '{_EXAMPLES[label]}'"
+            f"{prometheus.address}: several {label}s match --selector {prometheus.selector}: {few(names)};"
+            f" select one, such as --selector '{_EXAMPLES[label]}'"
         )
 
 

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import io
 import math
 import re
 import sys
@@ -20,9 +19,8 @@ from console.report.reading import read_sums
 from console.report.rows import LABELS, Report, build_report, row_labels
 from console.report.text import as_text, caveats
 from kube.client import KubeClient
-from service.command import UsageError, columns_of, read_by, write_document, write_output, write_warning
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
+from service.log_capture import discard_library_logs
 from service.names import is_gpu_model
 from service.text import quoted
 
@@ -78,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     for model in models:
         if models.count(model) > 1:
             raise UsageError(f"--price {quoted(model)} is given more than once")
-    capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
+    discard_library_logs()
     window = parse_window(arguments)
     report = asyncio.run(_report(arguments, window.start, window.end))
     if arguments.output == "json":
@@ -90,8 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.output == "html":
         write_document(as_html(report, f"{_day(window.start)} to {_day(window.end)}"))
     else:
-        lines = as_text(report, columns=columns_of(sys.stdout))
-        write_output("".join(f"{line}\n" for line in lines))
+        write_lines(as_text(report, columns=columns_of(sys.stdout)))
     return 0
 
 

@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from console.prometheus.client import Prometheus
-from console.prometheus.coverage import RecordCoverage
+from console.prometheus.coverage import RecordCoverage, few
 from console.prometheus.promql import one_of
 from console.prometheus.records import no_pods, record_coverage, require_one
 from console.report.queries import FIGURES, RECORD_STEP, RECORDS, Raw, Recorded, periods
-from service.text import first_few, one_line
 
 Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
 """Hours by labels of a row, in several periods, for each figure."""
@@ -37,11 +36,7 @@ async def read_sums(
     """
     by = (*labels, "model")
     coverage = await record_coverage(
-        prometheus,
-        start=start,
-        end=end,
-        record=RECORDS["expected"],
-        record_step=RECORD_STEP,
+        prometheus, start=start, end=end, record=RECORDS["expected"], record_step=RECORD_STEP
     )
     clusters = sorted({origin.cluster for origin in coverage.parts})
     for cluster in clusters:
@@ -70,7 +65,7 @@ async def read_sums(
 def _added_up(clusters: Sequence[str]) -> Iterator[str]:
     """Yield a sentence if rows contain several clusters."""
     if len(clusters) > 1:
-        names = first_few([one_line(name, 60) or "(none)" for name in clusters], 3)
+        names = few(clusters)
         yield f'Rows add up {len(clusters)} clusters: {names}. --selector with cluster="NAME" selects one.'
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from console.prometheus.coverage import LEAST_KNOWN
+from console.prometheus.series import are_names
 from console.report.queries import FIGURES
-from kai.own_labels import is_size_name
-from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind, is_label_value
+from service.names import is_gpu_model
 
 LABELS: Final[Mapping[str, Sequence[str]]] = {
     "namespace": ("namespace", "vcluster", "virtual_namespace"),
@@ -19,18 +19,6 @@ LABELS: Final[Mapping[str, Sequence[str]]] = {
 }
 """The labels of each grouping. A workload's name says nothing without its namespace. Where KAI runs inside a
 vCluster, a queue's name says nothing without the vCluster."""
-
-_SYNTAX: Final = {
-    "namespace": is_dns_label,
-    "vcluster": is_dns_label,
-    "virtual_namespace": is_dns_label,
-    "queue": is_label_value,
-    "workload_kind": is_kind,
-    "workload": is_dns_subdomain,
-    "size": is_size_name,
-    "node": is_dns_subdomain,
-    "model": is_gpu_model,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +113,7 @@ def build_report(
     dropped: list[float] = []
     for key, own in figures.items():
         of_row = dict(zip(every, key, strict=True))
-        if not _are_valid(of_row):
+        if not are_names(of_row):
             dropped.append(own.get("promised", 0.0))
             continue
         model = of_row.pop("model")
@@ -149,11 +137,6 @@ def build_report(
         currency=currency,
         remarks=remarks,
     )
-
-
-def _are_valid(names: Mapping[str, str]) -> bool:
-    """Whether every name has the syntax of its kind, so that it can be printed and put into a spreadsheet."""
-    return all(not name or _SYNTAX[label](name) for label, name in names.items())
 
 
 def _hours(groups: Iterable[Mapping[str, float]], price: float | None, cost: float | None = None) -> Hours:

@@ -75,7 +75,7 @@ class TextScreen(ModalScreen[None]):
     TextScreen Static { height: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,q,question_mark", "dismiss", "Close", key_display="esc"),
+        Binding("escape,enter,q,question_mark", "dismiss", "Close", key_display="esc")
     ]
 
     def __init__(self, title: str, text: Callable[[], str]) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import io
 import os
 import sys
 import time
@@ -12,15 +11,14 @@ from typing import Final
 
 from console.agent_options import add_agent_options, parse_agent_options
 from console.cluster import add_cluster_options, parse_cluster_options
-from console.top.reader import AgentReader, UrlReader
+from console.top.reader import AgentReader, UrlReader, cluster_reader
 from console.top.rounds import Rounds
 from gpuagent.top.arrange import Arrangement, GroupBy, Sort
 from gpuagent.top.client import Agent, ReadFailed, with_question
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.text import as_text, json_parts
-from service.command import UsageError, columns_of, namespace_name, read_by, write_output
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.command import UsageError, add_namespace, columns_of, write_output
+from service.log_capture import discard_library_logs
 from service.text import quoted
 from service.token_file import read_token
 
@@ -52,13 +50,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         " tokens; - reads it from standard input",
     )
     command.add_argument("--node", default="", metavar="NAME", help="show this node only")
-    command.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="show pods of this namespace only",
-    )
+    add_namespace(command, "show pods of this namespace only")
     command.add_argument(
         "--flagged",
         action="store_true",
@@ -91,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             one agent at the URL does not respond.
         kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # a warning must not write into the table
+    discard_library_logs()
     return asyncio.run(_run(arguments))
 
 
@@ -160,9 +152,6 @@ async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
         return
     if arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    # Imported here, since --url needs no client of an API server.
-    from console.top.cluster_reader import cluster_reader  # noqa: PLC0415
-
     options = parse_cluster_options(arguments)
     async with cluster_reader(options, parse_agent_options(arguments)) as reader:
         yield reader

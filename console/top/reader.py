@@ -1,11 +1,19 @@
-"""Interface to the agents that `top` reads, and the reader of one agent by its address."""
+"""Reads the agents for `top`: all of a cluster, or one by its address."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
-from gpuagent.top.client import Agent, Received
+from console.agent_options import AgentOptions
+from console.agents import AgentPod, Agents
+from console.cluster import ClusterOptions
+from gpuagent.top.client import Agent, ReadFailed, Received
 from gpuagent.top.fleet import AgentRef
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
+from service.text import one_line
 
 
 class AgentReader(Protocol):
@@ -15,7 +23,7 @@ class AgentReader(Protocol):
         """List the agents.
 
         Raises:
-            gpuagent.top.client.ReadFailed: the list is not available.
+            ReadFailed: the list is not available.
         """
         ...
 
@@ -23,7 +31,7 @@ class AgentReader(Protocol):
         """Return the agent's response to `/api/v1/shares`.
 
         Raises:
-            gpuagent.top.client.ReadFailed: the agent does not respond in time, or responds with an error.
+            ReadFailed: the agent does not respond in time, or responds with an error.
         """
         ...
 
@@ -42,6 +50,68 @@ class UrlReader:
         """Return the agent's response.
 
         Raises:
-            gpuagent.top.client.ReadFailed: the agent does not respond in time, or responds with an error.
+            ReadFailed: the agent does not respond in time, or responds with an error.
         """
         return await asyncio.to_thread(self._agent.fetch)
+
+
+class ClusterReader:
+    """Lists and reads the agents through the API server."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._pods: dict[str, AgentPod] = {}
+
+    async def agents(self) -> Sequence[AgentRef]:
+        """List the agents' pods.
+
+        Raises:
+            ReadFailed: the API server does not list them.
+        """
+        try:
+            pods = await self._agents.list()
+        except ApiError as error:
+            raise ReadFailed(self._denied(error) if error.is_forbidden else str(error)) from None
+        except (Unreachable, AccessError) as error:
+            raise ReadFailed(str(error)) from None
+        self._pods = {pod.name: pod for pod in pods}
+        return [AgentRef(pod.name, pod.node) for pod in pods]
+
+    def _denied(self, error: ApiError) -> str:
+        user = f" as {one_line(error.user)}" if error.user else ""
+        return f"the agents are not visible to you: you may not list pods in {self._agents.namespace}{user}"
+
+    async def read(self, agent: AgentRef) -> Received:
+        """Return the agent's response.
+
+        Raises:
+            ReadFailed: the agent does not respond in time, or responds with an error.
+        """
+        pod = self._pods.get(agent.name)
+        if pod is None:
+            raise ReadFailed("the pod no longer exists")
+        try:
+            reading = await self._agents.read(pod)
+        except REQUEST_ERRORS as error:
+            raise ReadFailed(str(error)) from None
+        if reading.received is None:
+            trouble = f"; pod: {pod.trouble}" if pod.trouble else ""
+            raise ReadFailed(f"{reading.failure}{trouble}")
+        return reading.received
+
+
+@asynccontextmanager
+async def cluster_reader(
+    options: ClusterOptions, agent_options: AgentOptions
+) -> AsyncIterator[ClusterReader]:
+    """Connect to the API server of the caller's kubeconfig.
+
+    Args:
+        options: select the cluster.
+        agent_options: the agents' namespace, and the service account for tokens.
+
+    Raises:
+        kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
+    """
+    async with KubeClient(await options.access()) as client:
+        yield ClusterReader(Agents(client, options=agent_options))

@@ -3,9 +3,9 @@
 import argparse
 from typing import Final
 
-from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import add_cluster_options, parse_cluster_options
-from service.command import namespace_name, read_by
+from console.agent_options import add_agent_options
+from console.cluster import add_cluster_options
+from service.command import add_namespace, namespace_name, read_by
 from service.names import is_dns_subdomain
 from service.text import quoted
 from webhook.settings.document import NAMESPACE
@@ -27,19 +27,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         " newest",
     )
     add_cluster_options(command)
+    add_namespace(command, "namespace of the pod (default: the namespace of the context)")
     command.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="namespace of the pod (default: the namespace of the context)",
-    )
-    command.add_argument(
-        "-o",
-        "--output",
-        choices=("text", "json"),
-        default="text",
-        help="output format (default %(default)s)",
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
     )
     add_agent_options(command)
     command.add_argument(
@@ -55,19 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit status, and raise as `command.run`."""
     from console.why import command  # noqa: PLC0415 - imports only what is needed
 
-    kind, name = arguments.target
-    return command.run(
-        command.WhySettings(
-            program=arguments.program,
-            cluster=parse_cluster_options(arguments),
-            namespace=arguments.namespace,
-            kind=kind,
-            name=name,
-            agents=parse_agent_options(arguments),
-            settings_namespace=arguments.settings_namespace,
-            output=arguments.output,
-        )
-    )
+    return command.run(arguments)
 
 
 def parse_target(text: str) -> tuple[str, str]:

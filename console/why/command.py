@@ -1,51 +1,22 @@
 """The command `why`: reads the objects about one pod with the caller's rights, and prints its story."""
 
+import argparse
 import asyncio
-import io
 import sys
-from dataclasses import dataclass
 
-from console.agent_options import AgentOptions
-from console.cluster import ClusterOptions
+from console.agent_options import parse_agent_options
+from console.cluster import parse_cluster_options
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
 from console.why.reading.reader import read_evidence
 from console.why.reading.target import Target
 from console.why.telling.text import as_json, as_text
 from kube.client import KubeClient
-from service.command import (
-    UNUSABLE,
-    UsageError,
-    columns_of,
-    output_has_colour,
-    write_document,
-    write_output,
-)
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.command import UNUSABLE, UsageError, columns_of, output_has_colour, write_document, write_lines
+from service.log_capture import discard_library_logs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhySettings:
-    """The settings of `why`."""
-
-    program: str
-    """Name of the running command, for messages."""
-    cluster: ClusterOptions
-    namespace: str | None
-    """The namespace of the pod; None for the context's."""
-    kind: str
-    """The kind as it was typed."""
-    name: str
-    """Name of the pod or workload."""
-    agents: AgentOptions
-    settings_namespace: str
-    """The namespace of the ConfigMap with the settings of the cluster's webhook."""
-    output: str
-    """`text` or `json`."""
-
-
-def run(settings: WhySettings) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the answer; return 0 if nothing is wrong, 1 if something is, 2 if there is no such object.
 
     Events may explain why a pod does not exist any more; then they are the answer.
@@ -55,31 +26,29 @@ def run(settings: WhySettings) -> int:
             or standard output cannot be written.
         AccessError: the kubeconfig cannot be read, or its login fails.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
-    evidence = asyncio.run(_read(settings))
+    discard_library_logs()
+    evidence = asyncio.run(_read(arguments))
     is_missing = _is_missing(evidence)
     if is_missing and not _has_traces(evidence):
         place = f"in namespace {evidence.namespace}"
         raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and no Event tells of it")
     answer = explain(evidence)
-    if settings.output == "json":
+    if arguments.output == "json":
         write_document(as_json(answer))
     else:
         columns, colour = columns_of(sys.stdout), output_has_colour()
-        lines = as_text(answer, columns=columns, colour=colour, program=settings.program)
-        write_output("".join(f"{line}\n" for line in lines))
+        write_lines(as_text(answer, columns=columns, colour=colour, program=arguments.program))
     if is_missing:
         return UNUSABLE
     return 0 if answer.is_fine else 1
 
 
-async def _read(settings: WhySettings) -> PodEvidence:
-    async with KubeClient(await settings.cluster.access()) as client:
-        namespace = settings.namespace or client.namespace
-        target = Target(namespace=namespace, kind=settings.kind, name=settings.name)
-        return await read_evidence(
-            client, target, agents=settings.agents, settings_namespace=settings.settings_namespace
-        )
+async def _read(arguments: argparse.Namespace) -> PodEvidence:
+    kind, name = arguments.target
+    async with KubeClient(await parse_cluster_options(arguments).access()) as client:
+        target = Target(namespace=arguments.namespace or client.namespace, kind=kind, name=name)
+        agents, namespace = parse_agent_options(arguments), arguments.settings_namespace
+        return await read_evidence(client, target, agents=agents, settings_namespace=namespace)
 
 
 def _is_missing(evidence: PodEvidence) -> bool:

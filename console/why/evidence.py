@@ -13,12 +13,12 @@ from console.why.objects import (
     PodBindRequest,
     PodGroupObject,
     PodObject,
-    QueueObject,
     Shard,
     WorkloadObject,
 )
 from gpuagent.api_types.shares import ApiGpu, ApiPod
 from kai import keys
+from kai.queue import Queue
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class PodEvidence:
     """Events about pods that could not be created for the workload, oldest first."""
     pod_group: PodGroupObject | Absence = Absence.NOT_READ
     bind_request: PodBindRequest | Absence = Absence.NOT_READ
-    queues: Mapping[str, QueueObject | Absence] = field(default_factory=dict)
+    queues: Mapping[str, Queue | Absence] = field(default_factory=dict)
     """The pod's queue and its parents by name."""
     nodes: Sequence[NodeObject] | Absence = Absence.NOT_READ
     shared_gpu_pods: Sequence[PodObject] | Absence = Absence.NOT_READ

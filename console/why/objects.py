@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from kai import keys
 from kai.pod import PodView, Quantity, decode_pod
 from kai.quantity import parse_quantity
-from kube.objects import FullMeta
+from kube.objects import FullMeta, Taint
 
 NO_RESERVED_GPU: Final = "-1"
 """Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
@@ -218,66 +218,6 @@ class PodBindRequest(Struct, frozen=True):
     status: _BindStatus | None = None
 
 
-class _QueueResource(Struct, frozen=True):
-    quota: float | None = None
-    limit: float | None = None
-
-
-class _QueueResources(Struct, frozen=True):
-    gpu: _QueueResource | None = None
-
-
-class _QueueSpec(Struct, frozen=True, rename="camel"):
-    parent_queue: str = ""
-    resources: _QueueResources | None = None
-
-
-class _QueueStatus(Struct, frozen=True, rename="camel"):
-    child_queues: list[str] | None = None
-    allocated: dict[str, Quantity] | None = None
-
-
-class QueueObject(Struct, frozen=True):
-    """A queue of KAI."""
-
-    metadata: Meta
-    spec: _QueueSpec = _QueueSpec()
-    status: _QueueStatus | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-        return self.metadata.name
-
-    @property
-    def children(self) -> tuple[str, ...]:
-        """Names of its child queues, as KAI's queue controller counts them."""
-        return tuple((self.status.child_queues if self.status else None) or ())
-
-    @property
-    def gpu_quota(self) -> float | None:
-        """GPUs that the queue may always use; None if unlimited or unknown."""
-        return self._bound("quota")
-
-    @property
-    def gpu_limit(self) -> float | None:
-        """GPUs that the queue may use at most; None if unlimited or unknown."""
-        return self._bound("limit")
-
-    @property
-    def allocated_gpus(self) -> float | None:
-        """GPUs that its pods hold; None if the queue controller has not entered a readable figure."""
-        try:
-            return float(parse_quantity(((self.status and self.status.allocated) or {})[keys.GPU_RESOURCE]))
-        except (KeyError, ValueError, OverflowError):
-            return None
-
-    def _bound(self, name: str) -> float | None:
-        gpu = self.spec.resources.gpu if self.spec.resources else None
-        value: float | None = getattr(gpu, name) if gpu else None
-        return None if value is None or value < 0 else value
-
-
 class _InvolvedObject(Struct, frozen=True):
     kind: str = ""
     name: str = ""
@@ -328,15 +268,8 @@ class EventObject(Struct, frozen=True, rename="camel"):
         return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
 
 
-class _Taint(Struct, frozen=True):
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
 class _NodeSpec(Struct, frozen=True):
-    taints: list[_Taint] | None = None
-    unschedulable: bool = False
+    taints: list[Taint] | None = None
 
 
 class _NodeStatus(Struct, frozen=True):
@@ -354,9 +287,7 @@ class NodeObject(Struct, frozen=True):
     def taints(self) -> tuple[str, ...]:
         """The taints that keep pods without a toleration away, as `key=value:effect`."""
         taints = (taint for taint in self.spec.taints or () if taint.effect in ("NoSchedule", "NoExecute"))
-        return tuple(
-            f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}" for taint in taints
-        )
+        return tuple(map(str, taints))
 
     @property
     def gpus(self) -> int:
@@ -412,7 +343,6 @@ def decode_one_pod(document: bytes) -> PodObject:
 
 decode_pod_group: Final = msgspec.json.Decoder(PodGroupObject).decode
 decode_bind_request: Final = msgspec.json.Decoder(PodBindRequest).decode
-decode_queue: Final = msgspec.json.Decoder(QueueObject).decode
 decode_event: Final = msgspec.json.Decoder(EventObject).decode
 decode_node: Final = msgspec.json.Decoder(NodeObject).decode
 decode_claim: Final = msgspec.json.Decoder(Claim).decode

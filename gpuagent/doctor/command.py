@@ -26,7 +26,7 @@ from service.check_results import CheckResult, problem, unknown, write_report
 from service.command import UsageError
 from service.documents import DocumentError
 from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 
 _FILE: Final = "pods file"
 _MACHINE: Final = "this machine"
@@ -41,7 +41,7 @@ def run(settings: DoctorSettings) -> int:
     Raises:
         UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the same errors in plain words
+    discard_library_logs()
     if settings.simulates_cluster:
         source, settings = _simulated_cluster(settings)
     else:

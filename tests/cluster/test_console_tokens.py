@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
 from certs.authority import Authority
 from console.agent_options import AGENT_ACCOUNT
@@ -170,8 +170,19 @@ async def site(plane: ControlPlane, admin: Administrator, tmp_path: Path) -> Asy
             agents = [plain, over_tls]
             for running in agents:
                 await asyncio.to_thread(running.until, lambda: running.log_lines("pods listed"))  # noqa: B023
+                await until_ready(running)
             async with pod_network(plane.folder / EGRESS_SOCKET, servers, received):
                 yield Site(agents=agents, headers=headers, received=received)
+
+
+async def until_ready(running: Agent) -> None:
+    """Wait for the first sample, before which an agent shows no pod."""
+    async with ClientSession() as session, asyncio.timeout(30):
+        while True:
+            async with session.get(f"{running.url}/readyz", ssl=False) as response:
+                if response.status == 200:
+                    return
+            await asyncio.sleep(0.05)
 
 
 async def create_agent_pod(admin: Administrator, number: int, *, has_tls: bool = False) -> None:

@@ -30,7 +30,7 @@ from webhook.registration.configurations import (
     mutating_configuration,
     validating_configuration,
 )
-from webhook.settings.arguments import parse_rule_options
+from webhook.settings.options import parse_rule_options
 
 
 @pytest.fixture(params=VARIANTS, scope="module")

@@ -70,8 +70,8 @@ FAULTS: Final = (
     ),
     Fault(
         "verify: a fraction that is no number is above each cap",
-        "elif not gpus <= policy.max_fraction + _ROUNDING:",
-        "elif gpus > policy.max_fraction + _ROUNDING:",
+        "elif not gpus <= policy.max_fraction + ROUNDING:",
+        "elif gpus > policy.max_fraction + ROUNDING:",
         "webhook/policy/test_verify.py",
     ),
     Fault(
@@ -106,10 +106,9 @@ FAULTS: Final = (
     ),
     Fault(
         "admission: a review leaves nothing in memory",
-        "        seconds = time.perf_counter() - started\n        self._metrics.answered(",
+        "        seconds = time.perf_counter() - started\n",
         "        seconds = time.perf_counter() - started\n"
-        '        self.__dict__.setdefault("kept", []).append(bytearray(64))\n'
-        "        self._metrics.answered(",
+        '        self.__dict__.setdefault("kept", []).append(bytearray(64))\n',
         "webhook/test_endurance.py",
     ),
     Fault(

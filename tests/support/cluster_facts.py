@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
+from kai.queue import Queue
 from kai.version import Version
 from service.check_results import CheckResult, State
 from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.cluster import Cluster, Namespace, Queue
+from webhook.doctor.cluster import Cluster, Namespace
 from webhook.doctor.settings import RunningSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.rules import Rules

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from kai.quantity import parse_quantity
+from kai.queue import Queue
 from kai.version import Version
 from webhook.doctor.accounting.check import evaluate, persistent_findings
 from webhook.doctor.accounting.reading import Reading
 from webhook.doctor.accounting.requests import read_request
 from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.cluster import Queue
 from webhook.doctor.nodes import read_node
 from webhook.doctor.pod_groups import PodGroup
 

@@ -12,15 +12,14 @@ from console.why.objects import (
     PodBindRequest,
     PodGroupObject,
     PodObject,
-    QueueObject,
     decode_bind_request,
     decode_event,
     decode_node,
     decode_one_pod,
     decode_pod_group,
-    decode_queue,
 )
 from kai import keys
+from kai.queue import Queue, decode_queue
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 NAMESPACE, NAME = "team", "train-0"
@@ -142,7 +141,7 @@ def make_bind_request(
 
 def make_queue(
     name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), quota: float = -1
-) -> QueueObject:
+) -> Queue:
     """Return a queue."""
     document = {
         "metadata": {"name": name},

@@ -21,11 +21,11 @@ from console.why.objects import (
     decode_node,
     decode_one_pod,
     decode_pod_group,
-    decode_queue,
     decode_workload,
 )
 from console.why.pod_groups import may_concern
 from kai import keys
+from kai.queue import decode_queue
 
 RELEASES = ("kai-v0.17.0", "kai-v0.13.4", "kai-v0.9.8")
 
@@ -135,8 +135,8 @@ class State:
         while named:
             name = named.pop()
             queue = read[name] = queues.get(name, Absence.MISSING)
-            if not isinstance(queue, Absence) and queue.spec.parent_queue not in ("", *read):
-                named.append(queue.spec.parent_queue)
+            if not isinstance(queue, Absence) and queue.parent not in ("", *read):
+                named.append(queue.parent)
         return replace(evidence, queues=read)
 
     @staticmethod

@@ -12,7 +12,6 @@ from kube.client import KubeClient
 from service.http.replaceable_context import ReplaceableContext
 from service.log import INFO, WARNING, JsonLog
 from service.pem import load_pem
-from service.tasks import restart_on_error
 from webhook.metrics import Metrics
 from webhook.server.tls import CertificateError
 
@@ -87,7 +86,7 @@ class SelfSignedCertificate:
 
     async def run(self) -> None:
         """Keep the certificate valid until cancelled."""
-        await restart_on_error(self._manager.run, on_error=self._fail)
+        await self._metrics.supervised(self._manager.run, stage="certificate", log=self._log)()
 
     def _serve(self, leaf: Leaf, reason: str) -> None:
         load = partial(load_pem, certificate=leaf.pair.certificate_pem, key=leaf.pair.key_pem)
@@ -113,10 +112,6 @@ class SelfSignedCertificate:
         self._metrics.certificate_rotations.labels(result.value).inc()
         level = WARNING if result in (Result.REPLACED, Result.RESTORED) else INFO
         self._log(f"CA {result.value}", level, reason=reason)
-
-    def _fail(self, error: Exception) -> None:
-        self._metrics.failed("certificate")
-        self._log.failure("internal error", error, stage="certificate")
 
     def _log_problem(self, part: str, problem: str) -> None:
         if problem:

@@ -17,9 +17,7 @@ _SERVICES: Final = ListSpec(
     resource="services", verb="get", without="the webhook's certificate was not checked"
 )
 _SLICES: Final = ListSpec(
-    resource="endpointslices",
-    group="discovery.k8s.io",
-    without="the webhook's certificate was not checked",
+    resource="endpointslices", group="discovery.k8s.io", without="the webhook's certificate was not checked"
 )
 
 

@@ -14,11 +14,11 @@ from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.guard.comparison import spec_differences
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.policy.rules import Rules
+from webhook.registration.objects import NAME_LABEL, LabelSelector
 from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 
 _GROUP: Final = "admissionregistration.k8s.io"
 _CHECK: Final = "admission policies"
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _SETTINGS: Final = tuple(settings(Rules()))
 """The variables that hold settings."""
 _KINDS: Final = {
@@ -63,7 +63,7 @@ class InstalledPolicies:
             inject_shares=texts.get("injectShares") != "false",
             default_mode=modes.get(texts.get("defaultMode", ""), Mode.DEFAULT),
             default_priority_class=texts.get("defaultPriorityClass") or None,
-            excluded_namespaces=_excluded(spec),
+            excluded_namespaces=_selector(spec).excluded_namespaces,
             by_admission_policies=True,
         )
 
@@ -141,25 +141,17 @@ def _binding_differences(actual: Mapping[str, Any], shipped: Mapping[str, Any]) 
         yield "spec.matchResources.namespaceSelector"
 
 
-def _selector(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the expressions of the namespaceSelector of a policy."""
+def _selector(spec: Mapping[str, Any]) -> LabelSelector:
+    """Return the namespaceSelector of a policy."""
     selector = (spec.get("matchConstraints") or {}).get("namespaceSelector") or {}
-    return list(selector.get("matchExpressions") or ())
-
-
-def _excluded(spec: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(
-        name
-        for line in _selector(spec)
-        if (line.get("key"), line.get("operator")) == (_NAME_LABEL, "NotIn")
-        for name in line.get("values") or ()
-    )
+    return msgspec.convert(selector, LabelSelector)
 
 
 def _without_excluded(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a spec whose namespaceSelector excludes no namespaces by name: those may be chosen."""
-    lines = [line for line in _selector(spec) if line.get("key") != _NAME_LABEL]
-    if "matchConstraints" not in spec or len(lines) == len(_selector(spec)):
+    if not any(line.key == NAME_LABEL for line in _selector(spec).expressions or ()):
         return spec
-    constraints = {**spec["matchConstraints"], "namespaceSelector": {"matchExpressions": lines}}
-    return {**spec, "matchConstraints": constraints}
+    constraints = spec["matchConstraints"]
+    lines = constraints["namespaceSelector"]["matchExpressions"]
+    kept = {"matchExpressions": [line for line in lines if line.get("key") != NAME_LABEL]}
+    return {**spec, "matchConstraints": {**constraints, "namespaceSelector": kept}}

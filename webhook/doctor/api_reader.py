@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from kube.access import AccessError
 from kube.check import API_SERVER
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError
 from kube.objects import resource_path
 from service.check_results import CheckResult, problem, unknown
 from service.text import MALFORMED, counted, listed, one_line
@@ -151,7 +150,7 @@ class ApiReader:
         if self._kinds is None:
             try:
                 self._kinds = await discover_groups(self.client)
-            except (ApiError, Unreachable, AccessError) as error:
+            except REQUEST_ERRORS as error:
                 what = f"{one_line(str(error))}: the kinds that it serves are not known"
                 self._failed[unknown(API_SERVER, what)] = None
                 self._kinds = ()
@@ -184,7 +183,7 @@ class ApiReader:
                         continue
                     if value is not None:
                         items.append(value)
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             if isinstance(error, ApiError) and error.is_not_found and not spec.is_needed:
                 return ListResult(outcome=ListOutcome.UNSERVED)
             self._error(spec, error)
@@ -201,7 +200,7 @@ class ApiReader:
             async with self.client.list_objects(spec.path, params=params, accept=spec.accept) as objects:
                 async for item in objects:
                     return read(item)
-        except (ApiError, Unreachable, AccessError, *MALFORMED) as error:
+        except (*REQUEST_ERRORS, *MALFORMED) as error:
             self._error(spec, error)
             return ListOutcome.UNREAD
         return None
@@ -210,7 +209,7 @@ class ApiReader:
         """Get one object; None if it does not exist, `ListOutcome.UNREAD` if the request failed."""
         try:
             return read(await self.client.get(f"{spec.path}/{name}"))
-        except (ApiError, Unreachable, AccessError, *MALFORMED) as error:
+        except (*REQUEST_ERRORS, *MALFORMED) as error:
             if isinstance(error, ApiError) and error.is_not_found:
                 return None
             self._error(spec, error)

@@ -6,21 +6,20 @@ from functools import cached_property, partial
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from kai import keys
 from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.own_labels import EXCLUDED_NAMESPACES
-from kai.pod import Quantity
+from kai.queue import Queue, decode_queue
 from kai.version import Version
-from kube.objects import ObjectMeta, decode_partial_object
+from kube.objects import decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.command import UsageError
 from webhook.doctor.admission_policies import KNOWN_SETTINGS, InstalledPolicies, read_installed_policies
 from webhook.doctor.api_reader import UNREAD, ApiReader, ListOutcome, ListResult, ListSpec
 from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.nodes import ClusterNode, list_nodes
-from webhook.doctor.pod_groups import PodGroup, gpu_amount, list_pod_groups
+from webhook.doctor.pod_groups import PodGroup, list_pod_groups
 from webhook.doctor.settings import (
     UNKNOWN_SETTINGS,
     RunningSettings,
@@ -35,7 +34,6 @@ from webhook.registration.objects import Webhook, WebhookConfiguration, read_con
 _ADMISSION: Final = "admissionregistration.k8s.io"
 _KAI_GROUP: Final = "scheduling.run.ai"
 _QUEUE_KIND: Final = f"queues.{_KAI_GROUP}"
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 _MUTATING: Final = ListSpec(
     resource="mutatingwebhookconfigurations",
@@ -50,10 +48,7 @@ _VALIDATING: Final = ListSpec(
     is_needed=True,
 )
 _NAMESPACES: Final = ListSpec(
-    resource="namespaces",
-    accept=METADATA_ONLY,
-    without="no policy was checked",
-    is_needed=True,
+    resource="namespaces", accept=METADATA_ONLY, without="no policy was checked", is_needed=True
 )
 _QUEUES: Final = ListSpec(
     resource="queues",
@@ -67,10 +62,7 @@ _PRIORITIES: Final = ListSpec(
     accept=METADATA_ONLY,
     without="the PriorityClasses that policies name were not checked",
 )
-_KAI_PODS: Final = ListSpec(
-    resource="pods",
-    without="KAI's version and whether it shares GPUs are not known",
-)
+_KAI_PODS: Final = ListSpec(resource="pods", without="KAI's version and whether it shares GPUs are not known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +81,6 @@ class Namespace:
         return bool(self.metadata.labels.keys() - {keys.QUEUE_LABEL})
 
 
-class _QueueGpus(Struct, frozen=True):
-    limit: float | None = None
-
-
-class _QueueResources(Struct, frozen=True):
-    gpu: _QueueGpus = _QueueGpus()
-
-
-class _QueueSpec(Struct, frozen=True):
-    parent: str = msgspec.field(name="parentQueue", default="")
-    resources: _QueueResources | None = None
-
-
-class _QueueStatus(Struct, frozen=True):
-    allocated: dict[str, Quantity] | None = None
-
-
-class Queue(Struct, frozen=True):
-    """A KAI queue."""
-
-    metadata: ObjectMeta
-    spec: _QueueSpec = _QueueSpec()
-    status: _QueueStatus | None = None
-
-    @property
-    def gpu_limit(self) -> float | None:
-        """`spec.resources.gpu.limit`; None without a limit, which KAI also writes as -1."""
-        limit = self.spec.resources.gpu.limit if self.spec.resources else None
-        return None if limit is None or limit < 0 else limit
-
-    @property
-    def allocated_gpus(self) -> float | None:
-        """The GPUs in `status.allocated`, with those of child queues; None if the figure cannot be read."""
-        return gpu_amount(self.status.allocated if self.status else None)
-
-
-_queue = msgspec.json.Decoder(Queue).decode
 _kai_pod = msgspec.json.Decoder(ProgramPod).decode
 
 
@@ -199,7 +154,7 @@ class Cluster:
         by_webhook = self.running.knows("excluded_namespaces")
         excluded = self.running.rules.excluded_namespaces if by_webhook else frozenset[str]()
         if self.mutate is not None:
-            return excluded | excluded_by(self.mutate)
+            return excluded | self.mutate.namespace_selector.excluded_namespaces
         return excluded if by_webhook else EXCLUDED_NAMESPACES
 
     @cached_property
@@ -256,16 +211,6 @@ def is_of_kai(configuration: WebhookConfiguration) -> bool:
     return False
 
 
-def excluded_by(hook: Webhook) -> frozenset[str]:
-    """Return the namespaces that a webhook's selector excludes by name."""
-    return frozenset(
-        name
-        for line in hook.namespace_selector.expressions or ()
-        if (line.key, line.operator) == (_NAME_LABEL, "NotIn")
-        for name in line.values or ()
-    )
-
-
 async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None = None) -> Cluster:
     """Read the state of the cluster; with a reader for one namespace, only the part that concerns it.
 
@@ -277,7 +222,7 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
     mutating = await reader.list(_MUTATING, read_configuration)
     validating = await reader.list(_VALIDATING, read_configuration)
     own = _ours(mutating, name, MUTATE)
-    queues = await reader.list(_QUEUES, _queue)
+    queues = await reader.list(_QUEUES, decode_queue)
     served = await reader.served_kinds() if queues.outcome is ListOutcome.UNSERVED else ()
     running, pods = RunningSettings(default_mode=default_mode), UNREAD
     if own is not None or not mutating.is_known:
@@ -315,7 +260,7 @@ async def reread(reader: ApiReader, cluster: Cluster) -> Cluster:
     """Return the cluster with its queues, PodGroups and nodes as they are now."""
     return replace(
         cluster,
-        queues=await reader.list(_QUEUES, _queue),
+        queues=await reader.list(_QUEUES, decode_queue),
         pod_groups=await list_pod_groups(reader),
         nodes=await list_nodes(reader, cluster.kai_version),
     )

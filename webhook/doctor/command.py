@@ -1,8 +1,7 @@
 """The command `doctor`: reads the cluster with the caller's rights, runs all checks, prints the findings."""
 
+import argparse
 import asyncio
-import io
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kube.access import Access, AccessError, InCluster, find_access
@@ -10,8 +9,7 @@ from kube.check import reach
 from kube.client import KubeClient
 from service.check_results import CheckResult, State, write_report
 from service.command import UsageError
-from service.log import JsonLog
-from service.log_capture import capture_libraries
+from service.log_capture import discard_library_logs
 from webhook.doctor.accounting.reader import accounting_findings
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import Cluster, read_cluster
@@ -27,40 +25,27 @@ from webhook.doctor.settings import settings_findings
 from webhook.doctor.webhook_pods import webhook_pod_findings
 from webhook.doctor.workloads import workload_findings
 from webhook.policy.labels import Mode
-from webhook.registration.configurations import CONFIGURATION_NAME
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorSettings:
-    """The settings of `doctor`."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    configuration: str = CONFIGURATION_NAME
-    output: str = "text"
-    """`text` or `json`."""
-    default_mode: Mode | None = None
-    """The webhook's --default-mode; None reads it from the cluster."""
-
-
-def run(settings: DoctorSettings) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run all checks and print the findings; return 1 if there is a problem, else 0.
 
     Raises:
         UsageError: no access to a cluster is configured.
     """
-    capture_libraries(JsonLog(io.BytesIO()))  # the checks report the errors that libraries would log
-    server, findings = asyncio.run(_examine(settings))
-    about = {"server": server, "configuration": settings.configuration}
-    return write_report(findings, output=settings.output, about=about)
+    discard_library_logs()
+    server, findings = asyncio.run(_examine(arguments))
+    about = {"server": server, "configuration": arguments.webhook_configuration}
+    return write_report(findings, output=arguments.output, about=about)
 
 
-async def _examine(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
+async def _examine(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
     try:
-        access = await find_access(settings.kubeconfig, settings.context)
+        access = await find_access(arguments.kubeconfig, arguments.context)
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
-    return access.server, await examine(access, settings.configuration, settings.default_mode)
+    configuration, mode = arguments.webhook_configuration, arguments.default_mode
+    return access.server, await examine(access, configuration, mode)
 
 
 async def examine(access: Access, configuration: str, default_mode: Mode | None = None) -> list[CheckResult]:

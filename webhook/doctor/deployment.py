@@ -4,7 +4,7 @@ The last word for an option counts, as for `kaishare-webhook serve`. The value o
 `$(NAME)` is unknown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -15,19 +15,10 @@ from kai.command_lines import option_value
 from kai.installation import ProgramPod
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.policy.rules import Rules
-from webhook.settings.arguments import READERS
+from webhook.settings.options import OPTIONS, READERS
 
 WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"
 """Label selector of the webhook's Deployment and pods."""
-
-OPTIONS: Final[Mapping[str, str]] = {
-    "--kai-version": "kai_version",
-    "--inject-shares": "inject_shares",
-    "--default-mode": "default_mode",
-    "--exclude-namespaces": "excluded_namespaces",
-    "--default-priority-class": "default_priority_class",
-}
-"""The settings in `Rules` by their options."""
 
 _SOURCE: Final = "--policies"
 _CLUSTER: Final = "cluster"

@@ -90,8 +90,7 @@ def _tried(cluster: Cluster) -> list[NamespacePolicy]:
         and (hook is None or hook.namespace_selector.matches(cluster.labels[name]))
     ]
     return sorted(
-        policies,
-        key=lambda each: (each.mode is Mode.ENFORCE, _policy_share(each) is None, each.namespace),
+        policies, key=lambda each: (each.mode is Mode.ENFORCE, _policy_share(each) is None, each.namespace)
     )
 
 
@@ -156,8 +155,7 @@ async def _with_share(client: KubeClient, test: _ShareTest, modes: Collection[Sh
         return ok(check, f"{where} KAI's webhook saw {test.title}")
     if SharingMode.NV_FRACTIONS in modes:
         return unknown(
-            check,
-            f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod",
+            check, f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod"
         )
     return problem(
         check,

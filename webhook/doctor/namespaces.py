@@ -11,12 +11,12 @@ from service.text import MOST_LINES, counted, listed, one_line
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
-from webhook.registration.objects import Webhook
+from webhook.registration.objects import NAME_LABEL, Webhook
 
 _POLICIES: Final = "policies"
 _MANAGED: Final = "managed namespaces"
 _ENFORCE: Final = "enforce"
-_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, "kubernetes.io/metadata.name"})
+_OWN_KEYS: Final = frozenset({keys.QUEUE_LABEL, MODE, NAME_LABEL})
 """Keys of the chart's namespaceSelector."""
 _PLATFORM: Final = "; if a platform adds it again, see docs/doctor.md"
 

@@ -19,7 +19,7 @@ from kai.memory import Card
 from kai.pod import Quantity
 from kai.share import MIB, Share
 from kai.version import Version
-from kube.objects import LabelledMeta
+from kube.objects import LabelledMeta, Taint
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 from webhook.doctor.pod_groups import gpu_amount
 
@@ -32,17 +32,6 @@ _NODES: Final = ListSpec(
 )
 _UNLABELLED: Final = Card(100, MIB)
 """GPU of a node without the label: KAI's DefaultGpuMemory (`node_info.go`), used for fractions only."""
-
-
-class Taint(Struct, frozen=True):
-    """A taint of a node."""
-
-    key: str
-    value: str = ""
-    effect: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@ from itertools import islice
 from typing import Final
 
 from kai.installation import Installation
+from kai.queue import Queue
 from service.check_results import CheckResult, limited, ok, problem, unknown, warning
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.cluster import Cluster, Queue
+from webhook.doctor.cluster import Cluster
 
 _QUEUES: Final = "queues"
 _PRIORITIES: Final = "priorities"
@@ -42,7 +43,7 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
     for name, policy in cluster.managed.items():
         if policy.queue:
             named[policy.queue].append(name)
-    parents = {queue.metadata.name: queue.spec.parent for queue in cluster.queues.items}
+    parents = {queue.name: queue.parent for queue in cluster.queues.items}
     children: defaultdict[str, list[str]] = defaultdict(list)
     for queue, parent in parents.items():
         children[parent].append(queue)
@@ -76,7 +77,7 @@ def usable_queue_findings(queues: ListResult[Queue]) -> Iterator[CheckResult]:
     """Yield a finding about the queues that namespaces can name: those with a parent and without children."""
     if queues.outcome is not ListOutcome.WHOLE:
         return
-    parents = {queue.metadata.name: queue.spec.parent for queue in queues.items}
+    parents = {queue.name: queue.parent for queue in queues.items}
     usable = sorted(
         parents.keys() - set(parents.values()) - {q for q, parent in parents.items() if parent not in parents}
     )

@@ -8,7 +8,7 @@ import msgspec
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import joined, listed, one_line
 from webhook.doctor.admission_policies import admission_policy_findings
-from webhook.doctor.cluster import Cluster, excluded_by
+from webhook.doctor.cluster import Cluster
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     PATHS,
@@ -167,8 +167,8 @@ def _selector(hook: Webhook, field: str) -> LabelSelector:
     """Return a selector; the namespaceSelector comes without the excluded names, which may be chosen."""
     if field == "objectSelector":
         return hook.object_selector
-    names = excluded_by(hook)
     selector = hook.namespace_selector
+    names = selector.excluded_namespaces
     kept = [line for line in selector.expressions or () if not names or set(line.values or ()) != names]
     return LabelSelector(selector.labels, kept)
 

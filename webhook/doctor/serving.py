@@ -154,9 +154,7 @@ async def _certificate_finding(
     title = f"{address}: for {names}, until {_time(end)}"
     if not start <= now < end:
         return problem(
-            CHECK,
-            f"{title}: not valid now",
-            "its renewal is overdue: see the webhook's log, check its clock",
+            CHECK, f"{title}: not valid now", "its renewal is overdue: see the webhook's log, check its clock"
         )
     if bundle is None:
         return unknown(CHECK, f"{title}; not verified, because the caBundle is unusable")

@@ -11,11 +11,12 @@ from typing import Any, Final
 from service.check_results import CheckResult, ok, unknown, warning
 from service.text import joined, one_line
 from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.deployment import OPTIONS, DeploymentOptions, read_deployment
+from webhook.doctor.deployment import DeploymentOptions, read_deployment
 from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 from webhook.registration.objects import WebhookConfiguration
 from webhook.settings.document import NAME, NAMESPACE, PublishedSettings, SettingsError
+from webhook.settings.options import OPTIONS
 from webhook.settings.reader import read_settings
 
 _CHECK: Final = "settings"

@@ -3,11 +3,11 @@
 import argparse
 from typing import Any, Final
 
-from service.command import Parser, UsageError, namespace_name, read_by
+from service.command import Parser, UsageError, add_kubeconfig, add_namespace, namespace_name, read_by
 from webhook.explain.command import OUTPUTS, ExplainSettings, run
 from webhook.explain.policies import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
-from webhook.settings.arguments import add_rule_options, parse_rule_options
 from webhook.settings.document import NAMESPACE
+from webhook.settings.options import add_rule_options, parse_rule_options
 
 _EXAMPLES: Final = """examples:
   %(prog)s --policies cluster -n vision -f deployment.yaml
@@ -75,12 +75,9 @@ def _add_inputs(parser: Parser) -> None:
         action="store_true",
         help="read the workloads of a cluster instead of manifests: what would a new pod of each get?",
     )
-    parser.add_argument(
-        "-n",
-        "--namespace",
-        type=read_by(namespace_name),
-        metavar="NAMESPACE",
-        help="namespace of manifests that name none, of --label and --annotation, and of --live"
+    add_namespace(
+        parser,
+        "namespace of manifests that name none, of --label and --annotation, and of --live"
         " (default: the context's namespace with a cluster, else default)",
     )
     parser.add_argument(
@@ -120,12 +117,7 @@ def _add_cluster(parser: Parser, default_access: str) -> None:
         action="store_true",
         help="also create each pod by dry run, and show what the API server and every webhook make of it",
     )
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help=f"kubeconfig of the cluster (default: {default_access})"
-    )
-    parser.add_argument(
-        "--context", metavar="NAME", help="context of the kubeconfig (default: the current context)"
-    )
+    add_kubeconfig(parser, default=default_access)
     parser.add_argument(
         "--settings-namespace",
         type=read_by(namespace_name),

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kai.scopes import GroupKind
-from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import discover_cluster_scoped
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.explain.decision.limit_ranges import ContainerDefaults, decode_defaults
@@ -35,7 +34,7 @@ _BY_POLICIES: Final = (
     " several ranks (docs/choosing.md)"
 )
 _MAY_NOT_LIST: Final = "you may not list them"
-_UNREADABLE: Final = (ApiError, Unreachable, AccessError, *MALFORMED)
+_UNREADABLE: Final = (*REQUEST_ERRORS, *MALFORMED)
 """The errors of a list that has a note instead."""
 
 
@@ -83,7 +82,7 @@ async def read_facts(
         namespaces, unread = await _namespaces(client, names, created)
     except PoliciesError:
         raise
-    except (AccessError, ApiError, Unreachable, NamespaceError) as error:
+    except (*REQUEST_ERRORS, NamespaceError) as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
@@ -158,7 +157,7 @@ async def _named_namespaces(
 async def _cluster_scoped(client: KubeClient) -> tuple[frozenset[GroupKind], list[str]]:
     try:
         return await discover_cluster_scoped(client), []
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         reason = one_line(str(error))
         return frozenset(), [
             f"kinds outside of namespaces are not known: {reason}; assumed the built-in ones"

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from service.command import (
     columns_of,
     output_has_colour,
     write_document,
+    write_lines,
     write_note,
-    write_output,
     write_warning,
 )
 from service.documents import DocumentError, list_items
@@ -147,13 +146,12 @@ async def _answer_from_cluster(settings: ExplainSettings) -> Answer:
     # Imported here, because a preview from files needs no HTTP client.
     from kube.access import AccessError, find_access  # noqa: PLC0415
     from kube.client import KubeClient  # noqa: PLC0415
-    from service.log import JsonLog  # noqa: PLC0415
-    from service.log_capture import capture_libraries  # noqa: PLC0415
+    from service.log_capture import discard_library_logs  # noqa: PLC0415
     from webhook.explain.cluster import read_facts  # noqa: PLC0415
     from webhook.explain.live.workloads import live_workloads  # noqa: PLC0415
     from webhook.explain.server.dry_runs import with_answers  # noqa: PLC0415
 
-    capture_libraries(JsonLog(io.BytesIO()))  # errors are raised as well
+    discard_library_logs()
     try:
         access = await find_access(settings.kubeconfig, settings.context)
         namespace = settings.namespace or access.namespace
@@ -265,7 +263,7 @@ def _print(settings: ExplainSettings, answer: Answer) -> None:
     few = next(islice(answer.pods, _MOST_AS_TEXT, None), None) is None
     output = settings.output or ("text" if few else "table")
     if output in ("text", "table"):
-        write_output(_joined(_text(answer, output)))
+        write_lines(_text(answer, output))
         return
     for sentence in answer.policies.without_effect:
         write_warning(f"{program}: warning: {sentence}")

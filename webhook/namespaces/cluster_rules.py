@@ -14,15 +14,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import discover_cluster_scoped
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from kube.objects import ObjectMeta
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import JsonLog
 from service.log_changes import OngoingProblem, problem_logger
-from service.tasks import restart_on_error
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.rules import Rules
 
@@ -61,23 +59,19 @@ class ClusterRules:
         rules: Rules,
         *,
         log: JsonLog,
-        on_error: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming | None = None,
     ) -> None:
-        """Set up the watch and the discovery; call `run` to start them.
+        """Set up the watch and the discovery; run `watch` and `keep_discovering` to start them.
 
         Args:
             client: for the API server.
             rules: the administrator's settings; their default class applies until the classes are listed.
             log: for facts that become unavailable or available again, each once.
-            on_error: called for each unexpected error.
             clock: monotonic seconds.
             timing: of the watch.
         """
         self._client = client
-        self._log = log
-        self._on_error = on_error
 
         def report(resource: str) -> Callable[[str], None]:
             return problem_logger(log, "resource unavailable", "resource available again", resource=resource)
@@ -101,23 +95,18 @@ class ClusterRules:
         """Whether the default PriorityClass is known: the classes are listed, or the settings name one."""
         return self.watch.is_synced or self.current.default_priority_class is not None
 
-    async def run(self) -> None:
-        """Keep the rules up to date until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for work in (self.watch.run, self._keep_discovering):
-                group.create_task(restart_on_error(work, on_error=self._failed))
-
     async def discover(self) -> None:
         """Ask the API server once for kinds that are not namespaced; after a failure the known ones stay."""
         try:
             kinds = await discover_cluster_scoped(self._client)
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             self._discovery_problem.update(str(error))
         else:
             self._discovery_problem.update("")
             self.current = replace(self.current, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds)
 
-    async def _keep_discovering(self) -> None:
+    async def keep_discovering(self) -> None:
+        """Ask every five minutes until cancelled."""
         while True:
             await self.discover()
             await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(_SPREAD, 1.0))  # noqa: S311 - no secret
@@ -129,10 +118,6 @@ class ClusterRules:
         """
         default = min(classes.values(), key=lambda priority_class: priority_class.value, default=None)
         self.current = replace(self.current, default_priority_class=default.name if default else None)
-
-    def _failed(self, error: Exception) -> None:
-        self._on_error()
-        self._log.failure("internal error", error, stage="cluster-rules")
 
 
 def _read(document: bytes) -> DefaultClass | None:

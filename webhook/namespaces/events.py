@@ -124,11 +124,7 @@ class ProblemLog:
                 current.add((name, problem))
                 if (name, problem) not in self._logged:
                     self._log(
-                        "policy invalid",
-                        WARNING,
-                        namespace=name,
-                        label=problem.label,
-                        problem=str(problem),
+                        "policy invalid", WARNING, namespace=name, label=problem.label, problem=str(problem)
                     )
             await loop_yield.maybe_yield()
         self._logged = current

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +9,6 @@ from kube.client import KubeClient
 from kube.events import EventWriter
 from service.log import ERROR, JsonLog
 from service.log_changes import problem_logger
-from service.tasks import restart_on_error
 from webhook.metrics import Metrics
 from webhook.namespaces.cluster import ClusterPolicies, Managed
 from webhook.namespaces.documents import PoliciesError
@@ -66,10 +64,6 @@ def open_cluster(client: KubeClient, *, default_mode: Mode, metrics: Metrics, lo
         if result in _LOST:
             metrics.failed("events")
 
-    def failed(error: Exception) -> None:
-        metrics.failed("events")
-        log.failure("internal error", error, stage="events")
-
     async def changed(managed: Managed) -> None:
         events.take(managed)
         await problems.report({name: namespace.policy for name, namespace in managed.items()})
@@ -90,5 +84,5 @@ def open_cluster(client: KubeClient, *, default_mode: Mode, metrics: Metrics, lo
     )
     metrics.show_policies(policies.all)
     metrics.show_watch(policies.watch)
-    writing = (partial(restart_on_error, work, on_error=failed) for work in (writer.run, events.run))
+    writing = (metrics.supervised(work, stage="events", log=log) for work in (writer.run, events.run))
     return Opened(policies, (policies.run, *writing))

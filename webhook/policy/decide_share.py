@@ -307,9 +307,7 @@ def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | Shar
             quantity = None
         if quantity is None or quantity.denominator != 1 or quantity.numerator < 0:
             return _no_share(
-                Reason.UNCLEAR_QUANTITY,
-                container=container.name or "",
-                quantity=shorten(str(value)),
+                Reason.UNCLEAR_QUANTITY, container=container.name or "", quantity=shorten(str(value))
             )
         if quantity.numerator:
             requests.append((index, container, quantity.numerator))
@@ -317,12 +315,7 @@ def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | Shar
 
 
 def _give_share(
-    policy: NamespacePolicy,
-    chosen: _Chosen,
-    pod: PodView,
-    rules: Rules,
-    container: Container,
-    reason: Reason,
+    policy: NamespacePolicy, chosen: _Chosen, pod: PodView, rules: Rules, container: Container, reason: Reason
 ) -> ShareOutcome:
     """Give the share to the container, unless this KAI release would misplace it or refuse the pod."""
     if not container.name:

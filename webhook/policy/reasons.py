@@ -238,11 +238,7 @@ class Reason(Enum):
     LABEL_INVALID = Group.LABELS, "label-invalid", "{problem}"
 
     PATCH_UNSAFE = Group.FAILED, "patch-unsafe", "the patch failed its own check: {problem}"
-    POLICY_UNKNOWN = (
-        Group.FAILED,
-        "policy-unknown",
-        "the namespace's policy cannot be read now: {problem}",
-    )
+    POLICY_UNKNOWN = (Group.FAILED, "policy-unknown", "the namespace's policy cannot be read now: {problem}")
     INTERNAL_ERROR = Group.FAILED, "internal-error", "an internal error; the log has its traceback"
 
     KAI_REFUSES = Group.WARNING, "kai-refuses", "KAI will refuse this pod: {message}"

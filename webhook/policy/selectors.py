@@ -39,6 +39,10 @@ class LabelRequirement:
     is_in: bool
     """Whether the label's value must be one of `values`; if False, it must be none of them."""
 
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels meet the condition."""
+        return (labels.get(self.key) in self.values) is self.is_in
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -59,15 +63,12 @@ class Selector:
     """A parsed label selector: all its conditions must be met."""
 
     text: str
-    requirements: tuple[LabelRequirement, ...]
-    comparisons: tuple[Comparison, ...] = ()
+    conditions: frozenset[LabelRequirement | Comparison]
+    """Equal for selectors of equal meaning in this form."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the selector selects an object with these labels."""
-        for requirement in self.requirements:
-            if (labels.get(requirement.key) in requirement.values) is not requirement.is_in:
-                return False
-        return all(comparison.matches(labels) for comparison in self.comparisons)
+        return all(condition.matches(labels) for condition in self.conditions)
 
     @cached_property
     def keys(self) -> frozenset[str]:
@@ -75,18 +76,13 @@ class Selector:
         return frozenset(condition.key for condition in self.conditions)
 
     @cached_property
-    def conditions(self) -> frozenset[LabelRequirement | Comparison]:
-        """The conditions without order and repetitions; equal for selectors of equal meaning in this form."""
-        return frozenset((*self.requirements, *self.comparisons))
-
-    @cached_property
     def equalities(self) -> frozenset[tuple[str, str]]:
         """The label values that the selector asks for with `=`, `==` or a single value of `in`."""
         return frozenset(
-            (requirement.key, value)
-            for requirement in self.requirements
-            if requirement.is_in and len(requirement.values) == 1
-            for value in requirement.values
+            (condition.key, value)
+            for condition in self.conditions
+            if isinstance(condition, LabelRequirement) and condition.is_in and len(condition.values) == 1
+            for value in condition.values
             if value is not None
         )
 
@@ -105,11 +101,7 @@ def parse_selector(text: str) -> Selector:
     conditions = _Parser(tokens).parse()
     if not conditions:
         raise SelectorError("is empty, and an empty selector selects nothing")
-    return Selector(
-        text,
-        tuple(condition for condition in conditions if isinstance(condition, LabelRequirement)),
-        tuple(condition for condition in conditions if isinstance(condition, Comparison)),
-    )
+    return Selector(text, frozenset(conditions))
 
 
 class _Parser:

@@ -235,7 +235,7 @@ def selector_overlaps(sizes: Sizes) -> Iterator[tuple[Size, Size, str]]:
     for size in sizes.selecting:
         if size.selector is None:
             continue
-        other = by_conditions.setdefault(frozenset(size.selector.conditions), size)
+        other = by_conditions.setdefault(size.selector.conditions, size)
         if other is not size:
             yield other, size, "the same selector"
             continue

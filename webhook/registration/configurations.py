@@ -17,6 +17,7 @@ from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with
 from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
+from webhook.registration.objects import NAME_LABEL
 
 CONFIGURATION_NAME: Final = "kai-00-kaishare"
 """Name of both configurations, chosen for its place in the call order.
@@ -279,7 +280,7 @@ def namespaces_without(modes: Iterable[Mode], excluded: Collection[str]) -> dict
 def _managed(mode: Mapping[str, Any], excluded: Collection[str]) -> dict[str, Any]:
     expressions: list[Mapping[str, Any]] = [{"key": keys.QUEUE_LABEL, "operator": "Exists"}, mode]
     if excluded:
-        expressions.append(_without("kubernetes.io/metadata.name", *sorted(excluded)))
+        expressions.append(_without(NAME_LABEL, *sorted(excluded)))
     return {"matchExpressions": expressions}
 
 

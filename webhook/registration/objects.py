@@ -1,6 +1,7 @@
 """Types for webhook configurations from the API server, limited to the fields that kaishare reads."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -8,6 +9,8 @@ from msgspec import Struct
 from kai import keys
 from kube.objects import ObjectMeta
 
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+"""Label of each namespace with its name."""
 _SCHEDULER = "schedulerName"
 _EVERY = "*"
 
@@ -22,6 +25,13 @@ class Requirement(Struct, frozen=True):
     def __str__(self) -> str:
         values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
         return f"{self.key} {self.operator}{values}"
+
+    @property
+    def query(self) -> str:
+        """The requirement in the form of `kubectl get -l`."""
+        if self.operator in ("Exists", "DoesNotExist"):
+            return f"{'' if self.operator == 'Exists' else '!'}{self.key}"
+        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
@@ -49,9 +59,23 @@ class LabelSelector(Struct, frozen=True):
         return [*from_labels, *(self.expressions or ())]
 
     @property
+    def query(self) -> str:
+        """The selector in the form of `kubectl get -l`; empty if it selects everything."""
+        labels = (f"{key}={value}" for key, value in (self.labels or {}).items())
+        return ",".join([*labels, *(line.query for line in self.expressions or ())])
+
+    @property
     def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
         """All requirements as a set, so that two selectors can be compared regardless of order."""
         return frozenset(map(_comparable, self.all_requirements))
+
+    @property
+    def excluded_namespaces(self) -> frozenset[str]:
+        """The namespaces that the selector excludes by name."""
+        lines = (
+            line for line in self.expressions or () if (line.key, line.operator) == (NAME_LABEL, "NotIn")
+        )
+        return frozenset(name for line in lines for name in line.values or ())
 
     def beyond(self, other: "LabelSelector") -> list[Requirement]:
         """Return the requirements that the other selector lacks."""

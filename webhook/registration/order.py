@@ -6,17 +6,14 @@ v0.13.0. If it is called before kaishare's, admission succeeds, but the pod is s
 """
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import ERROR, INFO, WARNING, JsonLog
 from service.log_changes import problem_logger
-from service.tasks import restart_on_error
-from webhook.metrics import Metrics
 from webhook.registration.configurations import sorts_behind
 from webhook.registration.objects import WebhookConfiguration, read_configuration
 
@@ -129,25 +126,3 @@ class OrderWatch:
             )
         else:
             self._log("webhook order correct", INFO, configuration=self._own)
-
-
-def open_order(
-    client: KubeClient, *, own: str, metrics: Metrics, log: JsonLog
-) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Create an `OrderWatch`, export its state as metrics, and return the task to run.
-
-    Args:
-        client: for the API server.
-        own: the name of kaishare's configuration.
-        metrics: exports the order and the watch.
-        log: for changes of the order.
-    """
-
-    def failed(error: Exception) -> None:
-        metrics.failed("order")
-        log.failure("internal error", error, stage="order")
-
-    order = OrderWatch(client, own=own, log=log)
-    metrics.show_order(lambda: order.is_ok)
-    metrics.show_watch(order.watch)
-    return partial(restart_on_error, order.run, on_error=failed)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from service.command import UsageError, read_by, write_document
 from service.text import quoted
 from webhook.render.manifests import MUTATING, OLDEST_KUBERNETES, VALIDATING, text_of
-from webhook.settings.arguments import add_rule_options, parse_rule_options
+from webhook.settings.options import add_rule_options, parse_rule_options
 
 KINDS: Final[Mapping[str, str]] = {
     "mutatingadmissionpolicy": MUTATING,

@@ -183,9 +183,7 @@ _DENIALS: Final[Mapping[str, str]] = {
     "daemonSetGpuDenied": sentence(Reason.DAEMONSET_GPU_DENIED, what="variables.gpuUse"),
     "optOutDenied": sentence(Reason.OPT_OUT_DENIED, value=literal('"false"')),
     "wrongScheduler": sentence(
-        Reason.WRONG_SCHEDULER,
-        scheduler=_in_quotes("variables.podScheduler"),
-        allowed="variables.scheduler",
+        Reason.WRONG_SCHEDULER, scheduler=_in_quotes("variables.podScheduler"), allowed="variables.scheduler"
     ),
     "wrongQueue": sentence(
         Reason.WRONG_QUEUE,
@@ -194,8 +192,7 @@ _DENIALS: Final[Mapping[str, str]] = {
     ),
     "invalidQueue": sentence(Reason.POLICY_INVALID, problem=literal(_INVALID_QUEUE)),
     "clusterScopedOwner": sentence(
-        Reason.CLUSTER_SCOPED_OWNER,
-        owner=f"{_OWNER}.kind + ' ' + {_in_quotes(f'{_OWNER}.name')}",
+        Reason.CLUSTER_SCOPED_OWNER, owner=f"{_OWNER}.kind + ' ' + {_in_quotes(f'{_OWNER}.name')}"
     ),
     "unknownSize": sentence(
         Reason.SIZE_UNKNOWN,

@@ -78,11 +78,7 @@ class AdmissionServer:
             OSError: the address cannot be listened on.
         """
         self._server = BoundedServer(
-            self.handle,
-            refuse=self._refuse,
-            limits=self._limits,
-            log=self._log,
-            context=context,
+            self.handle, refuse=self._refuse, limits=self._limits, log=self._log, context=context
         )
         return await self._server.listen(address)
 

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from kube.access import AccessError
 from kube.client import KubeClient
@@ -14,8 +13,6 @@ from kube.errors import ApiError, Unreachable, expect_kind
 from service.backoff import JITTER_AROUND, Backoff, jittered
 from service.log import JsonLog
 from service.log_changes import OngoingProblem, problem_logger
-from service.tasks import restart_on_error
-from webhook.metrics import Metrics
 from webhook.settings.document import KEY, NAME, PublishedSettings, encode_settings
 
 _MERGE: Final = "application/merge-patch+json"
@@ -74,10 +71,7 @@ class SettingsPublisher:
         self._repair_at = 0.0
         self._problem = OngoingProblem(
             problem_logger(
-                log,
-                "settings not published",
-                "settings published again",
-                configmap=f"{namespace}/{NAME}",
+                log, "settings not published", "settings published again", configmap=f"{namespace}/{NAME}"
             )
         )
 
@@ -123,29 +117,3 @@ class SettingsPublisher:
         body = json.dumps({"data": {KEY: text}}).encode()
         answer = await self._client.request("PATCH", self._path, body=body, content_type=_MERGE)
         expect_kind(answer, "ConfigMap", f"PATCH {self._path}")
-
-
-def open_publisher(
-    client: KubeClient,
-    settings: Callable[[], PublishedSettings],
-    *,
-    namespace: str,
-    metrics: Metrics,
-    log: JsonLog,
-) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Create a `SettingsPublisher`, and return the task to run.
-
-    Args:
-        client: for the API server.
-        settings: returns the current settings.
-        namespace: the ConfigMap's namespace.
-        metrics: counts internal errors.
-        log: for failures.
-    """
-
-    def failed(error: Exception) -> None:
-        metrics.failed("settings")
-        log.failure("internal error", error, stage="settings")
-
-    publisher = SettingsPublisher(client, settings, namespace=namespace, log=log)
-    return partial(restart_on_error, publisher.run, on_error=failed)

@@ -81,9 +81,8 @@ def chosen(evidence: PodEvidence) -> PodFinding | None:
         return None
     return PodFinding(
         Code.UNDECIDED,
-        "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for"
-        " the reservation of"
-        " the GPU",
+        "KAI chose a node, and the pod is not bound: KAI's binder does not run, or waits for the reservation"
+        " of the GPU",
         [
             Remedy("Wait a minute; KAI tries again."),
             Remedy(
@@ -131,9 +130,8 @@ def _condition_text(pod: PodObject) -> str:
 def _admission_missed(pod: PodObject) -> PodFinding:
     return PodFinding(
         Code.KAI_ADMISSION_MISSED,
-        "the pod was created without KAI's webhook, which would have prepared it for a"
-        " share: KAI can never bind"
-        " it",
+        "the pod was created without KAI's webhook, which would have prepared it for a share: KAI can never"
+        " bind it",
         [
             Remedy(
                 "Delete the pod and create it again.",

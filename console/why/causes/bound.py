@@ -12,6 +12,7 @@ from console.why.evidence import AgentFigures, PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, ContainerObject, PodObject
 from console.why.telling.words import Redactor
 from gpuagent.api_types.shares import ApiVerdict
+from gpuagent.verdicts.messages import WITHIN_SHARE
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from service.text import first_few, quoted
@@ -22,7 +23,6 @@ _MANY_RESTARTS: Final = 3
 _CONTROLLERS: Final = frozenset({"ReplicaSet", "Job", "StatefulSet", "DaemonSet", "ReplicationController"})
 """Controllers whose pods work for themselves; pods of others may be ranks of one job."""
 _FLAG_REASONS: Final = {reason.event_reason: reason for reason in FlagReason}
-_WITHIN_SHARE: Final = "GPUMemoryWithinShare"
 
 
 def failed(pod: PodObject, redactor: Redactor) -> PodFinding:
@@ -39,9 +39,8 @@ def failed(pod: PodObject, redactor: Redactor) -> PodFinding:
     if status.reason == "UnexpectedAdmissionError":
         remedies = [
             Remedy(
-                "Administrator: two schedulers share a node, so that KAI allocated a GPU"
-                " that was taken. Give each"
-                " scheduler its own nodes."
+                "Administrator: two schedulers share a node, so that KAI allocated a GPU that was taken. Give"
+                " each scheduler its own nodes."
             )
         ]
     return PodFinding(Code.FAILED, f"the pod has failed: {what}", remedies)
@@ -148,9 +147,8 @@ def _reservation(evidence: PodEvidence, pod: PodObject) -> Iterator[PodFinding]:
     if pod.gpu_groups - reserved:
         yield PodFinding(
             Code.NO_RESERVATION,
-            "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other"
-            " pods, or delete this"
-            " pod",
+            "the pod runs, and its GPU has no reservation pod: KAI may give the GPU to other pods, or delete"
+            " this pod",
             [
                 Remedy(
                     "Delete the pod, so that it is placed again.",
@@ -212,7 +210,7 @@ def _messages(evidence: PodEvidence) -> dict[FlagReason, str]:
     for event in sorted(evidence.pod_events, key=lambda event: event.last.timestamp() if event.last else 0.0):
         if event.reason in _FLAG_REASONS:
             messages[_FLAG_REASONS[event.reason]] = event.message
-        elif event.reason == _WITHIN_SHARE:
+        elif event.reason == WITHIN_SHARE:
             messages.pop(FlagReason.OVER_SHARE, None)
     return messages
 
@@ -241,9 +239,8 @@ def _notes(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterato
     if label and queue and queue != label:
         yield PodFinding(
             Code.QUEUE_OF_OWNER,
-            f"the pod counts in the queue {redactor.clean(queue)}, and not in"
-            f" {redactor.clean(label)}, which its own"
-            " label names: the label of its topmost owner wins",
+            f"the pod counts in the queue {redactor.clean(queue)}, and not in {redactor.clean(label)}, which"
+            " its own label names: the label of its topmost owner wins",
             [Remedy(f"Write the same label {keys.QUEUE_LABEL} on the workload and on its pods.")],
         )
     if group is None:
@@ -257,9 +254,8 @@ def _notes(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterato
             f" {quoted(named)}, which its label names",
             [
                 Remedy(
-                    "If that PriorityClass does not exist, use train, build-preemptible,"
-                    " build or inference; else"
-                    f" the label {keys.PRIORITY_LABEL} of the topmost owner wins.",
+                    "If that PriorityClass does not exist, use train, build-preemptible, build or inference;"
+                    f" else the label {keys.PRIORITY_LABEL} of the topmost owner wins.",
                     "kubectl get priorityclass",
                 )
             ],

@@ -58,11 +58,9 @@ def _owed(evidence: PodEvidence, redactor: Redactor) -> list[Remedy]:
     uses = "If it uses less, KAI takes" if used is None else f"It uses {number(used)}, so KAI takes"
     return [
         Remedy(
-            f"The queue {redactor.clean(queue.name)} has a quota of {gpus(queue.gpu_quota)}."
-            f" {uses} GPUs back from"
-            " preemptible pods of other queues. If that does not happen within a minute, an"
-            " administrator looks at"
-            " KAI's scheduler.",
+            f"The queue {redactor.clean(queue.name)} has a quota of {gpus(queue.gpu_quota)}. {uses} GPUs back"
+            " from preemptible pods of other queues. If that does not happen within a minute, an"
+            " administrator looks at KAI's scheduler.",
             "kubectl get pods --namespace kai-scheduler",
         )
     ]

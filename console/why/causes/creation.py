@@ -26,7 +26,6 @@ _PRIORITY_CLASS: Final = re.compile(r"no PriorityClass with name (\S{1,253}) was
 _QUOTA: Final = re.compile(r"exceeded quota: (\S{1,253}), ")
 _STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
 _EVICT: Final = "Evict"
-_LONGEST: Final = 4096
 
 _LATER: Final = Remedy("A controller tries again by itself, after longer and longer pauses.")
 
@@ -66,10 +65,9 @@ def _untold(evidence: PodEvidence) -> PodFinding:
 
 def refusal(message: str, evidence: PodEvidence, redactor: Redactor) -> PodFinding:
     """Return the finding for the message of an API server that refused a pod."""
-    text = message[:_LONGEST]
-    words = redactor.clean(text.removeprefix("(combined from similar events): "))
+    words = redactor.clean(message.removeprefix("(combined from similar events): "))
     for find in (_quota, _unreachable, _denied, _class_missing):
-        finding = find(text, evidence, redactor)
+        finding = find(message, evidence, redactor)
         if finding is not None:
             return finding
     return PodFinding(
@@ -162,9 +160,8 @@ def _class_missing(text: str, _evidence: PodEvidence, redactor: Redactor) -> Pod
             f"the pod names the RuntimeClass {redactor.clean(match[1])}, which does not exist",
             [
                 Remedy(
-                    "Administrator: install the RuntimeClass (the GPU operator has it), or"
-                    " stop KAI from setting"
-                    " it (gpuPodRuntimeClassName).",
+                    "Administrator: install the RuntimeClass (the GPU operator has it), or stop KAI from"
+                    " setting it (gpuPodRuntimeClassName).",
                     "kubectl get runtimeclass",
                 ),
                 Remedy("Correct runtimeClassName, if the pod's template names it."),
@@ -185,7 +182,7 @@ def _removal(event: EventObject, redactor: Redactor) -> PodFinding:
     """Return what KAI did to a pod that is gone, by an Event about its PodGroup, which outlives both."""
     if event.reason == _EVICT:
         return _evicted(event, redactor, "the pod", is_alone=True)
-    match = _STALE_JOB.search(event.message[:_LONGEST])
+    match = _STALE_JOB.search(event.message)
     left = f"{match[1]} of the {match[2]} that it needs were left" if match else redactor.clean(event.message)
     return PodFinding(
         Code.GANG_STALE,
@@ -209,7 +206,7 @@ def evictions(evidence: PodEvidence) -> list[EventObject]:
     evicted = [event for event in evidence.group_events if event.reason == _EVICT]
     if evidence.kind != "Pod" or evidence.pod is not Absence.MISSING:
         return evicted
-    return [event for event in evicted if f"/{evidence.name} " in event.message[:_LONGEST]]
+    return [event for event in evicted if f"/{evidence.name} " in event.message]
 
 
 def evicted_before(evidence: PodEvidence, redactor: Redactor) -> list[PodFinding]:
@@ -232,7 +229,7 @@ def _evicted(event: EventObject, redactor: Redactor, which: str, *, is_alone: bo
         which: the pod, in words.
         is_alone: whether the pod may be without a controller, which would create it again.
     """
-    first, _, figures = event.message[:_LONGEST].partition("\n")
+    first, _, figures = event.message.partition("\n")
     again = (
         [Remedy("A pod without a controller is not created again: create it yourself.")] if is_alone else []
     )
@@ -271,9 +268,8 @@ def _deleted(evidence: PodEvidence) -> PodFinding | None:
         [
             Remedy("A person or a controller deleted it: create it again."),
             Remedy(
-                "Administrator: KAI's binder deletes a pod without an Event when the"
-                " reservation pod of its GPU"
-                " is deleted. Never delete pods in kai-resource-reservation."
+                "Administrator: KAI's binder deletes a pod without an Event when the reservation pod of its"
+                " GPU is deleted. Never delete pods in kai-resource-reservation."
             ),
         ],
     )

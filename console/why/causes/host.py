@@ -50,9 +50,8 @@ def not_served(evidence: PodEvidence) -> PodFinding:
         [
             Remedy("In a vCluster: ask the host's administrators, who see the pod's objects."),
             Remedy(
-                "If no pod of the vCluster starts, its Service kube-system/kube-dns may lack"
-                " an address: vCluster"
-                " copies no pod to the host before that.",
+                "If no pod of the vCluster starts, its Service kube-system/kube-dns may lack an address:"
+                " vCluster copies no pod to the host before that.",
                 "kubectl get service kube-dns --namespace kube-system",
             ),
             Remedy("Else KAI is not installed here: name another scheduler, or install KAI."),

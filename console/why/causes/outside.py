@@ -110,8 +110,7 @@ def ungrouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodF
         f"KAI's pod-grouper has not grouped the pod{waited}, so that no scheduler looks at it",
         [
             Remedy(
-                "Administrator: start KAI's pod-grouper again.",
-                "kubectl get pods --namespace kai-scheduler",
+                "Administrator: start KAI's pod-grouper again.", "kubectl get pods --namespace kai-scheduler"
             )
         ],
     )

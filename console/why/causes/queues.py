@@ -8,13 +8,13 @@ from typing import Final
 
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import gpus, number
-from console.why.causes.phrases import between, number_after, word_before
-from console.why.causes.scheduler_verdict import SchedulerVerdict
+from console.why.causes.scheduler_verdict import SchedulerVerdict, between, number_after, word_before
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
-from console.why.objects import PodGroupObject, QueueObject
+from console.why.objects import PodGroupObject
 from console.why.telling.words import Redactor
 from kai import keys
+from kai.queue import Queue
 from service.names import is_dns_subdomain
 from service.text import first_few
 
@@ -31,7 +31,7 @@ def unusable_queue(
     """Return the finding for a queue that KAI cannot use."""
     name = evidence.queue_name
     queue = evidence.queues.get(name, Absence.NOT_READ)
-    if isinstance(queue, QueueObject):
+    if isinstance(queue, Queue):
         return _unusable(evidence, queue, verdict, redactor)
     if queue is Absence.MISSING and _counts(evidence, verdict):
         return _missing(evidence, f"the queue {redactor.clean(name)} does not exist")
@@ -48,7 +48,7 @@ def _counts(evidence: PodEvidence, verdict: SchedulerVerdict | None) -> bool:
 
 
 def _unusable(
-    evidence: PodEvidence, queue: QueueObject, verdict: SchedulerVerdict | None, redactor: Redactor
+    evidence: PodEvidence, queue: Queue, verdict: SchedulerVerdict | None, redactor: Redactor
 ) -> PodFinding | None:
     name = redactor.clean(queue.name)
     if queue.children:
@@ -58,7 +58,7 @@ def _unusable(
             f"the queue {name} has child queues, and KAI schedules pods in leaf queues only",
             _relabel(evidence, f"one of its child queues ({children})"),
         )
-    parent, seen = queue.spec.parent_queue, {queue.name}
+    parent, seen = queue.parent, {queue.name}
     while parent and parent not in seen:
         seen.add(parent)
         above = evidence.queues.get(parent, Absence.NOT_READ)
@@ -66,8 +66,8 @@ def _unusable(
             return _missing(
                 evidence, f"the queue {name} has the parent {redactor.clean(parent)}, which does not exist"
             )
-        parent = above.spec.parent_queue if isinstance(above, QueueObject) else ""
-    if not queue.spec.parent_queue and verdict is not None and _is_unexplained(verdict):
+        parent = above.parent if isinstance(above, Queue) else ""
+    if not queue.parent and verdict is not None and _is_unexplained(verdict):
         return PodFinding(
             Code.QUEUE_WITHOUT_PARENT,
             f"the queue {name} has no parent queue, and KAI before v0.13.0 schedules none of its pods",
@@ -136,9 +136,8 @@ def unexplained(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
         "KAI cannot schedule the pod and gives no reason",
         [
             Remedy(
-                f"Ask an administrator whether the queue {name} has child queues, or no"
-                " parent: KAI says no more"
-                " than this about both.",
+                f"Ask an administrator whether the queue {name} has child queues, or no parent: KAI says no"
+                " more than this about both.",
                 _LIST_QUEUES,
             )
         ],
@@ -188,9 +187,8 @@ def _over_limit(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
 
 def _over_quota(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Redactor) -> PodFinding:
     preemptible = Remedy(
-        f"Use a preemptible priority with the label {keys.PRIORITY_LABEL}: train,"
-        f" {_place(evidence)}. KAI may then"
-        " evict the pod when another queue needs its quota."
+        f"Use a preemptible priority with the label {keys.PRIORITY_LABEL}: train, {_place(evidence)}. KAI may"
+        " then evict the pod when another queue needs its quota."
     )
     text = verdict.text
     requested = number_after(text, "Workload requested ")
@@ -217,9 +215,8 @@ def _over_quota(evidence: PodEvidence, verdict: SchedulerVerdict, redactor: Reda
         others.insert(0, Remedy("Or wait until other pods of the queue end that are not preemptible."))
     return PodFinding(
         Code.QUEUE_OVER_QUOTA,
-        f"the pod is not preemptible{because}, and such pods may use only the quota of"
-        f" {queue}: {amount}, of which"
-        f" {used_text} is used; the pod requests {requested_text}{never}",
+        f"the pod is not preemptible{because}, and such pods may use only the quota of {queue}: {amount}, of"
+        f" which {used_text} is used; the pod requests {requested_text}{never}",
         [preemptible, *others],
         {"quota": quota, "used": used, "requested": requested},
     )

@@ -49,8 +49,7 @@ def _incomplete_gang(evidence: PodEvidence, pod: PodObject, redactor: Redactor) 
     return PodFinding(
         Code.GANG_INCOMPLETE,
         f"the workload needs {match[1]} pods{of} at the same time, and only {match[3]}"
-        f" exist{'s' * (match[3] == '1')}"
-        f"{gated}",
+        f" exist{'s' * (match[3] == '1')}{gated}",
         _GANG_REMEDIES,
         {"needed": int(match[1]), "exist": int(match[3])},
     )
@@ -123,9 +122,8 @@ def _no_scheduler(evidence: PodEvidence) -> PodFinding | None:
                 "kubectl get pods --namespace kai-scheduler",
             ),
             Remedy(
-                "KAI before v0.16.5 ends when a queue without a parent is to give GPUs back:"
-                " every queue needs"
-                " spec.parentQueue or children."
+                "KAI before v0.16.5 ends when a queue without a parent is to give GPUs back: every queue"
+                " needs spec.parentQueue or children."
             ),
         ],
     )

@@ -10,8 +10,7 @@ from typing import Final
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import gpus, number
 from console.why.causes.nodes import DESCRIBE_NODES, no_gpu_nodes, of_nodes
-from console.why.causes.phrases import between, number_after
-from console.why.causes.scheduler_verdict import SchedulerVerdict
+from console.why.causes.scheduler_verdict import SchedulerVerdict, between, number_after
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence
 from console.why.objects import Claim, PodObject

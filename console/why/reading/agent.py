@@ -6,8 +6,7 @@ from console.why.evidence import AgentFigures
 from console.why.objects import PodObject
 from console.why.reading.requests import Requests
 from gpuagent.api_types.shares import ApiPod
-from kube.access import AccessError
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from service.names import is_dns_subdomain
 
 
@@ -22,14 +21,14 @@ async def read_figures(requests: Requests, pod: PodObject, options: AgentOptions
         if not running:
             return None
         reading = await agents.read(running[0])
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         requests.record(error, "the agents")
         return None
     if reading.missing_right:
         requests.refuse("the agents")
         return None
     if reading.received is None:
-        return AgentFigures(pod=None, gpus=(), neighbours=0, failure=reading.failure or "no answer")
+        return AgentFigures(pod=None, gpus=(), neighbours=0, failure=reading.failure)
     answer = reading.received.answer
     if answer.sample_timestamp is None:
         return AgentFigures(pod=None, gpus=(), neighbours=0, failure="the agent has no recent sample")

@@ -138,9 +138,7 @@ def _bounded(event: EventObject) -> EventObject:
     return msgspec.structs.replace(
         event,
         metadata=Meta(
-            name=metadata.name,
-            namespace=metadata.namespace,
-            creation_timestamp=metadata.creation_timestamp,
+            name=metadata.name, namespace=metadata.namespace, creation_timestamp=metadata.creation_timestamp
         ),
         involved_object=msgspec.structs.replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN)),
         reason=shorten(event.reason, _LONGEST_WORD),

@@ -10,16 +10,15 @@ from console.why.objects import (
     PodBindRequest,
     PodGroupObject,
     PodObject,
-    QueueObject,
     Shard,
     decode_bind_request,
     decode_pod_group,
-    decode_queue,
     decode_shard,
 )
 from console.why.reading.events import is_since
 from console.why.reading.requests import Requests
 from kai import keys
+from kai.queue import Queue, decode_queue
 from kube.objects import resource_path
 from service.names import is_dns_subdomain
 
@@ -58,16 +57,16 @@ async def is_served(requests: Requests) -> bool:
     return absence not in (Absence.UNSERVED, Absence.MISSING)
 
 
-async def read_queues(requests: Requests, name: str) -> dict[str, QueueObject | Absence]:
+async def read_queues(requests: Requests, name: str) -> dict[str, Queue | Absence]:
     """Read a queue and its parents, up to one that cannot be read; empty if the name is."""
-    queues: dict[str, QueueObject | Absence] = {}
+    queues: dict[str, Queue | Absence] = {}
     while name and name not in queues and len(queues) < _MOST_QUEUES:
-        queue: QueueObject | Absence = Absence.MISSING  # of a label's values, some are no names of objects
+        queue: Queue | Absence = Absence.MISSING  # of a label's values, some are no names of objects
         if is_dns_subdomain(name):
             path = f"{resource_path(_RUN_AI, 'v2', 'queues')}/{name}"
             queue = await requests.get(path, decode_queue, f"Queue {name}")
         queues[name] = queue
-        name = "" if isinstance(queue, Absence) else queue.spec.parent_queue
+        name = "" if isinstance(queue, Absence) else queue.parent
     return queues
 
 

@@ -20,7 +20,6 @@ from console.why.objects import (
     PodBindRequest,
     PodGroupObject,
     PodObject,
-    QueueObject,
     Shard,
     WorkloadObject,
 )
@@ -46,6 +45,7 @@ from console.why.reading.surroundings import (
 from console.why.reading.target import Target
 from console.why.reading.workload import Subject, find_pod
 from kai import keys
+from kai.queue import Queue
 from kube.client import KubeClient
 from service.command import UsageError
 from webhook.namespaces.decode import PATH, decode_metadata
@@ -111,7 +111,7 @@ class _Reading:
     """The policy's part of the pod's namespace."""
     pod_group: PodGroupObject | Absence = Absence.NOT_READ
     bind_request: PodBindRequest | Absence = Absence.NOT_READ
-    queues: dict[str, QueueObject | Absence] = field(default_factory=dict)
+    queues: dict[str, Queue | Absence] = field(default_factory=dict)
     owners: Sequence[WorkloadObject] = ()
     nodes: list[NodeObject] | Absence = Absence.NOT_READ
     shared_gpu_pods: list[PodObject] | Absence = Absence.NOT_READ

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from console.why.evidence import Absence
-from kube.access import AccessError, RequestLimitReached
+from kube.access import RequestLimitReached
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
 from kube.shallow import shallow_object
 from service.text import MALFORMED, counted, listed, one_line
 
@@ -24,7 +24,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 
 _SECONDS: Final = 20.0
 """Time limit of one read; a list of 20,000 pods takes less."""
-_READ_ERRORS: Final = (ApiError, Unreachable, AccessError, TimeoutError)
+_READ_ERRORS: Final = (*REQUEST_ERRORS, TimeoutError)
 
 
 class Requests:

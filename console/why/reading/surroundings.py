@@ -19,8 +19,7 @@ from console.why.objects import (
 from console.why.reading.requests import Requests
 from console.why.reading.target import POD, owner_path
 from kai import keys
-from kube.access import AccessError
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from kube.objects import ObjectOwner, resource_path
 from kube.rights import review_right
 
@@ -114,6 +113,6 @@ async def may_list_all_pods(requests: Requests) -> bool:
     """Ask whether the caller may list pods in all namespaces; False without an answer."""
     try:
         return (await review_right(requests.client, verb="list", resource="pods")).allowed
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         requests.record(error, "your rights")
         return False

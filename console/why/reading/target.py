@@ -124,10 +124,6 @@ def owner_path(owner: ObjectOwner, namespace: str) -> str | None:
     if known is None or known.served == POD or not is_dns_label(version) or not is_dns_subdomain(owner.name):
         return None
     served = ServedKind(
-        group=group,
-        version=version,
-        kind=owner.kind,
-        resource=known.served.resource,
-        is_namespaced=True,
+        group=group, version=version, kind=owner.kind, resource=known.served.resource, is_namespaced=True
     )
     return f"{served.path_in(namespace)}/{owner.name}"

@@ -13,13 +13,13 @@ from console.why.objects import PodObject, WorkloadObject, decode_one_pod, decod
 from console.why.pod_groups import is_made_for
 from console.why.reading.requests import Requests
 from console.why.reading.target import POD, Target, find_kind, pod_label
-from kube.access import AccessError
 from kube.discovery import ServedKind, discover_groups
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from kube.objects import ObjectOwner
 from service.command import UsageError
 from service.names import is_label_value
 from service.text import MALFORMED, quoted
+from webhook.registration.objects import LabelSelector
 
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -34,31 +34,8 @@ class Subject:
     workload: WorkloadObject | Absence = Absence.NOT_READ
 
 
-class _Expression(Struct, frozen=True):
-    key: str
-    operator: str
-    values: Sequence[str] | None = None
-
-    def __str__(self) -> str:
-        match self.operator:
-            case "Exists":
-                return self.key
-            case "DoesNotExist":
-                return f"!{self.key}"
-        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
-
-
-class _Selector(Struct, frozen=True, rename="camel"):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[_Expression] | None = None
-
-    def __str__(self) -> str:
-        labels = (f"{key}={value}" for key, value in (self.match_labels or {}).items())
-        return ",".join([*labels, *map(str, self.match_expressions or ())])
-
-
 class _Spec(Struct, frozen=True):
-    selector: _Selector | None = None
+    selector: LabelSelector | None = None
 
 
 class _Selecting(Struct, frozen=True):
@@ -95,7 +72,7 @@ async def find_pod(requests: Requests, target: Target) -> Subject:
 async def _discover(requests: Requests, target: Target) -> ServedKind:
     try:
         kinds = await discover_groups(requests.client)
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         raise UsageError(f"the kinds of the cluster are not known: {error}") from None
     kind = find_kind(target.kind, kinds)
     if kind is None:
@@ -116,7 +93,7 @@ def _decode_selecting(document: bytes) -> tuple[WorkloadObject, str]:
         selector = _selecting(document).spec.selector
     except MALFORMED:  # a custom resource's selector may have another shape
         selector = None
-    return workload, str(selector or "")
+    return workload, selector.query if selector else ""
 
 
 async def _newest_pod(

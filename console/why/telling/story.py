@@ -53,7 +53,7 @@ _MOST: Final = 5
 _MOST_CLEANED: Final = 50
 """Different messages of one kind in which names are looked for."""
 _LONGEST: Final = 4096
-"""Characters of a message that are read."""
+"""Characters of a condition's message that are read; `reading.events` has bounded those of Events."""
 
 _LEAST_REPEATED: Final = 30
 """Length of a message from which its words in another message are no coincidence."""
@@ -205,7 +205,7 @@ def _from_events(events: Iterable[EventObject], what: str, redactor: Redactor) -
 
 def _message(event: EventObject, text: str | None = None) -> _Message:
     about = f"{event.involved_object.kind}/{event.involved_object.name}"
-    message = event.message[:_LONGEST] if text is None else text
+    message = event.message if text is None else text
     return _Message(message, about, event.first, event.last, event.times)
 
 
@@ -285,14 +285,14 @@ def _is_of_sibling(event: EventObject, pod: PodObject | None) -> bool:
 def _of_owner(event: EventObject) -> str:
     """Return the message of an Event about a pod's PodGroup without the generated end of the pod's name."""
     owner = workload_of(event.involved_object.name).rpartition("-")[0]
-    return without_suffixes(event.message[:_LONGEST], owner)
+    return without_suffixes(event.message, owner)
 
 
 def _refused(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
     """Return the refusals of pods; they differ by the generated end of the pod's name only."""
     words = []
     for event in evidence.creation_events:
-        text = event.message[:_LONGEST].removeprefix(_COMBINED).removeprefix(_CREATING)
+        text = event.message.removeprefix(_COMBINED).removeprefix(_CREATING)
         words.append(_message(event, without_suffixes(text, event.involved_object.name)))
     return _steps(words, "refused", redactor)
 

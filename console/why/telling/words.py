@@ -215,7 +215,7 @@ def _names(evidence: PodEvidence) -> Iterator[str]:
     if order is not None:
         yield from (order.metadata.name, order.spec.selected_node, *(order.spec.selected_gpu_groups or ()))
     for queue in filter(None, map(known, evidence.queues.values())):
-        yield from (queue.name, queue.spec.parent_queue)
+        yield from (queue.name, queue.parent)
     for node in known(evidence.nodes) or ():
         yield node.metadata.name
         for taint in node.spec.taints or ():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from console.advise.answer import Advice, AdviceOptions, AdviceRow
-from console.advise.documents import as_commands, as_json
+from console.advise.documents import as_json
 from console.advise.html import as_html
 from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
@@ -444,13 +444,13 @@ async def test_vcluster_gets_commands_for_its_own_context(everything: Advice) ->
 async def test_names_that_would_act_elsewhere_are_dropped_and_counted(everything: Advice) -> None:
     advice = everything
     assert advice.dropped == 5
-    outputs = [as_json(advice), *as_text(advice, OPTIONS), *as_commands(advice)]
+    outputs = [as_json(advice), *as_text(advice, OPTIONS), *advice.commands]
     assert not any(word in line for line in outputs for word in ("reboot", "cmd()", "\x1b", "a b"))
 
 
 async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> None:
     advice = everything
-    commands = list(as_commands(advice))
+    commands = list(advice.commands)
     assert len(commands) >= 8
     for command in commands:
         words = command.split()

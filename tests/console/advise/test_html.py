@@ -13,7 +13,7 @@ from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
 from console.advise.suggestions import advise
 from console.advise.usage import PodNames, PodUse
-from console.prometheus.client import RangeSeries
+from console.prometheus.series import RangeSeries
 from tests.support.browser import CHROMIUM, Browser
 from webhook.policy.labels import PolicyMetadata
 

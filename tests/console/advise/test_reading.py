@@ -17,7 +17,8 @@ from console.advise.text import as_text
 from console.advise.usage import PodNames, PodUse
 from console.cli import main, parser
 from console.cluster import use_own_kubeconfig
-from console.prometheus.client import InstantSeries, PrometheusError, RangeSeries
+from console.prometheus.client import PrometheusError
+from console.prometheus.series import InstantSeries, RangeSeries
 
 MIB = 1 << 20
 WINDOW = Window(start=1.8e9 - 14 * 86400, end=1.8e9)

@@ -30,9 +30,7 @@ def pod(number: int = 0, **fields: object) -> AgentPod:
 def reading(number: int = 0, failure: str = "", age: float | None = 1.0, **answer: object) -> AgentReading:
     response = AgentResponse(node=f"n{number}", **{"attribution_ok": True, **answer})  # type: ignore[arg-type]
     received = None if failure else Received(answer=response, body=b"", at=0.0, age=age)
-    return AgentReading(
-        pod=pod(number), received=received, failure=failure, failing_since=1.0 if failure else None
-    )
+    return AgentReading(pod=pod(number), received=received, failure=failure)
 
 
 def test_an_agent_that_is_not_ready() -> None:

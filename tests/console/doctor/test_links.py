@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from console.doctor.links import FAILED_REQUESTS, anchor, with_link
+from console.doctor.command import FAILED_REQUESTS, anchor, with_link
 from service.check_results import CheckResult, ok, problem, unknown, warning
 
 ROOT = Path(__file__).parents[3]

@@ -11,11 +11,12 @@ from aiohttp import web
 from console.agent_options import AgentOptions
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
-from console.why.objects import PodGroupObject, PodObject, QueueObject
+from console.why.objects import PodGroupObject, PodObject
 from console.why.reading.events import LONGEST_MESSAGE, MOST_EVENTS
 from console.why.reading.reader import read_evidence
 from console.why.reading.requests import MOST_REQUESTS
 from console.why.reading.target import Target
+from kai.queue import Queue
 from kube.client import KubeClient
 from service.command import UsageError
 from tests.support.agent_fleet import LABELS as AGENT_LABELS
@@ -67,7 +68,7 @@ async def test_everything_about_a_pod_that_waits(server: ObjectServer) -> None:
     assert isinstance(evidence.pod_group, PodGroupObject)
     assert evidence.bind_request is Absence.MISSING
     assert list(evidence.queues) == ["vision", "research"]
-    assert all(isinstance(each, QueueObject) for each in evidence.queues.values())
+    assert all(isinstance(each, Queue) for each in evidence.queues.values())
     assert [each.metadata.name for each in evidence.nodes] == ["node-1"]  # type: ignore[union-attr]
     assert [each.name for each in evidence.shared_gpu_pods] == ["other"]  # type: ignore[union-attr]
     assert [each.message for each in evidence.pod_events] == [FULL]

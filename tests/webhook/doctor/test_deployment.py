@@ -8,9 +8,9 @@ import pytest
 
 from kai.version import Version
 from service.command import Parser, UsageError
-from webhook.doctor.deployment import OPTIONS, DeploymentOptions, _options, parse_deployment_options
+from webhook.doctor.deployment import DeploymentOptions, _options, parse_deployment_options
 from webhook.policy.labels import Mode
-from webhook.settings.arguments import add_rule_options
+from webhook.settings.options import add_rule_options
 
 ALWAYS_KNOWN = {"kai_version", "inject_shares", "default_mode", "excluded_namespaces"}
 
@@ -55,7 +55,7 @@ def test_the_last_word_for_an_option_counts(words: tuple[str, ...], setting: str
     if not words:
         return  # the defaults are those of `Rules`
     arguments, _ = rule_parser().parse_known_args([w for w in words if "$(" not in w])
-    assert getattr(arguments, {v: k for k, v in OPTIONS.items()}[setting][2:].replace("-", "_")) == value
+    assert getattr(arguments, setting) == value
 
 
 @pytest.mark.parametrize(

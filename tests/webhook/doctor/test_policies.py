@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from kai.installation import Installation
+from kai.queue import Queue
 from kube.client import KubeClient
 from service.check_results import State
 from tests.support.api_server import ApiServer, refuses, says
@@ -28,7 +29,7 @@ from tests.support.cluster_facts import (
 )
 from tests.support.pods import folder_from
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult
-from webhook.doctor.cluster import Cluster, Namespace, Queue
+from webhook.doctor.cluster import Cluster, Namespace
 from webhook.doctor.kai import kai_findings, runtime_class_findings, runtime_classes
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import queue_findings

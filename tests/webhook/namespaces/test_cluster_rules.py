@@ -55,7 +55,7 @@ class Following:
 @contextlib.asynccontextmanager
 async def following(client: KubeClient, rules: Rules | None = None) -> AsyncIterator[Following]:
     follow = Following(client, rules or Rules())
-    running = asyncio.create_task(follow.facts.run())
+    running = asyncio.gather(follow.facts.watch.run(), follow.facts.keep_discovering())
     try:
         yield follow
     finally:

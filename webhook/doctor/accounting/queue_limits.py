@@ -5,17 +5,10 @@ from collections.abc import Iterator, Mapping
 
 from service.check_results import problem
 from service.text import MOST_LINES, counted, listed, quoted
-from webhook.doctor.accounting.reading import (
-    CHECK,
-    REMEDY,
-    TOLERANCE,
-    Difference,
-    Reading,
-    gpus,
-    named,
-)
+from webhook.doctor.accounting.reading import CHECK, REMEDY, TOLERANCE, Difference, Reading, gpus, named
 from webhook.doctor.accounting.requests import CLAIMS, GpuRequest
 from webhook.doctor.api_reader import ListOutcome
+from webhook.doctor.pod_groups import gpu_amount
 
 
 def compare_limits(reading: Reading) -> list[Difference]:
@@ -31,7 +24,7 @@ def compare_limits(reading: Reading) -> list[Difference]:
         if place is not None and pod.deleted_at is None:
             direct[place] += _requested(reading, pod)
             pods[place].append(pod)
-    parents = {queue.metadata.name: queue.spec.parent for queue in reading.queues.items}
+    parents = {queue.name: queue.parent for queue in reading.queues.items}
     totals: defaultdict[str, float] = defaultdict(float)
     parts: defaultdict[str, list[str]] = defaultdict(list)
     """The queues with pods that make up a total."""
@@ -41,12 +34,12 @@ def compare_limits(reading: Reading) -> list[Difference]:
             parts[above].append(queue)
     differences: list[Difference] = []
     for limited in reading.queues.items:
-        name, limit = limited.metadata.name, limited.gpu_limit
+        name, limit = limited.name, limited.gpu_limit
         if limit is None or totals[name] <= limit + TOLERANCE:
             continue
         is_shown = len(differences) < MOST_LINES  # the pods of each queue take linear time
         members = [pod for queue in parts[name] for pod in pods[queue]] if is_shown else []
-        status = limited.allocated_gpus
+        status = gpu_amount(limited.allocated)
         counted_by_kai = "" if status is None else f"; KAI's status has {gpus(status)}"
         differences.append(
             Difference(
@@ -88,7 +81,7 @@ def _without_queue(reading: Reading, pods: Mapping[str, list[GpuRequest]]) -> li
     """Return the pods in queues that do not exist, which have no limit."""
     if reading.queues.outcome is not ListOutcome.WHOLE:
         return []
-    known = {queue.metadata.name for queue in reading.queues.items}
+    known = {queue.name for queue in reading.queues.items}
     lost = {queue: members for queue, members in pods.items() if queue not in known}
     members = [pod for queue in lost.values() for pod in queue if _requested(reading, pod)]
     if not members:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kai import keys
+from kai.queue import Queue
 from service.check_results import CheckResult, problem
 from service.text import joined, listed, quoted
 from webhook.doctor.accounting.reading import (
@@ -18,8 +19,7 @@ from webhook.doctor.accounting.reading import (
     named,
 )
 from webhook.doctor.accounting.requests import GpuRequest
-from webhook.doctor.cluster import Queue
-from webhook.doctor.pod_groups import PodGroup
+from webhook.doctor.pod_groups import PodGroup, gpu_amount
 
 _DIGITS = 3
 
@@ -80,10 +80,10 @@ def compare_status(reading: Reading) -> SumComparison:
         by_spec = by_label = by_label if reading.sums_by_label else by_spec
     children: defaultdict[str, list[Queue]] = defaultdict(list)
     for queue in reading.queues.items:
-        children[queue.spec.parent].append(queue)
+        children[queue.parent].append(queue)
     result = SumComparison()
     for queue in reading.queues.items:
-        name = queue.metadata.name
+        name = queue.name
         counted = _counted_by_kai(queue, children[name])
         sums, other = by_spec.get(name, _Queue()), by_label.get(name, _Queue())
         if sums.unknown or counted is None:
@@ -134,9 +134,9 @@ def _queues(members: Iterable[_Members], *, use_label: bool) -> dict[str, _Queue
 
 def _counted_by_kai(queue: Queue, children: Iterable[Queue]) -> float | None:
     """Return KAI's figure of a queue without its child queues, which KAI adds (`resource_updater.go`)."""
-    own = queue.allocated_gpus
+    own = gpu_amount(queue.allocated)
     for child in children:
-        allocated = child.allocated_gpus
+        allocated = gpu_amount(child.allocated)
         if own is None or allocated is None:
             return None
         own -= allocated

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Final
 
 from kai import keys
+from kai.queue import Queue
 from service.check_results import CheckResult
 from service.text import counted, listed
 from webhook.doctor.accounting.requests import GpuRequest
 from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.cluster import Queue
 from webhook.doctor.nodes import UNKNOWN_NODE, ClusterNode
 from webhook.doctor.pod_groups import PodGroup
 
@@ -56,7 +56,7 @@ class Reading:
         return (
             self.has_controllers
             or not any(pod.is_of_kai for pod in self.pods.items)
-            or any(queue.status and queue.status.allocated for queue in self.queues.items)
+            or any(queue.allocated for queue in self.queues.items)
             or any(group.status and group.status.resources for group in self.pod_groups.items)
         )
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from kai import keys
 from kai.pod import Metadata, PodDocument, PodView
-from kai.quantity import parse_quantity
+from kai.quantity import is_quantity
 from kai.share import Share, is_container_memory_key
 from service.text import quoted, shorten
 from webhook.doctor.pod_groups import DEFAULT_SUBGROUP
@@ -125,7 +125,7 @@ def read_request(
         regular=regular,
         share=share,
         obstacle=obstacle,
-        is_readable_by_status=_is_quantity(pod.annotations.get(keys.GPU_FRACTION, "0")),
+        is_readable_by_status=is_quantity(pod.annotations.get(keys.GPU_FRACTION, "0")),
         gpu_groups=tuple(dict.fromkeys(_gpu_groups(pod))) if share else (),
         pod_group=pod.annotations.get(keys.POD_GROUP_NAME, ""),
         queue_label=pod.labels.get(keys.QUEUE_LABEL, ""),
@@ -158,14 +158,6 @@ def _evidence(pod: PodView, *, has_share: bool) -> str:
         container = next(holders, None)
         evidence = None if container is None else evidence_of(pod, container)
     return "" if evidence is None else str(evidence)
-
-
-def _is_quantity(text: str) -> bool:
-    try:
-        parse_quantity(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _gpu_groups(pod: PodView) -> Iterator[str]:

@@ -12,7 +12,7 @@ from service.text import counted, joined, listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.doctor.guard.coverage import APPLY, GuardSection, assess, changed_policies, guards_vclusters
-from webhook.doctor.guard.objects import NAME_LABEL, Guard, Guarded, read_binding, read_policy
+from webhook.doctor.guard.objects import Guard, Guarded, read_binding, read_policy
 from webhook.doctor.guard.parameters import exempt_namespaces, parameter_findings, parameters_text
 from webhook.doctor.guard.proof import (
     ENFORCE_EDITS,
@@ -22,20 +22,13 @@ from webhook.doctor.guard.proof import (
     TrialOutcome,
     prove,
 )
+from webhook.registration.objects import NAME_LABEL
 
 _CHECK: Final = "guard"
 _GROUP: Final = "admissionregistration.k8s.io"
 _WITHOUT: Final = "the guard was not checked"
-_POLICIES: Final = ListSpec(
-    resource="validatingadmissionpolicies",
-    group=_GROUP,
-    without=_WITHOUT,
-)
-_BINDINGS: Final = ListSpec(
-    resource="validatingadmissionpolicybindings",
-    group=_GROUP,
-    without=_WITHOUT,
-)
+_POLICIES: Final = ListSpec(resource="validatingadmissionpolicies", group=_GROUP, without=_WITHOUT)
+_BINDINGS: Final = ListSpec(resource="validatingadmissionpolicybindings", group=_GROUP, without=_WITHOUT)
 _SYNCED_PODS: Final = ListSpec(
     resource="pods",
     params={"labelSelector": keys.VCLUSTER_MANAGED_BY},

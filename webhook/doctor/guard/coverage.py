@@ -7,13 +7,7 @@ from typing import Final
 
 from service.check_results import CheckResult, problem, warning
 from service.text import joined, listed, one_line
-from webhook.doctor.guard.comparison import (
-    Coverage,
-    candidates,
-    coverage,
-    differences,
-    weakening,
-)
+from webhook.doctor.guard.comparison import Coverage, candidates, coverage, differences, weakening
 from webhook.doctor.guard.objects import Binding, Guard, Guarded, excluded_names, shipped_guard
 
 _CHECK: Final = "guard"

@@ -11,12 +11,11 @@ from msgspec import Struct
 
 from kube.objects import LabelledMeta
 from webhook.guard.manifests import guard_objects
-from webhook.registration.objects import LabelSelector
+from webhook.registration.objects import NAME_LABEL, LabelSelector
 
 PARAMETERS: Final = ("kaiNamespaces", "moreOwnerKinds", "schedulerName")
 """Variables of the policies that an administrator may set."""
 
-NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _GUARDS: Final = "kaishare.dev/guards"
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from kai import keys
 from kube.access import AccessError
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
 from kube.objects import FullMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.text import MALFORMED, one_line
@@ -203,7 +203,7 @@ async def _is_exempt(reader: ApiReader, exempt: Collection[str]) -> bool:
     try:
         answer = await reader.client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
         user = msgspec.json.decode(answer, type=_Review).status.get("userInfo", {})
-    except (ApiError, Unreachable, AccessError, *MALFORMED):
+    except (*REQUEST_ERRORS, *MALFORMED):
         return False
     name = str(user.get("username", ""))
     return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in exempt))

@@ -25,13 +25,8 @@ from webhook.explain.manifests.kinds import (
     makes_no_pods,
     workload_kind,
 )
-from webhook.explain.manifests.pods import (
-    FoundPod,
-    TemplateError,
-    find_pods,
-    gpu_requests,
-)
-from webhook.explain.manifests.sources import DocumentLines, ManifestSource, SourceDocument
+from webhook.explain.manifests.pods import FoundPod, TemplateError, find_pods, gpu_requests
+from webhook.explain.manifests.sources import DocumentLines, Location, ManifestSource, SourceDocument
 from webhook.explain.manifests.values import annotations_of, as_json, as_map, texts
 from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
 from webhook.policy.decide import MOST_WARNINGS, Changes, Decision, exempt, malformed
@@ -158,6 +153,19 @@ class ExplainedDocument:
     def pods(self) -> Iterator[ExplainedPod]:
         """The explained pods."""
         return (item for item in self.items if isinstance(item, ExplainedPod))
+
+    def located(self) -> Iterator[tuple[Location | None, ExplainedPod | UnexplainedObject]]:
+        """Yield each item with its location; None for an object of a cluster.
+
+        The only template of an object has the object's line, the first of several its own.
+        """
+        if self.source is None or self.document is None:
+            yield from ((None, item) for item in self.items)
+            return
+        lines = DocumentLines(self.source, self.document)
+        for item in self.items:
+            place = item.object_place if isinstance(item, ExplainedPod) else item.place
+            yield Location(self.source.name, lines.line_of(place)), item
 
 
 def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterator[ExplainedDocument]:
@@ -317,10 +325,7 @@ class Explainer:
         return mutate(policy, as_json(pod), self.rules)
 
     def _reinvoked(
-        self,
-        policy: NamespacePolicy | None,
-        pod: Mapping[str, Any],
-        defaults: Sequence[ContainerDefaults],
+        self, policy: NamespacePolicy | None, pod: Mapping[str, Any], defaults: Sequence[ContainerDefaults]
     ) -> Mapping[str, Any]:
         """Return a patched pod after the API server's second round.
 

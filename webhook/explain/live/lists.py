@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import ServedKind
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS, ApiError
 from service.text import MALFORMED, counted, one_line
 from webhook.explain.live.owners import OwnedObject
 
@@ -74,7 +73,7 @@ class LiveLists:
                             continue
                         if self._keeps(value.metadata.namespace):
                             yield value, item
-            except (ApiError, Unreachable, AccessError) as error:
+            except REQUEST_ERRORS as error:
                 self._failed(kind, namespace, error)
 
     def _keeps(self, namespace: str) -> bool:

@@ -22,10 +22,9 @@ import msgspec
 from msgspec import Raw
 
 from kai.scopes import GroupKind
-from kube.access import AccessError
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
-from kube.errors import ApiError, Unreachable
+from kube.errors import REQUEST_ERRORS
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 from webhook.explain.decision.amounts import RunningPods, asked_now
@@ -33,12 +32,7 @@ from webhook.explain.decision.explainer import ExplainedPod, Explainer, Unexplai
 from webhook.explain.live.lists import LiveLists
 from webhook.explain.live.objects import explain_object
 from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnedObject, OwnerReference
-from webhook.explain.live.pods import (
-    LivePod,
-    PodSums,
-    TemplateRoles,
-    decode_live_pod,
-)
+from webhook.explain.live.pods import LivePod, PodSums, TemplateRoles, decode_live_pod
 from webhook.explain.manifests.controllers import OPERATORS
 from webhook.explain.manifests.kinds import WORKLOADS
 from webhook.explain.manifests.values import as_map, as_maps
@@ -130,7 +124,7 @@ async def _operators(client: KubeClient, lists: LiveLists) -> list[ServedKind]:
     """Return the kinds of training operators that the API server serves, each in its preferred version."""
     try:
         served = await discover_groups(client)
-    except (ApiError, Unreachable, AccessError) as error:
+    except REQUEST_ERRORS as error:
         lists.note(f"jobs of training operators were not read: {one_line(str(error))}")
         return []
     kinds: dict[GroupKind, ServedKind] = {}

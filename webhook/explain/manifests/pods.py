@@ -298,10 +298,7 @@ def _built_in(holder: dict[str, Any], workload: WorkloadKind, place: Place, oute
 def _pod(holder: dict[str, Any], **fields: Any) -> FoundPod:
     """Return a pod of an object; `fields` are the others of `FoundPod`."""
     return FoundPod(
-        kind=_text(holder, "kind"),
-        api_version=_text(holder, "apiVersion"),
-        name=_name(holder),
-        **fields,
+        kind=_text(holder, "kind"), api_version=_text(holder, "apiVersion"), name=_name(holder), **fields
     )
 
 

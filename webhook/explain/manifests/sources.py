@@ -12,13 +12,7 @@ from typing import Any, Final
 import yaml
 
 from service.command import UsageError
-from service.documents import (
-    DocumentError,
-    Place,
-    decode_text,
-    document_files,
-    read_text,
-)
+from service.documents import DocumentError, Place, decode_text, document_files, read_text
 from service.yaml_documents import LOADER, parse_documents
 
 STANDARD_INPUT: Final = "-"
@@ -81,6 +75,19 @@ class DocumentLines:
                 break
             node = child
         return 1 + self._lines_before + line
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place of an object in the manifests."""
+
+    file: str
+    """Path of the file as given, or `standard input`."""
+    line: int
+    """Line of the object, or of its pod template, counted from 1."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 def read_sources(names: Sequence[str], *, recursive: bool = False) -> list[ManifestSource]:

@@ -8,8 +8,8 @@ import yaml
 
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
 from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.manifests.sources import Location
 from webhook.explain.output.diff import Dumper
-from webhook.explain.output.locations import Location, located
 from webhook.policy.labels import LabelProblems
 from webhook.policy.reasons import Finding
 from webhook.policy.sizes import Source
@@ -40,7 +40,8 @@ def _all_fields(
         _fields(item, location, problems)
         if isinstance(item, ExplainedPod)
         else _fields_without_pod(item, location)
-        for location, item in located(documents)
+        for document in documents
+        for location, item in document.located()
     ]
 
 

@@ -8,7 +8,7 @@ from service.text import counted, fold, one_line, shorten_middle, width
 from service.text_table import column_widths, table_lines
 from webhook.explain.decision.amounts import GpuAmount
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
-from webhook.explain.output.locations import Location, located
+from webhook.explain.manifests.sources import Location
 from webhook.explain.output.words import (
     action_word,
     amount_after,
@@ -35,7 +35,8 @@ def as_table(documents: Iterable[ExplainedDocument], *, columns: int) -> Iterato
     """
     items = [
         (location, _cells(item, location))
-        for location, item in located(documents)
+        for document in documents
+        for location, item in document.located()
         if isinstance(item, ExplainedPod) or item.code != "no-pods"
     ]
     if not items:

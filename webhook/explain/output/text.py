@@ -7,8 +7,8 @@ from typing import Any, Final
 from service.text import fold, one_line, shorten_middle
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
 from webhook.explain.decision.server_answer import ServerAnswer
+from webhook.explain.manifests.sources import Location
 from webhook.explain.output.diff import diff, paint
-from webhook.explain.output.locations import Location, located
 from webhook.explain.output.words import headline, notes, server_sentences, source_sentence, with_code
 from webhook.explain.policies import Policies
 from webhook.policy.labels import LabelProblems
@@ -43,12 +43,13 @@ def as_text(
     yield from namespace_lines(problems, policies, colour=colour, columns=columns)
     others: list[tuple[Location | None, UnexplainedObject]] = []
     has_pods = False
-    for location, item in located(documents):
-        if isinstance(item, ExplainedPod):
-            has_pods = True
-            yield from report.pod(item, location)
-        else:
-            others.append((location, item))
+    for document in documents:
+        for location, item in document.located():
+            if isinstance(item, ExplainedPod):
+                has_pods = True
+                yield from report.pod(item, location)
+            else:
+                others.append((location, item))
     if not has_pods:
         yield _NO_PODS if any(document.source for document in documents) else _NO_WORKLOADS
     if others:

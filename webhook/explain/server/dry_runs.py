@@ -162,11 +162,7 @@ def _refused(
     item: ExplainedPod, sent: Mapping[str, Any], response: AnyResponse, notes: Sequence[str]
 ) -> ServerAnswer | None:
     error = status_error(
-        response.body,
-        "",
-        http_status=response.status,
-        http_reason=response.reason,
-        longest=_LONGEST_REFUSAL,
+        response.body, "", http_status=response.status, http_reason=response.reason, longest=_LONGEST_REFUSAL
     )
     read = read_refusal(error.status, error.reason, error.message, item.namespace)
     if read.is_name_taken and sent["metadata"].get("name"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import parser
-from console.kubectl_completion import Directive, candidates
+from console.completion import Directive, candidates
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "deploy" / "plugin" / "kubectl_complete-kaishare"
