@@ -23,7 +23,7 @@ def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPl
     ("names", "seconds", "awaits_eviction"),
     [
         pytest.param(SHORT, 3.0, False, id="short"),
-        pytest.param([*CASES], 8.0, True, id="all", marks=pytest.mark.nightly),
+        pytest.param([*CASES], 8.0, True, id="all", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
     ],
 )
 async def test_no_fault_loses_a_change_makes_a_storm_or_flags_an_innocent_pod(

@@ -3,7 +3,7 @@
 Two API servers on one etcd stand behind a proxy, which gives them the requests in turn, as during an upgrade
 of a control plane. They differ in the watch-list API; if KAISHARE_OLDER_KUBERNETES names a folder with an
 older kube-apiserver, they differ in age, too. Each fault holds for some seconds. At its begin, all
-connections are reset; during it, without the webhook and the agent being able to hear of it:
+connections are reset, but for the one that leaves them half-open; during it, without the webhook and the agent being able to hear of it:
 
 - a namespace gets another share, and the CA bundle is removed from the webhook's configuration,
 - a pod is created on the node, and another pod uses more than its share.
@@ -111,6 +111,8 @@ class Case:
     """Seconds by which the wall clocks of webhook and agent are wrong."""
     contact_seconds: float = 0.5
     """Longest time after the begin at which a watch may still count as in contact."""
+    resets_connections: bool = True
+    """Whether all connections are reset at the begin, so that the fault holds for those of before, too."""
     recovers_within: float = 60.0
     """Seconds after the fault in which every change must have arrived. A request without an answer takes 10 s,
     a list that falls silent 30 s, and a pause up to 30 s."""
@@ -169,6 +171,12 @@ CASES: Final[dict[str, Case]] = {
     ),
     "all connections reset": on_link("reset"),
     "a silent network": on_link("fall_silent"),
+    "half-open connections": Case(
+        begin=lambda server: server.link.half_open(),
+        is_total=False,
+        resets_connections=False,
+        recovers_within=200.0,
+    ),
     "clocks 1 h ahead": with_wrong_clocks(3600),
     "clocks 1 h behind": with_wrong_clocks(-3600),
     "clocks 2 years ahead": with_wrong_clocks(2 * 366 * 86400),
@@ -238,7 +246,8 @@ class Outage:
         figures = Figures(name, seconds)
         case.begin(self.hostile)
         self.clock.set(case.clock)
-        self.hostile.link.reset()
+        if case.resets_connections:
+            self.hostile.link.reset()
         connections = self.hostile.link.connections
         began = time.monotonic()
         begun_at = time.time()
