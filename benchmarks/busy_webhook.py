@@ -2,14 +2,14 @@
 
 A real API server has 10,000 namespaces, of which 1,000 are managed. Two replicas with the chart's rights
 start as in a pod. Then reviews of pods in the managed namespaces arrive at a steady rate, 1,000 a second for
-both replicas together, over kept connections as from two API servers, while namespaces get other labels.
+both replicas together, over kept connections as from two API servers, while namespaces get other labels. Each
+pod is of another namespace than the one before.
 Prints the time until each replica is ready, its memory, its CPU for a review, the latencies, and how long a
 changed label takes to be in force.
 
 Exits with 1 if a replica needs more than 90 MiB, a review is not answered with a patch, or a label is not in
-force within a second. The client shares the machine with the replicas; where it cannot keep the rate, the
-line says so, and the CPU is the better figure. Needs KUBEBUILDER_ASSETS (a folder with etcd and
-kube-apiserver).
+force within a second. The client in Go shares the machine with the replicas and the API server. Needs
+KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver) and go.
 """
 
 import argparse
@@ -21,10 +21,9 @@ import random
 import ssl
 import statistics
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +31,7 @@ from typing import Any, Final
 import aiohttp
 
 from benchmarks.agent import cpu_ms
+from benchmarks.go import go_program
 from benchmarks.plane import on_a_control_plane
 from benchmarks.reviews import pod_review_body
 from kai import keys
@@ -46,7 +46,6 @@ from tests.support.webhook_process import until
 
 MOST_MIB: Final = 90.0
 MOST_SECONDS_TO_FORCE: Final = 1.0
-REPLICAS: Final = 2
 CONNECTIONS: Final = 50
 """Connections to one replica: two API servers keep about 25 each."""
 _PATH: Final = "/api/v1/namespaces"
@@ -67,36 +66,30 @@ def namespace(number: int, managed: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
-    """Reviews at a steady rate."""
+    """A client that sends reviews at a steady rate (benchmarks/go_reviews)."""
 
-    sessions: Sequence[tuple[aiohttp.ClientSession, str]]
-    """A client and the address of each replica."""
-    bodies: Sequence[bytes]
-    answered: Counter[str] = field(default_factory=Counter)
-    milliseconds: list[float] = field(default_factory=list)
+    program: Path
+    bodies: Path
+    """File with a review on each line."""
+    targets: Sequence[str]
+    """Address of each replica, with a comma and the file of its CA."""
 
-    async def run(self, rate: float, seconds: float) -> float:
-        """Send each review at its time, whether or not earlier ones are answered; return the rate kept."""
-        began, count = time.monotonic(), int(rate * seconds)
-        async with asyncio.TaskGroup() as group:
-            for number in range(count):
-                delay = began + number / rate - time.monotonic()
-                if delay > 0:
-                    await asyncio.sleep(delay)
-                group.create_task(self._review(number))
-        return count / (time.monotonic() - began)
-
-    async def _review(self, number: int) -> None:
-        session, url = self.sessions[number % len(self.sessions)]
-        started = time.perf_counter()
-        async with session.post(
-            f"{url}/mutate?timeout=5s", data=self.bodies[number % len(self.bodies)]
-        ) as answer:
-            body = await answer.read()
-        self.milliseconds.append((time.perf_counter() - started) * 1000)
-        self.answered["patched" if b'"patch"' in body else f"status {answer.status} without a patch"] += 1
+    async def run(self, rate: float, seconds: float) -> dict[str, Any]:
+        """Send reviews; return the rate kept, the answers by kind, and the latencies in milliseconds."""
+        options = [
+            f"-rate={rate}",
+            f"-seconds={seconds}",
+            f"-connections={CONNECTIONS}",
+            f"-bodies={self.bodies}",
+        ]
+        process = await asyncio.create_subprocess_exec(
+            self.program, *options, *self.targets, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        result: dict[str, Any] = json.loads(output)
+        return result
 
 
 async def change_labels(
@@ -134,6 +127,7 @@ async def change_labels(
 async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> int:
     """Measure, print, and return the exit status."""
     problems: list[str] = []
+    program = go_program("go_reviews", folder)
     async with KubeClient(plane.access()) as client, AsyncExitStack() as stack:
         admin = Administrator(client)
         await admin.prepare()
@@ -142,8 +136,8 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
         await create_all(client, _PATH, (namespace(number, options.managed) for number in numbers))
         print(f"{options.namespaces} namespaces created in {time.monotonic() - began:.0f} s", flush=True)
         token = await admin.token("webhook", *WEBHOOK_RIGHTS)
-        replicas, sessions, others = [], [], []
-        for number in range(REPLICAS):
+        replicas, targets, sessions = [], [], []
+        for number in range(options.replicas):
             own = folder / f"replica-{number}"
             own.mkdir()
             pod = in_a_pod(plane, token, own)
@@ -160,33 +154,32 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
                 flush=True,
             )
             replicas.append(replica)
+            targets.append(f"{replica.target.url}/mutate?timeout=5s,{own}/tls/ca.crt")
             trust = ssl.create_default_context(cadata=ca_of(own).decode())
-            connector = aiohttp.TCPConnector(ssl=trust, limit=CONNECTIONS)
-            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            sessions.append((session, replica.target.url))
             connector = aiohttp.TCPConnector(ssl=trust)
             session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            others.append((session, replica.target.url))
+            sessions.append((session, replica.target.url))
         bodies = [pod_review_body(f"team-{number:05}") for number in range(options.managed)]
         random.Random(1).shuffle(bodies)
-        await Load(sessions=sessions, bodies=bodies).run(100, 2)  # warms up
-        changing = asyncio.create_task(change_labels(client, others, options.managed))
+        (folder / "bodies").write_bytes(b"\n".join(bodies))
+        load = Load(program=program, bodies=folder / "bodies", targets=targets)
+        await load.run(100, 2)  # warms up
+        changing = asyncio.create_task(change_labels(client, sessions, options.managed))
         for rate in options.rate:
-            load = Load(sessions=sessions, bodies=bodies)
             before = [cpu_ms(replica.process) for replica in replicas]
-            kept = await load.run(rate, options.seconds)
+            result = await load.run(rate, options.seconds)
             cpu = sum(cpu_ms(replica.process) for replica in replicas) - sum(before)
-            cuts = statistics.quantiles(load.milliseconds, n=1000)
-            count = load.answered.total()
+            count = sum(result["answers"].values())
             print(
-                f"{rate:5.0f} reviews a second ({kept:.0f} kept): CPU {cpu / count * 1000:.0f} µs a review,"
-                f" {cpu / options.seconds / 10 / REPLICAS:.0f} % of a core for each replica;"
-                f" p50 {cuts[499]:.1f}, p99 {cuts[989]:.1f}, longest {max(load.milliseconds):.0f} ms;"
-                f" {dict(load.answered)}",
+                f"{rate:5.0f} reviews a second ({result['kept']:.0f} kept):"
+                f" CPU {cpu / count * 1000:.0f} µs a review,"
+                f" {cpu * result['kept'] / count / 10 / options.replicas:.0f} % of a core for each replica;"
+                f" p50 {result['p50']:.1f}, p99 {result['p99']:.1f}, longest {result['longest']:.0f} ms;"
+                f" {result['answers']}",
                 flush=True,
             )
             problems += [
-                f"{number} answers: {kind}" for kind, number in load.answered.items() if kind != "patched"
+                f"{number} answers: {kind}" for kind, number in result["answers"].items() if kind != "patched"
             ]
         changing.cancel()
         taken = await changing
@@ -218,6 +211,7 @@ def main() -> None:
     )
     parser.add_argument("--namespaces", type=int, default=10_000, help="namespaces (default %(default)s)")
     parser.add_argument("--managed", type=int, default=1000, help="managed ones (default %(default)s)")
+    parser.add_argument("--replicas", type=int, default=2, help="replicas (default %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=20, help="seconds at each rate (default %(default)s)"
     )

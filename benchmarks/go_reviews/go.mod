@@ -1,0 +1,3 @@
+module kaishare/benchmarks/go-reviews
+
+go 1.22
