@@ -406,8 +406,9 @@ def _knative(name: str, chance: random.Random) -> Writer:
         if isinstance(containers, list) and len(containers) == 1:
             containers[0].pop("name", None)
         manifest = _manifest("serving.knative.dev/v1", "Service", name, {"template": copy.deepcopy(made)})
-        if isinstance(containers, list) and len(containers) == 1:
-            containers[0]["name"] = "user-container"
+        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+            if not container.get("name"):
+                container["name"] = "user-container" if len(containers) == 1 else f"user-container-{index}"
         owner = _owner("apps/v1", "ReplicaSet", f"{name}-00001-deployment-{_HASH}")
         return _one(manifest, "spec.template", _created(made, owner), "replicaset-controller")
 

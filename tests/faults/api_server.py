@@ -564,6 +564,7 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         yield outage
         hostile.heal()
         await admin.clean_up()
+        await admin.delete(_SECRET)  # the next run begins without a CA
 
 
 async def run_cases(
