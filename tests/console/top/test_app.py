@@ -305,9 +305,9 @@ async def test_a_terminal_that_changes_its_size_gets_other_columns() -> None:
 
 @pytest.mark.parametrize("nodes", [20, nightly(200)])
 async def test_a_key_is_answered_while_rounds_of_64_rows_a_node_are_merged(nodes: int) -> None:
-    """benchmarks/top.py holds 0.1 s and 1 s on a quiet machine; these bounds leave room for a busy one."""
+    """benchmarks/top.py holds 0.1 s and 1 s on a quiet machine. Here CPU counts, whatever else the machine does."""
     measured = await measure(FakeAgents(nodes), rounds=2 if nodes > 100 else 1)
     assert measured.rows > 60 * nodes
-    assert measured.key_seconds < 1.5, measured.slowest_key
+    assert measured.key_cpu_seconds < 0.75, measured.slowest_key
     assert measured.median_key_seconds < 0.4
     assert measured.idle_cpu_seconds < 2.0
