@@ -9,7 +9,6 @@ etcd and kube-apiserver) and go. Run: `python -m benchmarks.admission_forms`.
 import argparse
 import json
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.go_programs import build
 from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
 from tests.support.cluster_webhook import (
@@ -39,7 +39,6 @@ from webhook.render.manifests import MUTATING, objects_of
 Item = dict[str, Any]
 NONE, POLICY, WEBHOOK, GO = FORMS = ("none", "policy", "webhook", "go")
 _API: Final = "/apis/admissionregistration.k8s.io/v1"
-_GO: Final = Path(__file__).parent / "go_webhook"
 
 
 def pod(containers: int, entries: int) -> Item:
@@ -75,11 +74,7 @@ def go_webhook(folder: Path) -> Iterator[UrlTarget]:
     Raises:
         SystemExit: there is no go.
     """
-    go = shutil.which("go")
-    if go is None:
-        sys.exit("there is no go, which builds benchmarks/go_webhook")
-    program = folder / "go-webhook"
-    subprocess.run([go, "build", "-o", program, "."], cwd=_GO, check=True)
+    program = build("go_webhook", folder)
     files = [f"-cert={folder / 'tls' / 'tls.crt'}", f"-key={folder / 'tls' / 'tls.key'}"]
     process = subprocess.Popen([program, *files], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

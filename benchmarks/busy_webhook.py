@@ -7,9 +7,9 @@ Prints the time until each replica is ready, its memory, its CPU for a review, t
 changed label takes to be in force.
 
 Exits with 1 if a replica needs more than 90 MiB, a review is not answered with a patch, or a label is not in
-force within a second. The client shares the machine with the replicas; where it cannot keep the rate, the
-line says so, and the CPU is the better figure. Needs KUBEBUILDER_ASSETS (a folder with etcd and
-kube-apiserver).
+force within a second. The client (benchmarks/go_load) shares the machine with the replicas; where it cannot
+keep the rate, the line says so, and the CPU is the better figure. Needs KUBEBUILDER_ASSETS (a folder with
+etcd and kube-apiserver), go, and taskset for `--cores`.
 """
 
 import argparse
@@ -17,14 +17,14 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import random
 import ssl
 import statistics
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +32,7 @@ from typing import Any, Final
 import aiohttp
 
 from benchmarks.agent import cpu_ms
+from benchmarks.go_programs import build
 from benchmarks.plane import on_a_control_plane
 from benchmarks.reviews import pod_review_body
 from kai import keys
@@ -46,7 +47,6 @@ from tests.support.webhook_process import until
 
 MOST_MIB: Final = 90.0
 MOST_SECONDS_TO_FORCE: Final = 1.0
-REPLICAS: Final = 2
 CONNECTIONS: Final = 50
 """Connections to one replica: two API servers keep about 25 each."""
 _PATH: Final = "/api/v1/namespaces"
@@ -67,36 +67,34 @@ def namespace(number: int, managed: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
-    """Reviews at a steady rate."""
+    """Reviews at a steady rate, from a client in Go."""
 
-    sessions: Sequence[tuple[aiohttp.ClientSession, str]]
-    """A client and the address of each replica."""
-    bodies: Sequence[bytes]
-    answered: Counter[str] = field(default_factory=Counter)
-    milliseconds: list[float] = field(default_factory=list)
+    program: Path
+    reviews: Path
+    """File with a review on each line."""
+    authorities: Sequence[Path]
+    urls: Sequence[str]
 
-    async def run(self, rate: float, seconds: float) -> float:
-        """Send each review at its time, whether or not earlier ones are answered; return the rate kept."""
-        began, count = time.monotonic(), int(rate * seconds)
-        async with asyncio.TaskGroup() as group:
-            for number in range(count):
-                delay = began + number / rate - time.monotonic()
-                if delay > 0:
-                    await asyncio.sleep(delay)
-                group.create_task(self._review(number))
-        return count / (time.monotonic() - began)
-
-    async def _review(self, number: int) -> None:
-        session, url = self.sessions[number % len(self.sessions)]
-        started = time.perf_counter()
-        async with session.post(
-            f"{url}/mutate?timeout=5s", data=self.bodies[number % len(self.bodies)]
-        ) as answer:
-            body = await answer.read()
-        self.milliseconds.append((time.perf_counter() - started) * 1000)
-        self.answered["patched" if b'"patch"' in body else f"status {answer.status} without a patch"] += 1
+    async def run(self, rate: float, seconds: float, core: int | None = None) -> dict[str, Any]:
+        """Send each review at its time, even if earlier ones wait; return the client's result."""
+        client = await asyncio.create_subprocess_exec(
+            *([] if core is None else ["taskset", "-c", str(core)]),
+            self.program,
+            f"-reviews={self.reviews}",
+            f"-ca={','.join(map(str, self.authorities))}",
+            f"-rate={rate}",
+            f"-seconds={seconds}",
+            f"-connections={CONNECTIONS}",
+            *self.urls,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await client.communicate()
+        if client.returncode:
+            raise SystemExit("the client ended")
+        result: dict[str, Any] = json.loads(output)
+        return result
 
 
 async def change_labels(
@@ -131,6 +129,25 @@ async def change_labels(
     return taken
 
 
+async def at_rate(
+    load: Load, replicas: Sequence[Serving], rate: float, seconds: float, core: int | None
+) -> dict[str, int]:
+    """Send reviews at one rate, and print the figures; return the number of answers by kind."""
+    before = [cpu_ms(replica.process) for replica in replicas]
+    result = await load.run(rate, seconds, core)
+    cpu = sum(cpu_ms(replica.process) for replica in replicas) - sum(before)
+    answers: dict[str, int] = result["answers"]
+    print(
+        f"{rate:5.0f} reviews a second ({result['rate']:.0f} kept):"
+        f" CPU {cpu / sum(answers.values()) * 1000:.0f} µs a review,"
+        f" {cpu / seconds / 10 / len(replicas):.0f} % of a core for each replica;"
+        f" p50 {result['p50']:.1f}, p99 {result['p99']:.1f}, longest {result['longest']:.0f} ms;"
+        f" sent late, p99: {result['late_send_p99']:.1f} ms; {answers}",
+        flush=True,
+    )
+    return answers
+
+
 async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> int:
     """Measure, print, and return the exit status."""
     problems: list[str] = []
@@ -142,8 +159,8 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
         await create_all(client, _PATH, (namespace(number, options.managed) for number in numbers))
         print(f"{options.namespaces} namespaces created in {time.monotonic() - began:.0f} s", flush=True)
         token = await admin.token("webhook", *WEBHOOK_RIGHTS)
-        replicas, sessions, others = [], [], []
-        for number in range(REPLICAS):
+        replicas, sessions, authorities = [], [], []
+        for number in range(options.replicas):
             own = folder / f"replica-{number}"
             own.mkdir()
             pod = in_a_pod(plane, token, own)
@@ -159,35 +176,29 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
                 f" peak memory {peak_resident_mib(replica.process.pid):.1f} MiB",
                 flush=True,
             )
+            if options.cores:
+                pin(replica.process.pid, options.cores[0])
             replicas.append(replica)
+            authorities.append(own / "tls" / "ca.crt")
             trust = ssl.create_default_context(cadata=ca_of(own).decode())
-            connector = aiohttp.TCPConnector(ssl=trust, limit=CONNECTIONS)
-            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            sessions.append((session, replica.target.url))
             connector = aiohttp.TCPConnector(ssl=trust)
             session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            others.append((session, replica.target.url))
+            sessions.append((session, replica.target.url))
         bodies = [pod_review_body(f"team-{number:05}") for number in range(options.managed)]
         random.Random(1).shuffle(bodies)
-        await Load(sessions=sessions, bodies=bodies).run(100, 2)  # warms up
-        changing = asyncio.create_task(change_labels(client, others, options.managed))
+        (folder / "reviews").write_bytes(b"".join(body + b"\n" for body in bodies))
+        load = Load(
+            program=build("go_load", folder),
+            reviews=folder / "reviews",
+            authorities=authorities,
+            urls=[f"{url}/mutate?timeout=5s" for _, url in sessions],
+        )
+        core = options.cores[1] if options.cores else None
+        await load.run(100, 2, core)  # warms up
+        changing = asyncio.create_task(change_labels(client, sessions, options.managed))
         for rate in options.rate:
-            load = Load(sessions=sessions, bodies=bodies)
-            before = [cpu_ms(replica.process) for replica in replicas]
-            kept = await load.run(rate, options.seconds)
-            cpu = sum(cpu_ms(replica.process) for replica in replicas) - sum(before)
-            cuts = statistics.quantiles(load.milliseconds, n=1000)
-            count = load.answered.total()
-            print(
-                f"{rate:5.0f} reviews a second ({kept:.0f} kept): CPU {cpu / count * 1000:.0f} µs a review,"
-                f" {cpu / options.seconds / 10 / REPLICAS:.0f} % of a core for each replica;"
-                f" p50 {cuts[499]:.1f}, p99 {cuts[989]:.1f}, longest {max(load.milliseconds):.0f} ms;"
-                f" {dict(load.answered)}",
-                flush=True,
-            )
-            problems += [
-                f"{number} answers: {kind}" for kind, number in load.answered.items() if kind != "patched"
-            ]
+            answers = await at_rate(load, replicas, rate, options.seconds, core)
+            problems += [f"{number} answers: {kind}" for kind, number in answers.items() if kind != "patched"]
         changing.cancel()
         taken = await changing
         print(
@@ -202,6 +213,12 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
                 problems.append(f"replica {number} needs {peak:.1f} MiB")
     print("\n".join(problems) or "within the bounds")
     return int(bool(problems))
+
+
+def pin(pid: int, core: int) -> None:
+    """Let all threads of a process run on one core."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
 
 
 async def is_ready(replica: Serving) -> bool:
@@ -223,6 +240,14 @@ def main() -> None:
     )
     parser.add_argument(
         "--rate", type=float, nargs="+", default=[100, 1000], help="reviews a second (default %(default)s)"
+    )
+    parser.add_argument("--replicas", type=int, default=2, help="replicas (default %(default)s)")
+    parser.add_argument(
+        "--cores",
+        type=int,
+        nargs=2,
+        metavar=("REPLICAS", "CLIENT"),
+        help="the core of all replicas, and that of the client (default: any)",
     )
     options = parser.parse_args()
     on_a_control_plane(parser, lambda plane, folder: measure(options, plane, folder))

@@ -23,6 +23,7 @@ from typing import Final
 from benchmarks.agent import cpu_ms
 from benchmarks.agent_cluster import CountingLink, counting_link
 from benchmarks.plane import on_a_control_plane
+from benchmarks.processes import resident_mib
 from gpuagent.pods.cluster import WATCH_TIMING, ClusterPods
 from gpuagent.pods.related import NAMESPACES, NODES
 from kube.access import InCluster
@@ -129,6 +130,8 @@ class Totals:
     requests: int
     cpu: float
     """CPU of the API server in seconds."""
+    resident_kb: float
+    """Resident memory of the API server in kB."""
     etcd: int
     sent: int
     received: int
@@ -187,6 +190,7 @@ class Agents:
         assert process is not None
         return Totals(
             cpu=cpu_ms(process) / 1000,
+            resident_kb=resident_mib(process.pid) * 1024,
             requests=len(self._plane.requests_of_audited()),
             etcd=await etcd_reads(self._admin.client),
             sent=self._link.sent,
@@ -202,6 +206,7 @@ class Agents:
         for name, figure in (
             ("reads of etcd", after.etcd - before.etcd),
             ("ms of CPU of the API server", (after.cpu - before.cpu) * 1000),
+            ("kB of resident memory of the API server", after.resident_kb - before.resident_kb),
             ("kB from the API server", (after.sent - before.sent) / 1000),
             ("kB to the API server", (after.received - before.received) / 1000),
         ):
