@@ -211,7 +211,7 @@ CASES: Final[dict[str, Case]] = {
     "clocks 2 years ahead": with_wrong_clocks(2 * 366 * 86400),
     "clocks 2 years behind": with_wrong_clocks(-2 * 366 * 86400),
 }
-SHORT: Final = ("503", "refused connections")
+SHORT: Final = ("503", "refused connections", "monotonic clocks jump by 1 h")
 
 
 @dataclass
