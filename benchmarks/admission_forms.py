@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.go import go_program
+from benchmarks.go_programs import build
 from benchmarks.plane import on_a_control_plane
 from kube.client import KubeClient
 from tests.support.cluster_webhook import (
@@ -72,7 +72,7 @@ _OF_A_TEMPLATE, _DIFFERENT = "pods of one template", "each pod with a label of i
 @contextmanager
 def go_webhook(folder: Path) -> Iterator[UrlTarget]:
     """Build and run the webhook in Go."""
-    program = go_program("go_webhook", folder)
+    program = build("go_webhook", folder)
     files = [f"-cert={folder / 'tls' / 'tls.crt'}", f"-key={folder / 'tls' / 'tls.key'}"]
     process = subprocess.Popen([program, *files], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -2,14 +2,14 @@
 
 A real API server has 10,000 namespaces, of which 1,000 are managed. Two replicas with the chart's rights
 start as in a pod. Then reviews of pods in the managed namespaces arrive at a steady rate, 1,000 a second for
-both replicas together, over kept connections as from two API servers, while namespaces get other labels. Each
-pod is of another namespace than the one before.
+both replicas together, over kept connections as from two API servers, while namespaces get other labels.
 Prints the time until each replica is ready, its memory, its CPU for a review, the latencies, and how long a
 changed label takes to be in force.
 
 Exits with 1 if a replica needs more than 90 MiB, a review is not answered with a patch, or a label is not in
-force within a second. The client in Go shares the machine with the replicas and the API server. Needs
-KUBEBUILDER_ASSETS (a folder with etcd and kube-apiserver) and go.
+force within a second. The client (benchmarks/go_load) shares the machine with the replicas; where it cannot
+keep the rate, the line says so, and the CPU is the better figure. Needs KUBEBUILDER_ASSETS (a folder with
+etcd and kube-apiserver), go, and taskset for `--cores`.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import random
 import ssl
 import statistics
@@ -31,7 +32,7 @@ from typing import Any, Final
 import aiohttp
 
 from benchmarks.agent import cpu_ms
-from benchmarks.go import go_program
+from benchmarks.go_programs import build
 from benchmarks.plane import on_a_control_plane
 from benchmarks.reviews import pod_review_body
 from kai import keys
@@ -68,26 +69,30 @@ def namespace(number: int, managed: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """A client that sends reviews at a steady rate (benchmarks/go_reviews)."""
+    """Reviews at a steady rate, from a client in Go."""
 
     program: Path
-    bodies: Path
+    reviews: Path
     """File with a review on each line."""
-    targets: Sequence[str]
-    """Address of each replica, with a comma and the file of its CA."""
+    authorities: Sequence[Path]
+    urls: Sequence[str]
 
-    async def run(self, rate: float, seconds: float) -> dict[str, Any]:
-        """Send reviews; return the rate kept, the answers by kind, and the latencies in milliseconds."""
-        options = [
+    async def run(self, rate: float, seconds: float, core: int | None = None) -> dict[str, Any]:
+        """Send each review at its time, even if earlier ones wait; return the client's result."""
+        client = await asyncio.create_subprocess_exec(
+            *([] if core is None else ["taskset", "-c", str(core)]),
+            self.program,
+            f"-reviews={self.reviews}",
+            f"-ca={','.join(map(str, self.authorities))}",
             f"-rate={rate}",
             f"-seconds={seconds}",
             f"-connections={CONNECTIONS}",
-            f"-bodies={self.bodies}",
-        ]
-        process = await asyncio.create_subprocess_exec(
-            self.program, *options, *self.targets, stdout=asyncio.subprocess.PIPE
+            *self.urls,
+            stdout=asyncio.subprocess.PIPE,
         )
-        output, _ = await process.communicate()
+        output, _ = await client.communicate()
+        if client.returncode:
+            raise SystemExit("the client ended")
         result: dict[str, Any] = json.loads(output)
         return result
 
@@ -124,10 +129,28 @@ async def change_labels(
     return taken
 
 
+async def at_rate(
+    load: Load, replicas: Sequence[Serving], rate: float, seconds: float, core: int | None
+) -> dict[str, int]:
+    """Send reviews at one rate, and print the figures; return the number of answers by kind."""
+    before = [cpu_ms(replica.process) for replica in replicas]
+    result = await load.run(rate, seconds, core)
+    cpu = sum(cpu_ms(replica.process) for replica in replicas) - sum(before)
+    answers: dict[str, int] = result["answers"]
+    print(
+        f"{rate:5.0f} reviews a second ({result['rate']:.0f} kept):"
+        f" CPU {cpu / sum(answers.values()) * 1000:.0f} µs a review,"
+        f" {cpu / seconds / 10 / len(replicas):.0f} % of a core for each replica;"
+        f" p50 {result['p50']:.1f}, p99 {result['p99']:.1f}, longest {result['longest']:.0f} ms;"
+        f" sent late, p99: {result['late_send_p99']:.1f} ms; {answers}",
+        flush=True,
+    )
+    return answers
+
+
 async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path) -> int:
     """Measure, print, and return the exit status."""
     problems: list[str] = []
-    program = go_program("go_reviews", folder)
     async with KubeClient(plane.access()) as client, AsyncExitStack() as stack:
         admin = Administrator(client)
         await admin.prepare()
@@ -136,7 +159,7 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
         await create_all(client, _PATH, (namespace(number, options.managed) for number in numbers))
         print(f"{options.namespaces} namespaces created in {time.monotonic() - began:.0f} s", flush=True)
         token = await admin.token("webhook", *WEBHOOK_RIGHTS)
-        replicas, targets, sessions = [], [], []
+        replicas, sessions, authorities = [], [], []
         for number in range(options.replicas):
             own = folder / f"replica-{number}"
             own.mkdir()
@@ -153,34 +176,29 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
                 f" peak memory {peak_resident_mib(replica.process.pid):.1f} MiB",
                 flush=True,
             )
+            if options.cores:
+                pin(replica.process.pid, options.cores[0])
             replicas.append(replica)
-            targets.append(f"{replica.target.url}/mutate?timeout=5s,{own}/tls/ca.crt")
+            authorities.append(own / "tls" / "ca.crt")
             trust = ssl.create_default_context(cadata=ca_of(own).decode())
             connector = aiohttp.TCPConnector(ssl=trust)
             session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
             sessions.append((session, replica.target.url))
         bodies = [pod_review_body(f"team-{number:05}") for number in range(options.managed)]
         random.Random(1).shuffle(bodies)
-        (folder / "bodies").write_bytes(b"\n".join(bodies))
-        load = Load(program=program, bodies=folder / "bodies", targets=targets)
-        await load.run(100, 2)  # warms up
+        (folder / "reviews").write_bytes(b"".join(body + b"\n" for body in bodies))
+        load = Load(
+            program=build("go_load", folder),
+            reviews=folder / "reviews",
+            authorities=authorities,
+            urls=[f"{url}/mutate?timeout=5s" for _, url in sessions],
+        )
+        core = options.cores[1] if options.cores else None
+        await load.run(100, 2, core)  # warms up
         changing = asyncio.create_task(change_labels(client, sessions, options.managed))
         for rate in options.rate:
-            before = [cpu_ms(replica.process) for replica in replicas]
-            result = await load.run(rate, options.seconds)
-            cpu = sum(cpu_ms(replica.process) for replica in replicas) - sum(before)
-            count = sum(result["answers"].values())
-            print(
-                f"{rate:5.0f} reviews a second ({result['kept']:.0f} kept):"
-                f" CPU {cpu / count * 1000:.0f} µs a review,"
-                f" {cpu * result['kept'] / count / 10 / options.replicas:.0f} % of a core for each replica;"
-                f" p50 {result['p50']:.1f}, p99 {result['p99']:.1f}, longest {result['longest']:.0f} ms;"
-                f" {result['answers']}",
-                flush=True,
-            )
-            problems += [
-                f"{number} answers: {kind}" for kind, number in result["answers"].items() if kind != "patched"
-            ]
+            answers = await at_rate(load, replicas, rate, options.seconds, core)
+            problems += [f"{number} answers: {kind}" for kind, number in answers.items() if kind != "patched"]
         changing.cancel()
         taken = await changing
         print(
@@ -197,6 +215,12 @@ async def measure(options: argparse.Namespace, plane: ControlPlane, folder: Path
     return int(bool(problems))
 
 
+def pin(pid: int, core: int) -> None:
+    """Let all threads of a process run on one core."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+
+
 async def is_ready(replica: Serving) -> bool:
     """Whether a replica answers reviews with the cluster's policies."""
     return (await replica.get("/readyz"))[0] == 200
@@ -211,12 +235,19 @@ def main() -> None:
     )
     parser.add_argument("--namespaces", type=int, default=10_000, help="namespaces (default %(default)s)")
     parser.add_argument("--managed", type=int, default=1000, help="managed ones (default %(default)s)")
-    parser.add_argument("--replicas", type=int, default=2, help="replicas (default %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=20, help="seconds at each rate (default %(default)s)"
     )
     parser.add_argument(
         "--rate", type=float, nargs="+", default=[100, 1000], help="reviews a second (default %(default)s)"
+    )
+    parser.add_argument("--replicas", type=int, default=2, help="replicas (default %(default)s)")
+    parser.add_argument(
+        "--cores",
+        type=int,
+        nargs=2,
+        metavar=("REPLICAS", "CLIENT"),
+        help="the core of all replicas, and that of the client (default: any)",
     )
     options = parser.parse_args()
     on_a_control_plane(parser, lambda plane, folder: measure(options, plane, folder))

@@ -23,6 +23,7 @@ from typing import Final
 from benchmarks.agent import cpu_ms
 from benchmarks.agent_cluster import CountingLink, counting_link
 from benchmarks.plane import on_a_control_plane
+from benchmarks.processes import resident_mib
 from gpuagent.pods.cluster import WATCH_TIMING, ClusterPods
 from gpuagent.pods.related import NAMESPACES, NODES
 from kube.access import InCluster
@@ -129,6 +130,8 @@ class Totals:
     requests: int
     cpu: float
     """CPU of the API server in seconds."""
+    resident_kb: float
+    """Resident memory of the API server in kB."""
     etcd: int
     sent: int
     received: int
@@ -137,8 +140,11 @@ class Totals:
 class Agents:
     """Sources of pods of agents, each with a client of its own through a counting link."""
 
-    def __init__(self, plane: ControlPlane, admin: Administrator, token: str, count: int) -> None:
+    def __init__(
+        self, plane: ControlPlane, admin: Administrator, token: str, count: int, *, counts_bytes: bool = True
+    ) -> None:
         self.count = count
+        self._counts_bytes = counts_bytes
         self._plane = plane
         self._admin = admin
         self._token = token
@@ -149,7 +155,7 @@ class Agents:
 
     async def __aenter__(self) -> "Agents":
         self._link = await self._stack.enter_async_context(counting_link(self._plane.port))
-        environment = in_cluster_environment(self._link.port)
+        environment = in_cluster_environment(self._link.port if self._counts_bytes else self._plane.port)
         for number in range(self.count):
             own = InCluster(folder=self._plane.account(self._token), environment=environment)
             client = await self._stack.enter_async_context(KubeClient(own))
@@ -169,10 +175,12 @@ class Agents:
         await asyncio.gather(*self._running, return_exceptions=True)
         await self._stack.aclose()
 
-    async def start(self, pods: int) -> float:
-        """Start all agents at once; return the seconds until each has its pods."""
+    async def start(self, pods: int, spread: float = 0.0) -> float:
+        """Start all agents, evenly within `spread` seconds; return the seconds until each has its pods."""
         began = time.monotonic()
-        self._running = [asyncio.create_task(each.run()) for each in self._pods]
+        for number, each in enumerate(self._pods):
+            await asyncio.sleep(began + spread * number / self.count - time.monotonic())
+            self._running.append(asyncio.create_task(each.run()))
         while any(each.inventory is None for each in self._pods):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.02)
         listed = time.monotonic() - began
@@ -187,6 +195,7 @@ class Agents:
         assert process is not None
         return Totals(
             cpu=cpu_ms(process) / 1000,
+            resident_kb=resident_mib(process.pid) * 1024,
             requests=len(self._plane.requests_of_audited()),
             etcd=await etcd_reads(self._admin.client),
             sent=self._link.sent,
@@ -202,6 +211,7 @@ class Agents:
         for name, figure in (
             ("reads of etcd", after.etcd - before.etcd),
             ("ms of CPU of the API server", (after.cpu - before.cpu) * 1000),
+            ("kB of resident memory of the API server", after.resident_kb - before.resident_kb),
             ("kB from the API server", (after.sent - before.sent) / 1000),
             ("kB to the API server", (after.received - before.received) / 1000),
         ):
@@ -218,22 +228,24 @@ def busiest(times: Sequence[float]) -> int:
     return most
 
 
-async def measure(seconds: float, count: int, pods: int, plane: ControlPlane) -> int:
+async def measure(options: argparse.Namespace, plane: ControlPlane) -> int:
     """Run the agents' sources of pods and print what they ask."""
+    seconds, count, pods = options.seconds, options.agents, options.pods
     async with KubeClient(plane.access()) as client:
         admin = Administrator(client)
         await admin.prepare()
         await make_nodes(admin, count, pods)
         token = await admin.token(AUDITED, *RIGHTS)
-        async with Agents(plane, admin, token, count) as agents:
+        async with Agents(plane, admin, token, count, counts_bytes=not options.spread) as agents:
             idle = await agents.now()
             await asyncio.sleep(IDLE_SECONDS)
             before = await agents.now()
             agents.report(f"in {IDLE_SECONDS:g} s before the start", idle, before)
-            listed = await agents.start(pods)
-            await asyncio.sleep(START_SECONDS - listed)
+            listed = await agents.start(pods, options.spread)
+            first = START_SECONDS + options.spread
+            await asyncio.sleep(first - listed)
             started = await agents.now()
-            agents.report(f"in the first {START_SECONDS:g} s", before, started)
+            agents.report(f"in the first {first:g} s", before, started)
             arrivals = plane.arrivals_of_audited()
             print(f"  every agent has its pods after {listed:.1f} s")
             print(f"  requests in the busiest second: {busiest(arrivals)};", end=" ")
@@ -249,12 +261,19 @@ def main() -> None:
     """Parse the options and run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0, help="seconds without any change")
-    parser.add_argument("--agents", type=int, default=1, help="agents that start at once")
+    parser.add_argument("--agents", type=int, default=1, help="agents (default %(default)s)")
+    parser.add_argument(
+        "--spread",
+        type=float,
+        default=0.0,
+        help="seconds within which the agents start; above 0, the bytes are not counted, because the link"
+        " that counts them bounds how many agents this process can run",
+    )
     parser.add_argument("--pods", type=int, default=PODS, help="pods of each node")
     options = parser.parse_args()
 
     async def run(plane: ControlPlane, _folder: Path) -> int:
-        return await measure(options.seconds, options.agents, options.pods, plane)
+        return await measure(options, plane)
 
     on_a_control_plane(parser, run)
 

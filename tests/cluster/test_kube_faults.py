@@ -87,7 +87,7 @@ CONNECTIONS: dict[str, Fault] = {
     "silence within the body": Silence(after=40),
 }
 FAULTS = ANSWERS | CONNECTIONS
-LINK = ["fall_silent", "half_open", "reset", "go_down"]
+LINK = ["fall_silent", "half_open", "lose", "reset", "go_down"]
 
 
 @pytest.fixture(autouse=True)
@@ -276,6 +276,27 @@ async def test_a_watch_recovers_when_the_link_does(
         assert hostile.link.connections <= most_requests(time.monotonic() - began)
         hostile.heal()
         await recovered(run, await truth(admin))
+
+
+async def test_a_request_on_a_lost_connection_ends_in_time_and_the_connection_is_not_used_again(
+    hostile: HostileApiServer, client: KubeClient
+) -> None:
+    await asyncio.gather(*(client.get(CONFIG_MAPS) for _ in range(4)))
+    kept = hostile.link.connections
+    assert kept == 4
+    hostile.link.half_open()
+    failures, limit = 0, 0.3
+    while True:
+        began = time.monotonic()
+        try:
+            await client.get(CONFIG_MAPS, seconds=limit)
+        except Unreachable:
+            failures += 1
+            assert failures <= kept
+            assert time.monotonic() - began < limit + 5
+        else:
+            break
+    assert failures >= 1
 
 
 async def test_late_answers_are_no_error(

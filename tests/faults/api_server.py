@@ -2,8 +2,8 @@
 
 Two API servers on one etcd stand behind a proxy, which gives them the requests in turn, as during an upgrade
 of a control plane. They differ in the watch-list API; if KAISHARE_OLDER_KUBERNETES names a folder with an
-older kube-apiserver, they differ in age, too. Each fault holds for some seconds. At its begin, all
-connections are reset, but for the one that leaves them half-open; during it, without the webhook and the agent being able to hear of it:
+older kube-apiserver, they differ in age, too. Each fault holds for some seconds. At its begin, most reset all
+connections; during it, without the webhook and the agent being able to hear of it:
 
 - a namespace gets another share, and the CA bundle is removed from the webhook's configuration,
 - a pod is created on the node, and another pod uses more than its share.
@@ -11,7 +11,8 @@ connections are reset, but for the one that leaves them half-open; during it, wi
 During the fault: reviews are answered with the last known policy and a trusted certificate, the agent shows
 the last known pods and flags the pod above its share, no pod within its share has a flag, no pod without
 consent is evicted, the time of the last contact does not advance while nothing is known, and the number of
-requests is bounded. After the fault, each of the four changes arrives. Last, the consent to an eviction cannot
+requests is bounded. After the fault, each of the four changes arrives. Some faults keep the connections open
+instead, so that nothing tells the webhook and the agent of their end, or move their clocks. Last, the consent to an eviction cannot
 be read, and the pod stays until it can.
 
 The command prints the figures, and exits with 1 if something was lost, stormed, or wrongly flagged.
@@ -29,7 +30,7 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +39,7 @@ import aiohttp
 import jsonpatch
 
 from gpuagent.evaluation.status import PODS_STALE_SECONDS
+from gpuagent.pods.cluster import WATCH_TIMING
 from kai import keys
 from kai.own_labels import OVER_SHARE
 from kube.client import KubeClient
@@ -90,8 +92,12 @@ _MUTATING: Final = f"{_REGISTRATION}/mutatingwebhookconfigurations/{CONFIGURATIO
 _SECRET: Final = "/api/v1/namespaces/team-a/secrets/kaishare-webhook-ca"
 _EVERY: Final = 0.25
 _SOON: Final = 60.0
+_SETTLED: Final = 20.0
+"""Seconds before a fault in which a watch may have had its last message."""
 _CALM_BETWEEN: Final = 7.0
 """Seconds between two faults, after which the pauses of watches and Events are short again."""
+_RENEWAL: Final = 25.0
+"""Seconds from the end of a silent watch to its objects: a pause, and a request without an answer before."""
 _MOST_A_WATCH: Final = 3
 """Requests of one attempt of a watch: the watch-list, a list instead of it, and a watch."""
 _MOST_OTHERS: Final = 30
@@ -107,12 +113,16 @@ class Case:
     """Whether no object can be read meanwhile."""
     refuses_events: bool = False
     """Whether the answer says that an Event will never be accepted, so that it counts as failed."""
+    resets: bool = True
+    """Whether all connections are reset at the begin."""
+    silent_at_begin: frozenset[str] = frozenset()
+    """The clients whose open watches are silent after the begin, although objects may be read by others."""
     clock: int = 0
     """Seconds by which the wall clocks of webhook and agent are wrong."""
+    monotonic: int = 0
+    """Seconds by which the monotonic clocks of webhook and agent jump forward."""
     contact_seconds: float = 0.5
     """Longest time after the begin at which a watch may still count as in contact."""
-    resets_connections: bool = True
-    """Whether all connections are reset at the begin, so that the fault holds for those of before, too."""
     recovers_within: float = 60.0
     """Seconds after the fault in which every change must have arrived. A request without an answer takes 10 s,
     a list that falls silent 30 s, and a pause up to 30 s."""
@@ -133,10 +143,30 @@ def on_link(control: str) -> Case:
     return Case(begin=lambda server: getattr(server.link, control)(), is_total=control != "reset")
 
 
+def lost_connections(control: str, **options: Any) -> Case:
+    """Let open connections stay open and pass nothing on: no FIN and no RST arrives.
+
+    A watch of the agent is renewed after 150 s of silence, before its pods count as old after 180 s. A watch of
+    the webhook is renewed after 48 s. A request that was sent on such a connection takes 10 s.
+    """
+    return Case(
+        begin=lambda server: getattr(server.link, control)(),
+        resets=False,
+        contact_seconds=7.0,
+        recovers_within=WATCH_TIMING.silence + _RENEWAL,
+        **options,
+    )
+
+
 def every_second() -> Predicate:
     """Match every second request."""
     turns = itertools.cycle([True, False])
     return lambda _request: next(turns)
+
+
+def with_monotonic_jump(seconds: int, *, wall: int = 0) -> Case:
+    """Let the monotonic clocks of webhook and agent jump, and their wall clocks, too, if `wall` is set."""
+    return Case(begin=lambda _server: None, resets=False, is_total=False, monotonic=seconds, clock=wall)
 
 
 def with_wrong_clocks(seconds: int) -> Case:
@@ -171,18 +201,17 @@ CASES: Final[dict[str, Case]] = {
     ),
     "all connections reset": on_link("reset"),
     "a silent network": on_link("fall_silent"),
-    "half-open connections": Case(
-        begin=lambda server: server.link.half_open(),
-        is_total=False,
-        resets_connections=False,
-        recovers_within=200.0,
-    ),
+    # The agent's watches of a quiet node stay silent until they are renewed; new connections work.
+    "lost connections": lost_connections("half_open", is_total=False, silent_at_begin=frozenset({"agent"})),
+    "a lost network": lost_connections("lose"),
+    "monotonic clocks jump by 1 h": with_monotonic_jump(3600),
+    "all clocks jump by 1 h": with_monotonic_jump(3600, wall=3600),
     "clocks 1 h ahead": with_wrong_clocks(3600),
     "clocks 1 h behind": with_wrong_clocks(-3600),
     "clocks 2 years ahead": with_wrong_clocks(2 * 366 * 86400),
     "clocks 2 years behind": with_wrong_clocks(-2 * 366 * 86400),
 }
-SHORT: Final = ("503", "refused connections")
+SHORT: Final = ("503", "refused connections", "monotonic clocks jump by 1 h")
 
 
 @dataclass
@@ -246,7 +275,8 @@ class Outage:
         figures = Figures(name, seconds)
         case.begin(self.hostile)
         self.clock.set(case.clock)
-        if case.resets_connections:
+        self.clock.advance(case.monotonic)
+        if case.resets:
             self.hostile.link.reset()
         connections = self.hostile.link.connections
         began = time.monotonic()
@@ -265,7 +295,10 @@ class Outage:
                 await asyncio.sleep(_EVERY)
         lasted = time.monotonic() - began
         self.check_requests(figures, began, lasted, self.hostile.link.connections - connections)
-        await self.check_contact(figures, begun_at + case.contact_seconds if case.is_total else None)
+        silent = frozenset(self.tokens) if case.is_total else case.silent_at_begin
+        if lasted > WATCH_TIMING.silence - _SETTLED:
+            silent = silent if case.is_total else frozenset()
+        await self.check_contact(figures, begun_at + case.contact_seconds, silent)
         if not figures.is_flagged:
             figures.wrong.append("the pod above its share has no flag during the fault")
         if case.is_total and lasted > PODS_STALE_SECONDS + 5 and not self.is_stale():
@@ -275,6 +308,8 @@ class Outage:
         self.hostile.heal()
         self.clock.set(0)
         await self.recover(figures, over, late, case)
+        if self.is_stale():
+            figures.wrong.append("the pods count as old after the fault")
         for uid in (over, late):
             self.used.pop(uid, None)
         self.hold({})
@@ -325,8 +360,14 @@ class Outage:
             if count > most[name]:
                 figures.wrong.append(f"a storm: {name} {count} in {lasted:.0f} s, more than {most[name]}")
 
-    async def check_contact(self, figures: Figures, latest: float | None) -> None:
-        """Check that the age of what is known is told; `latest` is the last possible contact in Unix time."""
+    async def check_contact(self, figures: Figures, latest: float, silent: Collection[str]) -> None:
+        """Check that the age of what is known is told.
+
+        Args:
+            figures: the figures of the fault.
+            latest: the last possible contact of the clients without contact, in Unix time.
+            silent: these clients.
+        """
         for name, series in (("agent", self.agent.series()), ("webhook", await self.webhook.series())):
             contacts = [
                 value
@@ -338,7 +379,7 @@ class Outage:
             figures.stale[name] = time.time() + self.clock.seconds - newest
             if not contacts:
                 figures.wrong.append(f"the {name} does not tell its last contact")
-            elif latest is not None and newest > latest:
+            elif name in silent and newest > latest:
                 figures.wrong.append(
                     f"the {name} tells a contact during the fault, {newest - latest:.1f} s late"
                 )
@@ -369,6 +410,8 @@ class Outage:
                     if await result if isinstance(result, Awaitable) else result:
                         figures.recovery[name] = time.monotonic() - began
                         del changes[name]
+                if case.silent_at_begin and self.is_stale():
+                    figures.wrong.append("the pods count as old before their watch is renewed")
                 await asyncio.sleep(0.1)
         figures.wrong += [
             f"lost: {name} has not arrived after {case.recovers_within:g} s" for name in changes

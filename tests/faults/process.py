@@ -1,6 +1,6 @@
 """Faults of time and of processes under the real agent: `python -m tests.faults.process`.
 
-The agent runs with a library that stands in for NVIDIA's, on a node with two GPUs. Its wall clock jumps, it is
+The agent runs with a library that stands in for NVIDIA's, on a node with two GPUs. Its clocks jump, it is
 suspended and killed, PIDs are reused, one of them in the middle of a sample, and a pod is created again under
 its name. The command prints the figures, and exits with 1 if a pod that stays within its share got a flag, a
 figure was another pod's, or the pod above its share lost its flag.
@@ -42,6 +42,8 @@ SENSORS: Final = {
 }
 """What the sensors of each GPU return."""
 _SOON: Final = 30.0
+_MOST_BETWEEN: Final = 2.5 * INTERVAL
+"""Longest time between two samples."""
 _CHANCE: Final = 10 * INTERVAL
 """Seconds that more samples than on average may count: the times between samples are random."""
 
@@ -206,6 +208,42 @@ def wall_clock_jumps(node: Node, running: Agent) -> None:
         node.say(f"wall clock {seconds:+} s: flags as before, {added:.1f} s over the share in {lasted:.1f} s")
 
 
+def monotonic_clock_jumps(node: Node, running: Agent) -> None:
+    """Let the monotonic clock jump forward, alone and with the wall clock, as when a suspended machine resumes.
+
+    A pod has been above its share for a part of the grace, and must not be flagged for time without samples.
+    """
+    node.gib[BRIEF] = 2 * _SHARE
+    node.drive()
+    until(lambda: over_seconds(running, BRIEF) >= INTERVAL)
+    for wall, seconds in ((0, 3600), (3600, 3600), (0, 0), (0, 10), (0, 10), (0, 10), (0, 7 * 86400)):
+        before, newest = over_seconds(running, GREEDY), newest_sample(running) - node.clock.seconds
+        began = time.monotonic()
+        node.clock.set(wall)
+        node.clock.advance(seconds)
+        first_after, seen = None, set[str]()
+        while (passed := time.monotonic() - began) < 10 * INTERVAL or flags(running) != {GREEDY}:
+            assert passed < _SOON, "the pod above its share has no flag again"
+            if first_after is None and newest_sample(running) - wall > newest + INTERVAL / 10:
+                first_after = passed
+                node.gib[BRIEF] = 1  # above its share before and after the first jump, and not for the grace
+                node.drive()
+            seen |= flags(running)
+            time.sleep(0.05)
+        lasted, added = time.monotonic() - began, over_seconds(running, GREEDY) - before
+        what = f"monotonic clock {seconds:+} s, wall clock at {wall:+} s"
+        node.check(seen == {GREEDY}, f"{what}: flags of {seen}")
+        node.check(running.get("/readyz")[0] == 200, f"{what}: not ready")
+        node.check(
+            first_after is not None and first_after < 2 * _MOST_BETWEEN,
+            f"{what}: the next sample came after {first_after} s",
+        )
+        node.check(added <= lasted + _CHANCE, f"{what}: {added:.1f} s over the share in {lasted:.1f} s")
+        node.say(
+            f"{what}: a sample {first_after:.2f} s later, {added:.1f} s over the share in {lasted:.1f} s"
+        )
+
+
 def suspension(node: Node, running: Agent) -> None:
     """Suspend the agent longer than time counts as observed; meanwhile, processes end and begin."""
     node.gib[BRIEF] = 2 * _SHARE
@@ -309,7 +347,14 @@ def restart(node: Node, running: Agent) -> None:
         )
 
 
-PARTS: Final = (wall_clock_jumps, suspension, reuse_in_a_sample, recreated_pod, restart)
+PARTS: Final = (
+    wall_clock_jumps,
+    monotonic_clock_jumps,
+    suspension,
+    reuse_in_a_sample,
+    recreated_pod,
+    restart,
+)
 
 
 def run(node: Node) -> None:

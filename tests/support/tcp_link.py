@@ -63,7 +63,16 @@ class TcpLink:
 
     def half_open(self) -> None:
         """Close the far end of every connection without notifying the client; new connections work."""
-        self._soon(lambda: [connection.is_half_open.set() for connection in self._open])
+        self._soon(self._lose_all)
+
+    def lose(self) -> None:
+        """Do as `half_open`, and hold all bytes on new connections."""
+
+        def lose() -> None:
+            self._lose_all()
+            self._flows.clear()
+
+        self._soon(lose)
 
     def reset(self) -> None:
         """Reset all connections; new connections work."""
@@ -90,6 +99,10 @@ class TcpLink:
     def _soon(self, control: Callable[[], object]) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(control)
+
+    def _lose_all(self) -> None:
+        for connection in self._open:
+            connection.is_half_open.set()
 
     def _reset_all(self) -> None:
         for connection in self._open:

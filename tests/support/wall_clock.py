@@ -1,4 +1,4 @@
-"""Moves the wall clock of processes that a test starts."""
+"""Moves the wall clock and the monotonic clock of processes that a test starts."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 class WallClock:
-    """A wall clock that differs from the true one, for processes with `environment`."""
+    """Clocks that differ from the true ones, for processes with `environment`."""
 
     def __init__(self, folder: Path) -> None:
         """Build the library that the processes load; its files are in the folder."""
@@ -21,11 +21,21 @@ class WallClock:
         command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(source)]
         subprocess.run([*command, "-ldl"], check=True)
         self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(self._file)}
-        self.set(0)
+        self.seconds = self.monotonic_seconds = 0
+        self._write()
 
     def set(self, seconds: int) -> None:
-        """Let the clock be ahead of the true one."""
+        """Let the wall clock be ahead of the true one."""
         self.seconds = seconds
+        self._write()
+
+    def advance(self, seconds: int) -> None:
+        """Let the monotonic clock jump forward, as after the suspension of a machine; it never goes back."""
+        assert seconds >= 0
+        self.monotonic_seconds += seconds
+        self._write()
+
+    def _write(self) -> None:
         making = self._file.with_suffix(".making")
-        making.write_text(str(seconds))
+        making.write_text(f"{self.seconds} {self.monotonic_seconds}")
         making.replace(self._file)

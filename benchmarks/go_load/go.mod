@@ -1,0 +1,3 @@
+module kaishare/benchmarks/go-load
+
+go 1.22

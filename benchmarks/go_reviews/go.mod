@@ -1,3 +1,0 @@
-module kaishare/benchmarks/go-reviews
-
-go 1.22
