@@ -201,7 +201,7 @@ async def test_a_connection_with_a_request_in_flight_stays_and_new_readers_are_r
 
 
 async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
-    async with serving(limits(max_connections=8, min_answer_seconds=0.2)) as running:
+    async with serving(limits(max_connections=8, min_answer_seconds=1)) as running:
         for _ in range(8):
             client = await running.connect()
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
