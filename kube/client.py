@@ -20,6 +20,8 @@ from kube.list_splitter import ListSplitter, MalformedList
 from service.tasks import LoopYield
 from service.version import version
 
+MERGE_PATCH: Final = "application/merge-patch+json"
+
 _SECONDS: Final = 10.0
 _PAGE_SECONDS: Final = 120.0
 """Longest time for one page of a list."""

@@ -13,16 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from kube.access import AccessError
-from kube.client import KubeClient
+from kube.client import MERGE_PATCH, KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 from service.backoff import JITTER_DOWN, Backoff, TokenBucket
+from service.names import LONGEST_SUBDOMAIN
 from service.text import printable, shorten_utf8
 
 _LONGEST_MESSAGE: Final = 1024
 """Maximum size in bytes of UTF-8: the limit of events.k8s.io/v1, which `kubectl describe` shows in full."""
-_LONGEST_NAME: Final = 253
 _HASH_DIGITS: Final = 16
-_MERGE_PATCH: Final = "application/merge-patch+json"
 _NAMESPACE_ENDS: Final = "NamespaceTerminating"
 """Cause of a 403 for a namespace that is being deleted (Kubernetes 1.36.3 `api/core/v1/types.go`)."""
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
@@ -66,7 +65,7 @@ def event_name(about: str, *parts: str) -> str:
     vCluster replaces the object's name at the beginning by the object's name in the tenant cluster.
     """
     digits = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{about[: _LONGEST_NAME - 1 - _HASH_DIGITS].rstrip('-.')}.{digits}"
+    return f"{about[: LONGEST_SUBDOMAIN - 1 - _HASH_DIGITS].rstrip('-.')}.{digits}"
 
 
 async def create_event(
@@ -320,7 +319,7 @@ class EventWriter:
         path = f"/api/v1/namespaces/{event.namespace}/events/{event.name}"
         try:
             answer = await self._client.request(
-                "PATCH", path, body=msgspec.json.encode(change), content_type=_MERGE_PATCH
+                "PATCH", path, body=msgspec.json.encode(change), content_type=MERGE_PATCH
             )
             expect_kind(answer, "Event", f"PATCH {path}")
         except ApiError as error:
