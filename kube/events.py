@@ -16,6 +16,7 @@ from kube.access import AccessError
 from kube.client import MERGE_PATCH, KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 from service.backoff import JITTER_DOWN, Backoff, TokenBucket
+from service.log_changes import OngoingProblem
 from service.names import LONGEST_SUBDOMAIN
 from service.text import printable, shorten_utf8
 
@@ -187,7 +188,6 @@ class EventWriter:
         self._component = component
         self._host = host
         self._on_result = on_result
-        self._on_trouble = on_trouble
         self._clock = clock
         self._wall_clock = wall_clock
         self._timing = timing or EventTiming()
@@ -198,7 +198,7 @@ class EventWriter:
         self._has_new = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._problem = ""
+        self._trouble = OngoingProblem(on_trouble)
 
     @property
     def waiting(self) -> int:
@@ -260,7 +260,7 @@ class EventWriter:
         try:
             result = await self._create_or_patch(waiting)
         except (ApiError, Unreachable, AccessError) as error:
-            self._report(str(error))
+            self._trouble.update(str(error))
             give_up_after = self._give_up_after(error)
             if self._clock() - waiting.queued_at < give_up_after:
                 self._queue(waiting)  # at the end of the queue, as the error may concern only this one
@@ -269,7 +269,7 @@ class EventWriter:
                 if not give_up_after:
                     return None
             return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-        self._report("")
+        self._trouble.update("")
         self._on_result(reason, result)
         return None
 
@@ -333,11 +333,6 @@ class EventWriter:
         self._counts.move_to_end(key)
         if len(self._counts) > self._timing.max_remembered:
             self._counts.popitem(last=False)
-
-    def _report(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            self._on_trouble(problem)
 
 
 def _shortened(message: str) -> str:
