@@ -15,8 +15,9 @@ from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from kube.objects import VersionedMeta
-from kube.watch import Resource, Watch, WatchTiming
+from kube.watch import Resource, Watch
 from service.backoff import TokenBucket
+from service.log_changes import OngoingProblem
 
 RESOURCES: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
@@ -80,7 +81,6 @@ class CABundleInjector:
         on_change: Callable[[], None] = lambda: None,
         on_trouble: Callable[[str], None] = lambda _problem: None,
         clock: Callable[[], float] = time.monotonic,
-        timing: WatchTiming | None = None,
     ) -> None:
         """Set up the watches; call `run` to start them, and `reconcile` to correct caBundles.
 
@@ -90,15 +90,13 @@ class CABundleInjector:
             on_change: called when one of them is created, changed or deleted.
             on_trouble: called with one line when the problem changes, and with "" when it is resolved.
             clock: monotonic seconds.
-            timing: timing of the watches; None uses the default.
         """
         self.name = name
         self._client = client
         self._on_change = on_change
-        self._on_trouble = on_trouble
         self._clock = clock
         self._history = BundleHistory()
-        self._problem = ""
+        self._trouble = OngoingProblem(on_trouble)
         self._failures = 0
         self._budgets = {
             resource: TokenBucket(per_second=1 / _SECONDS_A_PATCH, burst=_PATCHES_AT_ONCE, clock=clock)
@@ -116,7 +114,6 @@ class CABundleInjector:
                 on_change=lambda _configurations: self._changed(),
                 on_trouble=lambda _problem: self._changed(),
                 clock=clock,
-                timing=timing,
             )
             for resource in RESOURCES
         }
@@ -124,7 +121,7 @@ class CABundleInjector:
     @property
     def problem(self) -> str:
         """Why the caBundles are not correct, in one line; empty if they are."""
-        return self._problem or ("" if self._is_synced else f"{self.name} has not been read yet")
+        return self._trouble.line or ("" if self._is_synced else f"{self.name} has not been read yet")
 
     @property
     def failures(self) -> int:
@@ -192,7 +189,7 @@ class CABundleInjector:
             except (Unreachable, AccessError) as error:
                 problems.append(str(error))
                 retries.append(_SECONDS_A_PATCH)
-        self._report("; ".join([*self._missing(), *problems]))
+        self._trouble.update("; ".join([*self._missing(), *problems]))
         return min(retries, default=None)
 
     def _configurations(self) -> Iterator[tuple[str, _Configuration]]:
@@ -217,11 +214,6 @@ class CABundleInjector:
         ]
         self._history.see(bundles if self._is_synced else (), at=self._clock())
         self._on_change()
-
-    def _report(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            self._on_trouble(problem)
 
 
 def _patch(

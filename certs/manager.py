@@ -14,7 +14,6 @@ from certs.secret import Outdated, SecretMissing, SecretStore
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from kube.watch import WatchTiming
 from service.backoff import JITTER_AROUND, Backoff, jittered
 
 LOOK_EVERY_SECONDS: Final = 10.0
@@ -51,7 +50,6 @@ class CertificateManager:
         on_trouble: Callable[[str, str], None] = lambda _part, _problem: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        watch_timing: WatchTiming | None = None,
     ) -> None:
         """Set up the manager; call `run` to start it.
 
@@ -69,7 +67,6 @@ class CertificateManager:
                 problem of that part changes, and with "" when it is resolved.
             clock: monotonic seconds.
             wall_clock: Unix seconds, used if the API server's time is not known.
-            watch_timing: timing of the watches; None uses the default.
 
         Raises:
             ValueError: a name is not a valid host name.
@@ -94,7 +91,6 @@ class CertificateManager:
             on_change=self._woken.set,
             on_trouble=lambda problem: self._say("caBundle", problem),
             clock=clock,
-            timing=watch_timing,
         )
         shortest = min(lifetimes.leaf / 10, lifetimes.bundle_wait / 4, lifetimes.ca / _LONGEST_LIFE_TIMES)
         self._every = max(_SHORTEST, min(LOOK_EVERY_SECONDS, shortest.total_seconds()))

@@ -4,16 +4,13 @@ Each write carries the resourceVersion that was read, so that the API server ref
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from kube.client import KubeClient
+from kube.client import MERGE_PATCH, KubeClient
 from kube.errors import ApiError, Unreachable, decode_answer
 from kube.objects import VersionedMeta
-
-_MERGE: Final = "application/merge-patch+json"
 
 
 class SecretMissing(Exception):
@@ -79,7 +76,7 @@ class SecretStore:
 
     async def _request(self, method: str, body: bytes | None = None) -> bytes:
         try:
-            return await self._client.request(method, self._path, body=body, content_type=_MERGE)
+            return await self._client.request(method, self._path, body=body, content_type=MERGE_PATCH)
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -43,14 +43,14 @@ class SharingMode(StrEnum):
     Earlier releases have the first three, without these names.
     """
 
-    DISABLED = "Disabled"
-    """KAI's admission refuses pods with a share."""
     NON_MEMORY_ENFORCED = "NonMemoryEnforced"
     """Nothing enforces the memory of a share."""
     HAMI_CORE = "HamiCore"
     """HAMi-core enforces the memory of a share in the containers."""
     NV_FRACTIONS = "NvFractions"
     """NVIDIA's runtime enforces the memory of a share. KAI accepts the annotations of other modes, too."""
+    DISABLED = "Disabled"
+    """KAI's admission refuses pods with a share."""
 
 
 class ProgramContainer(Struct, frozen=True):

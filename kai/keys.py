@@ -6,6 +6,8 @@ read at v0.7.11, v0.9.8, v0.13.0 and v0.17.0.
 
 from typing import Final
 
+from kai import own_labels
+
 # Set by users, to select KAI and to request a share.
 QUEUE_LABEL: Final = "kai.scheduler/queue"
 PRIORITY_LABEL: Final = "priorityClassName"
@@ -71,9 +73,6 @@ GPU_TAINT: Final = "nvidia.com/gpu"
 TEMPLATE_HASH: Final = "pod-template-hash"
 """Label of a ReplicaSet's pods: the suffix that the Deployment controller added to the ReplicaSet's name."""
 
-# kaishare.
-KAISHARE_PREFIX: Final = "kaishare.dev/"
-
 # Written by vCluster's syncer on objects that it creates on the host.
 VCLUSTER_PREFIX: Final = "vcluster.loft.sh/"
 VCLUSTER_MANAGED_BY: Final = "vcluster.loft.sh/managed-by"
@@ -119,5 +118,5 @@ READ_ANNOTATIONS: Final = frozenset(
 )
 CONFIG_MAP_KEYS: Final = (GPU_PORTION_ENV, VISIBLE_DEVICES_ENV, MEMORY_LIMIT_ENV)
 """Keys of KAI's ConfigMaps that the agent reads."""
-READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, VCLUSTER_PREFIX, KAISHARE_PREFIX)
+READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, VCLUSTER_PREFIX, own_labels.PREFIX)
 """Prefixes of further labels and annotations that the agent reads."""

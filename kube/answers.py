@@ -6,20 +6,28 @@ In each message `sent` stands for the request.
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 
 import aiohttp
 
 from kube.errors import ApiError, Silent, Unreachable, status_error
-from service.text import one_line
+from service.text import one_line, printable
 
 _LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
 _LONGEST_ERROR: Final = 65536  # bytes
 _BY_THE_CLOCK: Final = (9, 10)
 """OpenSSL's error codes for certificates that are not yet valid or have expired."""
+_MOST_WARNINGS: Final = 1000
+_LONGEST_WARNING: Final = 32768  # characters
+_WARNING = re.compile(r'[ \t]*[0-9]{3} [^ "]{1,300} "((?:[^"\\]|\\.)*)"(?: "[^"]*")?[ \t]*')
+"""Form: RFC 7234, section 5.5, as apimachinery `pkg/util/net/http.go` (NewWarningHeader) writes it:
+`299 - "text"`, where a backslash precedes quotation marks and backslashes."""
+_ESCAPED = re.compile(r"\\(.)")
 TRANSPORT_ERRORS: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 """Errors of a request that brought no valid answer."""
 
@@ -85,6 +93,30 @@ async def read_error(response: aiohttp.ClientResponse, sent: object) -> ApiError
         http_reason=response.reason or "",
         retry_after=response.headers.get("Retry-After", ""),
     )
+
+
+def parse_warnings(headers: Iterable[str]) -> tuple[str, ...]:
+    """Return the texts of headers `Warning`, in order and printable; at most 1000.
+
+    Args:
+        headers: the values of the headers, of which each may have several warnings. A value of another form
+            is returned as it is.
+    """
+    return tuple(
+        printable(text, _LONGEST_WARNING)
+        for text in islice((text for value in headers for text in _warning_texts(value)), _MOST_WARNINGS)
+    )
+
+
+def _warning_texts(value: str) -> Iterable[str]:
+    at = 0
+    while at < len(value):
+        match = _WARNING.match(value, at)
+        if match is None or value[match.end() : match.end() + 1] not in ("", ","):
+            yield value[at:]
+            return
+        yield _ESCAPED.sub(r"\1", match[1])
+        at = match.end() + 1
 
 
 @contextlib.contextmanager

@@ -13,13 +13,14 @@ from typing import Any, Final
 import aiohttp
 
 from kube.access import Access, LimitedAccess
-from kube.answers import read_body, read_error, read_lines, require_plain, transport_errors
+from kube.answers import parse_warnings, read_body, read_error, read_lines, require_plain, transport_errors
 from kube.errors import Unreachable
 from kube.kubeconfig_login import Headers
 from kube.list_splitter import ListSplitter, MalformedList
-from kube.warning_headers import parse_warnings
 from service.tasks import LoopYield
 from service.version import version
+
+MERGE_PATCH: Final = "application/merge-patch+json"
 
 _SECONDS: Final = 10.0
 _PAGE_SECONDS: Final = 120.0

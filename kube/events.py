@@ -13,16 +13,16 @@ import msgspec
 from msgspec import Struct
 
 from kube.access import AccessError
-from kube.client import KubeClient
+from kube.client import MERGE_PATCH, KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 from service.backoff import JITTER_DOWN, Backoff, TokenBucket
+from service.log_changes import OngoingProblem
+from service.names import LONGEST_SUBDOMAIN
 from service.text import printable, shorten_utf8
 
 _LONGEST_MESSAGE: Final = 1024
 """Maximum size in bytes of UTF-8: the limit of events.k8s.io/v1, which `kubectl describe` shows in full."""
-_LONGEST_NAME: Final = 253
 _HASH_DIGITS: Final = 16
-_MERGE_PATCH: Final = "application/merge-patch+json"
 _NAMESPACE_ENDS: Final = "NamespaceTerminating"
 """Cause of a 403 for a namespace that is being deleted (Kubernetes 1.36.3 `api/core/v1/types.go`)."""
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
@@ -66,7 +66,7 @@ def event_name(about: str, *parts: str) -> str:
     vCluster replaces the object's name at the beginning by the object's name in the tenant cluster.
     """
     digits = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{about[: _LONGEST_NAME - 1 - _HASH_DIGITS].rstrip('-.')}.{digits}"
+    return f"{about[: LONGEST_SUBDOMAIN - 1 - _HASH_DIGITS].rstrip('-.')}.{digits}"
 
 
 async def create_event(
@@ -188,7 +188,6 @@ class EventWriter:
         self._component = component
         self._host = host
         self._on_result = on_result
-        self._on_trouble = on_trouble
         self._clock = clock
         self._wall_clock = wall_clock
         self._timing = timing or EventTiming()
@@ -199,7 +198,7 @@ class EventWriter:
         self._has_new = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._problem = ""
+        self._trouble = OngoingProblem(on_trouble)
 
     @property
     def waiting(self) -> int:
@@ -261,7 +260,7 @@ class EventWriter:
         try:
             result = await self._create_or_patch(waiting)
         except (ApiError, Unreachable, AccessError) as error:
-            self._report(str(error))
+            self._trouble.update(str(error))
             give_up_after = self._give_up_after(error)
             if self._clock() - waiting.queued_at < give_up_after:
                 self._queue(waiting)  # at the end of the queue, as the error may concern only this one
@@ -270,7 +269,7 @@ class EventWriter:
                 if not give_up_after:
                     return None
             return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-        self._report("")
+        self._trouble.update("")
         self._on_result(reason, result)
         return None
 
@@ -320,7 +319,7 @@ class EventWriter:
         path = f"/api/v1/namespaces/{event.namespace}/events/{event.name}"
         try:
             answer = await self._client.request(
-                "PATCH", path, body=msgspec.json.encode(change), content_type=_MERGE_PATCH
+                "PATCH", path, body=msgspec.json.encode(change), content_type=MERGE_PATCH
             )
             expect_kind(answer, "Event", f"PATCH {path}")
         except ApiError as error:
@@ -334,11 +333,6 @@ class EventWriter:
         self._counts.move_to_end(key)
         if len(self._counts) > self._timing.max_remembered:
             self._counts.popitem(last=False)
-
-    def _report(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            self._on_trouble(problem)
 
 
 def _shortened(message: str) -> str:

@@ -19,8 +19,8 @@ from kube.kubeconfig import (
     read_kubeconfig,
     server_url,
 )
-from service.pem import load_pem
 from service.text import one_line, quoted
+from service.tls import load_pem
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values of request headers; a name can occur repeatedly."""

@@ -17,8 +17,8 @@ from console.doctor.nodes import AGENTS, node_findings
 from console.doctor.pending_pods import pending_findings
 from console.doctor.releases import release_findings
 from kube.access import Access, AccessError
-from kube.check import reach
 from kube.client import KubeClient
+from kube.doctor_checks import reach
 from kube.errors import REQUEST_ERRORS, ApiError
 from service.check_results import CheckResult, State, exit_status, problem, unknown, write_report
 from service.command import UsageError, write_warning

@@ -10,8 +10,8 @@ from typing import Final
 from console.doctor.nodes import node_findings
 from kai import keys
 from kai.installation import RUNTIME_CLASS
-from kube.check import API_SERVER
 from kube.client import KubeClient
+from kube.doctor_checks import API_SERVER
 from kube.errors import REQUEST_ERRORS
 from kube.rights import review_right
 from service.check_results import CheckResult, State, ok, problem, unknown, warning

@@ -20,8 +20,8 @@ from gpuagent.pods.cluster import ClusterPods
 from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.version import Version
 from kube.access import Access, AccessError
-from kube.check import reach
 from kube.client import KubeClient
+from kube.doctor_checks import reach
 from kube.errors import ApiError, Unreachable
 from kube.objects import resource_path
 from service.check_results import CheckResult, State, limited, ok, problem, unknown

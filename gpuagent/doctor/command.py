@@ -21,7 +21,7 @@ from gpuagent.gpus.reading import GpuSource
 from gpuagent.pods.file import FilePods
 from gpuagent.sampling.processes import Processes
 from kube.access import Access, AccessError, find_access
-from kube.check import API_SERVER
+from kube.doctor_checks import API_SERVER
 from service.check_results import CheckResult, problem, unknown, write_report
 from service.command import UsageError
 from service.documents import DocumentError

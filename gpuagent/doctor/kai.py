@@ -16,7 +16,7 @@ from kai import keys
 from kai.installation import NAMESPACE, Installation, SharingMode
 from kai.version import Version
 from kube.client import KubeClient
-from kube.kai_check import MODES, SHARING, VERSION, installed_mode, installed_release, option_text
+from kube.doctor_checks import MODES, SHARING, VERSION, installed_mode, installed_release, option_text
 from service.check_results import CheckResult, ok, problem, unknown
 from service.text import listed, one_line
 

@@ -18,6 +18,7 @@ from gpuagent.sampling.schedule import LONGEST_GAP, longest_gap
 from gpuagent.table.rows import PodState
 from gpuagent.verdicts.judge import Verdicts
 from gpuagent.verdicts.reasons import OF_RECORDS
+from kai.share import MIB
 
 WINDOW_SECONDS: Final = 900.0
 """Length of the recorded past."""
@@ -27,7 +28,6 @@ MAX_SERIES: Final = 2048
 _BUCKET_SECONDS: Final = 15.0
 _INTERVALS_IN_A_BUCKET: Final = LONGEST_GAP
 """Smallest width of a bucket: the longest time between two samples."""
-_MIB: Final = 1 << 20
 _UNKNOWN: Final = -1
 _MAX_MIB: Final = (1 << 31) - 1
 
@@ -163,7 +163,7 @@ class History:
         ring, start = series.mebibytes or self._empty, self._newest + 1
         for number in range(start, start + self._buckets):
             peak = ring[number % self._buckets]
-            yield None if peak == _UNKNOWN else peak * _MIB
+            yield None if peak == _UNKNOWN else peak * MIB
 
     def _advance(self, number: int) -> None:
         """Move on to a bucket, and mark it and the skipped ones as unknown."""
@@ -185,7 +185,7 @@ class History:
             return
         if series.mebibytes is None:
             series.mebibytes = self._empty[:]
-        place, rounded = self._newest % self._buckets, -(-used // _MIB)
+        place, rounded = self._newest % self._buckets, -(-used // MIB)
         if rounded > series.mebibytes[place]:
             series.mebibytes[place] = min(rounded, _MAX_MIB)
         if series.peak is None or used > series.peak:

@@ -8,6 +8,12 @@ from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped]
 
+from gpuagent.gpus.bounded_calls import (
+    PROCESSES_UTILIZATION_INFO,
+    ProcessListCall,
+    process_utilization,
+    processes_utilization_info,
+)
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
     PROCESS_UTILIZATION,
@@ -25,14 +31,8 @@ from gpuagent.gpus.driver import (
     UtilizationSample,
 )
 from gpuagent.gpus.event_sets import EventSets
-from gpuagent.gpus.process_list_call import ProcessListCall
 from gpuagent.gpus.reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.reading import DriverReplaced
-from gpuagent.gpus.utilization_calls import (
-    PROCESSES_UTILIZATION_INFO,
-    process_utilization,
-    processes_utilization_info,
-)
 
 _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: GpuLost,

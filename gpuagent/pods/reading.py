@@ -19,7 +19,7 @@ from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
 from kai.quantity import is_quantity, parse_quantity
 from kai.share import shows_share
-from service.names import is_dns_subdomain
+from service.names import LONGEST_LABEL, is_dns_subdomain
 from service.text import quoted
 
 MOST_CONTAINER_IDS: Final = 128
@@ -27,7 +27,6 @@ _MOST_CONFIG_MAPS: Final = 8
 _MOST_GPUS: Final = 1 << 16
 _NOTHING: Final = (None, "0", 0)
 """Amounts that request nothing; the API server writes every zero as "0"."""
-_LONGEST_CONTAINER_NAME: Final = 63
 _CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
 
 
@@ -100,7 +99,7 @@ def _gpus(
         amount = container.resources.gpus if container.resources else None
         if amount is None:
             continue
-        place = f"{where}: container {container.name[:_LONGEST_CONTAINER_NAME]}: {keys.GPU_RESOURCE}"
+        place = f"{where}: container {container.name[:LONGEST_LABEL]}: {keys.GPU_RESOURCE}"
         try:
             number = _whole(amount)
         except ValueError as error:

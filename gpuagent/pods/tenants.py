@@ -6,9 +6,8 @@ from functools import lru_cache
 
 from gpuagent.pods.inventory import NodePod
 from kai import keys
-from service.names import is_dns_subdomain
+from service.names import LONGEST_LABEL, is_dns_subdomain
 
-_LONGEST_NAME = 63
 _HASH_DIGITS = 10
 
 
@@ -50,9 +49,9 @@ def namespace_label_key(vcluster: str, key: str) -> str:
     whole name.
     """
     name = "-".join(("vcluster.loft.sh/ns-label", vcluster, "x", _hash(key)))
-    if len(name) <= _LONGEST_NAME:
+    if len(name) <= LONGEST_LABEL:
         return name
-    return f"{name[: _LONGEST_NAME - 1 - _HASH_DIGITS]}-{_hash(name)}".replace(".-", "-")
+    return f"{name[: LONGEST_LABEL - 1 - _HASH_DIGITS]}-{_hash(name)}".replace(".-", "-")
 
 
 def _hash(text: str) -> str:

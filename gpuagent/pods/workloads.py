@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from gpuagent.pods.inventory import NodePod
 from kai import keys
-from service.names import is_dns_subdomain
+from service.names import is_dns_subdomain, is_kind
 from service.text import MALFORMED
 
-_KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _OF_CRON_JOB = re.compile(r"(.+)-[0-9]{8,}")
 """Name of a CronJob's Job: the name of the CronJob and the minute, in minutes or seconds since 1970."""
 
@@ -40,7 +39,7 @@ def workload_of(pod: NodePod) -> Workload:
     controller = Workload(pod.controller_kind, pod.controller_name)
     if keys.VCLUSTER_MANAGED_BY in pod.labels:
         controller = _virtual_controller(pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, ""))
-    if not (_KIND.fullmatch(controller.kind) and is_dns_subdomain(controller.name)):
+    if not (is_kind(controller.kind) and is_dns_subdomain(controller.name)):
         return NO_WORKLOAD
     if controller.kind == "ReplicaSet":
         name = controller.name.removesuffix(f"-{pod.labels.get(keys.TEMPLATE_HASH, '')}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from gpuagent.server.page.links import NODE, PageLinks, parse_address, parse_runbooks
-from gpuagent.shares.limits import GpuSharingMode
+from kai.installation import SharingMode
 from kai.own_labels import AGENT_EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
 from service.command import (
     TOKENS,
@@ -19,6 +19,7 @@ from service.command import (
     read_by,
 )
 from service.http.host_names import parse_host_name
+from service.text import quoted
 from service.units import parse_duration
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def add_options(options: argparse.ArgumentParser) -> None:
     )
     options.add_argument(
         "--gpu-sharing-mode",
-        type=read_by(GpuSharingMode.parse),
+        type=read_by(parse_sharing_mode),
         metavar="MODE",
         help=(
             "global.gpuSharingMode of KAI's chart; it decides whether a memory limit above the share counts:"
-            f" {', '.join(GpuSharingMode)} (default: unknown; such pods are flagged and not evicted)"
+            f" {', '.join(SharingMode)} (default: unknown; such pods are flagged and not evicted)"
         ),
     )
     options.add_argument(
@@ -143,6 +144,17 @@ def add_options(options: argparse.ArgumentParser) -> None:
         " stands for the node's name (default: no link)",
     )
     add_log_level(options)
+
+
+def parse_sharing_mode(text: str) -> SharingMode:
+    """Parse the name of one of KAI's modes.
+
+    Raises:
+        ValueError: no mode has the name; the message lists the modes.
+    """
+    if text not in tuple(SharingMode):
+        raise ValueError(f"{quoted(text)} is not a mode of GPU sharing; allowed: {', '.join(SharingMode)}")
+    return SharingMode(text)
 
 
 def _duration(text: str) -> float:

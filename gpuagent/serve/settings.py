@@ -6,8 +6,8 @@ from pathlib import Path
 from gpuagent.actions.eviction_settings import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from gpuagent.server.page.links import NO_LINKS, PageLinks
-from gpuagent.shares.limits import GpuSharingMode
 from gpuagent.verdicts.over_share import GraceBounds
+from kai.installation import SharingMode
 from kai.version import Version
 from service.http.listeners import Address
 from service.log import INFO
@@ -36,7 +36,7 @@ class Settings:
     reservation_namespace: str
     excluded_namespaces: frozenset[str]
     kai_version: Version | None = None
-    gpu_sharing_mode: GpuSharingMode | None = None
+    gpu_sharing_mode: SharingMode | None = None
     """None if the administrator has not stated it."""
     read_config_maps: bool = False
     events: bool = True

@@ -16,12 +16,12 @@ from gpuagent.shares.allocations import find_allocation
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.declarations import PodDeclaration, pod_name
 from gpuagent.shares.drift import share_drift
-from gpuagent.shares.limits import GpuSharingMode, effective_limit
 from gpuagent.shares.pins import Pin, pin_of
 from gpuagent.shares.placement import Placement, is_reserved, of_groups
-from gpuagent.shares.requests import ShareRequest
+from gpuagent.shares.requests import ShareRequest, effective_limit
 from gpuagent.shares.whole_gpus import GroupGpus, WholeGpus
 from kai import keys
+from kai.installation import SharingMode
 from kai.share import MIB
 from kai.version import Version
 
@@ -142,7 +142,7 @@ class ShareResolver:
     """
 
     def __init__(
-        self, *, kai_version: Version | None = None, gpu_sharing_mode: GpuSharingMode | None = None
+        self, *, kai_version: Version | None = None, gpu_sharing_mode: SharingMode | None = None
     ) -> None:
         """Set KAI's release and its mode of GPU sharing; None if the administrator has not stated it."""
         self._version = kai_version
@@ -249,7 +249,7 @@ class _Resolution:
         inventory: Inventory,
         cards: Cards,
         known: Pin | None,
-        mode: GpuSharingMode | None,
+        mode: SharingMode | None,
     ) -> None:
         self.pod = pod
         self._notes = now.notes

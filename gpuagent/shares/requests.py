@@ -13,6 +13,7 @@ from typing import Final
 
 from kai import keys
 from kai.gpu_resources import parse_gpu_uuids
+from kai.installation import SharingMode
 from kai.memory import Card
 from kai.share import (
     MIB,
@@ -238,3 +239,24 @@ def _text(annotations: Mapping[str, str], share: Share) -> str:
 
 def _texts(requests: Mapping[str, int]) -> str:
     return first_few([f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()])
+
+
+def effective_limit(
+    limit_bytes: int, *, share_bytes: int | None, gpu_bytes: int | None, mode: SharingMode | None
+) -> int | None:
+    """Return the limit that the pod is compared with instead of its share; None if the share counts.
+
+    The pod's owner can write the annotation, so a limit above the share does not count. The exception is
+    NvFractions, the mode in which the driver enforces the limit; even there it is at most the GPU's memory.
+
+    Args:
+        limit_bytes: the limit in the annotations.
+        share_bytes: the pod's share of the GPU; None if unknown.
+        gpu_bytes: total memory of the GPU; None if unknown.
+        mode: KAI's mode; None if unknown.
+    """
+    if share_bytes is None or limit_bytes <= share_bytes:
+        return limit_bytes
+    if mode is SharingMode.NV_FRACTIONS and gpu_bytes is not None:
+        return min(limit_bytes, gpu_bytes)
+    return None

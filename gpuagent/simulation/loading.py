@@ -12,6 +12,7 @@ import msgspec
 from gpuagent.simulation.lifetimes import Contradiction, lives
 from gpuagent.simulation.objects import PodIdentity, node_objects, pod_identities
 from gpuagent.simulation.scenario import (
+    MOST_PROCESSES,
     FaultKind,
     Scenario,
     SimulatedFault,
@@ -26,7 +27,6 @@ from service.documents import DocumentError
 from service.text import one_line
 from service.yaml_documents import load_file
 
-MOST_PROCESSES: Final = 10_000
 _PLACES: Final[dict[str, type[msgspec.Struct]]] = {
     "": Scenario,
     "node": SimulatedNode,

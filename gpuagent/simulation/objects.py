@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from gpuagent.simulation.scenario import Scenario, SimulatedPod
 from kai import keys
+from kai.installation import RESERVATION_NAMESPACE
 from kai.memory import Card
-from kai.share import portion_text
+from kai.share import MIB, portion_text
 
-RESERVATION_NAMESPACE: Final = "kai-resource-reservation"
 _NAMES: Final = uuid.UUID("6f4b1f0a-3a52-4d0f-9b0e-6f3f0d8f4c11")
-_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def _portion(pod: SimulatedPod, scenario: Scenario) -> str:
     if pod.memory is None:
         return portion_text(float(pod.fraction or 0))
     label = scenario.node.labels.get("nvidia.com/gpu.memory", "")
-    mib = int(label) if label.isdigit() else scenario.gpus[pod.gpus[0]].memory // _MIB
+    mib = int(label) if label.isdigit() else scenario.gpus[pod.gpus[0]].memory // MIB
     return portion_text(Card.from_mib(mib).portion_of_memory(pod.memory))
 
 

@@ -5,6 +5,7 @@ Amounts are formatted by `service.units.size`, times by `service.units.duration`
 
 from typing import Final
 
+from service.names import LONGEST_SUBDOMAIN
 from service.text import one_line
 
 UNKNOWN: Final = "unknown"
@@ -13,7 +14,7 @@ UNKNOWN: Final = "unknown"
 NONE: Final = "-"
 """Cell of a value that does not exist."""
 
-LONGEST_NAME: Final = 253
+LONGEST_NAME: Final = LONGEST_SUBDOMAIN
 """Largest length of a Kubernetes name (DNS-1123 subdomain)."""
 
 _LATIN_END: Final = 0x250

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from service.file_watch import LOOK_EVERY_SECONDS, FileWatch
-from service.http.replaceable_context import ReplaceableContext
 from service.log import ERROR, JsonLog
+from service.tls import ReplaceableContext
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"

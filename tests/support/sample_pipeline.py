@@ -10,10 +10,10 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.server.api import shares_json
-from gpuagent.shares.limits import GpuSharingMode
 from gpuagent.shares.pod_shares import PodShare, ShareResolver
 from gpuagent.verdicts.judge import Judge
 from gpuagent.verdicts.reservations import Reservations
+from kai.installation import SharingMode
 from service.log import JsonLog
 from tests.support.inventories import built
 from tests.support.kube_objects import GPU_0, GPU_1
@@ -26,7 +26,7 @@ class Pipeline:
     """Pipeline, judge and log for a node with GPUs of 24 GiB, by default two, and a sample every 5 s."""
 
     def __init__(
-        self, *, gpu_sharing_mode: GpuSharingMode | None = None, gpu_uuids: tuple[str, ...] = (GPU_0, GPU_1)
+        self, *, gpu_sharing_mode: SharingMode | None = None, gpu_uuids: tuple[str, ...] = (GPU_0, GPU_1)
     ) -> None:
         self._gpu_uuids = gpu_uuids
         self.now = 0.0

@@ -9,9 +9,8 @@ from functools import partial
 from certs.manager import CertificateManager
 from certs.rotation import Leaf, Lifetimes, Result
 from kube.client import KubeClient
-from service.http.replaceable_context import ReplaceableContext
 from service.log import INFO, WARNING, JsonLog
-from service.pem import load_pem
+from service.tls import ReplaceableContext, load_pem
 from webhook.metrics import Metrics
 from webhook.server.tls import CertificateError
 

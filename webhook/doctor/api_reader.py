@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from kube.check import API_SERVER
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
+from kube.doctor_checks import API_SERVER
 from kube.errors import REQUEST_ERRORS, ApiError
 from kube.objects import resource_path
 from service.check_results import CheckResult, problem, unknown

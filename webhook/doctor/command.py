@@ -5,8 +5,8 @@ import asyncio
 from datetime import UTC, datetime
 
 from kube.access import Access, AccessError, InCluster, find_access
-from kube.check import reach
 from kube.client import KubeClient
+from kube.doctor_checks import reach
 from service.check_results import CheckResult, State, write_report
 from service.command import UsageError
 from service.log_capture import discard_library_logs

@@ -3,15 +3,13 @@
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
-
-MERGE_PATCH: Final = "application/merge-patch+json"
 
 _NO_RIGHT = re.compile(r'cannot (create|patch) resource "(pods|configmaps)"')
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from kai import keys
 from kai.installation import Installation, SharingMode
-from kube.kai_check import MODES, SHARING, installed_mode
+from kube.doctor_checks import MODES, SHARING, installed_mode
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined, listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec

@@ -5,7 +5,7 @@ from typing import Final
 
 from kai.installation import Installation
 from kai.version import Version
-from kube.kai_check import VERSION, installed_release, option_text
+from kube.doctor_checks import VERSION, installed_release, option_text
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined
 from webhook.doctor.cluster import Cluster

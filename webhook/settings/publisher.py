@@ -5,17 +5,14 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from kube.access import AccessError
-from kube.client import KubeClient
+from kube.client import MERGE_PATCH, KubeClient
 from kube.errors import ApiError, Unreachable, expect_kind
 from service.backoff import JITTER_AROUND, Backoff, jittered
 from service.log import JsonLog
 from service.log_changes import OngoingProblem, problem_logger
 from webhook.settings.document import KEY, NAME, PublishedSettings, encode_settings
-
-_MERGE: Final = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,5 +112,5 @@ class SettingsPublisher:
             ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
         """
         body = json.dumps({"data": {KEY: text}}).encode()
-        answer = await self._client.request("PATCH", self._path, body=body, content_type=_MERGE)
+        answer = await self._client.request("PATCH", self._path, body=body, content_type=MERGE_PATCH)
         expect_kind(answer, "ConfigMap", f"PATCH {self._path}")

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from console.doctor.installation import OLDEST_KUBERNETES, managed_findings, release_finding, right_finding
-from kube.check import reach
 from kube.client import KubeClient
+from kube.doctor_checks import reach
 from service.check_results import CheckResult, State
 from tests.support.cluster_facts import but, mutating, namespace, queue, result_lines, running, whole
 from tests.support.helm_chart import CHART

@@ -8,8 +8,9 @@ import pytest
 from gpuagent.actions.eviction_rules import EvictionRefusal
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.inventory import Inventory
-from gpuagent.shares.limits import GpuSharingMode
+from gpuagent.serve.options import parse_sharing_mode
 from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareResolver, ShareSource
+from kai.installation import SharingMode
 from kai.version import Version
 from tests.support.evaluations import RULES
 from tests.support.inventories import inventory
@@ -393,7 +394,7 @@ class TestLimits:
     """A limit in the pod's annotations only lowers, unless KAI enforces it."""
 
     def pipeline(
-        self, *histories: dict[str, Any], mode: GpuSharingMode | None = None, used: int = 20 * GIB
+        self, *histories: dict[str, Any], mode: SharingMode | None = None, used: int = 20 * GIB
     ) -> Pipeline:
         seen = Pipeline(gpu_sharing_mode=mode)
         for document in histories:
@@ -401,9 +402,9 @@ class TestLimits:
             seen.see(node(), *documents, used_bytes={POD: {GPU_0: used}}, times=4)
         return seen
 
-    @pytest.mark.parametrize("mode", [None, *GpuSharingMode])
+    @pytest.mark.parametrize("mode", [None, *SharingMode])
     @pytest.mark.parametrize("limit", ["11500Mi", "8Gi"])
-    def test_a_limit_at_or_below_the_share_replaces_it(self, mode: GpuSharingMode | None, limit: str) -> None:
+    def test_a_limit_at_or_below_the_share_replaces_it(self, mode: SharingMode | None, limit: str) -> None:
         seen = self.pipeline(limited(limit), mode=mode, used=12 * GIB)
         assert seen.flagged == {(POD, GPU_0, "limit-bypassed")}
 
@@ -411,14 +412,14 @@ class TestLimits:
         ("mode", "refusal"),
         [
             (None, EvictionRefusal.UNDECIDED_LIMIT),
-            (GpuSharingMode.NON_MEMORY_ENFORCED, None),
-            (GpuSharingMode.HAMI_CORE, None),
-            (GpuSharingMode.DISABLED, None),
+            (SharingMode.NON_MEMORY_ENFORCED, None),
+            (SharingMode.HAMI_CORE, None),
+            (SharingMode.DISABLED, None),
         ],
     )
     @pytest.mark.parametrize("limit", ["11501Mi", "80Gi", "7Pi"])
     def test_above_the_share_the_pod_is_flagged_and_evicted_only_if_the_mode_is_known(
-        self, mode: GpuSharingMode | None, refusal: EvictionRefusal | None, limit: str
+        self, mode: SharingMode | None, refusal: EvictionRefusal | None, limit: str
     ) -> None:
         seen = self.pipeline(limited(limit), mode=mode)
         assert seen.flagged == {OVER}
@@ -431,15 +432,15 @@ class TestLimits:
 
     @pytest.mark.parametrize(("used", "is_flagged"), [(15, False), (18, True)])
     def test_with_nv_fractions_the_limit_counts(self, used: int, is_flagged: bool) -> None:
-        seen = self.pipeline(limited("16Gi"), mode=GpuSharingMode.NV_FRACTIONS, used=used * GIB)
+        seen = self.pipeline(limited("16Gi"), mode=SharingMode.NV_FRACTIONS, used=used * GIB)
         assert seen.flagged == ({(POD, GPU_0, "limit-bypassed")} if is_flagged else set())
 
     def test_with_nv_fractions_the_gpu_bounds_the_limit(self) -> None:
-        seen = self.pipeline(limited("80Gi"), mode=GpuSharingMode.NV_FRACTIONS)
+        seen = self.pipeline(limited("80Gi"), mode=SharingMode.NV_FRACTIONS)
         assert seen.pod_share(POD).limits == {GPU_0: Amount(24 * GIB, LimitSource.ANNOTATION)}
 
     def test_with_nv_fractions_a_limit_on_a_gpu_of_unknown_size_does_not_count(self) -> None:
-        resolver = ShareResolver(gpu_sharing_mode=GpuSharingMode.NV_FRACTIONS)
+        resolver = ShareResolver(gpu_sharing_mode=SharingMode.NV_FRACTIONS)
         unknown = tuple(replace(each, total_bytes=None) for each in DEVICES)
         made = inventory(limited("80Gi", request="4Gi"), reservation())
         pod_share = resolver.resolve(made, unknown)[0]
@@ -458,7 +459,7 @@ class TestLimits:
             pod(f"p{n}", n, annotations={PREFIX + "request": "2Gi", PREFIX + "limit": "80Gi"}, labels={"runai-gpu-group": GROUP_0})
             for n in (2, 3)
         ]  # fmt: skip
-        for mode, most in ((None, 0), (GpuSharingMode.NV_FRACTIONS, TOTAL)):
+        for mode, most in ((None, 0), (SharingMode.NV_FRACTIONS, TOTAL)):
             shares = ShareResolver(gpu_sharing_mode=mode).resolve(
                 inventory(node(), *others, reservation()), DEVICES
             )
@@ -468,11 +469,11 @@ class TestLimits:
             ]
 
     def test_the_names_of_the_modes_are_kais(self) -> None:
-        assert GpuSharingMode.parse("NvFractions") is GpuSharingMode.NV_FRACTIONS
+        assert parse_sharing_mode("NvFractions") is SharingMode.NV_FRACTIONS
         with pytest.raises(
             ValueError, match=r"nvfractions.*allowed: NonMemoryEnforced, HamiCore, NvFractions, Disabled"
         ):
-            GpuSharingMode.parse("nvfractions")
+            parse_sharing_mode("nvfractions")
 
 
 @pytest.mark.parametrize(("version", "amount"), [(None, 4096 * MIB), ("v0.7.11", 4096 * 10**6)])

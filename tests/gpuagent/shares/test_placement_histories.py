@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gpuagent.pods.inventory import Inventory
-from gpuagent.shares.limits import GpuSharingMode
+from kai.installation import SharingMode
 from tests.support.inventories import built
 from tests.support.kube_objects import (
     GPU_0,
@@ -98,14 +98,14 @@ class Node(RuleBasedStateMachine):
         self.known_gpus: dict[str, tuple[str, ...]] = {}
 
     @initialize(
-        mode=st.sampled_from([None, *GpuSharingMode]),
+        mode=st.sampled_from([None, *SharingMode]),
         pods=st.lists(st.tuples(*SHARES, RECORDS, st.booleans()), min_size=1, max_size=3),
         others=st.lists(st.tuples(*SHARES), max_size=1),
         data=st.data(),
     )
     def start(
         self,
-        mode: GpuSharingMode | None,
+        mode: SharingMode | None,
         pods: list[tuple[int, bool, str, str, bool]],
         others: list[tuple[int, bool, str]],
         data: st.DataObject,
@@ -216,7 +216,7 @@ class Node(RuleBasedStateMachine):
             "request": {f"{CONTAINER}request": f"{mebibytes}Mi"},
             "request and more": {
                 f"{CONTAINER}request": f"{mebibytes}Mi",
-                f"{CONTAINER}limit": f"{mebibytes if self.mode is GpuSharingMode.NV_FRACTIONS else 80000}Mi",
+                f"{CONTAINER}limit": f"{mebibytes if self.mode is SharingMode.NV_FRACTIONS else 80000}Mi",
             },
             "request and limit": {
                 f"{CONTAINER}request": f"{mebibytes}Mi",

@@ -13,12 +13,13 @@ from msgspec import Struct
 
 from kai import keys
 from kube.access import AccessError
+from kube.client import MERGE_PATCH
 from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
 from kube.objects import FullMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.text import MALFORMED, one_line
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
-from webhook.doctor.dry_run_requests import MERGE_PATCH, dry_run, minimal_pod, missing_right, unlikely_name
+from webhook.doctor.dry_run_requests import dry_run, minimal_pod, missing_right, unlikely_name
 
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces to try for each edit."""

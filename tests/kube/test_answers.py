@@ -2,7 +2,7 @@
 
 import pytest
 
-from kube.warning_headers import parse_warnings
+from kube.answers import parse_warnings
 
 
 @pytest.mark.parametrize(

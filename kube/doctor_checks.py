@@ -1,13 +1,21 @@
-"""Checks of KAI's release and GPU sharing, by the pods of its namespace, that every doctor has. Pure."""
+"""Checks that every doctor has: whether the API server answers, and KAI's release and mode of GPU sharing."""
 
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+from msgspec import Struct
+
 from kai.installation import Installation, SharingMode
 from kai.version import Version
-from service.check_results import CheckResult, problem, unknown
-from service.text import listed, one_line
+from kube.access import AccessError
+from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
+from service.check_results import CheckResult, ok, problem, unknown
+from service.text import MALFORMED, listed, one_line
 
+API_SERVER: Final = "API server"
+"""Name of the check in reports."""
 VERSION: Final = "KAI's version"
 SHARING: Final = "KAI's GPU sharing"
 MODES: Final[Mapping[SharingMode, str]] = {
@@ -16,6 +24,34 @@ MODES: Final[Mapping[SharingMode, str]] = {
     SharingMode.HAMI_CORE: "on, with limits enforced by HAMi-core (HamiCore)",
     SharingMode.NV_FRACTIONS: "on, with limits enforced by NVIDIA's runtime (NvFractions)",
 }
+
+
+class _Version(Struct):
+    major: str
+    minor: str
+
+
+async def reach(client: KubeClient, *, without: str) -> tuple[CheckResult, tuple[int, int] | None]:
+    """Return whether the API server answers, a problem if it does not, and its release, such as (1, 30).
+
+    The release is None if it is not known.
+
+    Args:
+        client: for the API server.
+        without: advice for a server that does not answer, such as the checks that are then omitted.
+    """
+    try:
+        answer = await client.get("/version")
+    except ApiError as error:  # other requests may still be allowed
+        return ok(API_SERVER, f"{client.server} answers (no version: {error})"), None
+    except (Unreachable, AccessError) as error:
+        return problem(API_SERVER, f"{client.server}: {error}", without), None
+    reached = ok(API_SERVER, f"{client.server} answers")
+    try:
+        version = msgspec.json.decode(answer, type=_Version)
+        return reached, (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
+    except (*MALFORMED, ValueError):
+        return reached, None
 
 
 def installed_release(installed: Installation, namespace: str, setting: str) -> Version | CheckResult:

@@ -7,9 +7,9 @@ from typing import Any
 import pynvml
 import pytest
 
+from gpuagent.gpus.bounded_calls import ProcessListCall
 from gpuagent.gpus.driver import ListedProcess, ProcessList
 from gpuagent.gpus.nvml import NvmlDriver
-from gpuagent.gpus.process_list_call import ProcessListCall
 from tests.support.scenarios import node, process
 
 SYMBOL = "nvmlDeviceGetComputeRunningProcesses_v3"
