@@ -14,7 +14,7 @@ MOST_CODE: Final = (1 << 16) - 1
 """Largest credible code; those of NVIDIA's catalogue have three digits."""
 _OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Errors that a program causes. NVIDIA's device plugin does not count them as a failure of the GPU
-(rm/health.go; facts/gpu-monitoring.md)."""
+(k8s-device-plugin `internal/rm/health.go`)."""
 
 
 class NewestXids:
