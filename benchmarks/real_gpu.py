@@ -29,15 +29,18 @@ STARTS: Final = 5
 PROCESSES_OF_A_POD: Final = 4
 GREEDY: Final = "greedy"
 MOST_GROWTH_MIB: Final = 2.0
+MOST_START_SECONDS: Final = 30.0
 
 
 def first_figures(node: RealGpuNode) -> float:
     """Return the seconds from the start of an agent to its first figures of pods."""
     began = time.monotonic()
     with node.agent() as running:
-        while "\nkaishare_pod_gpu_memory_used_bytes{" not in running.get("/metrics")[1]:
+        while time.monotonic() - began < MOST_START_SECONDS:
+            if "\nkaishare_pod_gpu_memory_used_bytes{" in running.get("/metrics")[1]:
+                return time.monotonic() - began
             time.sleep(0.005)
-        return time.monotonic() - began
+    raise SystemExit(f"the agent has no figures of pods after {MOST_START_SECONDS:g} s")
 
 
 def samples(running: Agent) -> int:
@@ -167,6 +170,9 @@ def run(python: Path | None, processes: int, seconds: float, churn_seconds: floa
         tempfile.TemporaryDirectory(prefix="kaishare-benchmark-") as name,
         real_gpu_node(Path(name), gpu.uuid) as node,
     ):
+        if not node.cgroups.are_possible:
+            print("no hierarchy of cgroups is writable here: run as root")
+            return 1
         pods = max(1, processes // PROCESSES_OF_A_POD)
         portion = 0.9 / (pods + 1)
         node.portions.update({f"pod-{number}": f"{portion:.2f}" for number in range(pods)})

@@ -18,8 +18,8 @@ from webhook.policy.rules import Rules
 _MODES: Final = frozenset(Mode) - {Mode.OFF}
 """Modes of the namespaces whose pods the API server sends: its configuration excludes the label off."""
 
-
 _MOST_KEPT: Final = 64
+"""Namespaces whose last mutation is kept."""
 _LARGEST_KEPT: Final = 16 * 1024
 """Largest pod whose mutation is kept, in bytes."""
 
@@ -70,7 +70,7 @@ class MutatingWebhook:
         policy = await self._policies.find(review.namespace or "", modes=_MODES)
         rules = self._rules()
         mutation = mutate(policy, review.object, rules, last=self._last.of(policy, rules))
-        self._last.keep(policy, rules, mutation, size=len(bytes(review.object)))
+        self._last.keep(policy, rules, mutation, size=len(memoryview(review.object)))
         decision = mutation.decision
         if decision.reason is Reason.PATCH_UNSAFE:
             self._metrics.failed("patch")
