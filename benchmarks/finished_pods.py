@@ -22,7 +22,7 @@ from gpuagent.pods.decoding import decoder, read_pod
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import BindRequest, Inventory, NodePod
 from gpuagent.pods.objects import BindRequestObject
-from gpuagent.shares.pod_shares import ShareResolver
+from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.over_share import OverSharePolicies
 from tests.support import kube_objects as objects
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuagent.actions.events import COMPONENT, FlagEvents
+from gpuagent.actions.eviction_budget import Budget
 from gpuagent.actions.eviction_calls import ClusterCalls
-from gpuagent.actions.eviction_rules import EvictionRules
-from gpuagent.actions.eviction_settings import Budget, EvictionMode
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
-from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.verdict import Verdict
 from kube.client import KubeClient
 from kube.events import EventWriter
 from service.log import JsonLog

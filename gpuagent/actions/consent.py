@@ -18,12 +18,12 @@ from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.tenants import tenant_of
-from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import (
     OverSharePolicy,
     mirrored_labels_request_eviction,
     requests_eviction,
 )
+from gpuagent.verdicts.verdict import Verdict
 from kai import keys
 from kai.own_labels import MODE, MODE_OFF
 from kube.access import AccessError

@@ -7,8 +7,8 @@ from gpuagent.actions.eviction_records import EvictionRecords, PastEviction
 from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.verdict import Verdict
 from kube.client import KubeClient
 from kube.eviction import Evicted, evict
 

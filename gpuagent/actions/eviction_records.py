@@ -7,12 +7,11 @@ the agent's namespace only its administrators may write Events.
 
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.actions.events import COMPONENT
-from gpuagent.actions.eviction_settings import Budget
 from gpuagent.pods.inventory import NodePod
 from gpuagent.verdicts.messages import EVICTED
 from kai.own_labels import EVICTED_OWNER
@@ -97,21 +96,3 @@ class EvictionRecords:
             last_at=now,
             seconds=_WRITE_SECONDS,
         )
-
-
-def remaining_evictions(budget: Budget, past: Iterable[PastEviction]) -> float:
-    """Return the number of evictions that the budget allows after a restart; less than 1 means none yet.
-
-    Evictions before `KEPT_SECONDS` are unknown, so the budget counts as exhausted at that time. A budget of a
-    longer period is therefore not complete after a restart.
-    """
-    remaining, before = 0.0, KEPT_SECONDS
-    for age in sorted((eviction.seconds_ago for eviction in past), reverse=True):
-        if age < KEPT_SECONDS:
-            remaining = max(_grown(remaining, before - age, budget) - 1, 0.0)
-            before = age
-    return _grown(remaining, before, budget)
-
-
-def _grown(remaining: float, seconds: float, budget: Budget) -> float:
-    return min(remaining + seconds * budget.per_second, float(budget.evictions))

@@ -13,15 +13,24 @@ from typing import Final
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.slack import Slack
 from gpuagent.pods.inventory import NodePod
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Verdict
 from kai import keys
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
 """Sources that any user with the right to create a ConfigMap in the pod's namespace can write."""
+
+
+class EvictionMode(StrEnum):
+    """Value of `--eviction`."""
+
+    OFF = "off"
+    DRY_RUN = "dry-run"
+    """Count and log decisions, without a request to the API server."""
+    ON = "on"
 
 
 class EvictionRefusal(StrEnum):

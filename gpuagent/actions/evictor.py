@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.actions.consent import Consent
+from gpuagent.actions.eviction_budget import Budget, EvictionBudget
 from gpuagent.actions.eviction_calls import ClusterCalls
-from gpuagent.actions.eviction_records import KEPT_SECONDS, remaining_evictions
 from gpuagent.actions.eviction_rules import (
     EvictionRefusal,
     EvictionRules,
@@ -19,16 +19,15 @@ from gpuagent.actions.eviction_rules import (
     owner_key,
     still,
 )
-from gpuagent.actions.eviction_settings import Budget
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import figures, named
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.verdict import Verdict
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
-from service.backoff import JITTER_DOWN, Backoff, KeyedBackoff, TokenBucket
+from service.backoff import KeyedBackoff
 from service.log import INFO, WARNING, JsonLog
 
 _MESSAGES: Final = {
@@ -41,8 +40,6 @@ _MESSAGES: Final = {
 _MOST_EDITS: Final = 3
 """Number of evictions that edits of a pod can delay. Its owner could otherwise prevent all by editing it in
 a loop."""
-_FINAL_STATUSES: Final = frozenset({400, 403, 404, 405, 422})
-"""HTTP statuses after which another attempt to read the records is useless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +92,12 @@ class Evictor:
         """Number of decisions by result."""
         self._rules = rules
         self._calls = calls
-        self._budget = budget
         self._sample_now = sample_now
         self._log = log
         self._clock = clock
         self._timing = timing = timing or EvictionTiming()
-        self._bucket = TokenBucket(per_second=budget.per_second, burst=budget.evictions, clock=clock)
-        self._owners = KeyedBackoff(first=timing.first_owner, most=timing.longest_owner)
+        owner_backoff = (timing.first_owner, timing.longest_owner)
+        self._budget = EvictionBudget(budget, owner_backoff=owner_backoff, clock=clock)
         self._retries = KeyedBackoff(first=timing.first_retry, most=timing.longest_retry)
         self._done: dict[Key, float] = {}
         """Time of the last action by flag, for flags that still stand and need no further action."""
@@ -121,7 +117,7 @@ class Evictor:
     async def run(self) -> None:
         """Evict until cancelled, at most one pod per sample."""
         if self._calls is not None and self._must_recall:
-            await self._recall(self._calls)
+            await self._budget.recall(self._calls.past_evictions, seconds=self._timing.recall, log=self._log)
             self._must_recall = False
         while True:
             evaluation = await self._next()
@@ -136,51 +132,6 @@ class Evictor:
             verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
                 await self._go(verdict)
-
-    async def _recall(self, calls: ClusterCalls) -> None:
-        """Restore budget and back-off from the recorded evictions; without them, allow one eviction."""
-        give_up_at = self._clock() + self._timing.recall
-        backoff = Backoff(first=1.0, most=10.0, jitter=JITTER_DOWN)
-        while True:
-            try:
-                past = await calls.past_evictions()
-            except (ApiError, Unreachable, AccessError) as error:
-                is_final = isinstance(error, ApiError) and error.status in _FINAL_STATUSES
-                wait = backoff.step((isinstance(error, ApiError) and error.retry_after) or 0.0)
-                if is_final or self._clock() + wait > give_up_at:
-                    self._start_with(1.0)
-                    self._log(
-                        "past evictions unavailable",
-                        WARNING,
-                        error=str(error),
-                        problem="the eviction budget starts with one eviction, and owners without a back-off",
-                    )
-                    return
-                await asyncio.sleep(wait)
-            else:
-                break
-        now = self._clock()
-        for eviction in past:
-            if eviction.owner:
-                self._owners.fail(eviction.owner, now - eviction.seconds_ago)
-        self._start_with(remaining_evictions(self._budget, past))
-        is_too_long = self._budget.seconds > KEPT_SECONDS
-        if past or is_too_long:
-            self._log(
-                "past evictions read",
-                INFO,
-                evictions=len(past),
-                secondsUntilNext=round(self._bucket.seconds_until_next()),
-                **({"problem": "Events do not cover the budget's period"} if is_too_long else {}),
-            )
-
-    def _start_with(self, evictions: float) -> None:
-        self._bucket = TokenBucket(
-            per_second=self._budget.per_second,
-            burst=self._budget.evictions,
-            clock=self._clock,
-            tokens=evictions,
-        )
 
     async def _next(self) -> Evaluation:
         while True:
@@ -198,12 +149,9 @@ class Evictor:
         if refusal is not None:
             self._log_once(verdict, refusal, explained(refusal))
             return False
-        if self._owners.is_backing_off(owner_key(verdict.pod_share), now):
-            line = "the eviction of a pod of the same owner was requested recently"
-            self._log_once(verdict, "owner-backoff", line)
-            return False
-        if self._bucket.seconds_until_next() > 0:
-            self._log_once(verdict, "budget", "the node's eviction budget is exhausted")
+        objection = self._budget.objection(owner_key(verdict.pod_share))
+        if objection is not None:
+            self._log_once(verdict, *objection)
             return False
         return True
 
@@ -277,14 +225,14 @@ class Evictor:
         try:
             done = await calls.evict(verdict.pod_share.pod, within=seconds)
         except BaseException:
-            self._charge(verdict)  # the pod may be evicted all the same
+            self._budget.charge(owner_key(verdict.pod_share))  # the pod may be evicted all the same
             raise
         if done.answer is EvictionAnswer.EVICTED:
             self._evicted(verdict, "evicted")
             return
         if done.answer is EvictionAnswer.FAILED:
             # Without the API server's answer the pod may be evicted all the same.
-            self._charge(verdict)
+            self._budget.charge(owner_key(verdict.pod_share))
         self._refused(verdict, done)
 
     async def _consent(self, verdict: Verdict, evaluation: Evaluation, calls: ClusterCalls) -> Consent | None:
@@ -314,13 +262,8 @@ class Evictor:
         except TimeoutError:
             return None
 
-    def _charge(self, verdict: Verdict) -> None:
-        """Count an eviction against the node's budget, and start the back-off of the pod's owner."""
-        self._bucket.take()
-        self._owners.fail(owner_key(verdict.pod_share), self._clock())
-
     def _evicted(self, verdict: Verdict, result: str) -> None:
-        self._charge(verdict)
+        self._budget.charge(owner_key(verdict.pod_share))
         self._done[verdict.key] = self._clock()
         self._log_decision(verdict, result, "")
 

@@ -10,7 +10,8 @@ from gpuagent.ledger.attribution import PodIndex
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import processes_of
 from gpuagent.sampling.sample import LookupResult
-from gpuagent.shares.pod_shares import PodShare, ShareResolver
+from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.share_resolver import ShareResolver
 from kai import keys
 from service.check_results import CheckResult, ok, problem
 from service.text import counted, listed, one_line

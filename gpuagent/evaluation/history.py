@@ -16,8 +16,8 @@ from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
 from gpuagent.sampling.schedule import LONGEST_GAP, longest_gap
 from gpuagent.table.rows import PodState
-from gpuagent.verdicts.judge import Verdicts
 from gpuagent.verdicts.reasons import OF_RECORDS
+from gpuagent.verdicts.verdict import Verdicts
 from kai.share import MIB
 
 WINDOW_SECONDS: Final = 900.0

@@ -14,11 +14,13 @@ from gpuagent.ledger.processes import SampleProcesses
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
-from gpuagent.shares.pod_shares import PodShare, ShareResolver
-from gpuagent.verdicts.judge import Change, Judge
+from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.reservations import Reservations
+from gpuagent.verdicts.verdict import Change
 
 _UNRESOLVED_GRACE: Final = 120.0
 """Seconds; the default of `--grace`."""

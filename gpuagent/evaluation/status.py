@@ -11,8 +11,8 @@ from gpuagent.gpus.reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Problem, Suspension
 from gpuagent.sampling.schedule import longest_gap
-from gpuagent.verdicts.judge import Transition, TransitionCounts, Verdicts
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.verdict import Transition, TransitionCounts, Verdicts
 
 PODS_STALE_SECONDS: Final = 180.0
 """Time without contact after which the pods count as unknown.

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.judge import Change, Transition, Verdict
+from gpuagent.shares.pod_share import PodShare
+from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from service.log import INFO, WARNING, JsonLog
 from service.log_changes import NewLines
 

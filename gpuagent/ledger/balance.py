@@ -19,7 +19,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
-from gpuagent.shares.pod_shares import PodShare
+from gpuagent.shares.pod_share import PodShare
 from service.text import counted
 
 _NO_ERRORS: Final[Mapping[tuple[str, str], int]] = {}

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gpuagent.gpus.reading import Gpu, LostGpu
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import PodShare
+from gpuagent.shares.pod_share import PodShare
 
 
 class Holding(Struct, frozen=True, kw_only=True, gc=False):

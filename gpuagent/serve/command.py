@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuagent.actions.actions import ActionSettings, VerdictActions
-from gpuagent.actions.eviction_rules import EvictionRules
-from gpuagent.actions.eviction_settings import EvictionMode
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.gpus.reading import GpuSource
@@ -25,8 +24,8 @@ from gpuagent.sampling.schedule import answer_deadline, longest_gap
 from gpuagent.serve.settings import Settings
 from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, OPEN_PATHS, HttpServer
-from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.verdicts.judge import Judge
+from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
 from kube.access import AccessError, find_access

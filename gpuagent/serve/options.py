@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuagent.actions.eviction_settings import Budget, EvictionMode
+from gpuagent.actions.eviction_budget import Budget
+from gpuagent.actions.eviction_rules import EvictionMode
 from gpuagent.ledger.slack import Slack
 from gpuagent.server.page.links import NODE, PageLinks, parse_address, parse_runbooks
 from kai.installation import SharingMode

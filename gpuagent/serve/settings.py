@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.actions.eviction_settings import Budget, EvictionMode
+from gpuagent.actions.eviction_budget import Budget
+from gpuagent.actions.eviction_rules import EvictionMode
 from gpuagent.ledger.slack import Slack
 from gpuagent.server.page.links import NO_LINKS, PageLinks
 from gpuagent.verdicts.over_share import GraceBounds

@@ -23,11 +23,11 @@ from gpuagent.evaluation.status import Status
 from gpuagent.gpus.reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
-from gpuagent.shares.pod_shares import Amount, PodShare
-from gpuagent.verdicts.judge import Change, Verdict
+from gpuagent.shares.pod_share import Amount, PodShare
 from gpuagent.verdicts.messages import flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change, Verdict
 
 
 def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:

@@ -12,9 +12,9 @@ from gpuagent.evaluation.status import Status
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.exposition import Exposition, label_text
 from gpuagent.server.families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
-from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.judge import Change
+from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change
 from kube.watch import Watch
 from service.version import version
 

@@ -16,7 +16,7 @@ from gpuagent.gpus.reader import GpuReader
 from gpuagent.gpus.reading import DriverReplaced, Gpu, GpuReading
 from gpuagent.pods.inventory import Inventory, NodePod, PodSource
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import ShareResolver
+from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.simulation.driver import SimulatedDriver
 from gpuagent.simulation.node_gpus import NodeGpus
 from gpuagent.simulation.pod_memory import PodMemory, WholeGpuPods, memory_of

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.related import may_be_kais
-from gpuagent.shares.pod_shares import PodShare, ShareSource
+from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.shares.whole_gpus import is_time_sliced
 from gpuagent.simulation.node_gpus import named_gpus
 from gpuagent.simulation.scenario import SimulatedGpu

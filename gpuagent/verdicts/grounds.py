@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
-from gpuagent.shares.pod_shares import Amount, PodShare
+from gpuagent.shares.pod_share import Amount, PodShare
 from gpuagent.verdicts.reasons import OF_RECORDS, FlagReason
 
 SMALL_BYTES: Final = 256 << 20

@@ -1,6 +1,4 @@
-"""Fills in the texts about flags, for Events and the JSON API, and adds what to do. Pure.
-
-The texts themselves, and the Events' reasons, are in `FlagReason` of `verdicts/reasons.py`.
+"""Messages about flags, for Events and the JSON API: their texts, figures, and what to do. Pure.
 
 A message names no other object of the host, and not the pod itself: vCluster rewrites only the names of the
 pod that the Event is about.
@@ -10,8 +8,8 @@ from math import floor
 from typing import Final
 
 from gpuagent.pods.commands import ContainerCommand
-from gpuagent.verdicts.judge import Change, Transition, Verdict
-from gpuagent.verdicts.reasons import ANNOTATION_IGNORED_MESSAGE, FlagReason
+from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from kai.frameworks import settings_of
 from service.units import size, time_over
 
@@ -19,6 +17,34 @@ WITHIN_SHARE: Final = "GPUMemoryWithinShare"
 """Reason of the Event that ends `over-share`."""
 EVICTED: Final = "GPUShareEvicted"
 """Reason of the Event that precedes an eviction."""
+_TEMPLATES: Final = {
+    FlagReason.OVER_SHARE: "uses {used} on {gpu}, above its share of {allowed}, for {lasted}",
+    FlagReason.UNASSIGNED_GPU: (
+        "uses {used} on {gpu}, which is not assigned to it, for {lasted};"
+        " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"
+    ),
+    FlagReason.NO_SHARE: (
+        "uses {used} on {gpu} without a GPU share, for {lasted};"
+        " request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu"
+    ),
+    FlagReason.SHARE_CHANGED: (
+        "the change to its GPU share has no effect: {changed};"
+        " restore the old value, or recreate the pod to change its share"
+    ),
+    FlagReason.LIMIT_BYPASSED: (
+        "uses {used} on {gpu}, above its memory limit of {allowed}, for {lasted}; the limit is not enforced"
+    ),
+    FlagReason.NO_RESERVATION: (
+        "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod;"
+        " delete the pod to have it rescheduled"
+    ),
+}
+"""Message of a raised flag by reason; the names in braces stand for the figures of the verdict."""
+_ANNOTATION_IGNORED: Final = (
+    "uses {used} on {gpu} without a GPU share, for {lasted}; its share annotation does not count, because KAI"
+    " did not place the pod: recreate it with KAI's schedulerName, by default kai-scheduler"
+)
+"""Message of `no-share` for a pod that declares a share and was not placed by KAI."""
 
 
 def event_reason(transition: Transition) -> str | None:
@@ -71,7 +97,7 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
 def _description(verdict: Verdict, seconds: float) -> str:
     reason, pod_share = verdict.key.reason, verdict.pod_share
     is_annotation_ignored = reason is FlagReason.NO_SHARE and pod_share.is_annotation_ignored
-    template = ANNOTATION_IGNORED_MESSAGE if is_annotation_ignored else reason.message
+    template = _ANNOTATION_IGNORED if is_annotation_ignored else _TEMPLATES[reason]
     return template.format(
         used=verdict.used_text,
         allowed=size(verdict.allowed_bytes),

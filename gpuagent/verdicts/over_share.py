@@ -15,7 +15,7 @@ from typing import Final
 
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.tenants import Tenant, namespace_label_key
-from gpuagent.shares.pod_shares import PodShare
+from gpuagent.shares.pod_share import PodShare
 from kai.own_labels import (
     GRACE_FORM,
     MODE,

@@ -14,8 +14,6 @@ from gpuagent.shares.whole_gpus import is_time_sliced
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from service.text import first_few, one_line
 
-"""Maximum of names in one line; a tenant can have any number of pods."""
-
 
 class Reservations:
     """Finds contradictory reservation pods, and remembers when each was first seen."""

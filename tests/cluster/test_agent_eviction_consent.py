@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from gpuagent.actions.consent import CONSENT_SECONDS
+from gpuagent.actions.eviction_budget import Budget
 from gpuagent.actions.eviction_calls import ClusterCalls
-from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.decoding import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.verdict import Verdict
 from kai.own_labels import EVICTED_OWNER, MODE, OVER_SHARE
 from kube.client import KubeClient
 from kube.errors import ApiError

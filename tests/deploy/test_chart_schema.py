@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.eviction_settings import Budget
+from gpuagent.actions.eviction_budget import Budget
 from gpuagent.ledger.slack import Slack
 from gpuagent.serve.options import _duration as agent_duration
 from kai.version import Version

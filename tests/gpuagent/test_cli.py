@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.cli import _parser, main
-from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.reasons import FlagReason
 from kai.own_labels import AGENT_EXCLUDED_NAMESPACES
 from tests.support.samples import MIB, gpu, in_pod, pod, pod_share, sample, snapshot_of

@@ -21,8 +21,8 @@ from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.tenants import namespace_label_key
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.verdicts.judge import Judge
+from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flagging import Judge
 from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from kube.events import Event
 from service.log import JsonLog

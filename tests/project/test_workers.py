@@ -12,7 +12,10 @@ from tests.support.workers import begin_elsewhere, file_of, next_file, scheduler
     ("nodeid", "file"),
     [
         ("tests/kai/test_memory.py::test_a[x::y]", "tests/kai/test_memory.py"),
-        ("tests/gpuagent/verdicts/test_judge.py::TestA::test_b", "tests/gpuagent/verdicts/test_judge.py"),
+        (
+            "tests/gpuagent/verdicts/test_flagging.py::TestA::test_b",
+            "tests/gpuagent/verdicts/test_flagging.py",
+        ),
     ],
 )
 def test_a_worker_gets_whole_files(nodeid: str, file: str) -> None:

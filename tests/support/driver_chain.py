@@ -17,8 +17,8 @@ from gpuagent.sampling.sample import Sample
 from gpuagent.server.api import shares_json
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.page.renderer import PageRenderer
-from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.verdicts.judge import Judge
+from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flagging import Judge
 from service.log import JsonLog
 from tests.support.page_server import page_text
 

@@ -9,8 +9,8 @@ from gpuagent.ledger.attribution import PodIndex
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import Origin
-from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.judge import Judge
+from gpuagent.shares.pod_share import PodShare
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicy
 from tests.support.samples import GIB, balance_of, gpu, in_pod, pod_share, sample
 

@@ -18,13 +18,13 @@ from functools import cache
 from typing import Any, Final
 from unittest import mock
 
+from gpuagent.actions.eviction_budget import Budget
 from gpuagent.actions.eviction_calls import ClusterCalls
-from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import Evictor
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.decoding import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.verdicts.judge import Verdict
+from gpuagent.verdicts.verdict import Verdict
 from kai import keys
 from kai.own_labels import MODE, OVER_SHARE
 from kube.errors import ApiError, Unreachable

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gpuagent.actions.consent import Consent, NoConsent
+from gpuagent.actions.eviction_budget import Budget
 from gpuagent.actions.eviction_records import PastEviction
-from gpuagent.actions.eviction_settings import Budget
 from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.verdict import Verdict
 from kube.eviction import Evicted, EvictionAnswer
 from service.log import JsonLog
 from tests.support.evaluations import RULES, Node
@@ -55,8 +55,6 @@ class Desk:
     accepted_edits: list[bool] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     samples: bool = True
-    clock: Callable[[], float] | None = None
-    """Clock of the evictor; None for `now`."""
 
     def __post_init__(self) -> None:
         self.stream = io.BytesIO()
@@ -66,7 +64,7 @@ class Desk:
             calls=None if self.is_dry_run else self,
             sample_now=self.sample_now,
             log=JsonLog(self.stream),
-            clock=self.clock or (lambda: self.now),
+            clock=lambda: self.now,
             timing=EvictionTiming(fresh=self.fresh),
         )
         self.node.judged(0, self.used_bytes)

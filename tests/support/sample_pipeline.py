@@ -10,8 +10,9 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.server.api import shares_json
-from gpuagent.shares.pod_shares import PodShare, ShareResolver
-from gpuagent.verdicts.judge import Judge
+from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.reservations import Reservations
 from kai.installation import SharingMode
 from service.log import JsonLog

@@ -10,7 +10,7 @@ from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Problem
 from gpuagent.sampling.sample import LookupResult, Origin, Sample
-from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -15,8 +15,8 @@ from gpuagent.actions.consent import CONSENT_SECONDS, Consent, ConsentReader, No
 from gpuagent.actions.eviction_rules import candidates
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.tenants import namespace_label_key, tenant_of
-from gpuagent.verdicts.judge import Verdict
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.verdict import Verdict
 from kai import keys
 from kai.own_labels import MODE, OVER_SHARE
 from kube.client import KubeClient

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from gpuagent.actions.consent import Consent, ConsentReader, NoConsent
-from gpuagent.actions.eviction_settings import Budget
-from gpuagent.verdicts.judge import Verdict
+from gpuagent.actions.eviction_budget import Budget
 from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.verdict import Verdict
 from tests.support.eviction_histories import BUDGET, History, with_older_consent
 from tests.support.markers import sampled
 

@@ -15,10 +15,11 @@ from gpuagent.actions.events import EventBounds, FlagEvents
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import NodePod
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.judge import Change, Judge, Transition, Verdict
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from kube.events import Event
 from tests.support.kube_objects import fraction
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of

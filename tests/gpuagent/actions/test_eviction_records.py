@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gpuagent.actions.eviction_budget import Budget, remaining_evictions
 from gpuagent.actions.eviction_records import (
     KEPT_SECONDS,
     EvictionRecords,
     PastEviction,
-    remaining_evictions,
 )
-from gpuagent.actions.eviction_settings import Budget
 from kai.own_labels import EVICTED_OWNER
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable

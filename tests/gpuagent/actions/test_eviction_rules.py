@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.actions.eviction_budget import Budget
 from gpuagent.actions.eviction_rules import (
     EvictionRefusal,
     candidates,
@@ -13,10 +14,9 @@ from gpuagent.actions.eviction_rules import (
     owner_of,
     still,
 )
-from gpuagent.actions.eviction_settings import Budget
 from gpuagent.pods.tenants import Tenant
 from gpuagent.sampling.sample import LookupResult, Origin
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys

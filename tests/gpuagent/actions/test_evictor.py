@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
+from gpuagent.actions.eviction_budget import Budget, EvictionBudget
 from gpuagent.actions.eviction_records import PastEviction
 from gpuagent.actions.eviction_rules import EvictionRefusal, owner_key
-from gpuagent.actions.eviction_settings import Budget
 from kube.errors import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
 from service.backoff import KeyedBackoff
+from service.log import JsonLog
 from tests.support.evaluations import SHARE, Node, of_pod
 from tests.support.running_evictor import OVER, YES, Desk, desk
 from tests.support.samples import GIB, pod_share
@@ -437,9 +438,10 @@ def test_an_error_of_the_api_server_is_retried_before_the_records_count_as_unava
 ) -> None:
     async def recall() -> float:
         loop = asyncio.get_running_loop()
-        run = Desk(past_errors=errors, past=past(1.0), clock=loop.time)
+        run = Desk(past_errors=errors, past=past(1.0))
         began = loop.time()
-        await run.evictor._recall(run)
+        budget = EvictionBudget(run.budget, owner_backoff=(600.0, 21600.0), clock=loop.time)
+        await budget.recall(run.past_evictions, seconds=60.0, log=JsonLog(run.stream))
         assert run.log_lines()[0]["message"] == message
         return loop.time() - began
 

@@ -11,8 +11,9 @@ from gpuagent.evaluation.history import MAX_SERIES, WINDOW_SECONDS, History, Pod
 from gpuagent.gpus.reading import LostGpu
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.judge import Judge, Verdicts
+from gpuagent.shares.pod_share import PodShare
+from gpuagent.verdicts.flagging import Judge
+from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 from tests.support.verdict_steps import OVER, WITHIN, judge, node
 

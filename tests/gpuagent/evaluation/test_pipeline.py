@@ -16,9 +16,10 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
-from gpuagent.shares.pod_shares import ShareResolver
-from gpuagent.verdicts.judge import Change, Judge
+from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change
 from kai import keys
 from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
 from service.http.listeners import Address

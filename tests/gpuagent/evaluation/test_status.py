@@ -7,7 +7,7 @@ import pytest
 from gpuagent.evaluation.status import Evaluation, Status, status_at
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.flagging import Judge
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of
 
 INTERVAL = 5.0

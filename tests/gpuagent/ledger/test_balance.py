@@ -12,7 +12,7 @@ from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.snapshot import GpuAccount, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Origin, Sample
-from gpuagent.shares.pod_shares import Amount, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from tests.support.samples import (
     DENIED,
     GIB,

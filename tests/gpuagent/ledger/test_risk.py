@@ -13,7 +13,7 @@ from gpuagent.ledger.risk import at_risk_bytes
 from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
 from tests.support.samples import (
     DENIED,
     GIB,

@@ -19,7 +19,7 @@ from gpuagent.sampling.schedule import (
     longest_gap,
     next_gap,
 )
-from gpuagent.verdicts.judge import Judge
+from gpuagent.verdicts.flagging import Judge
 from tests.support.markers import sampled
 from tests.support.samples import A, uid_of
 from tests.support.verdict_steps import OVER, WITHIN, node

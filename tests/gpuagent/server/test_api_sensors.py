@@ -13,7 +13,7 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.api import shares_json
 from gpuagent.simulation.loading import ScenarioError, parse_scenario
 from gpuagent.simulation.source import SimulatedGpus
-from gpuagent.verdicts.judge import Verdicts
+from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.scenarios import node
 

@@ -18,8 +18,8 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.metrics import Metrics
 from gpuagent.server.server import HttpServer
-from gpuagent.shares.pod_shares import Amount, LimitSource
-from gpuagent.verdicts.judge import Judge
+from gpuagent.shares.pod_share import Amount, LimitSource
+from gpuagent.verdicts.flagging import Judge
 from service.http.listeners import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser

@@ -26,9 +26,10 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
 from gpuagent.server.metrics import Counts, Metrics
-from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, PodShare, ShareSource
-from gpuagent.verdicts.judge import Change, Judge
+from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change
 from kube.watch import Resource
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 

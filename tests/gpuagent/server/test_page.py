@@ -22,11 +22,12 @@ from gpuagent.server.page.rows import COLOURS
 from gpuagent.server.page.runbook_texts import SECTIONS
 from gpuagent.server.page.sections import MAX_ROWS
 from gpuagent.server.page.top import MAX_FLAGS, MAX_PROBLEMS, page_top
-from gpuagent.shares.pod_shares import Candidate, PodShare, ShareSource
+from gpuagent.shares.pod_share import Candidate, PodShare, ShareSource
 from gpuagent.table.next_steps import FOR_FLAG
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.judge import Change, Judge, Verdict, Verdicts
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change, Verdict, Verdicts
 from service.http.page_server import Page
 from service.units import duration, size
 from tests.support.html_tree import Element, HtmlTree

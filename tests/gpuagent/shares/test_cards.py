@@ -12,7 +12,8 @@ from gpuagent.gpus.reading import Gpu
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.server.api import shares_json
-from gpuagent.shares.pod_shares import Amount, PodShare, ShareResolver, ShareSource
+from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
+from gpuagent.shares.share_resolver import ShareResolver
 from kai.share import MIB, MOST_BYTES
 from tests.support import samples as nodes
 from tests.support.inventories import built

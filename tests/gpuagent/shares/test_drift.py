@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.gpus.reading import Gpu
-from gpuagent.shares.pod_shares import PodShare, ShareResolver, ShareSource
+from gpuagent.shares.pod_share import PodShare, ShareSource
+from gpuagent.shares.share_resolver import ShareResolver
 from kai.version import Version
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (

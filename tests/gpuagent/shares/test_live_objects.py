@@ -11,7 +11,8 @@ from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.file import FilePods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.tenants import Tenant
-from gpuagent.shares.pod_shares import Amount, PodShare, ShareResolver, ShareSource
+from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
+from gpuagent.shares.share_resolver import ShareResolver
 from kai.version import Version
 from service.log import JsonLog
 from tests.support.kube_objects import GPU_0, GPU_1, listed, node

@@ -9,7 +9,8 @@ from gpuagent.actions.eviction_rules import EvictionRefusal
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.inventory import Inventory
 from gpuagent.serve.options import parse_sharing_mode
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareResolver, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.share_resolver import ShareResolver
 from kai.installation import SharingMode
 from kai.version import Version
 from tests.support.evaluations import RULES
@@ -327,7 +328,7 @@ def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     from gpuagent.shares.allocations import find_allocation as original
 
-    monkeypatch.setattr("gpuagent.shares.pod_shares.find_allocation", counted)
+    monkeypatch.setattr("gpuagent.shares.share_resolver.find_allocation", counted)
     made = inventory(
         node(), *HOST, *(fraction(f"p{number}", number, phase="Succeeded") for number in range(10, 40))
     )

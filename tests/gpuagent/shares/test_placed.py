@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.shares.pod_shares import ShareSource
+from gpuagent.shares.pod_share import ShareSource
 from gpuagent.verdicts.messages import message
 from tests.support.inventories import built
 from tests.support.kube_objects import (

@@ -30,15 +30,16 @@ from gpuagent.pods.tenants import Tenant
 from gpuagent.pods.workloads import Workload
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
-from gpuagent.shares.pod_shares import Amount, Candidate, LimitSource, ShareSource
+from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, ShareSource
 from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.top.arrange import Arrangement
 from gpuagent.top.client import Agent, ReadFailed, Received, age_of_figures
 from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.screen import Screen
 from gpuagent.top.text import as_text
-from gpuagent.verdicts.judge import Change, Judge, Verdicts
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change, Verdicts
 from service.text import width
 from tests.support.free_ports import free_port
 from tests.support.samples import DENIED, GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of

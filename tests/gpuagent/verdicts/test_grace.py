@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare
-from gpuagent.verdicts.grace import Standing, next_balance
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare
+from gpuagent.verdicts.flagging import Judge, Standing, next_balance
 from gpuagent.verdicts.grounds import SMALL_BYTES, Key
-from gpuagent.verdicts.judge import Change, Judge, Verdicts
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change, Verdicts
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 from tests.support.verdict_steps import (
     BETWEEN,

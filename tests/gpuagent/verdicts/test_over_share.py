@@ -10,8 +10,8 @@ import pytest
 
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.tenants import namespace_label_key, tenant_of
-from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.judge import Judge
+from gpuagent.shares.pod_share import PodShare
+from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import STANDS_AFTER, GraceBounds, OverSharePolicies, OverSharePolicy
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys

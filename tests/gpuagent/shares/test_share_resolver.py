@@ -7,7 +7,8 @@ import pytest
 
 from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.tenants import Tenant
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareResolver, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.share_resolver import ShareResolver
 from kai.version import Version
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.pod_shares import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.verdicts.grounds import SMALL_BYTES
-from gpuagent.verdicts.judge import Change
 from gpuagent.verdicts.messages import message
 from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.verdict import Change
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 from tests.support.verdict_steps import (
     BETWEEN,

@@ -1,7 +1,15 @@
 """Decides which pods are flagged: combines the grounds of each snapshot with the history. Pure.
 
 All times are on the clock of the samples. There is no verdict without attribution, with a missing figure, or
-on a stale sample. Flags and balances (`verdicts.grace`) survive such a gap, which adds nothing to them.
+on a stale sample. Flags and balances survive such a gap, which adds nothing to them.
+
+What is compared with the grace is the balance of the time in which a pod was over. A stopwatch that restarts
+at each break never reaches the grace if a pod dips below its share once per grace. A balance keeps the
+history: each sample over the limit adds one interval, each sample within the limit subtracts half of one, and
+a sample without an evaluation changes nothing. A pod that is over in more than a third of the evaluated
+samples is therefore flagged eventually. The times of the samples are unpredictable (`sampling.schedule`), so
+for a pod that does not look the part of the samples is the part of the time. Times are whole nanoseconds, so
+that sums are exact for any number of samples.
 
 Each sample that evaluates a pod counts one interval, whatever the time since the previous sample. The times
 between samples are random (`sampling.schedule`). Counting them would favour a pod that is over only right
@@ -16,8 +24,7 @@ has no reservation pod. Half of the other ones is subtracted. `share-changed` ha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 from typing import Final
 
 from msgspec import Struct
@@ -26,90 +33,62 @@ from msgspec.structs import replace
 from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
-from gpuagent.shares.pod_shares import PodShare
-from gpuagent.verdicts.grace import Standing, nanoseconds, next_balance, seconds
+from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.grounds import Ground, Grounds, Key
 from gpuagent.verdicts.reasons import FlagReason
-from service.units import size
+from gpuagent.verdicts.verdict import Change, Transition, Verdict, Verdicts
 
 _INTERVAL: Final = 5.0
 """Seconds; the default of `--interval`."""
 _CLEAN_SAMPLES: Final = 2
+_NANOSECONDS: Final = 1_000_000_000
+_RECOVERY: Final = 2
+"""Time within the limit that cancels one unit of time over it."""
 _OWN_GRACE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _OF_MEMORY: Final = _OWN_GRACE | {FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE}
 """Reasons whose GPU a pod can choose, by allocating memory there."""
 _NO_GRACES: Final[Mapping[str, float]] = {}
 
 
-class Verdict(Struct, frozen=True, kw_only=True, gc=False):
-    """The verdict on one pod for one reason on one GPU."""
+class Standing(Enum):
+    """Result of comparing one sample of a pod with its limit."""
 
-    key: Key
-    pod_share: PodShare
-    gpu_index: int | None
-    """None if the pod's GPU is unknown."""
-    is_flagged: bool
-    since: float | None
-    """Start of the current uninterrupted violation, in monotonic seconds; None if there is none."""
-    balance: float = 0.0
-    """Seconds that count towards the grace."""
-    used_bytes: int | None = None
-    is_lower_bound: bool = False
-    """Whether the pod may use more than `used_bytes`."""
-    allowed_bytes: int | None = None
-
-    @property
-    def used_text(self) -> str:
-        """The usage for a person; a lower bound is marked as such."""
-        return f"at least {size(self.used_bytes)}" if self.is_lower_bound else size(self.used_bytes)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the newest sample shows the violation."""
-        return self.since is not None
-
-    def lasted(self, now: float) -> float:
-        """Return the duration of the current uninterrupted violation, in seconds; 0 if there is none."""
-        return 0.0 if self.since is None else max(0.0, now - self.since)
+    OVER = "over"
+    """Above the limit plus slack."""
+    IN_SLACK = "in-slack"
+    """Above the limit, but not above limit plus slack."""
+    WITHIN = "within"
+    """At or below the limit; for a reason without a limit: no violation."""
 
 
-class Change(StrEnum):
-    """What happened to a flag."""
-
-    FLAGGED = "flagged"
-    CLEARED = "cleared"
-    DROPPED = "dropped"
-    """The pod or GPU is gone, or the reason no longer applies; the violation may not have ended."""
-
-    @property
-    def label(self) -> str:
-        """The word of metrics and API: raised, cleared or dropped."""
-        return "raised" if self is Change.FLAGGED else self.value
+def nanoseconds(seconds: float) -> int:
+    """Convert seconds to the unit of balances."""
+    return round(seconds * _NANOSECONDS)
 
 
-TransitionCounts = Mapping[tuple[FlagReason, Change], int]
-"""Number of transitions by reason and change; a pair without an entry has none."""
+def seconds(nanoseconds: int) -> float:
+    """Convert a balance to seconds."""
+    return nanoseconds / _NANOSECONDS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """A flag that one sample raised, cleared or dropped."""
+def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
+    """Return the balance after one more sample.
 
-    change: Change
-    verdict: Verdict
-    wall_time: float
-    seconds: float = 0.0
-    """Duration of the current uninterrupted violation; 0 if there is none."""
+    The result is between 0 and the grace while time over is added. A shorter grace reduces a balance only at
+    the next time over. Otherwise a tenant could clear a balance by shortening and restoring the grace of the
+    namespace.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
-    """All verdicts of one moment. A key that is not evaluated is absent."""
-
-    by_key: Mapping[Key, Verdict] = field(default_factory=dict)
-    over_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Seconds above the share, flagged or not, by pod UID and GPU UUID, for every pod that is compared
-    with a share."""
+    Args:
+        balance: the previous balance, in nanoseconds.
+        interval: nanoseconds that the sample counts; 0 if it counts nothing.
+        standing: result of the sample.
+        grace: nanoseconds.
+    """
+    if standing is Standing.OVER:
+        return min(balance + interval, grace)
+    if standing is Standing.WITHIN:
+        return max(balance - interval // _RECOVERY, 0)
+    return balance
 
 
 class _History(Struct, gc=False):
