@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -109,16 +110,20 @@ def churn(node: RealGpuNode, seconds: float, excess_mib: int) -> list[str]:
         while time.monotonic() < until:
             (greedy,) = node.start(GREEDY)
             greedy.hold(excess_mib)
-            running.until(lambda: flagged(running) == {GREEDY})
+            if not comes_true(running, lambda: flagged(running) == {GREEDY}):
+                wrong.append(f"flagged above the share: {sorted(flagged(running))} in place of {GREEDY}")
+                break
             expected += 1
             for pod in [name for name in node.portions if name != GREEDY][:4]:
                 node.end(next(process for process, owner in node.processes.items() if owner == pod))
                 node.start(pod)
                 replaced += 1
             node.end(greedy)
-            running.until(lambda: flagged(running) == set())
-        running.until(lambda: differences(node, running) == [])
-        wrong += differences(node, running)
+            if not comes_true(running, lambda: flagged(running) == set()):
+                wrong.append(f"still flagged: {sorted(flagged(running))}")
+                break
+        if not comes_true(running, lambda: differences(node, running) == []):
+            wrong += differences(node, running)
         raised = running.shares()["flagTransitions"]["over-share"]["raised"]
         growth = resident_mib(running.process.pid) - before
         print(
@@ -134,6 +139,15 @@ def churn(node: RealGpuNode, seconds: float, excess_mib: int) -> list[str]:
     return wrong
 
 
+def comes_true(running: Agent, condition: Callable[[], bool]) -> bool:
+    """Wait until a condition holds; return False if it does not within the time of `Agent.until`."""
+    try:
+        running.until(condition)
+    except AssertionError:
+        return False
+    return True
+
+
 def flagged(running: Agent) -> set[str]:
     """Return the names of the flagged pods."""
     pods = running.shares()["pods"]
@@ -143,16 +157,22 @@ def flagged(running: Agent) -> set[str]:
 def differences(node: RealGpuNode, running: Agent) -> list[str]:
     """Compare the agent's figures of each pod with those of the driver for its processes."""
     source = NvmlGpus()
-    by_pid = {process.pid: process.used_bytes or 0 for process in source.read().gpus[0].processes or ()}
+    by_pid = {process.pid: process.used_bytes for process in source.read().gpus[0].processes or ()}
     source.close()
     lines = []
     for entry in running.shares()["pods"]:
         own = [process for process, owner in node.processes.items() if owner == entry["name"]]
-        expected = sum(by_pid[process.pid] for process in own)
-        figure = sum(gpu["usedBytes"] or 0 for gpu in entry["gpus"])
+        expected = total(by_pid.get(process.pid) for process in own)
+        figure = total(gpu["usedBytes"] for gpu in entry["gpus"])
         if figure != expected:
             lines.append(f"{entry['name']}: {figure} bytes in place of {expected}")
     return lines
+
+
+def total(figures: Iterable[int | None]) -> int | None:
+    """Return the sum; None if a figure is unknown."""
+    known = list(figures)
+    return None if None in known else sum(figure or 0 for figure in known)
 
 
 def run(python: Path | None, processes: int, seconds: float, churn_seconds: float) -> int:

@@ -71,8 +71,8 @@ from tests.support.control_plane import ControlPlane, another_api_server, assets
 from tests.support.gpu_node import EVICT, RIGHTS, GpuNode, counted
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server_in_thread
 from tests.support.kube_objects import reservation
+from tests.support.moved_clocks import MovedClocks
 from tests.support.pods import gpu_container, pod
-from tests.support.wall_clock import WallClock
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_server import review_of
 from webhook.registration.configurations import (
@@ -256,7 +256,7 @@ class Outage:
     webhook: Serving
     agent: Agent
     node: GpuNode
-    clock: WallClock
+    clock: MovedClocks
     tokens: dict[str, str]
     innocents: dict[str, str]
     """Paths of the pods that must stay, by UID."""
@@ -576,7 +576,7 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
             "agent": await admin.token("faulty-agent", *RIGHTS, *EVICT),
             "webhook": await admin.token("faulty-webhook", *WEBHOOK_RIGHTS),
         }
-        clock = WallClock(folder)
+        clock = MovedClocks(folder)
         program = in_a_pod(hostile, tokens["webhook"], folder)
         webhook = await stack.enter_async_context(
             serving(

@@ -22,9 +22,9 @@ from gpuagent.sampling.proc_files import ticks_since_boot
 from gpuagent.sampling.schedule import longest_gap
 from tests.support.agent_process import Agent, agent
 from tests.support.kube_objects import bind_request, pod, reservation, uid
+from tests.support.moved_clocks import MovedClocks
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
-from tests.support.wall_clock import WallClock
 
 GIB: Final = 1 << 30
 NODE: Final = "node-1"
@@ -71,7 +71,7 @@ class Node:
         self.tree.add(2, "0::/", name="kthreadd")
         for name in _GPU_OF:
             self.start_process(name, start=100)
-        self.clock = WallClock(self.folder)
+        self.clock = MovedClocks(self.folder)
         self.write_pods()
         self.drive()
 

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.wall_clock import WallClock
+from tests.support.moved_clocks import MovedClocks
 
 _PROGRAM = """
 import asyncio, json, threading, time
@@ -23,7 +23,7 @@ print(json.dumps([*read, time.clock_gettime(time.CLOCK_BOOTTIME) - began[1]]))
 
 
 def test_both_clocks_are_moved_and_waits_are_as_long_as_before(tmp_path: Path) -> None:
-    clock = WallClock(tmp_path)
+    clock = MovedClocks(tmp_path)
     clock.set(-7200)
     clock.advance(3000)
     clock.advance(600)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 
-class WallClock:
+class MovedClocks:
     """Clocks that differ from the true ones, for processes with `environment`."""
 
     def __init__(self, folder: Path) -> None:
@@ -15,12 +15,12 @@ class WallClock:
         compiler = shutil.which("gcc")
         if compiler is None:
             pytest.skip("gcc is needed: apt-get install gcc")
-        self._file = folder / "wall-clock"
-        library = folder / "wall_clock.so"
+        self._file = folder / "moved-clocks"
+        library = folder / "moved_clocks.so"
         source = Path(__file__).with_suffix(".c")
         command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(library), str(source)]
         subprocess.run([*command, "-ldl"], check=True)
-        self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(self._file)}
+        self.environment = {"LD_PRELOAD": str(library), "MOVED_CLOCKS_FILE": str(self._file)}
         self.seconds = self.monotonic_seconds = 0
         self._write()
 

@@ -1,4 +1,4 @@
-/* Moves the clocks of a process: LD_PRELOAD with the name of a file in WALL_CLOCK_FILE, whose text is the number of
+/* Moves the clocks of a process: LD_PRELOAD with the name of a file in MOVED_CLOCKS_FILE, whose text is the number of
  * seconds to add to CLOCK_REALTIME and the number to add to CLOCK_MONOTONIC. A wait until a time of the moved
  * monotonic clock ends at that time less the second number, because the kernel's clock does not move. */
 #define _GNU_SOURCE
@@ -13,7 +13,7 @@
 
 static time_t seconds(clockid_t clock) {
     char text[64], *second;
-    const char *path = getenv("WALL_CLOCK_FILE");
+    const char *path = getenv("MOVED_CLOCKS_FILE");
     if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC) return 0;
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     ssize_t length = file < 0 ? 0 : read(file, text, sizeof text - 1);
