@@ -42,8 +42,8 @@ from tests.support.cluster_webhook import WEBHOOK_RIGHTS, Serving, ca_of, servin
 from tests.support.control_plane import ControlPlane
 from tests.support.large_objects import create_all
 from tests.support.memory import peak_resident_mib
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
-from tests.support.webhook_process import until
 
 MOST_MIB: Final = 90.0
 MOST_SECONDS_TO_FORCE: Final = 1.0

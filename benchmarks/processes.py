@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 
 _TASKS_ON_SIGNAL = """
 import asyncio, signal

@@ -50,7 +50,7 @@ from tests.support.cluster_webhook import (
     start_serving,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.policy.labels import Mode
 from webhook.registration.configurations import UrlTarget
 

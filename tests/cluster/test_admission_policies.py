@@ -26,7 +26,7 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import MERGE, Asker
 from tests.support.pods import view
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, label_problems
 from webhook.policy.rules import Rules
 from webhook.policy.sizes import MOST_SIZES

@@ -14,6 +14,7 @@ from tests.support.kube_objects import GPU_0, NODE, bind_request, fraction, rese
 from tests.support.memory import peak_resident_mib
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree
+from tests.support.waiting import seconds_until
 
 MIB = 1 << 20
 INTERVAL = 0.5
@@ -38,11 +39,11 @@ RIGHTS = (
 
 async def until(running: Agent, holds: Callable[[list[dict[str, Any]]], object]) -> float:
     """Wait until the agent's pods satisfy a condition; return the seconds that it took."""
-    began = time.monotonic()
-    while not holds((await asyncio.to_thread(running.shares))["pods"]):
-        assert time.monotonic() - began < 20, running.log.read_text()
-        await asyncio.sleep(0.02)
-    return time.monotonic() - began
+
+    async def is_so() -> object:
+        return holds((await asyncio.to_thread(running.shares))["pods"])
+
+    return await seconds_until(is_so, running.log.read_text, 20)
 
 
 async def test_pods_of_the_api_server_are_in_the_agent_within_a_gap_and_the_memory_is_small(

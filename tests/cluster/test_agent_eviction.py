@@ -21,7 +21,7 @@ from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import reservation
 from tests.support.running_evictor import desk
 from tests.support.samples import GIB, pod_share
-from tests.support.watches import until as settled
+from tests.support.waiting import until as settled
 
 NAMESPACE = "wants-evictions"
 SHARE = 11500  # MiB: half of an A10 as KAI counts it

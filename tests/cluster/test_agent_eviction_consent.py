@@ -33,7 +33,7 @@ from tests.support.gpu_node import AGENT_NAMESPACE, EVICT, RIGHTS, GpuNode, coun
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import GROUP_0, NODE, fraction, reservation
 from tests.support.samples import GIB, pod_share
-from tests.support.watches import until as settled
+from tests.support.waiting import until as settled
 
 NAMESPACE = "changes-its-mind"
 CONSENT = {OVER_SHARE: "evict", MODE: None, "kai.scheduler/queue": "team-a"}

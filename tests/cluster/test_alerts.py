@@ -22,7 +22,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.other_webhooks import others_configuration
 from tests.support.prometheus_server import Prometheus, prometheus
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
 from webhook.registration.configurations import UrlTarget
 

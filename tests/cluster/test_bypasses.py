@@ -30,7 +30,7 @@ from tests.support.gpu_node import GpuNode
 from tests.support.guard import GUARD, is_refused, put_on, until_all
 from tests.support.kube_user import APPLY, Asker, where
 from tests.support.pods import container
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 
 ALICE = {"user": "alice", "group": "system:authenticated"}
 TEAM, OTHER_TEAM = "team-a", "team-b"

@@ -42,8 +42,8 @@ from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.kube_user import account
 from tests.support.self_policy import self_policy_on
+from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_in_a_pod import in_a_pod
-from tests.support.webhook_process import PATIENCE_SECONDS, until
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     MUTATE,

@@ -41,8 +41,8 @@ from tests.support.helm_release import (
     token_of,
 )
 from tests.support.kube_objects import reservation
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
-from tests.support.webhook_process import until
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 AGENT_NAMESPACE = "kaishare-agent"

@@ -41,7 +41,7 @@ from tests.support.doc_blocks import ROOT, search_path
 from tests.support.doc_tables import TURN_OFF, commands_in
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA, Release, let_go
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.policy.labels import Mode
 
 QUEUE = "kai.scheduler/queue"

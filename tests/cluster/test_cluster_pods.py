@@ -34,7 +34,7 @@ from tests.support.kube_objects import (
 )
 from tests.support.kubernetes_release import kubernetes_release
 from tests.support.large_objects import deep_fields
-from tests.support.watches import until
+from tests.support.waiting import seconds_until, until
 
 WATCH_LIST_SINCE = (1, 32)
 """First Kubernetes release whose API server answers `sendInitialEvents` by default."""
@@ -52,7 +52,7 @@ async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> 
         await admin.create({**unbound, "status": {}})
         await admin.create(bind_request())
         await admin.bind("research", "half")
-        assert await until(lambda: run.names == {"half"}) < 1
+        assert await seconds_until(lambda: run.names == {"half"}) < 5
         (inventory_pod,) = run.inventory.pods.values()
         assert (inventory_pod.phase, inventory_pod.is_bound) == ("Pending", True)
         started = {
@@ -64,7 +64,7 @@ async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> 
             "restartCount": 0,
         }
         await admin.set_status(POD, {"phase": "Running", "containerStatuses": [started]})
-        assert await until(lambda: run.inventory.pods[inventory_pod.uid].phase == "Running") < 1
+        assert await seconds_until(lambda: run.inventory.pods[inventory_pod.uid].phase == "Running") < 5
         assert run.inventory.pods[inventory_pod.uid].container_ids == (CONTAINER,)
         await admin.merge(POD, {"metadata": {"annotations": {"gpu-fraction": "0.9"}}})
         assert (
@@ -72,7 +72,7 @@ async def test_a_pod_is_made_bound_changed_and_deleted(admin: Administrator) -> 
             < 1
         )
         await admin.delete(POD)
-        assert await until(lambda: run.names == set()) < 1
+        assert await seconds_until(lambda: run.names == set()) < 5
 
 
 async def test_pods_of_other_nodes_are_not_followed(admin: Administrator) -> None:
@@ -100,7 +100,7 @@ async def test_managed_fields_nested_too_deep_for_a_decoder_hide_no_pod(admin: A
         await until(lambda: next(iter(run.inventory.pods.values())).annotations["gpu-fraction"] == "0.9")
         assert run.pods.watch.restarts.keys() <= {"closed"}
     async with running(admin.client) as run:
-        assert await until(lambda: run.names == {"half"}) < 1
+        assert await seconds_until(lambda: run.names == {"half"}) < 5
     async with admin.client.list_objects("/api/v1/namespaces/research/pods") as items:
         assert [read_pod(item).name async for item in items] == ["half"]
 
@@ -259,13 +259,13 @@ async def test_a_silently_dead_connection_is_replaced(
         await until(lambda: run.names == {"half"})  # by the watch, which is open now
         hostile.link.fall_silent()
         await admin.create(pod("more", 2))
-        took = await until(lambda: run.pods.watch.restarts["unreachable"], 17)
+        took = await seconds_until(lambda: run.pods.watch.restarts["unreachable"], seconds=17)
         assert took < 7, "the silence, and 2 s for an answer"
         assert run.pods.watch.restarts["silent"] == 1
         assert run.pods.seconds_since_contact() > 1
         assert run.names == {"half"}
         hostile.link.recover()
-        await until(lambda: run.names == {"half", "more"}, 15)
+        await until(lambda: run.names == {"half", "more"}, seconds=15)
         assert run.pods.seconds_since_contact() < 3
 
 
@@ -282,7 +282,7 @@ async def test_a_kill_of_the_api_server_is_survived_and_visible_in_the_last_cont
         before = run.pods.watch.last_contact
         await asyncio.to_thread(plane.start)
         await admin.create(pod("more", 2))
-        assert await until(lambda: run.names == {"half", "more"}) < 3
+        assert await seconds_until(lambda: run.names == {"half", "more"}) < 3
         assert before is not None
         assert (run.pods.watch.last_contact or 0) > before + 0.5
         # What happened on the other node before it started, the new server cannot tell: a real 410.

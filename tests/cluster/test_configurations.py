@@ -16,7 +16,7 @@ from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane
 from tests.support.pods import view
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from tests.support.webhook_recorder import Impersonating, Recorder, recording
 from webhook.policy.decide import decide
 from webhook.policy.labels import NamespacePolicy

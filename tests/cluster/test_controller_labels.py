@@ -10,7 +10,7 @@ from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
 from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.explain.manifests.kinds import WORKLOADS
 from webhook.explain.manifests.pods import find_pods
 

@@ -25,7 +25,7 @@ from tests.support.cluster_webhook import Canary, configured, managed_namespace,
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_objects import pod
 from tests.support.published_settings import settings_object
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
 from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules

@@ -12,7 +12,7 @@ from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import Said, Serving, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.operator_jobs import py_torch_job
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACES, WORKLOADS = str(EXAMPLES / "namespaces.yaml"), str(EXAMPLES / "workloads")

@@ -18,7 +18,7 @@ from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.operator_jobs import py_torch_job
 from tests.support.pods import container
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.cli import main
 from webhook.explain.decision.explainer import ExplainedPod, Explainer
 from webhook.explain.live.workloads import LiveWorkloads, live_workloads

@@ -38,7 +38,7 @@ from tests.support.server_answers import (
     signed,
     workload,
 )
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.explain.decision.explainer import ExplainedPod
 from webhook.explain.manifests.pods import TemplateError
 from webhook.explain.server.dry_runs import ask_server, pod_to_create

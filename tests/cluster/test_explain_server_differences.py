@@ -29,7 +29,7 @@ from tests.support.server_answers import (
     signed,
     workload,
 )
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
 from webhook.explain.decision.limit_ranges import ContainerDefaults
 from webhook.explain.decision.server_answer import AnswerDifference, ServerAnswer

@@ -28,7 +28,7 @@ from tests.support.server_answers import (
     created,
     limit_range,
 )
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.explain.decision.server_answer import ServerAnswer
 
 

@@ -39,7 +39,7 @@ from tests.support.hostile_api_server import HostileApiServer, hostile_api_serve
 from tests.support.pod_network import pod_network
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import UsedRight, binding, roles, used_rights
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.explain.cluster import MOST_NAMED
 from webhook.policy.rules import Rules
 from webhook.settings.document import NAME as SETTINGS

@@ -15,7 +15,7 @@ from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, m
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.pods import GPU, view
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.policy.decide import Decision, decide
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.rules import Rules

@@ -30,7 +30,7 @@ from tests.support.guarded_objects import (
 )
 from tests.support.kube_user import Asker, account, where
 from tests.support.pods import folder_from
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, control_plane
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.kube_objects import config_map
-from tests.support.watches import running, until
+from tests.support.waiting import until
+from tests.support.watches import running
 
 CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
 

@@ -41,7 +41,8 @@ from tests.support.event_writer import writing
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server
 from tests.support.kube_objects import config_map
 from tests.support.kube_objects import pod as pod_on_node
-from tests.support.watches import Running, running, until
+from tests.support.waiting import until
+from tests.support.watches import Running, running
 
 CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
 EVENTS = "/api/v1/namespaces/team-a/events"
@@ -206,8 +207,8 @@ def most_requests(seconds: float) -> int:
 
 
 async def recovered(run: Running, expected: dict[tuple[str, str], str]) -> None:
-    await until(lambda: run.watch.is_synced and run.watch.objects == expected, 10)
-    await until(lambda: run.watch.problem == "", 10)
+    await until(lambda: run.watch.is_synced and run.watch.objects == expected, seconds=10)
+    await until(lambda: run.watch.problem == "", seconds=10)
 
 
 @groups(FAULTS)
@@ -227,7 +228,7 @@ async def test_a_watch_recovers_also_if_it_starts_during_the_fault(
             await admin.delete(deleted)
             await make(admin, "made", label)
             await asyncio.sleep(FAULT_SECONDS)
-            await until(lambda: following.troubles and beginning.troubles, 10)
+            await until(lambda: following.troubles and beginning.troubles, seconds=10)
             took = time.monotonic() - began
             assert len(hostile.requests) - before <= 2 * most_requests(took)
             hostile.heal()
@@ -315,7 +316,7 @@ async def test_a_watch_obeys_retry_after(
 ) -> None:
     hostile.inject(ANSWERS["429"], ABOUT_CONFIG_MAPS, count=3)
     async with watching(client) as run:
-        await until(lambda: run.watch.is_synced, 10)
+        await until(lambda: run.watch.is_synced, seconds=10)
     refused = hostile.seen(lambda request: request.status == 429)
     assert len(refused) == 3
     at = [request.at for request in hostile.requests[:4]]
@@ -379,7 +380,7 @@ async def test_a_list_without_end_is_given_up(
     hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=False))
     hostile.inject(FLOOD, requests(CONFIG_MAPS), count=1)
     async with watching(client) as run:
-        await until(lambda: run.troubles, 30)
+        await until(lambda: run.troubles, seconds=30)
     assert max(request.sent_bytes for request in hostile.requests) < FLOOD.size / 2
 
 
@@ -389,7 +390,7 @@ async def test_a_watch_event_without_end_is_given_up(
     async with watching(client) as run:
         await until(lambda: run.watch.is_synced)
         hostile.inject(FLOOD, requests(CONFIG_MAPS, watch=True), count=1)
-        await until(lambda: run.troubles, 10)
+        await until(lambda: run.troubles, seconds=10)
         (flooded,) = hostile.seen(lambda request: request.fault is FLOOD)
         assert flooded.sent_bytes < 32 * MIB
         await recovered(run, await truth(admin))
@@ -518,6 +519,6 @@ async def test_after_a_restore_of_etcd_a_watch_holds_the_restored_objects(
             assert {*run.watch.objects} == {*await truth(admin)} != {*expected}
             hostile.inject(OlderData(server=restored.upstream))
             hostile.link.reset()
-            await until(lambda: run.watch.objects == expected, 10)
+            await until(lambda: run.watch.objects == expected, seconds=10)
     finally:
         await asyncio.to_thread(restoring.__exit__, None, None, None)

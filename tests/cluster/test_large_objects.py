@@ -21,8 +21,8 @@ from tests.support.large_objects import annotate, create_all, largest_pods, name
 from tests.support.memory import memory_limit_mib, peak_resident_mib
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
-from tests.support.webhook_process import until
 
 MAX_HEALTHZ_SECONDS = 3.0
 """The contract says 1 s; the rest is for a test machine that has much else to do."""

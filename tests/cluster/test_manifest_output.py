@@ -15,7 +15,7 @@ from tests.support.cluster_webhook import ensure_namespaces, installed, kubectl,
 from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import run_forked
 from tests.support.pods import folder_from
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.explain.manifests.kinds import workload_kind
 from webhook.explain.manifests.pods import find_pods
 

@@ -15,7 +15,7 @@ from service.log import JsonLog
 from tests.cluster.test_policies import EVENTS, NAMESPACES, webhook
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.metrics import Metrics
 from webhook.registration.configurations import CONFIGURATION_NAME, UrlTarget, mutating_configuration
 from webhook.registration.order import OrderWatch

@@ -9,7 +9,7 @@ import pytest
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import Serving, bare_pod, installed, managed_namespace
 from tests.support.control_plane import ControlPlane
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = managed_namespace("limited", gpu_fraction="0.5", priority="train")

@@ -21,8 +21,8 @@ from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import GpuNode
 from tests.support.helm_chart import find_object, rendered
 from tests.support.service_log import log_lines
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
-from tests.support.webhook_process import until
 
 OBJECTS = {"authentication": {"enabled": True}}
 AUTHORITY = Authority.create(now=datetime.now(UTC))

@@ -22,8 +22,8 @@ from tests.support.helm_chart import NAMESPACE, find_object, rendered
 from tests.support.helm_release import Release, token_of
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_user import Asker
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
-from tests.support.webhook_process import until
 from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, NAME, PublishedSettings, SettingsError, decode_settings

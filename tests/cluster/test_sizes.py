@@ -27,7 +27,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.selector_cases import BAD, MATCHES, OWN_LIMITS
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 
 LONGEST_DELAY_SECONDS = 0.1
 TRIES = 12

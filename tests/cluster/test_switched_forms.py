@@ -30,7 +30,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.doctor.command import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
 

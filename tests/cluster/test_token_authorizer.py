@@ -36,7 +36,7 @@ from tests.support.administrator import Administrator, right
 from tests.support.api_faults import Answer, Delay, refusal, requests
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import NODE
-from tests.support.watches import until
+from tests.support.waiting import until
 
 REVIEWER = (
     right("tokenreviews", "create", group="authentication.k8s.io"),
@@ -283,7 +283,9 @@ async def test_a_slow_api_server_holds_few_requests_and_no_health_check(
     began = time.monotonic()
     flood = [asyncio.create_task(port.get(token=f"junk{number}")) for number in range(200)]
     # All but a few are refused at once, so that their connections are free for others.
-    await until(lambda: sum(not task.done() for task in flood) <= CLIENT_LIMITS.most_waiting, CHECK_SECONDS)
+    await until(
+        lambda: sum(not task.done() for task in flood) <= CLIENT_LIMITS.most_waiting, seconds=CHECK_SECONDS
+    )
     assert len(hostile.seen(REVIEWS)) <= CLIENT_LIMITS.concurrent
     before = time.monotonic()
     assert (await port.get("/healthz"))[0] == 200
@@ -301,7 +303,9 @@ async def test_slow_checks_of_many_clients_hold_few_requests(
         asyncio.create_task(port.authorizer.refusal(junk(number), "/metrics", client=f"10.0.0.{number}"))
         for number in range(200)
     ]
-    await until(lambda: sum(not task.done() for task in flood) == UNKNOWN_LIMITS.most_waiting, CHECK_SECONDS)
+    await until(
+        lambda: sum(not task.done() for task in flood) == UNKNOWN_LIMITS.most_waiting, seconds=CHECK_SECONDS
+    )
     await until(lambda: hostile.seen(REVIEWS))
     assert len(hostile.seen(REVIEWS)) <= UNKNOWN_LIMITS.concurrent
     assert {refusal.status for refusal in await asyncio.gather(*flood) if refusal} == {503}

@@ -27,7 +27,7 @@ from tests.support.gpu_node import MIB, RIGHTS, GpuNode, until
 from tests.support.helm_chart import ROOT
 from tests.support.kube_objects import GPU_0, GROUP_0, bind_request, fraction, node, reservation
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
-from tests.support.webhook_process import until as until_true
+from tests.support.waiting import until as until_true
 from tests.support.webhook_recorder import recording
 
 FOLDER = ROOT / "deploy" / "kind" / "two-teams"

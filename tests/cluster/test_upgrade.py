@@ -35,8 +35,8 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import NAMESPACE, ROOT, find_object, helm, rendered, rendered_text
 from tests.support.helm_release import Release, let_go, packaged, token_of
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
-from tests.support.webhook_process import until
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

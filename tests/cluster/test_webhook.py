@@ -24,7 +24,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.large_objects import deep_fields
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.registration.configurations import MUTATE
 
 NAMESPACES = [

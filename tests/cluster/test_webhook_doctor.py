@@ -36,7 +36,7 @@ from tests.support.kai_accounts import KaiAccounts, node
 from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.published_settings import settings_object
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
 from webhook.doctor.command import examine
 from webhook.policy.rules import Rules

@@ -33,7 +33,8 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.webhook_process import HeldPolicies, until
+from tests.support.waiting import until
+from tests.support.webhook_process import HeldPolicies
 from tests.support.webhook_process import serving as serving_here
 from webhook.policy.labels import NamespacePolicy
 from webhook.registration.configurations import VALIDATE_PODS, ServiceTarget, UrlTarget

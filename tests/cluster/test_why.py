@@ -35,7 +35,7 @@ from tests.support.object_server import list_path, object_path
 from tests.support.pod_network import pod_network
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import binding
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from tests.support.why_states import State, folder, states
 from webhook.policy.rules import Rules
 

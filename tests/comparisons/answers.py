@@ -13,7 +13,7 @@ import aiohttp
 from tests.comparisons.generated_workloads import CreatedPod
 from tests.support.kube_user import Answer, Asker
 from tests.support.service_log import log_lines
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from tests.support.webhook_recorder import Exchange, RecordingProxy
 from tests.support.webhook_server import review_of
 

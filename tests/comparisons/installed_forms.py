@@ -19,7 +19,7 @@ from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, Genera
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, serving
 from tests.support.control_plane import ControlPlane
-from tests.support.webhook_process import until
+from tests.support.waiting import until
 from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 from webhook.registration.configurations import mutating_configuration, validating_configuration

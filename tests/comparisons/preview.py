@@ -49,7 +49,8 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.helm_release import kept, let_go, path_of, token_of
 from tests.support.kube_user import Asker
-from tests.support.webhook_process import trust_of, until
+from tests.support.waiting import until
+from tests.support.webhook_process import trust_of
 from tests.support.webhook_recorder import proxied
 from webhook.explain.cluster import ClusterFacts, read_facts
 from webhook.explain.decision.explainer import ExplainedPod, Explainer, explain

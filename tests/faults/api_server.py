@@ -73,6 +73,7 @@ from tests.support.hostile_api_server import HostileApiServer, hostile_api_serve
 from tests.support.kube_objects import reservation
 from tests.support.moved_clocks import MovedClocks
 from tests.support.pods import gpu_container, pod
+from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
 from tests.support.webhook_server import review_of
 from webhook.registration.configurations import (
@@ -513,10 +514,7 @@ class Outage:
         self.node.hold(self.used)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        ends = time.monotonic() + _SOON
-        while not holds():
-            assert time.monotonic() < ends, f"still not: {what}\n{self.agent.log.read_text()[-3000:]}"
-            await asyncio.sleep(0.1)
+        await until(holds, lambda: f"{what}\n{self.agent.log.read_text()[-3000:]}", _SOON)
 
 
 def attempts(seconds: float, longest: float) -> int:

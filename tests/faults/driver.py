@@ -47,12 +47,13 @@ from gpuagent.gpus.reading import DriverReplaced, Gpu
 from gpuagent.pods.inventory import Inventory
 from gpuagent.serve.command import START_AGAIN
 from kai import keys
-from tests.faults.process import BRIEF, GREEDY, SENSORS, Node, flags, until, used_gib
+from tests.faults.process import BRIEF, GREEDY, SENSORS, Node, flags, seconds_until, used_gib
 from tests.support.driver_chain import Chain, Series
 from tests.support.kube_objects import uid
 from tests.support.nvml_stub.build import ANSWERS, built_library, use_library
 from tests.support.proc_files import ProcTree, in_pod
 from tests.support.samples import pod, uid_of
+from tests.support.waiting import wait_until
 
 GIB: Final = 1 << 30
 MIB: Final = 1 << 20
@@ -642,7 +643,7 @@ def run(library: Path, *, examples: int, steps: int, tally: Tally) -> None:
 def serve(node: Node, calls: Iterable[str]) -> None:
     """Let each of these calls hang under the whole agent, and then replace the driver."""
     with node.agent("log") as running:
-        until(lambda: flags(running) == {GREEDY})
+        wait_until(lambda: flags(running) == {GREEDY})
         for call in calls:
             count, slowest, is_out = 0, 0.0, False
             node.drive("hang" if call == EVERY_CALL else f"fail {call} 0 {BLOCKS}")
@@ -660,7 +661,7 @@ def serve(node: Node, calls: Iterable[str]) -> None:
                 time.sleep(0.1)
             node.drive()
             node.check(not (is_out and call in HEALTH_CALLS), f"{call} hangs: its GPU shows no memory")
-            seconds = until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9)
+            seconds = seconds_until(lambda: used_gib(running, uid(node.numbers[GREEDY])) == 9)
             effect = "the GPU is out of the samples" if is_out else "no sample needs the call"
             node.say(
                 f"{call} hangs for {HANG_SECONDS:g} s: {effect}; {count} answers, the slowest in {slowest:.2f} s;"

@@ -25,6 +25,7 @@ from tests.support.kube_objects import bind_request, pod, reservation, uid
 from tests.support.moved_clocks import MovedClocks
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
+from tests.support.waiting import wait_until
 
 GIB: Final = 1 << 30
 NODE: Final = "node-1"
@@ -180,12 +181,10 @@ def newest_sample(running: Agent) -> float:
     return next(value for series, value in running.series().items() if series.startswith(name))
 
 
-def until(holds: Callable[[], object]) -> float:
+def seconds_until(holds: Callable[[], object]) -> float:
     """Wait for a condition; return the seconds."""
     began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < _SOON, "it does not become so"
-        time.sleep(0.02)
+    wait_until(holds, "the agent's figures", _SOON)
     return time.monotonic() - began
 
 
@@ -215,7 +214,7 @@ def monotonic_clock_jumps(node: Node, running: Agent) -> None:
     """
     node.gib[BRIEF] = 2 * _SHARE
     node.drive()
-    until(lambda: over_seconds(running, BRIEF) >= INTERVAL)
+    wait_until(lambda: over_seconds(running, BRIEF) >= INTERVAL)
     for wall, seconds in ((0, 3600), (3600, 3600), (0, 0), (0, 10), (0, 10), (0, 10), (0, 7 * 86400)):
         before, newest = over_seconds(running, GREEDY), newest_sample(running) - node.clock.seconds
         began = time.monotonic()
@@ -248,7 +247,7 @@ def suspension(node: Node, running: Agent) -> None:
     """Suspend the agent longer than time counts as observed; meanwhile, processes end and begin."""
     node.gib[BRIEF] = 2 * _SHARE
     node.drive()
-    until(lambda: over_seconds(running, BRIEF) >= INTERVAL)
+    wait_until(lambda: over_seconds(running, BRIEF) >= INTERVAL)
     before, newest = over_seconds(running, GREEDY), newest_sample(running)
     seconds = longest_gap(INTERVAL) + 1
     running.process.send_signal(signal.SIGSTOP)
@@ -260,7 +259,7 @@ def suspension(node: Node, running: Agent) -> None:
     node.drive()
     time.sleep(seconds)
     running.process.send_signal(signal.SIGCONT)
-    back = until(lambda: newest_sample(running) > newest + seconds)
+    back = seconds_until(lambda: newest_sample(running) > newest + seconds)
     for _ in range(20):
         node.check_flags(running, "after a suspension", {GREEDY})
         time.sleep(0.05)
@@ -294,7 +293,7 @@ def reuse_in_a_sample(node: Node, running: Agent) -> None:
         if newest_sample(running) > newest:
             node.drive()
         time.sleep(0.01)
-    until(lambda: used_gib(running, uid(node.numbers[CALM])) == 1)
+    wait_until(lambda: used_gib(running, uid(node.numbers[CALM])) == 1)
     node.check(amounts <= {1.0, None, 0.0}, f"the pod calm was shown with {amounts} GiB")
     node.say(f"a PID reused in a sample: the new process was shown with {sorted(map(str, amounts))} GiB")
     node.pids = {**old, GREEDY: 120}
@@ -302,7 +301,7 @@ def reuse_in_a_sample(node: Node, running: Agent) -> None:
     for name in (CALM, GREEDY):
         node.start_process(name, start=ticks_since_boot())
     node.drive()
-    until(lambda: flags(running) == {GREEDY})
+    wait_until(lambda: flags(running) == {GREEDY})
 
 
 def recreated_pod(node: Node, running: Agent) -> None:
@@ -310,7 +309,7 @@ def recreated_pod(node: Node, running: Agent) -> None:
     old = uid(node.numbers[GREEDY])
     node.numbers[GREEDY] = 11
     node.write_pods()
-    until(lambda: used_gib(running, uid(11)) == 0)
+    wait_until(lambda: used_gib(running, uid(11)) == 0)
     for _ in range(20):
         node.check_flags(running, "the pod was created again", set())
         node.check(used_gib(running, uid(11)) == 0, "the new pod is shown with the memory of the old one")
@@ -319,7 +318,7 @@ def recreated_pod(node: Node, running: Agent) -> None:
     node.pids[GREEDY] = 130
     node.start_process(GREEDY, start=ticks_since_boot())
     node.drive()
-    seconds = until(lambda: flags(running) == {GREEDY})
+    seconds = seconds_until(lambda: flags(running) == {GREEDY})
     node.check(seconds > GRACE / 4, f"the new pod was flagged after {seconds:.1f} s")
     node.say(f"created again, above its share, too: flagged after {seconds:.1f} s; the grace is {GRACE:g} s")
 
@@ -328,16 +327,16 @@ def restart(node: Node, running: Agent) -> None:
     """Kill the agent while a pod is above its share and another one has edited its annotation."""
     node.fraction = "0.5"
     node.write_pods()
-    until(lambda: "share-changed" in running.get("/metrics")[1])
+    wait_until(lambda: "share-changed" in running.get("/metrics")[1])
     running.process.kill()
     running.process.wait()
     began = time.monotonic()
     with node.agent("log-2") as second:
-        until(lambda: used_gib(second, uid(node.numbers[GREEDY])) == 9)
+        wait_until(lambda: used_gib(second, uid(node.numbers[GREEDY])) == 9)
         first_figures = time.monotonic() - began
         node.check_flags(second, "after a restart", set())
         seen = time.monotonic()
-        until(lambda: flags(second) == {GREEDY})
+        wait_until(lambda: flags(second) == {GREEDY})
         seconds = time.monotonic() - seen
         share = amount(second, "share", uid(node.numbers[EDITED]))
         node.check(seconds > GRACE / 4, f"flagged {seconds:.1f} s after the restart")
@@ -360,7 +359,7 @@ PARTS: Final = (
 def run(node: Node) -> None:
     """Run all faults one after another."""
     with node.agent("log") as running:
-        until(lambda: flags(running) == {GREEDY})
+        wait_until(lambda: flags(running) == {GREEDY})
         for part in PARTS:
             part(node, running)
 

@@ -13,7 +13,8 @@ from kube.client import KubeClient
 from kube.errors import Unreachable
 from tests.support.api_server import PODS, ApiServer
 from tests.support.certificates import serving_context
-from tests.support.watches import running, until
+from tests.support.waiting import until
+from tests.support.watches import running
 
 HERE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 

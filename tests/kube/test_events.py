@@ -11,7 +11,7 @@ from kube.client import KubeClient
 from kube.events import Event, EventTiming, ObjectReference, event_name
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.event_writer import writing
-from tests.support.watches import until
+from tests.support.waiting import until
 
 EVENTS = "/api/v1/namespaces/team-a/events"
 

@@ -9,7 +9,8 @@ import pytest
 from kube.client import KubeClient
 from kube.watch import METADATA_ONLY, Resource
 from tests.support.api_server import PODS, ApiServer, event, lists, pod, streams
-from tests.support.watches import QUICK, running, until
+from tests.support.waiting import until
+from tests.support.watches import QUICK, running
 
 
 @pytest.fixture(autouse=True, params=["served", "refused"])

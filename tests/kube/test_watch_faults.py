@@ -23,7 +23,8 @@ from tests.support.api_server import (
     status_object,
     streams,
 )
-from tests.support.watches import QUICK, running, until
+from tests.support.waiting import seconds_until, until
+from tests.support.watches import QUICK, running
 
 
 class Colour(msgspec.Struct):
@@ -89,7 +90,7 @@ async def test_repeated_410_is_reported_and_retried_with_growing_pauses(
 ) -> None:
     server.always = refuses(410, "Expired", "always")
     async with running(client) as run:
-        assert await until(lambda: len(server.requests) >= 25) > least_seconds(25)
+        assert await seconds_until(lambda: len(server.requests) >= 25) > least_seconds(25)
         assert run.troubles == [f"GET {PODS}: 410 Expired: always"]
 
 
@@ -115,7 +116,7 @@ async def test_a_server_that_closes_every_stream_at_once_is_retried_seldom(
     server.answers = [lists(pod("a"))]
     server.always = streams()
     async with running(client, timing=replace(QUICK, healthy_after=20)) as run:
-        assert await until(lambda: len(server.watch_requests) >= 25) > least_seconds(25)
+        assert await seconds_until(lambda: len(server.watch_requests) >= 25) > least_seconds(25)
         assert run.troubles == [f"watch {PODS}: the server closes every stream at once"]
         assert run.names == {"a"}
 
@@ -300,7 +301,7 @@ async def test_a_stream_without_data_for_too_long_is_ended(server: ApiServer, cl
     server.answers = [lists(pod("a")), deaf]
     server.pods = {"a": pod("a")}
     async with running(client) as run:
-        took = await until(lambda: run.troubles)
+        took = await seconds_until(lambda: run.troubles)
         assert QUICK.watch + QUICK.grace - 0.1 < took < QUICK.watch + QUICK.grace + 5
         assert run.watch.restarts == {"unreachable": 1}
         await until(lambda: len(server.watch_requests) == 2)
@@ -365,7 +366,7 @@ async def test_a_problem_is_over_once_the_next_watch_has_lasted_for_a_while(
     server.answers = [refuses(500, "InternalError"), lists(pod("a")), holds]
     async with running(client, timing=replace(QUICK, watch=300)) as run:
         await until(lambda: run.watch.cause == "500")
-        await until(lambda: len(run.troubles) == 2, 5)
+        await until(lambda: len(run.troubles) == 2, seconds=5)
         assert run.troubles[1] == run.watch.problem == run.watch.cause == ""
         assert len(server.watch_requests) == 1
 
@@ -394,7 +395,7 @@ async def test_a_request_without_any_answer_is_given_up(
 
     server.answers = [lists(pod("a")), never]
     async with running(client, timing=WatchTiming(watch=40, first_pause=0.01)) as run:
-        assert await until(lambda: run.troubles) < 10
+        assert await seconds_until(lambda: run.troubles) < 10
         assert run.troubles == [f"GET {PODS}: no answer in time"]
         await until(lambda: len(server.watch_requests) == 2)
 
@@ -437,7 +438,7 @@ async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_i
         await until(lambda: server.watch_requests)
         await server.stop()
         # Ten minutes are 20 of the longest pauses at the usual pace.
-        assert await until(lambda: run.watch.restarts["unreachable"] >= 25) > least_seconds(25)
+        assert await seconds_until(lambda: run.watch.restarts["unreachable"] >= 25) > least_seconds(25)
         errors = [
             f"GET {PODS}: {why}"
             for why in ("the answer was cut short", f"127.0.0.1:{server.port}: Connection refused")
@@ -449,7 +450,7 @@ async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_i
         server.version = 9
         server.answers = [refuses(410, "Expired")]
         await server.start()
-        assert await until(lambda: run.names == {"b"}) < 5
+        assert await seconds_until(lambda: run.names == {"b"}) < 5
         assert run.watch.seconds_since_contact() < 5
         await until(lambda: len(run.troubles) == 3)
         assert run.troubles[2] == "", "the problem has ended"
@@ -461,7 +462,7 @@ async def test_a_watch_that_rbac_denies_is_retried_slowly_and_reported_once(
 ) -> None:
     server.always = refuses(403, "Forbidden", 'pods is forbidden: User "x" cannot list resource "pods"')
     async with running(client) as run:
-        assert await until(lambda: len(server.requests) >= 25) > least_seconds(25)
+        assert await seconds_until(lambda: len(server.requests) >= 25) > least_seconds(25)
         assert run.troubles == [
             f'GET {PODS}: 403 Forbidden: pods is forbidden: User "x" cannot list resource "pods"'
         ]

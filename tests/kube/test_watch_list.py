@@ -24,7 +24,8 @@ from tests.support.api_server import (
     status_object,
     streams,
 )
-from tests.support.watches import running, until
+from tests.support.waiting import until
+from tests.support.watches import running
 
 GONE = event("ERROR", status_object(410, "Expired", "too old resource version"))
 TOO_NEW = event("ERROR", status_object(504, "Timeout", "Too large resource version: 900, current: 20"))
@@ -125,10 +126,12 @@ async def test_a_partial_state_is_never_reported_as_complete(
 ) -> None:
     server.answers = [answer]
     server.pods = {"whole": pod("whole")}
+    server.may_answer.clear()
     async with running(client) as run:
         await until(lambda: run.watch.restarts)
         assert not run.watch.is_synced
         assert run.watch.seconds_since_contact() == float("inf")
+        server.may_answer.set()
         await until(lambda: run.watch.is_synced)
         server.answers = [streams(GONE), answer]
         server.cut()

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kube.access import InCluster
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, event, pod, refuses, says, streams
-from tests.support.watches import running, until
+from tests.support.waiting import until
+from tests.support.watches import running
 
 NAMES = st.sampled_from(["a", "b", "c"])
 CHANGES = st.tuples(st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), NAMES)

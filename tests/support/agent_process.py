@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.support.forked_python import ForkedPython
 from tests.support.service_log import log_lines
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 30
@@ -57,11 +58,12 @@ class Agent:
 
     def until(self, holds: Callable[[], Any]) -> None:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
-            assert time.monotonic() < deadline, self.log.read_text()
+
+        def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.05)
+            return holds()
+
+        wait_until(is_so, self.log.read_text, pause=0.05)
 
     def stop(self, number: int = signal.SIGTERM, within: float = PATIENCE_SECONDS) -> int:
         """Send a signal; return the exit status."""

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 from tests.support.free_ports import free_port
 from tests.support.http_readiness import answers
 from tests.support.promtool import needed
+from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 30
 _NAMES = ("prometheus-alertmanager", "alertmanager")
@@ -83,11 +83,12 @@ class Alertmanager:
 
     def until(self, holds: Callable[[], Any]) -> None:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
+
+        def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
+            return holds()
+
+        wait_until(is_so, self.log.read_text, PATIENCE_SECONDS, pause=0.1)
 
 
 @contextmanager

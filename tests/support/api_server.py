@@ -98,6 +98,8 @@ class ApiServer:
     refusals: dict[str, Answer] = field(default_factory=dict)
     """Answers to all requests whose path contains a text."""
     version: int = 1
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at first; while it is not, requests after `answers` wait."""
     second: float = 0.25
     """Duration of a second in the timeout of a watch."""
     forgotten: int = 0
@@ -109,6 +111,9 @@ class ApiServer:
     _history: list[tuple[int, bytes]] = field(default_factory=list)
     _watchers: dict[asyncio.Queue[bytes], web.Request] = field(default_factory=dict)
     _runner: web.AppRunner | None = None
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
 
     def requested_paths(self, part: str) -> list[str]:
         """Return the requested paths that contain a text."""
@@ -175,6 +180,7 @@ class ApiServer:
         self.requests.append(request)
         if self.answers:
             return await self.answers.pop(0)(request)
+        await self.may_answer.wait()
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return await refuses(401, "Unauthorized", "Unauthorized")(request)
         if self.always is not None:

@@ -25,7 +25,7 @@ from tests.support.administrator import right
 from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import ForkedPython
 from tests.support.service_log import log_lines
-from tests.support.webhook_process import PATIENCE_SECONDS, until
+from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_recorder import Recorder
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kube.client import KubeClient
 from kube.events import EventTiming, EventWriter
-from tests.support.watches import until
+from tests.support.waiting import until
 
 QUICK = EventTiming(
     per_second=1000.0, burst=100, give_up_after_forbidden=0.3, first_pause=0.01, longest_pause=0.02

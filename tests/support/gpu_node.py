@@ -1,8 +1,6 @@
 """A complete agent in a cluster over the simulated driver: its node, and its effects."""
 
-import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import GPU_0, GROUP_0, NODE, fraction
 from tests.support.nvml_stub.build import ANSWERS, built_library
 from tests.support.proc_files import ProcTree, in_pod
+from tests.support.waiting import seconds_until
 
 MIB = 1 << 20
 TOTAL = 23028 * MIB
@@ -141,13 +140,7 @@ class GpuNode:
 
 async def until(holds: Callable[[], Any], running: Agent, seconds: float = 20.0) -> float:
     """Wait until a condition holds; return the seconds it took."""
-    began = time.monotonic()
-    while True:
-        result = holds()
-        if await result if asyncio.iscoroutine(result) else result:
-            return time.monotonic() - began
-        assert time.monotonic() - began < seconds, running.log.read_text()
-        await asyncio.sleep(0.02)
+    return await seconds_until(holds, running.log.read_text, seconds)
 
 
 def counted(running: Agent, family: str) -> dict[str, float]:

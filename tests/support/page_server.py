@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +15,7 @@ from service.http.listeners import Address
 from service.http.page_server import Page, PageServer, text_page
 from service.http.shared_text import SharedText
 from service.log import JsonLog
+from tests.support.waiting import until
 
 WAIT_SECONDS = 20.0
 LARGE = b"x" * (4 << 20)
@@ -36,16 +37,6 @@ def page_text(page: Page) -> bytes:
     if isinstance(page.body, bytes):
         return page.body
     return b"".join((page.before, *page.body.plain.parts, page.after))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds, by polling."""
-    end = asyncio.get_running_loop().time() + WAIT_SECONDS
-    while asyncio.get_running_loop().time() < end:
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise TimeoutError
 
 
 class Client:

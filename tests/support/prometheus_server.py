@@ -20,6 +20,7 @@ from tests.support import yaml_text
 from tests.support.free_ports import free_port
 from tests.support.http_readiness import answers
 from tests.support.promtool import ALERTS, needed
+from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 60
 
@@ -62,11 +63,12 @@ class Prometheus:
 
     def until(self, holds: Callable[[], Any], what: Callable[[], object] = lambda: "") -> None:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not holds():
+
+        def is_so() -> Any:
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, what()
-            time.sleep(0.2)
+            return holds()
+
+        wait_until(is_so, what, PATIENCE_SECONDS, pause=0.2)
 
 
 @contextmanager

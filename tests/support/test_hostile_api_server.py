@@ -36,7 +36,8 @@ from tests.support.hostile_api_server import (
     hostile_api_server,
     hostile_api_server_in_thread,
 )
-from tests.support.watches import running, until
+from tests.support.waiting import until
+from tests.support.watches import running
 
 pytestmark = pytest.mark.nightly  # a test of the tests' own tool
 

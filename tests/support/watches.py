@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import json
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,16 +13,6 @@ from tests.support.api_server import PODS
 
 QUICK = WatchTiming(watch=1, grace=0.2, first_pause=0.01, longest_pause=0.04, healthy_after=0.1)
 """Timing about 500 times as fast as in production."""
-
-
-async def until(condition: Callable[[], object], seconds: float = 20.0) -> float:
-    """Wait for a condition; return the seconds it took."""
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > seconds:
-            raise AssertionError(f"not within {seconds} s: {condition.__code__.co_names}")
-        await asyncio.sleep(0.005)
-    return time.monotonic() - began
 
 
 @dataclass

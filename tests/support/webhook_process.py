@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from service.http.listeners import Address
 from service.log import JsonLog
 from tests.support.certificates import directory_context
 from tests.support.pods import gpu_container, pod
+from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_server import POLICIES, review_of
 from webhook.certificates.files import FileSettings
 from webhook.metrics import Metrics
@@ -30,24 +31,9 @@ from webhook.server.admission_server import ADMISSION_CONNECTIONS
 from webhook.server.server import PortLimits, Server
 
 ANY_PORT = Address("127.0.0.1", 0)
-PATIENCE_SECONDS = 45.0
-"""Longest wait for a condition on a loaded machine."""
 
 PATHS = ("/mutate", "/validate/pods", "/validate/namespaces")
 REVIEW = json.dumps(review_of(pod(gpu_container()))).encode()
-
-
-async def until(condition: Callable[[], Awaitable[Any] | Any], what: str) -> Any:
-    """Wait for a condition; return its value."""
-    end = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while asyncio.get_running_loop().time() < end:
-        result = condition()
-        if isinstance(result, Awaitable):
-            result = await result
-        if result:
-            return result
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"still not after {PATIENCE_SECONDS} s: {what}")
 
 
 @dataclass(frozen=True, kw_only=True)

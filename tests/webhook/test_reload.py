@@ -15,7 +15,8 @@ from certs.authority import BACKDATING, Authority
 from certs.directory import LEAF_LIFETIME
 from service.log import JsonLog
 from tests.support.pods import gpu_container, pod
-from tests.support.webhook_process import Connection, Live, running, until
+from tests.support.waiting import until
+from tests.support.webhook_process import Connection, Live, running
 from tests.support.webhook_server import review_of
 from webhook.certificates.files import FileCertificate, FileSettings
 from webhook.metrics import Metrics

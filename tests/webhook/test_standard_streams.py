@@ -23,7 +23,8 @@ from tests.support.standard_streams import (
     process_with,
     standard_descriptors,
 )
-from tests.support.webhook_process import Live, trust_of, until
+from tests.support.waiting import until
+from tests.support.webhook_process import Live, trust_of
 from tests.support.webhook_server import POLICIES, review_of
 
 REVIEWS = 250

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,17 +12,12 @@ from console.top.rounds import MOST_AT_ONCE, Rounds
 from gpuagent.top.client import ReadFailed
 from gpuagent.top.fleet import Fleet
 from tests.support.top_agents import Agents, document, pod
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds_module, "EVERY_SECONDS", 0.05)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,7 @@ from tests.support.evaluations import SHARE, Node, of_pod
 from tests.support.running_evictor import OVER, YES, Desk, desk
 from tests.support.samples import GIB, pod_share
 from tests.support.virtual_time import run_in_virtual_time
-from tests.support.watches import until
+from tests.support.waiting import until
 
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 

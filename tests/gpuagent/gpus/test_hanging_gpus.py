@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from gpuagent.problems import Cause
 from tests.support.nvml_fixtures import Clock, Driven
 from tests.support.nvml_stub.build import Answers
 from tests.support.scenarios import GIB, node
+from tests.support.waiting import wait_until
 
 COUNT = 16
 HANGING, FAILING, SLOW = 3, 7, 11
@@ -42,14 +42,7 @@ def hanging(driven: Callable[..., Driven], *lines: str) -> Iterator[tuple[NvmlGp
         yield gpus, answers
     finally:
         answers.write(GPUS)
-        until(lambda: not gpus.is_hanging)
-
-
-def until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + SOON
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+        wait_until(lambda: not gpus.is_hanging)
 
 
 def timed(gpus: NvmlGpus) -> tuple[GpuReading, float]:
@@ -115,7 +108,7 @@ def test_a_gpu_that_answers_again_is_back_after_a_wait(driven: Callable[..., Dri
     with hanging(driven, f"delay {SLOW} -") as (gpus, answers):
         assert present(gpus.read()) == [index for index in range(COUNT) if index != SLOW]
         answers.write([*GPUS, f"gpu {SLOW} {uuid(SLOW)} {16 * GIB} 0 {2 * GIB} NVIDIA A10"])
-        until(lambda: not gpus.is_hanging)
+        wait_until(lambda: not gpus.is_hanging)
         assert SLOW not in present(gpus.read()), "the late answer is not of this sample"
         clock.now += 1
         reading = gpus.read()
@@ -131,7 +124,7 @@ def test_a_gpu_that_is_always_late_is_awaited_less_and_less_often(
     with hanging(driven, f"delay {SLOW} 150") as (gpus, _):
         waits, threads = [], threading.active_count()
         for _ in range(40):
-            until(lambda: not gpus.is_hanging)
+            wait_until(lambda: not gpus.is_hanging)
             _, lasted = timed(gpus)
             waits.append(lasted >= DEADLINE)
             clock.now += 5
@@ -150,9 +143,9 @@ def test_no_thread_is_added_while_calls_hang(driven: Callable[..., Driven], cloc
             gpus.read()
             clock.now += 30
         assert threading.active_count() <= before + COUNT + 1
-    until(lambda: not gpus.is_hanging)
+    wait_until(lambda: not gpus.is_hanging)
     gpus.close()
-    until(lambda: threading.active_count() <= before)  # threads of an earlier test may have ended
+    wait_until(lambda: threading.active_count() <= before)  # threads of an earlier test may have ended
 
 
 def test_a_library_that_serialises_its_calls_is_not_awaited_either(
@@ -172,7 +165,7 @@ def test_a_library_that_serialises_its_calls_is_not_awaited_either(
             assert (reading.gpus, reading.is_hanging, reading.restart_may_help) == ((), True, False)
             assert lasted < NO_WAIT + DEADLINE
         answers.write(GPUS)
-        until(lambda: not gpus.is_hanging)
+        wait_until(lambda: not gpus.is_hanging)
         gpus.read()
         clock.now += 60
         assert present(gpus.read()) == list(range(COUNT))
@@ -194,7 +187,7 @@ def test_a_hanging_initialisation_is_awaited_once_and_its_late_result_is_used(
             clock.now += 5
             assert timed(gpus)[1] < NO_WAIT
         answers.write(GPUS)
-        until(lambda: not gpus.is_hanging)
+        wait_until(lambda: not gpus.is_hanging)
         assert present(gpus.read()) == list(range(COUNT)), "at once, without a second initialisation"
         assert gpus.errors == {}
 
@@ -212,7 +205,7 @@ def test_while_a_call_hangs_the_driver_is_not_initialised_again(
         gpus.close()
         assert stops == []
         answers.write(GPUS)
-        until(lambda: not gpus.is_hanging)
+        wait_until(lambda: not gpus.is_hanging)
         gpus.read()
         clock.now += 60
         assert present(gpus.read()) == list(range(COUNT))

@@ -19,6 +19,7 @@ from gpuagent.simulation.loading import parse_scenario
 from gpuagent.simulation.source import SimulatedGpus
 from service.log import JsonLog
 from tests.support.scenarios import GIB, node, process
+from tests.support.waiting import until
 
 SOON = 20  # seconds that nothing here may take, however busy the machine
 
@@ -47,9 +48,7 @@ class Run:
         return [json.loads(line) for line in self.logged.getvalue().splitlines()]
 
     async def until(self, condition):
-        async with asyncio.timeout(SOON):
-            while not condition():  # noqa: ASYNC110 - it may be any thread's doing
-                await asyncio.sleep(0.005)
+        await until(condition, seconds=SOON)
 
     async def __aenter__(self):
         self.sampler.start(on_sample=self._take, on_fatal=self.fatal.append)

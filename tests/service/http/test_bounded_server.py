@@ -12,7 +12,8 @@ from unittest.mock import Mock
 import pytest
 
 from service.http.protocols import MAX_FIELD_BYTES, MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES
-from tests.support.page_server import LARGE, Client, RunningServer, get, limits, serving, until
+from tests.support.page_server import LARGE, Client, RunningServer, get, limits, serving
+from tests.support.waiting import until
 
 Prepare = Callable[[Client], Awaitable[Any]]
 

@@ -25,7 +25,8 @@ from service.http.listeners import Address
 from service.http.page_server import PageServer, PortSecurity, text_page
 from service.http.tls_files import TlsFiles, TlsFilesError
 from service.log import JsonLog
-from tests.support.page_server import ANY_PORT, get, until
+from tests.support.page_server import ANY_PORT, get
+from tests.support.waiting import until
 
 AUTHORITY = Authority.create(now=datetime.now(UTC))
 

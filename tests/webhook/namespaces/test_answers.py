@@ -9,7 +9,7 @@ from kube.client import KubeClient
 from tests.support.api_server import ApiServer, refuses
 from tests.support.followed_namespaces import following, namespace, serve_by_name, serve_namespaces, source
 from tests.support.pods import gpu_container, pod
-from tests.support.watches import until
+from tests.support.waiting import until
 from tests.support.webhook_process import request, serving
 from tests.support.webhook_server import review_of
 

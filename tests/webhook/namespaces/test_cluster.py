@@ -9,7 +9,7 @@ import pytest
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, lists, refuses
 from tests.support.followed_namespaces import QUEUE, following, namespace, serve_namespaces, source
-from tests.support.watches import until
+from tests.support.waiting import until
 from webhook.metrics import Metrics
 from webhook.namespaces.cluster import STALE_SECONDS, Managed
 from webhook.namespaces.decode import NamespaceError, reader

@@ -12,7 +12,7 @@ import pytest
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, refuses
-from tests.support.watches import until
+from tests.support.waiting import until
 from webhook.namespaces.cluster_rules import PRIORITY_CLASSES, ClusterRules
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.rules import Rules

@@ -17,7 +17,7 @@ from tests.support.followed_namespaces import (
     serve_namespaces,
     source,
 )
-from tests.support.watches import until
+from tests.support.waiting import until
 from webhook.namespaces.lookups import NamespaceLookups
 from webhook.namespaces.source import PolicyUnknown
 from webhook.policy.labels import Mode

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
 from tests.support.webhook_process import (
     HELD,
     MUCH_TO_SAY,
@@ -19,7 +20,6 @@ from tests.support.webhook_process import (
     answered,
     request,
     serving,
-    until,
 )
 
 FEW = admission(max_connections=4)

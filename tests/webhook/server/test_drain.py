@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from certs.directory import create_if_missing
+from tests.support.waiting import until
 from tests.support.webhook_process import (
     HELD,
     MUCH_TO_SAY,
@@ -21,7 +22,6 @@ from tests.support.webhook_process import (
     running,
     serving,
     started,
-    until,
 )
 from webhook.server.drain import drained
 

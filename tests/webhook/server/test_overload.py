@@ -9,6 +9,7 @@ import pytest
 
 from service.json_depth import HAS_FIXED_LIMIT
 from tests.support.pods import pod
+from tests.support.waiting import until
 from tests.support.webhook_process import (
     HELD,
     PATHS,
@@ -20,7 +21,6 @@ from tests.support.webhook_process import (
     answered,
     request,
     serving,
-    until,
 )
 from tests.support.webhook_server import review_of
 from webhook.server.admission_server import LONGEST_WAIT_SECONDS, USUAL_WAIT_SECONDS, request_timeout

@@ -14,7 +14,7 @@ from aiohttp import web
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import Answer, ApiServer, refuses, says
-from tests.support.watches import until
+from tests.support.waiting import until
 from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, PublishedSettings, decode_settings
 from webhook.settings.publisher import PublishTiming, SettingsPublisher

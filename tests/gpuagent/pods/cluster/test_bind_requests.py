@@ -30,7 +30,8 @@ from tests.support.kube_objects import (
     pod,
     reservation,
 )
-from tests.support.watches import QUICK, until
+from tests.support.waiting import seconds_until, until
+from tests.support.watches import QUICK
 
 
 async def test_a_bind_request_that_comes_long_after_its_pod_is_read(
@@ -179,7 +180,9 @@ async def test_bind_requests_that_are_not_available_are_not_unknown(
     offer(server, fraction())
     server.refusals = {"bindrequests": answer}
     async with running(client) as run:
-        assert await until(lambda: run.pods.inventory) < 5, "the first inventory does not wait for them"
+        assert await seconds_until(lambda: run.pods.inventory) < 5, (
+            "the first inventory does not wait for them"
+        )
         assert run.inventory.bind_requests_unknown == set()
         (lack,) = run.pods.unavailable
         assert (lack.reason, lack.line.startswith(line)) == (reason, True)

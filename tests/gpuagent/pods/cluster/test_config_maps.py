@@ -19,7 +19,7 @@ from tests.support.kube_objects import (
     config_map,
     fraction,
 )
-from tests.support.watches import until
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from kube.client import KubeClient
 from tests.support.api_server import ApiServer
 from tests.support.cluster_pods import running
 from tests.support.kube_objects import fraction
-from tests.support.watches import until
+from tests.support.waiting import until
 
 CHANGES = 200
 

@@ -33,7 +33,7 @@ from tests.support.kube_objects import (
     node,
     pod,
 )
-from tests.support.watches import until
+from tests.support.waiting import seconds_until, until
 
 
 async def test_one_namespace_that_cannot_be_read_does_not_keep_others_from_being_read(
@@ -56,7 +56,7 @@ async def test_a_hanging_request_for_namespaces_delays_nothing_else(
     offer(server, *EVERYTHING)
     server.refusals = {"/api/v1/namespaces/research": never}
     async with running(client) as run:
-        assert await until(lambda: run.pods.inventory) < 2
+        assert await seconds_until(lambda: run.pods.inventory) < 2
         assert run.inventory.node_labels
         assert run.inventory.bind_requests
 
@@ -88,9 +88,9 @@ async def test_namespaces_are_read_one_after_the_other_and_do_not_delay_the_firs
     server.pods = {name: versioned(pod("a", number, namespace=name)) for number, name in enumerate(names)}
     timing = replace(SOON, gap=1.0, spread=0.6)
     async with running(client, fetch_timing=timing) as run:
-        took = await until(lambda: run.pods.inventory)
+        took = await seconds_until(lambda: run.pods.inventory)
         assert len(server.requested_paths("/namespaces/")) < 10
-        took += await until(lambda: len(server.requested_paths("/namespaces/")) == 20)
+        took += await seconds_until(lambda: len(server.requested_paths("/namespaces/")) == 20)
         assert 0.4 < took < 2
         assert len(run.inventory.pods) == 20
 

@@ -1,0 +1,86 @@
+"""Waits until something holds, by looking again and again.
+
+A condition that looks for something that is not there yet (LookupError) does not hold yet.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+PATIENCE_SECONDS: Final = 45.0
+"""Longest wait for a condition on a loaded machine."""
+_PAUSE_SECONDS: Final = 0.01
+
+
+class _Wait:
+    """A wait, with the reason why it is not over."""
+
+    def __init__(self, what: Callable[[], object] | object, seconds: float) -> None:
+        self._what = what
+        self._seconds = seconds
+        self._ends = time.monotonic() + seconds
+
+    def go_on(self, error: LookupError | None) -> None:
+        """Raise AssertionError if the time is over."""
+        if time.monotonic() > self._ends:
+            what = self._what() if callable(self._what) else self._what
+            raise AssertionError(f"still not after {self._seconds:g} s: {what}") from error
+
+
+async def until(
+    condition: Callable[[], Awaitable[Any] | Any],
+    what: Callable[[], object] | object = "",
+    seconds: float = PATIENCE_SECONDS,
+) -> Any:
+    """Wait for a condition; return its value.
+
+    Args:
+        condition: a function, or one with a coroutine.
+        what: what is awaited, for the message; a function is called when the time is over.
+        seconds: longest wait.
+    """
+    wait = _Wait(what, seconds)
+    while True:
+        error = None
+        try:
+            result = condition()
+            if isinstance(result, Awaitable):
+                result = await result
+        except LookupError as missing:
+            result, error = None, missing
+        if result:
+            return result
+        wait.go_on(error)
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def seconds_until(
+    condition: Callable[[], Awaitable[Any] | Any],
+    what: Callable[[], object] | object = "",
+    seconds: float = PATIENCE_SECONDS,
+) -> float:
+    """Wait for a condition; return the seconds that it took."""
+    began = time.monotonic()
+    await until(condition, what, seconds)
+    return time.monotonic() - began
+
+
+def wait_until(
+    condition: Callable[[], Any],
+    what: Callable[[], object] | object = "",
+    seconds: float = PATIENCE_SECONDS,
+    pause: float = _PAUSE_SECONDS,
+) -> Any:
+    """Wait for a condition without an event loop; return its value. Arguments as for `until`."""
+    wait = _Wait(what, seconds)
+    while True:
+        error = None
+        try:
+            result = condition()
+        except LookupError as missing:
+            result, error = None, missing
+        if result:
+            return result
+        wait.go_on(error)
+        time.sleep(pause)
