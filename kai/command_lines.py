@@ -1,8 +1,9 @@
 """Command lines of containers: the first words in JSON, scripts of a shell, and values of options."""
 
 import json
-import shlex
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 LONGEST_COMMAND_LINE: Final = 16384
@@ -11,6 +12,15 @@ LONGEST_COMMAND_LINE: Final = 16384
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 _string = json.JSONDecoder(strict=False).raw_decode
 _BLANKS: Final = " \t\r\n"
+_QUOTED: Final = r"""'[^']*'|"(?:[^"\\]|\\.)*\""""
+_TOKEN: Final = re.compile(
+    rf"""\s++|\#[^\n]*+|(?P<operator>[;&|()<>]++)|(?P<word>(?:[^\s'"\\;&|()<>]++|{_QUOTED}|\\.)++)|(?P<open>.)""",
+    re.DOTALL,
+)
+"""The next token of a script; `open` is a quote without an end, or a backslash at the end."""
+_PART: Final = re.compile(rf"{_QUOTED}|\\.", re.DOTALL)
+_ESCAPE: Final = re.compile(r"""\\(["\\])""")
+"""The escapes within double quotes; before other characters a backslash stands for itself."""
 
 
 def first_words(array: bytes, limit: int = LONGEST_COMMAND_LINE) -> list[str]:
@@ -59,12 +69,12 @@ def beginning(line: Sequence[str]) -> Sequence[str]:
 
 
 def script_words(line: Sequence[str]) -> Sequence[str]:
-    """Return the words of a command line; for `sh -c SCRIPT`, the words of the script."""
+    """Return the words of a command line; those of a script take the place of `sh -c SCRIPT`."""
     for index, word in enumerate(line[:-1]):
         if program(word) in _SHELLS:
             script = _script(line[index + 1 :])
             if script is not None:
-                return _split(script)
+                return [*line[:index], *_split(script)]
             break
     return line
 
@@ -83,25 +93,59 @@ def _script(options: Sequence[str]) -> str | None:
     return None
 
 
-def _split(script: str) -> list[str]:
-    """Split a script into words; operators of the shell, such as `;` and `&&`, are words of their own."""
+@lru_cache(maxsize=2)  # several rules read the script of one container
+def _split(script: str) -> Sequence[str]:
+    """Split a script into words as a shell does, without comments and without expansions.
+
+    Operators of the shell, such as `;` and `&&`, are words of their own. A script with a quote that does not
+    end is split at its blanks.
+    """
     joined = script.replace("\\\n", " ")
-    words = shlex.shlex(joined, posix=True, punctuation_chars=True)
-    words.whitespace_split = True
-    try:
-        return list(words)
-    except ValueError:  # an unterminated quote
-        return joined.split()
+    words: list[str] = []
+    for token in _TOKEN.finditer(joined):
+        text = token[0]
+        if token.lastgroup == "word":
+            words.append(_PART.sub(_unquoted, text) if _is_quoted(text) else text)
+        elif token.lastgroup == "operator":
+            words.append(text)
+        elif token.lastgroup == "open":
+            return tuple(joined.split())
+    return tuple(words)
 
 
-def option_value(option: str, words: Sequence[str]) -> str | None:
-    """Return the value of an option's last occurrence, after `=` or as the next word; None if absent."""
-    last_value = None
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == option:
-            last_value = value if equals else (words[index + 1] if index + 1 < len(words) else "")
-    return last_value
+def _is_quoted(word: str) -> bool:
+    return "'" in word or '"' in word or "\\" in word
+
+
+def _unquoted(part: re.Match[str]) -> str:
+    text = part[0]
+    if text[0] == "\\":
+        return text[1]
+    return text[1:-1] if text[0] == "'" else _ESCAPE.sub(r"\1", text[1:-1])
+
+
+def option_values(words: Iterable[str]) -> Mapping[str, str]:
+    """Return the values of a command line's options, after `=` or as the next word; the last one counts.
+
+    The names begin with their hyphens, and have hyphens in place of underscores.
+    """
+    values: dict[str, str] = {}
+    pending = ""
+    for word in words:
+        if pending:
+            values[pending] = word
+            pending = ""
+        if word.startswith("-"):
+            name, equals, value = word.partition("=")
+            name = name.replace("_", "-")
+            values[name] = value
+            pending = "" if equals else name
+    return values
+
+
+def option_value(option: str, words: Iterable[str]) -> str | None:
+    """Return the value of an option's last occurrence; None if absent. See `option_values`."""
+    return option_values(words).get(option)
 
 
 def program(word: str) -> str:

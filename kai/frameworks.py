@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kai.command_lines import beginning, option_value, program, script_words
+from kai.command_lines import beginning, option_values, program, script_words
 from kai.pod import Container
 
 _ROUNDING = 1e-9
@@ -134,14 +134,13 @@ def settings_of(container: Container) -> Iterator[Setting]:
     read = beginning(line)
     is_cut = read is not line
     words = script_words(read)
+    options = option_values(words)
     for framework in FRAMEWORKS:
         if framework.runs(words) or (not container.has_command and _starts(framework, container.image)):
-            value = option_value(framework.option, words)
+            value = options.get(framework.option)
             if value is None and framework.variable:
                 value = _variable(framework.variable, container.variables)
-            is_hidden = is_cut or any(
-                option_value(option, words) is not None for option in framework.unknown_with
-            )
+            is_hidden = is_cut or any(option in options for option in framework.unknown_with)
             yield Setting(framework, value, is_hidden=value is None and is_hidden)
 
 

@@ -198,6 +198,8 @@ def test_evidence_keeps_the_whole_gpu(case: tuple[str, dict[str, Any], str | Non
         (["/bin/bash", "-euo", "pipefail", "-c", "torchrun --nnodes=4 t.py"], 4),
         (["bash", "-o", "pipefail", "-c", "torchrun --nnodes 4 t.py"], 4),
         (["bash", "-ce", "torchrun --nnodes=4 t.py"], 4),
+        (["bash", "-c", "torchrun --node_rank=${HOSTNAME##*-} --nnodes=4 t.py"], 4),
+        (["torchrun", "--nnodes=4", "--no-python", "bash", "-c", "python t.py"], 4),
         (["torchrun", "--nnodes=4", "train.py", "--nnodes=1"], 4),
         (["torchrun", "--nnodes=1", "train.py", "--nnodes", "8"], None),
         (["torchrun", "--standalone", "train.py", "--nnodes=8"], None),
