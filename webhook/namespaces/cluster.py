@@ -91,7 +91,7 @@ class ClusterPolicies:
         known = self.watch.objects.get(("", namespace))
         if known is not None and known.policy.selected_mode in modes:
             return known.policy
-        return await self._lookups.find(namespace)
+        return await self._lookups.find(namespace, modes)
 
     def all(self) -> Mapping[str, NamespacePolicy] | None:
         """Return the policies by namespace; None before the first list."""

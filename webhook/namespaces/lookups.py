@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,13 +19,17 @@ from webhook.policy.labels import Mode, NamespacePolicy
 LONGEST_SECONDS: Final = 1.0
 """Maximum time that a review waits for a fetch: a small part of a sensible timeoutSeconds."""
 
-_FOUND_SECONDS: Final = 5.0
-"""Time for which a fetched policy is cached. A running watch has the namespace within milliseconds."""
+_EXPECTED_SECONDS: Final = 5.0
+"""Time for which a policy is cached that has a mode for which the API server sends reviews."""
 
-_OTHER_SECONDS: Final = 1.0
-"""Time for which the absence of a policy, or an error, is cached.
+_PROBLEM_SECONDS: Final = 1.0
+"""Time for which an error is cached."""
 
-It covers the thousand pods of a Job. It is short, because a label that is set meanwhile has no effect.
+_OTHER_SECONDS: Final = 0.1
+"""Time for which another answer is cached: no policy, or one with another mode.
+
+The API server sends a review only for an expected mode, so the labels have probably changed since the answer.
+The time covers the thousand pods of a Job, and clients that invent reviews.
 """
 
 _MOST_REMEMBERED: Final = 1024
@@ -41,9 +45,19 @@ class _Entry:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the request in flight; concurrent callers wait for its result."""
-    until: float = float("-inf")
+    fetched_at: float = float("-inf")
     policy: NamespacePolicy | None = None
     problem: str = ""
+
+    def is_fresh(self, modes: Collection[Mode], now: float) -> bool:
+        """Whether the result answers a review that the API server sends for one of the modes."""
+        if self.problem:
+            lasts = _PROBLEM_SECONDS
+        elif self.policy is not None and self.policy.selected_mode in modes:
+            lasts = _EXPECTED_SECONDS
+        else:
+            lasts = _OTHER_SECONDS
+        return now - self.fetched_at < lasts
 
 
 class NamespaceLookups:
@@ -63,8 +77,12 @@ class NamespaceLookups:
         self._bucket = TokenBucket(per_second=_PER_SECOND, burst=_BURST, clock=clock)
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    async def find(self, namespace: str) -> NamespacePolicy | None:
+    async def find(self, namespace: str, modes: Collection[Mode]) -> NamespacePolicy | None:
         """Return a namespace's policy; None if the namespace is not managed or does not exist.
+
+        Args:
+            namespace: its name.
+            modes: those for which the API server sends the review.
 
         Raises:
             PolicyUnknown: the request failed, or took longer than `LONGEST_SECONDS`.
@@ -72,10 +90,10 @@ class NamespaceLookups:
         if not is_dns_label(namespace):  # any client can post a review; guards the path
             return None
         entry = self._entry(namespace)
-        if entry.until <= self._clock():
+        if not entry.is_fresh(modes, self._clock()):
             try:
                 async with asyncio.timeout(LONGEST_SECONDS), entry.lock:
-                    if entry.until <= self._clock():
+                    if not entry.is_fresh(modes, self._clock()):
                         await self._fetch(namespace, entry)
             except TimeoutError:
                 self._remember(entry, None, f"GET {PATH}/{namespace}: no answer in time")
@@ -109,4 +127,4 @@ class NamespaceLookups:
 
     def _remember(self, entry: _Entry, policy: NamespacePolicy | None, problem: str = "") -> None:
         entry.policy, entry.problem = policy, problem
-        entry.until = self._clock() + (_FOUND_SECONDS if policy else _OTHER_SECONDS)
+        entry.fetched_at = self._clock()

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -60,7 +61,10 @@ class Webhook:
     async def patch(self, document: dict[str, Any], namespace: str = "team-a") -> Any:
         review = review_of(document)
         review["request"]["namespace"] = namespace
-        outcome = await self._webhook.review(decode(json.dumps(review).encode()))
+        return await self.answer(json.dumps(review).encode())
+
+    async def answer(self, body: bytes) -> Any:
+        outcome = await self._webhook.review(decode(body))
         return json.loads(outcome.body)["response"].get("patch")
 
 
@@ -95,6 +99,19 @@ async def test_pods_of_one_template_are_decided_once(webhook: Webhook) -> None:
     assert first
     assert await webhook.patch(of_template("kube-api-access-b6n4z")) == first
     assert webhook.decided == 1
+
+
+async def test_what_is_kept_does_not_hold_the_body_of_its_review() -> None:
+    webhook = Webhook()
+    webhook.policies.set("team-a")
+    document = of_template()
+    document["spec"]["containers"][0] |= {"env": [{"name": "A", "value": "b"}], "command": ["sh"]}
+    review = review_of(document)
+    review["request"]["oldObject"] = {"padding": "x" * (1 << 20)}
+    body = json.dumps(review).encode()
+    before = sys.getrefcount(body)
+    assert await webhook.answer(body) is not None
+    assert sys.getrefcount(body) == before
 
 
 async def test_a_second_review_of_a_patched_pod_does_not_hide_the_template(webhook: Webhook) -> None:
@@ -175,6 +192,6 @@ def test_with_a_memory_every_pod_gets_the_decision_that_it_gets_without(
     for index in order:
         body = exact(documents[index % len(documents)]).encode()
         kept = mutate(policy, body, case.rules, last=last.of(policy, case.rules))
-        last.keep(policy, case.rules, kept, size=len(body))
+        last.keep(policy, case.rules, kept)
         fresh = mutate(policy, body, case.rules)
         assert (kept.decision, kept.planned, kept.sent) == (fresh.decision, fresh.planned, fresh.sent)

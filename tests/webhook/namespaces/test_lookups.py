@@ -19,7 +19,7 @@ from tests.support.followed_namespaces import (
 )
 from tests.support.waiting import until
 from webhook.namespaces.lookups import NamespaceLookups
-from webhook.namespaces.source import PolicyUnknown
+from webhook.namespaces.source import ANY_MODE, PolicyUnknown
 from webhook.policy.labels import Mode
 
 TEAM_A = f"{PATH}/team-a"
@@ -75,7 +75,7 @@ async def test_a_cancelled_lookup_leaves_the_request_to_the_next_caller(
 
 
 @pytest.mark.parametrize(
-    ("labelled", "seconds"), [(True, 5.0), (False, 1.0)], ids=["a policy", "that there is none"]
+    ("labelled", "seconds"), [(True, 5.0), (False, 0.1)], ids=["a policy", "that there is none"]
 )
 async def test_an_answer_counts_for_a_moment(
     server: ApiServer, client: KubeClient, labelled: bool, seconds: float
@@ -88,12 +88,29 @@ async def test_an_answer_counts_for_a_moment(
         return await policies.find("team-a") is not None
 
     assert await is_managed() is labelled
-    now += seconds - 0.1
+    now += seconds * 0.9
     serve_by_name(server, namespace("team-a", queue=None if labelled else "queue-a"))
     assert await is_managed() is labelled
     assert len(server.requests) == 1
-    now += 0.1
+    now += seconds * 0.11
     assert await is_managed() is not labelled
+    assert len(server.requests) == 2
+
+
+async def test_a_policy_of_another_mode_counts_for_a_tenth_of_a_second(
+    server: ApiServer, client: KubeClient
+) -> None:
+    now = 100.0
+    serve_by_name(server, namespace("team-a"))
+    policies = source(client, clock=lambda: now).policies
+    assert await policies.find("team-a", modes={Mode.DEFAULT}) is not None
+    serve_by_name(server, namespace("team-a", mode="enforce"))
+    now += 0.2
+    policy = await policies.find("team-a", modes={Mode.ENFORCE})
+    assert policy is not None
+    assert policy.mode is Mode.ENFORCE
+    for _ in range(100):  # reviews that somebody invents
+        await policies.find("team-a", modes={Mode.OBSERVE})
     assert len(server.requests) == 2
 
 
@@ -193,9 +210,9 @@ async def test_the_cache_of_answers_is_bounded(
     monkeypatch.setattr("webhook.namespaces.lookups._MOST_REMEMBERED", 2)
     lookups = NamespaceLookups(client, clock=lambda: 1.0)
     for name in ("a", "b", "a", "c", "a"):
-        await lookups.find(name)
+        await lookups.find(name, ANY_MODE)
     assert server.requested_paths("/namespaces/") == [f"{PATH}/{name}" for name in ("a", "b", "c")]
-    await lookups.find("b")
+    await lookups.find("b", ANY_MODE)
     assert server.requested_paths("/namespaces/")[-1] == f"{PATH}/b", (
         "the one not used for longest was forgotten"
     )
@@ -207,12 +224,12 @@ async def test_invented_names_send_a_bounded_number_of_requests(
     now = 100.0
     lookups = NamespaceLookups(client, clock=lambda: now)
     for number in range(200):
-        await lookups.find(f"invented-{number}")
+        await lookups.find(f"invented-{number}", ANY_MODE)
     with pytest.raises(PolicyUnknown, match="too many namespaces are requested"):
-        await lookups.find("one-more")
+        await lookups.find("one-more", ANY_MODE)
     assert len(server.requests) == 200
     now += 2
-    assert await lookups.find("one-more") is None
+    assert await lookups.find("one-more", ANY_MODE) is None
 
 
 async def test_the_number_of_concurrent_requests_is_bounded(server: ApiServer, client: KubeClient) -> None:
