@@ -19,6 +19,8 @@ from tests.support.waiting import until
 
 WAIT_SECONDS = 20.0
 LARGE = b"x" * (4 << 20)
+MEDIUM = b"x" * (512 << 10)
+"""More than the buffers of a connection."""
 ANY_PORT = Address("127.0.0.1", 0)
 LIMITS = plain_port_limits(16)
 
@@ -81,8 +83,8 @@ class Client:
 
 @dataclass
 class RunningServer:
-    """A page server with five pages: a health check, a small one, a large one, one that waits for `go`, and
-    one that fails. `/query` answers with the query that it gets."""
+    """A page server with six pages: a health check, a small, a medium and a large one, one that waits for `go`,
+    and one that fails. `/query` answers with the query that it gets."""
 
     stream: io.BytesIO = field(default_factory=io.BytesIO)
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -96,6 +98,7 @@ class RunningServer:
             {
                 "/healthz": self._alive,
                 "/small": self._small,
+                "/medium": self._medium,
                 "/large": self._large,
                 "/held": self._held,
                 "/failing": self._failing,
@@ -112,6 +115,9 @@ class RunningServer:
     async def _small(self) -> Page:
         self.renderings += 1
         return text_page(f"{self.renderings}\n")
+
+    async def _medium(self) -> Page:
+        return Page(body=SharedText(MEDIUM))
 
     async def _large(self) -> Page:
         return Page(body=SharedText(LARGE))

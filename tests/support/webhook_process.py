@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -133,6 +134,24 @@ MUCH_TO_SAY = request(
     json.dumps(review_of({"metadata": {"labels": _LABELS}}, kind={"kind": "Namespace"})).encode(), PATHS[2]
 )
 """A review whose answer is much larger than itself."""
+
+
+async def ask_until_stalled(live: "Live", connection: Connection) -> None:
+    """Send requests with long answers, a few at a time, until none is answered for a second."""
+
+    def answered() -> int:
+        return live.read_log().count(b'"decision"')
+
+    while True:
+        before, ends = answered(), time.monotonic() + 1
+        try:
+            await connection.send(MUCH_TO_SAY * 4)
+        except ConnectionError:
+            return
+        while answered() < before + 4:
+            if time.monotonic() > ends:
+                return
+            await asyncio.sleep(0.005)
 
 
 @dataclass(kw_only=True)

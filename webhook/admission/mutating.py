@@ -23,7 +23,7 @@ _MODES: Final = frozenset(Mode) - {Mode.OFF}
 _MOST_KEPT: Final = 64
 """Namespaces whose last mutation is kept."""
 _LARGEST_KEPT: Final = 16 * 1024
-"""Largest pod whose mutation is kept, in bytes. Decoded, it takes at most 28 times as much memory (measured)."""
+"""Largest pod whose mutation is kept, in bytes. Decoded, it takes up to 28 times its size (measured)."""
 
 
 class LastMutations:

@@ -206,7 +206,7 @@ async def test_clients_that_do_not_read_lock_no_other_client_out() -> None:
         for _ in range(8):
             client = await running.connect()
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-            await client.send(get("/small") * 20_000)
+            await client.send(get("/medium") * 100)
         await until(lambda: len(running.server.table._stalled) == 6)
         for _ in range(4):
             assert (await (await running.connect()).get("/healthz"))[0] == 200

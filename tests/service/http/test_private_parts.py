@@ -21,6 +21,7 @@ PACKAGES = ("kai", "service", "kube", "certs", "webhook", "gpuagent")
     ("owner", "name", "why"),
     [
         (RequestHandler, "_messages", "whole requests that wait for an answer, each with its body at index 1"),
+        (RequestHandler, "_upgraded", "whether the bytes after a head are no HTTP; aiohttp bounds them"),
         (RequestHandler, "start", "serves the requests of a connection, as a task"),
         (RequestHandler, "data_received", "parses what came and appends to _messages"),
         (RequestHandler, "handle_error", "answers bytes that are not an HTTP request"),

@@ -10,7 +10,6 @@ import pytest
 from tests.support.waiting import until
 from tests.support.webhook_process import (
     HELD,
-    MUCH_TO_SAY,
     PATHS,
     REVIEW,
     Connection,
@@ -18,6 +17,7 @@ from tests.support.webhook_process import (
     Live,
     admission,
     answered,
+    ask_until_stalled,
     request,
     serving,
 )
@@ -52,15 +52,38 @@ async def test_a_client_that_reads_no_answers_gets_no_more(
     async with serving(tmp_path, held_policies, limits=limits) as live:
         deaf = await live.connect(receive_buffer=4096)
         deaf.be_deaf()
-        sending = asyncio.create_task(deaf.send(MUCH_TO_SAY * 6000))
+        asking = asyncio.create_task(ask_until_stalled(live, deaf))
         await answered(live)
         await until(lambda: not open_connections(live), "it is closed")
         assert (
             len(live.logged("decision")) < 3000
         )  # about 1,000 answers fill the buffers of this machine's kernel
         await answered(live)
-        sending.cancel()
-        await asyncio.wait([sending])
+        await asking
+
+
+async def test_requests_ahead_of_their_answers_take_little_memory(
+    tmp_path: Path, held_policies: HeldPolicies
+) -> None:
+    async with serving(tmp_path, held_policies) as live:
+        slow = await live.connect()
+        await slow.send(request(HELD))
+        await until(lambda: held_policies.waiting, "its policy is looked up")
+        await slow.send(request(REVIEW, more=["X-Long: " + "x" * 8000]) * 3)
+        await slow.ended()
+        held_policies.go.set()
+        await answered(live)
+
+
+@pytest.mark.parametrize("fields", [2, 4])
+async def test_a_long_head_that_comes_at_once_gets_no_answer(live: Live, fields: int) -> None:
+    connection = await live.connect()
+    await connection.send(request(REVIEW, more=["X-Long: " + "x" * 7900] * fields))
+    if fields == 2:
+        assert (await connection.reply()).status == 200
+    else:
+        assert await connection.rest() == b""
+    await answered(live)
 
 
 async def test_a_head_without_end_is_cut_off(live: Live) -> None:

@@ -221,7 +221,7 @@ async def test_a_compressed_body_is_not_decompressed(live: Live) -> None:
 
 async def test_requests_sent_ahead_are_answered_in_their_order(live: Live) -> None:
     connection = await live.connect()
-    await connection.send(request(REVIEW) * 100 + request(b"{", "/nowhere") + request(b"{"))
-    replies = [await connection.reply() for _ in range(102)]
-    assert [reply.status for reply in replies] == [200] * 100 + [404, 400]
-    assert len({reply.headers["x-request-id"] for reply in replies}) == 102
+    await connection.send(request(REVIEW) * 15 + request(b"{", "/nowhere") + request(b"{"))
+    replies = [await connection.reply() for _ in range(17)]
+    assert [reply.status for reply in replies] == [200] * 15 + [404, 400]
+    assert len({reply.headers["x-request-id"] for reply in replies}) == 17
