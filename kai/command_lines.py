@@ -12,13 +12,12 @@ LONGEST_COMMAND_LINE: Final = 16384
 _SHELLS = frozenset({"sh", "bash", "ash", "dash", "zsh"})
 _string = json.JSONDecoder(strict=False).raw_decode
 _BLANKS: Final = " \t\r\n"
-_QUOTED: Final = r"""'[^']*'|"(?:[^"\\]|\\.)*\""""
-_TOKEN: Final = re.compile(
-    rf"""\s++|\#[^\n]*+|(?P<operator>[;&|()<>]++)|(?P<word>(?:[^\s'"\\;&|()<>]++|{_QUOTED}|\\.)++)|(?P<open>.)""",
+_PIECE: Final = re.compile(
+    r"""(?P<blank>\s+)|(?P<operator>[;&|()<>]+)|(?P<plain>[^\s'"\\;&|()<>]+)"""
+    r"""|'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|\\(?P<escaped>.)""",
     re.DOTALL,
 )
-"""The next token of a script; `open` is a quote without an end, or a backslash at the end."""
-_PART: Final = re.compile(rf"{_QUOTED}|\\.", re.DOTALL)
+"""The next piece of a script; none at a quote without an end, and at a backslash at the end."""
 _ESCAPE: Final = re.compile(r"""\\(["\\])""")
 """The escapes within double quotes; before other characters a backslash stands for itself."""
 
@@ -102,26 +101,28 @@ def _split(script: str) -> Sequence[str]:
     """
     joined = script.replace("\\\n", " ")
     words: list[str] = []
-    for token in _TOKEN.finditer(joined):
-        text = token[0]
-        if token.lastgroup == "word":
-            words.append(_PART.sub(_unquoted, text) if _is_quoted(text) else text)
-        elif token.lastgroup == "operator":
-            words.append(text)
-        elif token.lastgroup == "open":
+    word: list[str] = []
+    at = 0
+    while 0 <= at < len(joined):
+        if joined[at] == "#" and not word:
+            at = joined.find("\n", at)
+            continue
+        piece = _PIECE.match(joined, at)
+        if piece is None:
             return tuple(joined.split())
+        at = piece.end()
+        kind, text = piece.lastgroup, piece[piece.lastindex or 0]
+        if kind in ("blank", "operator"):
+            if word:
+                words.append("".join(word))
+                word = []
+            if kind == "operator":
+                words.append(text)
+        else:
+            word.append(_ESCAPE.sub(r"\1", text) if kind == "double" else text)
+    if word:
+        words.append("".join(word))
     return tuple(words)
-
-
-def _is_quoted(word: str) -> bool:
-    return "'" in word or '"' in word or "\\" in word
-
-
-def _unquoted(part: re.Match[str]) -> str:
-    text = part[0]
-    if text[0] == "\\":
-        return text[1]
-    return text[1:-1] if text[0] == "'" else _ESCAPE.sub(r"\1", text[1:-1])
 
 
 def option_values(words: Iterable[str]) -> Mapping[str, str]:

@@ -109,7 +109,7 @@ async def test_a_policy_of_another_mode_counts_for_a_tenth_of_a_second(
     policy = await policies.find("team-a", modes={Mode.ENFORCE})
     assert policy is not None
     assert policy.mode is Mode.ENFORCE
-    for _ in range(100):  # reviews that somebody invents
+    for _ in range(100):  # forged reviews
         await policies.find("team-a", modes={Mode.OBSERVE})
     assert len(server.requests) == 2
 
