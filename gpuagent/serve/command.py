@@ -23,7 +23,7 @@ from gpuagent.sampling.sampler import Sampler, Timing
 from gpuagent.sampling.schedule import answer_deadline, longest_gap
 from gpuagent.serve.settings import Settings
 from gpuagent.server.metrics import Counts, Metrics
-from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, OPEN_PATHS, HttpServer
+from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
@@ -37,7 +37,7 @@ from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
 from service.http.authentication import Authentication
 from service.http.page_server import PortSecurity
-from service.http.tls_files import CERTIFICATE, KEY, TlsFiles, TlsFilesError
+from service.http.tls_files import TlsFiles, TlsFilesError
 from service.log import ERROR, JsonLog
 from service.log_capture import standard_error_log
 
@@ -277,7 +277,7 @@ def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:
     if directory is None:
         return None
     try:
-        return TlsFiles(directory / CERTIFICATE, directory / KEY, log=log)
+        return TlsFiles.in_directory(directory, log=log)
     except TlsFilesError as error:
         raise UsageError(f"--certs: {error}") from None
 
@@ -295,12 +295,8 @@ def _security(
         return PortSecurity(context=context)
     if client is None:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    authentication = Authentication(
-        TokenAuthorizer(client, audience=AUDIENCE),
-        open_paths=OPEN_PATHS,
-        accepts_own_header=True,
-        log=log,
-    )
+    authorizer = TokenAuthorizer(client, audience=AUDIENCE)
+    authentication = Authentication(authorizer, accepts_own_header=True, log=log)
     return PortSecurity(authentication=authentication, context=context)
 
 

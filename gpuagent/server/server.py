@@ -20,7 +20,6 @@ from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
 from service.http.page_server import (
-    HEALTH_PATHS,
     OPEN_PORT,
     Page,
     PageServer,
@@ -34,8 +33,6 @@ from service.log import JsonLog
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
 FORWARDED_PATHS: Final = frozenset({"/api/v1/shares", "/healthz", "/readyz"})
 """Paths that the API server's pod proxy may request under the API server's host name."""
-OPEN_PATHS: Final = HEALTH_PATHS
-"""Paths that need no token, for the kubelet."""
 AUDIENCE: Final = "kaishare-agent"
 """Audience of the tokens in X-Kaishare-Token."""
 
