@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuagent.api_types.shares import PATH, AgentResponse, NotAnAnswer, read_answer
+from gpuagent.api_types.shares import SHARES_PATH, AgentResponse, NotAnAnswer, read_answer
 from service.http.authentication import OWN_HEADER
 from service.text import one_line
 
@@ -210,5 +210,5 @@ def _parsed(url: str) -> tuple[bool, str, int | None, str]:
         raise ValueError(
             f'"{one_line(url)[:80]}" is not an agent\'s address; allowed: such as http://127.0.0.1:9445'
         )
-    path = parts.path.rstrip("/").removesuffix(PATH) + PATH
+    path = parts.path.rstrip("/").removesuffix(SHARES_PATH) + SHARES_PATH
     return parts.scheme == "https", parts.hostname, port, path
