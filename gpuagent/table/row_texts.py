@@ -5,6 +5,7 @@ from typing import Final
 from gpuagent.api_types.shares import ApiHolding, ApiPod
 from gpuagent.table.gpus import GpuState, index_text
 from gpuagent.table.words import NONE, UNKNOWN, plain
+from kai.keys import FINISHED_PHASES
 from service.units import duration
 
 IDLE_AFTER: Final = 3600.0
@@ -14,14 +15,13 @@ MAX_SECONDS: Final = 1e10
 
 _MIG: Final = "MIG-"
 _WHOLE_GPU: Final = "whole-gpu"
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def not_judged(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
     """Return why a pod is not judged on a GPU; empty if no reason is known."""
     if holding is None:
         return "its GPU does not respond" if uuid else "its GPU is unknown" if pod.has_share else "no share"
-    if pod.phase in _FINISHED:
+    if pod.phase in FINISHED_PHASES:
         return "the pod has ended"
     if holding.mig:
         return "MIG"
