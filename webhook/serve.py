@@ -13,8 +13,8 @@ from typing import Any
 from kube.access import find_access
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
-from service.descriptors import descriptors_for_connections
 from service.http.authentication import Authentication
+from service.http.limits import descriptors_for_connections
 from service.http.listeners import Address
 from service.http.page_server import PortSecurity
 from service.http.tls_files import TlsFiles

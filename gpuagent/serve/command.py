@@ -30,9 +30,9 @@ from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
 from service.allocator import return_freed_memory
 from service.command import UsageError
-from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
 from service.http.authentication import Authentication
+from service.http.limits import descriptors_for_connections
 from service.http.page_server import PortSecurity
 from service.http.tls_files import TlsFiles, TlsFilesError
 from service.log import ERROR, JsonLog
