@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.endurance import memory_of
 from benchmarks.review_client import Client, namespaces, write
 from benchmarks.webhook import start
-from service.descriptors import raise_descriptor_limit
+from service.http.limits import raise_descriptor_limit
 
 NEW_CONNECTION_EVERY = 100
 MAX_REVIEW_BODY = 8 * 1024 * 1024

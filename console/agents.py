@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from console.agent_options import AgentOptions
-from gpuagent.api_types.shares import PATH, NotAnAnswer, read_answer
+from gpuagent.api_types.shares import SHARES_PATH, NotAnAnswer, read_answer
 from gpuagent.top.client import Received, age_of_figures
 from kube.client import AnyResponse, KubeClient
 from kube.errors import ApiError, Unreachable, decode_answer, status_error
@@ -229,7 +229,7 @@ class Agents:
         return AgentReadiness(pod=pod, is_ready=False, reasons=reasons or (f"status {response.status}",))
 
     async def _figures(self, pod: AgentPod) -> Received:
-        response = await self._get_with_token(pod, PATH)
+        response = await self._get_with_token(pod, SHARES_PATH)
         if response.status != _OK:
             raise _Failed(_refusal(response))
         try:

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuagent.serve.options import add_options, read_settings
 from kai.version import Version
@@ -26,6 +26,9 @@ from service.documents import DocumentError
 from service.names import is_dns_subdomain
 from service.text import quoted
 from service.version import version
+
+if TYPE_CHECKING:
+    from gpuagent.node import NodeSettings
 
 _SIMULATED: Final = "simulated:"
 _SIMULATED_CLUSTER: Final = "simulated:cluster"
@@ -184,12 +187,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 @_ending_on_sigterm()
 def _serve(arguments: argparse.Namespace) -> int:
-    settings = read_settings(
-        arguments,
-        scenario=_scenario(arguments),
-        simulates_cluster=arguments.gpus == _SIMULATED_CLUSTER,
-        node=arguments.node or _node_variable(),
-    )
+    settings = read_settings(arguments, node=_node_settings(arguments))
     # Imported here: --help and a mistyped option need no server.
     from gpuagent.serve.command import run  # noqa: PLC0415
 
@@ -209,25 +207,30 @@ def _top(arguments: argparse.Namespace) -> int:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from gpuagent.doctor.command import run  # noqa: PLC0415
-    from gpuagent.doctor.settings import DoctorSettings  # noqa: PLC0415
+
+    settings = _node_settings(arguments)
+    needs_cluster = arguments.pods == "cluster" or settings.simulates_cluster
+    return run(settings, needs_cluster=needs_cluster, output=arguments.output)
+
+
+def _node_settings(arguments: argparse.Namespace) -> "NodeSettings":
+    """Return what the options and the environment say about the node.
+
+    Raises:
+        UsageError: the options contradict one another, or NODE_NAME names no Node.
+    """
+    from gpuagent.node import NodeSettings  # noqa: PLC0415
 
     scenario = _scenario(arguments)
-    node = arguments.node or ""
-    simulates_cluster = arguments.gpus == _SIMULATED_CLUSTER
-    is_cluster = arguments.pods == "cluster"
-    return run(
-        DoctorSettings(
-            scenario=scenario,
-            simulates_cluster=simulates_cluster,
-            pods=None if arguments.pods is None or is_cluster else Path(arguments.pods),
-            needs_cluster=is_cluster or simulates_cluster,
-            node=node if scenario is not None else node or _node_variable(),
-            proc_root=arguments.proc_root or Path("/proc"),
-            reservation_namespace=arguments.reservation_namespace,
-            reads_config_maps=arguments.read_kai_configmaps,
-            kai_version=arguments.kai_version,
-            output=arguments.output,
-        )
+    return NodeSettings(
+        scenario=scenario,
+        simulates_cluster=arguments.gpus == _SIMULATED_CLUSTER,
+        pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
+        node=arguments.node or ("" if scenario is not None else _node_variable()),
+        proc_root=arguments.proc_root or Path("/proc"),
+        reservation_namespace=arguments.reservation_namespace,
+        reads_config_maps=arguments.read_kai_configmaps,
+        kai_version=arguments.kai_version,
     )
 
 

@@ -66,6 +66,8 @@ NODE_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 
 # Kubernetes.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod that has ended: no container of it runs again."""
 MIRROR_POD: Final = "kubernetes.io/config.mirror"
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod's mirror: the UID that the kubelet and all cgroup paths use for the pod."""

@@ -337,6 +337,15 @@ def decode_document(document: bytes | Raw) -> PodDocument:
         raise MalformedPod("the pod is nested too deep") from None
 
 
+def gpu_groups(labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield the GPU groups that a pod's labels name, in the order of the labels."""
+    for key, value in labels.items():
+        if key == keys.GPU_GROUP:
+            yield value
+        elif key.startswith(keys.GPU_GROUP_PREFIX):
+            yield key.removeprefix(keys.GPU_GROUP_PREFIX)
+
+
 def explain_shape(error: msgspec.ValidationError, whole: str) -> str:
     """Return msgspec's message with the path first: `spec.containers: expected array, got object`."""
     message, _, place = str(error).partition(" - at `")

@@ -6,9 +6,9 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from kube.exec_plugin import run_plugin
-from kube.impersonation import impersonation_headers, is_header_value
 from kube.kubeconfig import (
     ClusterEntry,
     ContextEntry,
@@ -25,6 +25,8 @@ from service.tls import load_pem
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 """Names and values of request headers; a name can occur repeatedly."""
 
+_NAME_CHARACTERS: Final = "!#$&'*+-.^_`|~"
+"""Characters of a header's name beside letters and digits (RFC 9110, 5.6.2), without the percent sign."""
 _AUTH_PROVIDERS: Final = ("oidc", "gcp")
 
 
@@ -77,7 +79,7 @@ async def log_in(where: str, context: str | None = None) -> Login:
     is_insecure = bool(values.insecure_skip_tls_verify)
     server = server_url(cluster)
     proxy = proxy_url(cluster)
-    impersonation = impersonation_headers(user)
+    impersonation = _impersonation_headers(user)
     trust = _trust(cluster, ca, is_insecure=is_insecure)
     _check_server_name(cluster, trust)
     headers: Headers = ()
@@ -157,7 +159,7 @@ def _bearer(user: KubeconfigEntry[UserEntry], where: str, token: str) -> str:
     lines = len(token.splitlines())
     if lines > 1:
         raise user.error(f"{where}: a token has one line, got {lines} lines")
-    if not token.isascii() or not is_header_value(token):
+    if not token.isascii() or not _is_header_value(token):
         raise user.error(f"{where}: a line break or another character that is not allowed in a token")
     return f"Bearer {token}"
 
@@ -247,3 +249,47 @@ def _add_certificate(
         reason = getattr(error, "reason", None) or "not PEM"
         problem = one_line(str(reason)).lower().replace("_", " ")
         raise user.error(f"{credentials.key_of_certificate}: client certificate: {problem}") from None
+
+
+def _is_header_value(text: str) -> bool:
+    """Whether a header can carry the text: no control characters but tabs, and no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return all(char == "\t" or (char >= " " and char != "\x7f") for char in text)
+
+
+def _impersonation_headers(user: KubeconfigEntry[UserEntry]) -> list[tuple[str, str]]:
+    """Return the headers of an impersonation, one for each group and each extra value; empty for none.
+
+    The form is that of client-go (transport/round_trippers.go, NewImpersonatingRoundTripper).
+
+    Raises:
+        AccessError: `as` is missing, or no header can carry a value.
+    """
+    values = user.value
+    if not values.as_user:
+        if values.as_uid or values.as_groups or values.as_user_extra:
+            raise user.error("as-uid, as-groups and as-user-extra need as, the user to impersonate")
+        return []
+    headers = [("as", "Impersonate-User", values.as_user)]
+    if values.as_uid:
+        headers.append(("as-uid", "Impersonate-Uid", values.as_uid))
+    headers += [("as-groups", "Impersonate-Group", group or "") for group in values.as_groups or ()]
+    headers += [
+        ("as-user-extra", f"Impersonate-Extra-{_escaped(name)}", value or "")
+        for name, extra in (values.as_user_extra or {}).items()
+        for value in extra or ()
+    ]
+    for key, _, value in headers:
+        if not _is_header_value(value):
+            raise user.error(f"{key}: a line break or another character that no header can carry")
+        if value != value.strip(" \t"):  # HTTP/1.1 drops them, and the API server would see another user
+            raise user.error(f"{key}: a blank at the beginning or end of a value")
+    return [(header, value) for _, header, value in headers]
+
+
+def _escaped(name: str) -> str:
+    """Return a key of `as-user-extra` as part of a header's name: percent-encoded and in lower case."""
+    return quote(name, safe=_NAME_CHARACTERS, errors="replace").lower()

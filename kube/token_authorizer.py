@@ -154,8 +154,6 @@ class TokenAuthorizer:
         *,
         audience: str,
         clock: Callable[[], float] = time.monotonic,
-        known: ReviewLimits = KNOWN_LIMITS,
-        unknown: ReviewLimits = UNKNOWN_LIMITS,
     ) -> None:
         self._client = client
         self._audience = audience
@@ -166,7 +164,7 @@ class TokenAuthorizer:
         self._refused: OrderedDict[_Key, tuple[float, AccessRefusal]] = OrderedDict()
         self._checks: dict[_Key, asyncio.Task[AccessRefusal | None]] = {}
         """Checks in flight; all requests with the same key wait for the same one."""
-        self._known, self._unknown = _Lane(known, clock), _Lane(unknown, clock)
+        self._known, self._unknown = _Lane(KNOWN_LIMITS, clock), _Lane(UNKNOWN_LIMITS, clock)
         self._clients: OrderedDict[str, _Lane] = OrderedDict()
         """Lanes of unknown tokens by the client's address."""
 

@@ -13,11 +13,11 @@ from typing import Any
 from kube.access import find_access
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
-from service.descriptors import descriptors_for_connections
 from service.http.authentication import Authentication
+from service.http.limits import descriptors_for_connections
 from service.http.listeners import Address
 from service.http.page_server import PortSecurity
-from service.http.tls_files import CERTIFICATE, KEY, TlsFiles
+from service.http.tls_files import TlsFiles
 from service.log import WARNING, JsonLog
 from service.version import version
 from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
@@ -31,7 +31,7 @@ from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.registration.order import OrderWatch
 from webhook.server.admission_server import MOST_IN_FLIGHT
 from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
-from webhook.server.ops_server import AUDIENCE, OPEN_PATHS
+from webhook.server.ops_server import AUDIENCE
 from webhook.server.server import PORT_LIMITS, Server
 from webhook.server.tls import CertificateSource
 from webhook.settings.document import PublishedSettings
@@ -95,7 +95,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         policies = opened.source
         certificate = await _certificate(settings, cluster, metrics, log)
         directory = settings.ops_certificate_directory
-        tls = TlsFiles(directory / CERTIFICATE, directory / KEY, log=log) if directory else None
+        tls = TlsFiles.in_directory(directory, log=log) if directory else None
         publishing = await _publishing(settings, cluster, opened, metrics, log)
         security = PortSecurity(
             authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
@@ -238,12 +238,8 @@ async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog)
     """Return the check of tokens on the ops port; None if it asks for none."""
     if not settings.authenticates:
         return None
-    return Authentication(
-        TokenAuthorizer(await cluster.client(), audience=AUDIENCE),
-        open_paths=OPEN_PATHS,
-        accepts_own_header=False,
-        log=log,
-    )
+    authorizer = TokenAuthorizer(await cluster.client(), audience=AUDIENCE)
+    return Authentication(authorizer, accepts_own_header=False, log=log)
 
 
 async def _certificate(

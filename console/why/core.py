@@ -25,8 +25,6 @@ from console.why.telling.words import Redactor
 from kai import keys
 from service.units import duration
 
-_ENDED = ("Succeeded", "Failed")
-
 
 def explain(evidence: PodEvidence) -> Explanation:
     """Return the answer for a pod or workload."""
@@ -57,7 +55,7 @@ def find_cause(evidence: PodEvidence) -> PodFinding:
 def _state(pod: PodObject | Absence) -> str:
     if isinstance(pod, Absence):
         return "No pod"
-    if pod.metadata.deletion_timestamp and pod.status.phase not in _ENDED:
+    if pod.metadata.deletion_timestamp and pod.status.phase not in keys.FINISHED_PHASES:
         return "Terminating"
     return pod.status.phase or "Pending"
 

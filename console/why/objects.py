@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct, field
 
 from kai import keys
-from kai.pod import PodView, Quantity, decode_pod
+from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.quantity import parse_quantity
 from kube.objects import FullMeta, Taint
 
@@ -131,9 +131,7 @@ class PodObject(Struct, frozen=True, dict=True):
     @property
     def gpu_groups(self) -> frozenset[str]:
         """The GPU groups of a pod with a share, one for each of its GPUs."""
-        labels = self.metadata.labels
-        groups = {value for key, value in labels.items() if key.startswith(keys.GPU_GROUP_PREFIX)}
-        return frozenset(groups | {labels.get(keys.GPU_GROUP, "")}) - {""}
+        return frozenset(gpu_groups(self.metadata.labels)) - {""}
 
     @property
     def claim_names(self) -> tuple[str, ...]:

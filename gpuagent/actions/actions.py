@@ -51,7 +51,6 @@ class VerdictActions:
         sample_now: Callable[[], None],
         stale_after: float,
         log: JsonLog,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set up Events and evictions; call `run` to start them.
 
@@ -62,12 +61,10 @@ class VerdictActions:
             sample_now: requests a sample that begins after the call.
             stale_after: age in seconds from which a sample is stale, and evicts no pod.
             log: receives failures.
-            clock: monotonic seconds, the same clock as that of the samples.
         """
         self.events: Counter[tuple[str, str]] = Counter()
         """Number of Events by reason and result."""
         self._log = log
-        self._clock = clock
         self._writer: EventWriter | None = None
         self._flags: FlagEvents | None = None
         if settings.events:
@@ -77,13 +74,12 @@ class VerdictActions:
                 host=node,
                 on_result=lambda reason, result: self.events.update([(reason, result)]),
                 on_trouble=problem_logger(log, "Event writes failing", "Event writes recovered"),
-                clock=clock,
             )
-            self._flags = FlagEvents(self._writer, clock=clock, is_simulated=settings.is_simulated)
+            self._flags = FlagEvents(self._writer, clock=time.monotonic, is_simulated=settings.is_simulated)
         self._evictor: Evictor | None = None
         if settings.eviction is not EvictionMode.OFF:
             calls = ClusterCalls(
-                client, node=node, rules=settings.rules, clock=clock, announce=self._announce
+                client, node=node, rules=settings.rules, clock=time.monotonic, announce=self._announce
             )
             timing = EvictionTiming()
             self._evictor = Evictor(
@@ -92,7 +88,6 @@ class VerdictActions:
                 calls=calls if settings.eviction is EvictionMode.ON else None,
                 sample_now=sample_now,
                 log=log,
-                clock=clock,
                 timing=replace(timing, oldest=min(timing.oldest, stale_after)),
             )
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.actions.eviction_records import KEPT_SECONDS, PastEviction
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
 from service.backoff import JITTER_DOWN, Backoff, KeyedBackoff, TokenBucket
@@ -14,6 +13,8 @@ from service.log import INFO, WARNING, JsonLog
 from service.text import quoted
 from service.units import parse_duration
 
+KEPT_SECONDS: Final = 3600.0
+"""Time for which API servers keep the records, which are Events, by default (`--event-ttl`)."""
 _FINAL_STATUSES: Final = frozenset({400, 403, 404, 405, 422})
 """HTTP statuses after which another attempt to read the records is useless."""
 _FORM = re.compile(r"([1-9][0-9]{0,2})/(.+)")
@@ -46,6 +47,15 @@ class Budget:
     def per_second(self) -> float:
         """Average number of evictions per second."""
         return self.evictions / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastEviction:
+    """A recorded eviction of this node."""
+
+    seconds_ago: float
+    owner: str
+    """Digest of the pod's owner, from `eviction_rules.owner_key`; empty if the record has none."""
 
 
 class EvictionBudget:

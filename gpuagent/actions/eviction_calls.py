@@ -1,18 +1,35 @@
-"""The requests of the evictor to the API server."""
+"""The requests of the evictor to the API server, and its records of evictions, which survive a restart.
 
+A record is an Event in the agent's own namespace, about the agent's node. The Events on the evicted pods do
+not serve as a memory. The role `edit` may create and delete Events in its namespaces, so a tenant could
+protect pods by invented Events, or raise the budget by deleting real ones. In the agent's namespace only its
+administrators may write Events.
+"""
+
+import time
+import uuid
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-from gpuagent.actions.consent import Consent, ConsentReader, NoConsent
-from gpuagent.actions.eviction_records import EvictionRecords, PastEviction
+from gpuagent.actions.consent import ConsentReader
+from gpuagent.actions.events import COMPONENT
+from gpuagent.actions.eviction_budget import PastEviction
 from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.over_share import OverSharePolicy
+from gpuagent.verdicts.messages import EVICTED
 from gpuagent.verdicts.verdict import Verdict
+from kai.own_labels import EVICTED_OWNER
 from kube.client import KubeClient
+from kube.events import Event, ObjectReference, create_event, event_name
 from kube.eviction import Evicted, evict
+from kube.stored_events import list_events
 
 Announce = Callable[[Verdict, Evaluation], Awaitable[None]]
+
+_WRITE_SECONDS: Final = 5.0
+_AGE_ERROR: Final = 3.0
+"""Maximum error of an Event's age, in seconds. A record counts as younger by this much."""
 
 
 class ClusterCalls:
@@ -26,6 +43,7 @@ class ClusterCalls:
         rules: EvictionRules,
         clock: Callable[[], float],
         announce: Announce,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """Set up the requests.
 
@@ -34,34 +52,73 @@ class ClusterCalls:
             node: name of this node.
             rules: the rules of eviction, which the fetched pod must pass again.
             clock: monotonic seconds.
-            announce: writes the Event of an eviction.
+            announce: writes the Event of an eviction before it is requested.
+            wall_clock: Unix time, for the records.
         """
         self._client = client
-        self._consents = ConsentReader(client, rules=rules, clock=clock)
-        self._records = EvictionRecords(client, node=node)
-        self._announce = announce
+        self._node = node
+        self._wall_clock = wall_clock
+        self.announce: Final = announce
+        self.consent: Final = ConsentReader(client, rules=rules, clock=clock).read
+        """Reads again whether the pod may be evicted. Never raises."""
 
     async def past_evictions(self) -> list[PastEviction]:
-        """Read the recorded evictions of this node; raises as `EvictionRecords.read`."""
-        return await self._records.read()
+        """Return the recorded evictions of this node, oldest first.
 
-    async def consent(
-        self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool
-    ) -> Consent | NoConsent:
-        """Read again whether the pod may be evicted. Never raises."""
-        return await self._consents.read(verdict, policy, accepts_edits=accepts_edits)
+        Raises:
+            ApiError, Unreachable, AccessError: the records cannot be read.
+        """
+        events = await list_events(
+            self._client,
+            self._client.namespace,
+            reason=EVICTED,
+            component=COMPONENT,
+            about_uid=self._node,
+        )
+        return [
+            PastEviction(
+                seconds_ago=max(event.seconds_old - _AGE_ERROR, 0.0),
+                owner=event.annotations.get(EVICTED_OWNER, ""),
+            )
+            for event in events
+        ]
 
     async def try_eviction(self, pod: NodePod) -> Evicted:
         """Test whether the API server would allow the eviction. Never raises."""
         return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
 
     async def record(self, pod: NodePod, owner: str) -> None:
-        """Record an eviction before it is requested; raises as `EvictionRecords.write`."""
-        await self._records.write(pod, owner)
+        """Record that a pod is about to be evicted.
 
-    async def announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
-        """Write the Event of an eviction before it is requested."""
-        await self._announce(verdict, evaluation)
+        Raises:
+            ApiError, Unreachable, AccessError: the record may not be stored.
+        """
+        namespace = self._client.namespace
+        event = Event(
+            name=event_name(self._node, pod.uid, uuid.uuid4().hex),
+            namespace=namespace,
+            # As in the kubelet's Events about its node, the UID is the node's name; `kubectl describe node`
+            # finds the Event by it.
+            about=ObjectReference(
+                api_version="v1", kind="Node", namespace=namespace, name=self._node, uid=self._node
+            ),
+            related=ObjectReference(
+                api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
+            ),
+            reason=EVICTED,
+            message=f"pod {pod.namespace}/{pod.name} is evicted by its namespace's over-share policy",
+            annotations={EVICTED_OWNER: owner},
+        )
+        now = self._wall_clock()
+        await create_event(
+            self._client,
+            event,
+            component=COMPONENT,
+            host=self._node,
+            first_at=now,
+            last_at=now,
+            seconds=_WRITE_SECONDS,
+        )
 
     async def evict(self, pod: NodePod, *, within: float) -> Evicted:
         """Evict the pod; nothing is sent after `within` seconds. Never raises."""

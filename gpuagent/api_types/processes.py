@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gpuagent.api_types.shares import ApiObject
 
-PATH = "/api/v1/processes"
+PROCESSES_PATH = "/api/v1/processes"
 
 
 class ApiProcess(ApiObject, frozen=True, gc=False):

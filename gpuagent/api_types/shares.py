@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-PATH = "/api/v1/shares"
+SHARES_PATH = "/api/v1/shares"
 
 
 def _about(description: str) -> Meta:

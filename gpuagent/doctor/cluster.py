@@ -14,7 +14,7 @@ from gpuagent.doctor.kai import inside_finding, sharing_finding, vclusters_with_
 from gpuagent.doctor.pods import PODS, pod_findings
 from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import right_findings
-from gpuagent.doctor.settings import DoctorSettings
+from gpuagent.node import NodeSettings
 from gpuagent.pods.availability import UnavailableReason
 from gpuagent.pods.cluster import ClusterPods
 from kai.installation import NAMESPACE, Installation, ProgramPod
@@ -34,7 +34,7 @@ _LOOK_EVERY_SECONDS: Final = 0.05
 
 
 async def cluster_findings(
-    access: Access, settings: DoctorSettings, observation: Observation
+    access: Access, settings: NodeSettings, observation: Observation
 ) -> list[CheckResult]:
     """Run all checks of the cluster; a failed check does not stop the others."""
     async with KubeClient(access) as client:
@@ -58,7 +58,7 @@ async def cluster_findings(
 
 
 async def _inside_vclusters(
-    client: KubeClient, settings: DoctorSettings, pods: ClusterPods
+    client: KubeClient, settings: NodeSettings, pods: ClusterPods
 ) -> CheckResult | None:
     """Check for KAI inside vClusters; None if there is no sign of it."""
     node_pods = pods.watch.objects.values()
@@ -109,7 +109,7 @@ async def _node(client: KubeClient, node: str) -> CheckResult:
 def _pods(
     pods: ClusterPods,
     log: io.BytesIO,
-    settings: DoctorSettings,
+    settings: NodeSettings,
     observation: Observation,
     *,
     has_own_kai: bool,
@@ -125,13 +125,13 @@ def _pods(
     yield from pod_findings(pods.inventory, observation, settings, source="the cluster")
 
 
-async def cluster_pods(access: Access, settings: DoctorSettings, log: JsonLog) -> ClusterPods:
+async def cluster_pods(access: Access, settings: NodeSettings, log: JsonLog) -> ClusterPods:
     """Return the pods of the node, with their inventory unless the API server refuses the list."""
     async with KubeClient(access) as client:
         return await _listed_pods(client, settings, log)
 
 
-async def _listed_pods(client: KubeClient, settings: DoctorSettings, log: JsonLog) -> ClusterPods:
+async def _listed_pods(client: KubeClient, settings: NodeSettings, log: JsonLog) -> ClusterPods:
     """List the pods of the node once; without an inventory, `watch.problem` may have the reason."""
     pods = ClusterPods(
         client=client,

@@ -4,7 +4,6 @@ import asyncio
 import io
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,14 +15,13 @@ from gpuagent.doctor.pods import pod_findings
 from gpuagent.doctor.probe import Observation, Probe
 from gpuagent.doctor.proc import proc_findings
 from gpuagent.doctor.self_test import self_test_result
-from gpuagent.doctor.settings import DoctorSettings
-from gpuagent.gpus.reading import GpuSource
+from gpuagent.gpus.reader import DEADLINE_SECONDS
+from gpuagent.node import NodeSettings, open_node
 from gpuagent.pods.file import FilePods
 from gpuagent.sampling.processes import Processes
 from kube.access import Access, AccessError, find_access
 from kube.doctor_checks import API_SERVER
 from service.check_results import CheckResult, problem, unknown, write_report
-from service.command import UsageError
 from service.documents import DocumentError
 from service.log import JsonLog
 from service.log_capture import discard_library_logs
@@ -35,26 +33,36 @@ _SIMULATED: Final = "simulated: GPUs, processes and pods are synthetic"
 _SIMULATED_CLUSTER: Final = "simulated: GPUs and processes are synthetic"
 
 
-def run(settings: DoctorSettings) -> int:
+def run(settings: NodeSettings, *, needs_cluster: bool, output: str) -> int:
     """Run all checks and print the results; return 1 if there is a problem, else 0.
+
+    Args:
+        settings: which node; all of them are optional.
+        needs_cluster: whether a missing cluster is a problem.
+        output: `text` or `json`.
 
     Raises:
         UsageError: the settings cannot be used; also service.documents.DocumentError.
     """
     discard_library_logs()
-    if settings.simulates_cluster:
-        source, settings = _simulated_cluster(settings)
-    else:
-        source, settings = _source(settings)
+    log = JsonLog(io.BytesIO())
+    node = open_node(settings, deadline=DEADLINE_SECONDS, log=log)
+    if settings.simulates_cluster and settings.node:
+        access, _ = asyncio.run(_access(Host.here(settings.proc_root), needs_cluster=needs_cluster))
+        if access is not None:
+            node.follow(asyncio.run(cluster_pods(access, settings, log)))
+    source, settings = node.source, node.settings
     probe = Probe(source=source, processes=Processes(proc_root=settings.proc_root))
     try:
-        findings = list(_examine(settings, probe, is_simulated=source.is_simulated))
+        findings = list(
+            _examine(settings, probe, needs_cluster=needs_cluster, is_simulated=source.is_simulated)
+        )
     finally:
         probe.close()
     heading = _SIMULATED_CLUSTER if settings.simulates_cluster else _SIMULATED
     status = write_report(
         findings,
-        output=settings.output,
+        output=output,
         about={"node": settings.node or None, "simulated": source.is_simulated},
         heading=heading if source.is_simulated else "",
     )
@@ -63,44 +71,15 @@ def run(settings: DoctorSettings) -> int:
     return status
 
 
-def _source(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
-    """Return the source of the GPUs, and the settings completed with those of a simulated node."""
-    # Imported here: each import costs memory that the other kind of node does not need.
-    if settings.scenario is None:
-        from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
-
-        return NvmlGpus(), settings
-    from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
-    from gpuagent.simulation.source import simulated_gpus  # noqa: PLC0415
-
-    scenario = load_scenario(settings.scenario)
-    if settings.node not in ("", scenario.node.name):
-        raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
-    source = simulated_gpus(scenario)
-    return source, replace(settings, node=source.node, pods=source.pods_file, proc_root=source.proc_root)
-
-
-def _simulated_cluster(settings: DoctorSettings) -> tuple[GpuSource, DoctorSettings]:
-    """Return GPUs that are made up from the pods of the cluster, as far as they can be listed.
-
-    Raises:
-        UsageError: the node has an NVIDIA driver.
-    """
-    from gpuagent.simulation.cluster import simulated_cluster  # noqa: PLC0415
-
-    log = JsonLog(io.BytesIO())
-    source = simulated_cluster(node=settings.node, log=log, kai_version=settings.kai_version)
-    access, _ = asyncio.run(_access(settings, Host.here(settings.proc_root)))
-    if access is not None and settings.node:
-        source.follow(asyncio.run(cluster_pods(access, settings, log)))
-    return source, replace(settings, proc_root=source.proc_root)
-
-
-def _examine(settings: DoctorSettings, probe: Probe, *, is_simulated: bool) -> Iterator[CheckResult]:
+def _examine(
+    settings: NodeSettings, probe: Probe, *, needs_cluster: bool, is_simulated: bool
+) -> Iterator[CheckResult]:
     host = Host.here(settings.proc_root)
     observation = probe.observe()
     yield from driver_findings(observation, host)
-    access, no_access = (None, None) if settings.pods else asyncio.run(_access(settings, host))
+    access, no_access = None, None
+    if not settings.pods:
+        access, no_access = asyncio.run(_access(host, needs_cluster=needs_cluster))
     if is_simulated:
         yield from (problem(str(entry.cause), entry.detail) for entry in observation.problems)
         yield unknown(_MACHINE, "PID namespace, /proc and devices not checked: the node is simulated")
@@ -122,7 +101,7 @@ def _examine(settings: DoctorSettings, probe: Probe, *, is_simulated: bool) -> I
         yield from asyncio.run(cluster_findings(access, settings, observation))
 
 
-async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, CheckResult | None]:
+async def _access(host: Host, *, needs_cluster: bool) -> tuple[Access | None, CheckResult | None]:
     """Return the connection settings of the cluster, or a result that explains why there are none."""
     try:
         return await find_access(), None
@@ -131,7 +110,7 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
             return None, problem(
                 API_SERVER, str(error), "mount the pod's service account token (automountServiceAccountToken)"
             )
-        if settings.needs_cluster:
+        if needs_cluster:
             return None, problem(API_SERVER, str(error), "run in the agent's pod, or set KUBECONFIG")
         return None, unknown(
             API_SERVER,
@@ -140,7 +119,7 @@ async def _access(settings: DoctorSettings, host: Host) -> tuple[Access | None, 
         )
 
 
-def _file(settings: DoctorSettings, path: Path, observation: Observation) -> Iterator[CheckResult]:
+def _file(settings: NodeSettings, path: Path, observation: Observation) -> Iterator[CheckResult]:
     if not settings.node:
         yield problem(_NODE, "node name not set", "set --node or NODE_NAME")
         return

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpuagent.doctor.probe import Observation
-from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import Gpu
 from gpuagent.ledger.attribution import PodIndex
+from gpuagent.node import NodeSettings
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import processes_of
 from gpuagent.sampling.sample import LookupResult
@@ -22,7 +22,7 @@ _LABEL: Final = "node label"
 
 
 def pod_findings(
-    inventory: Inventory, observation: Observation, settings: DoctorSettings, *, source: str
+    inventory: Inventory, observation: Observation, settings: NodeSettings, *, source: str
 ) -> Iterator[CheckResult]:
     """Check the list of pods.
 

@@ -1,7 +1,6 @@
 """Reads the errors (XID) that the driver reports for one GPU, and keeps the newest one."""
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 from gpuagent.gpus.driver import CallFailed, Driver, Handle
@@ -20,9 +19,7 @@ _OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 109})
 class NewestXids:
     """The newest error of each GPU since the agent started, by UUID. Thread-safe for different GPUs."""
 
-    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
-        """Set the clock of the errors, in Unix time."""
-        self._wall_clock = wall_clock
+    def __init__(self) -> None:
         self._by_uuid: dict[str, Xid] = {}
 
     def of(self, uuid: str) -> Xid | None:
@@ -34,7 +31,7 @@ class NewestXids:
         last = self._by_uuid.get(uuid)
         if code in _OF_APPLICATIONS and last is not None and last.code not in _OF_APPLICATIONS:
             return
-        self._by_uuid[uuid] = Xid(code, self._wall_clock())
+        self._by_uuid[uuid] = Xid(code, time.time())
 
 
 class XidReader:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuagent.pods.commands import ContainerCommand
-from gpuagent.pods.objects import FINISHED_PHASES, is_running
+from gpuagent.pods.objects import is_running
 from kai import keys
 
 
@@ -57,7 +57,7 @@ class NodePod:
     @property
     def is_finished(self) -> bool:
         """Whether all containers have ended for good; such a pod uses and reserves nothing."""
-        return self.phase in FINISHED_PHASES
+        return self.phase in keys.FINISHED_PHASES
 
     @property
     def holds_whole_gpus(self) -> bool:

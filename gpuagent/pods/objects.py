@@ -157,16 +157,13 @@ class PodStatus(Struct, frozen=True, rename="camel"):
         )
 
 
-FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
-
-
 def is_running(phase: str, *, has_started: bool) -> bool:
     """Whether a pod can have processes: a container has started, and the pod is not finished.
 
     A pod is Pending while its init containers run, and while one container runs and another cannot start
     (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
     """
-    return phase == "Running" or (has_started and phase not in FINISHED_PHASES)
+    return phase == "Running" or (has_started and phase not in keys.FINISHED_PHASES)
 
 
 class Pod(Struct, frozen=True):

@@ -5,25 +5,22 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuagent.actions.actions import ActionSettings, VerdictActions
-from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
+from gpuagent.actions.eviction_rules import EvictionRules
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
-from gpuagent.gpus.reading import GpuSource
+from gpuagent.node import OpenedNode, open_node
 from gpuagent.pods.cluster import ClusterPods
-from gpuagent.pods.inventory import Inventory, PodSource
+from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing
 from gpuagent.sampling.schedule import answer_deadline, longest_gap
 from gpuagent.serve.settings import Settings
 from gpuagent.server.metrics import Counts, Metrics
-from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, OPEN_PATHS, HttpServer
+from gpuagent.server.server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
@@ -33,11 +30,11 @@ from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
 from service.allocator import return_freed_memory
 from service.command import UsageError
-from service.descriptors import descriptors_for_connections
 from service.documents import DocumentError
 from service.http.authentication import Authentication
+from service.http.limits import descriptors_for_connections
 from service.http.page_server import PortSecurity
-from service.http.tls_files import CERTIFICATE, KEY, TlsFiles, TlsFilesError
+from service.http.tls_files import TlsFiles, TlsFilesError
 from service.log import ERROR, JsonLog
 from service.log_capture import standard_error_log
 
@@ -55,18 +52,6 @@ GPU responds, a hanging one is no reason for a restart."""
 _LOOK_EVERY_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    """The source of a node's figures."""
-
-    source: GpuSource
-    name: str
-    pods: Path | None
-    proc_root: Path
-    follow: Callable[[PodSource], None] = lambda _pods: None
-    """Receives the source of pods, from which a simulated cluster makes up its processes."""
-
-
 def run(settings: Settings) -> int:
     """Serve until a signal; return the exit status.
 
@@ -75,7 +60,7 @@ def run(settings: Settings) -> int:
     """
     return_freed_memory()
     with standard_error_log(settings.log_level) as log:
-        node = _node(settings, log)
+        node = open_node(settings.node, deadline=answer_deadline(settings.interval), log=log)
         try:
             status, is_hung = asyncio.run(_serve(settings, node, log))
         except AccessError as error:
@@ -94,70 +79,39 @@ def run(settings: Settings) -> int:
     return status
 
 
-def _node(settings: Settings, log: JsonLog) -> _Node:
-    # Each import costs memory that the other kinds of node have no use for.
-    if settings.simulates_cluster:
-        return _simulated_cluster(settings, log)
-    if settings.scenario is not None:
-        from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
-        from gpuagent.simulation.source import simulated_gpus  # noqa: PLC0415
-
-        scenario = load_scenario(settings.scenario)
-        if settings.node not in (None, scenario.node.name):
-            raise UsageError(f'--node "{settings.node}" is not the scenario\'s node, "{scenario.node.name}"')
-        simulated = simulated_gpus(scenario, deadline=answer_deadline(settings.interval))
-        return _Node(
-            source=simulated, name=simulated.node, pods=simulated.pods_file, proc_root=simulated.proc_root
-        )
-    from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
-
-    if not settings.node:
-        raise UsageError("--node is required unless the node is simulated")
-    gpus = NvmlGpus(deadline=answer_deadline(settings.interval))
-    return _Node(source=gpus, name=settings.node, pods=settings.pods, proc_root=settings.proc_root)
-
-
-def _simulated_cluster(settings: Settings, log: JsonLog) -> _Node:
-    from gpuagent.simulation.cluster import simulated_cluster  # noqa: PLC0415
-
-    if settings.eviction is EvictionMode.ON:
-        raise UsageError("--eviction=on is refused with --gpus simulated:cluster: its figures are synthetic")
-    if not settings.node:
-        raise UsageError("--node is required unless the node is simulated")
-    source = simulated_cluster(node=settings.node, log=log, kai_version=settings.kai_version)
-    return _Node(
-        source=source, name=settings.node, pods=None, proc_root=source.proc_root, follow=source.follow
-    )
-
-
-async def _serve(settings: Settings, node: _Node, log: JsonLog) -> tuple[int, bool]:
+async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[int, bool]:
     """Return the exit status, and whether a call of the driver or of /proc hangs."""
-    namespace = settings.reservation_namespace
-    if node.pods is not None:
+    given = node.settings
+    namespace = given.reservation_namespace
+    if given.pods is not None:
         # The parser of documents takes 1.6 MiB, for which an agent in a cluster has no use.
         from gpuagent.pods.file import FilePods  # noqa: PLC0415
 
-        file = FilePods(path=node.pods, node=node.name, reservation_namespace=namespace, log=log)
+        file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
         pods = ClusterPods(
             client=client,
-            node=node.name,
+            node=given.node,
             reservation_namespace=namespace,
             log=log,
-            read_config_maps=settings.read_config_maps,
+            read_config_maps=given.reads_config_maps,
         )
         return await _serve_pods(settings, node, pods, client, log)
 
 
 async def _serve_pods(
-    settings: Settings, node: _Node, pods: "FilePods | ClusterPods", client: KubeClient | None, log: JsonLog
+    settings: Settings,
+    node: OpenedNode,
+    pods: "FilePods | ClusterPods",
+    client: KubeClient | None,
+    log: JsonLog,
 ) -> tuple[int, bool]:
     """Serve the figures of these pods; without a client they come from a file."""
     node.follow(pods)
     sampler = Sampler(
         source=node.source,
-        processes=Processes(proc_root=node.proc_root),
+        processes=Processes(proc_root=node.settings.proc_root),
         timing=Timing(interval=settings.interval),
         log=log,
     )
@@ -166,7 +120,7 @@ async def _serve_pods(
         actions = VerdictActions(
             client,
             _actions(settings, is_simulated=node.source.is_simulated),
-            node=node.name,
+            node=node.settings.node,
             sample_now=sampler.sample_now,
             stale_after=longest_gap(settings.interval),
             log=log,
@@ -184,7 +138,7 @@ async def _serve_pods(
     pipeline = SamplePipeline(
         pods=pods,
         share_resolver=ShareResolver(
-            kai_version=settings.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
+            kai_version=settings.node.kai_version, gpu_sharing_mode=settings.gpu_sharing_mode
         ),
         judge=Judge(
             grace=settings.grace,
@@ -202,7 +156,7 @@ async def _serve_pods(
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
     )
     metrics = Metrics(
-        node=node.name,
+        node=node.settings.node,
         is_simulated=node.source.is_simulated,
         watches=(pods.watch, pods.bind_requests.watch) if isinstance(pods, ClusterPods) else (),
         counts=Counts(
@@ -221,7 +175,7 @@ async def _serve_pods(
         status=pipeline.status,
         unhealthy_reason=lambda: _unhealthy_reason(sampler),
         metrics=metrics,
-        node=node.name,
+        node=node.settings.node,
         is_simulated=node.source.is_simulated,
         log=log,
         interval=settings.interval,
@@ -239,7 +193,7 @@ async def _serve_pods(
         log(
             "serving",
             url=f"{'https' if tls else 'http'}://{address}",
-            node=node.name,
+            node=node.settings.node,
             simulated=node.source.is_simulated,
         )
         gc.collect()
@@ -277,7 +231,7 @@ def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:
     if directory is None:
         return None
     try:
-        return TlsFiles(directory / CERTIFICATE, directory / KEY, log=log)
+        return TlsFiles.in_directory(directory, log=log)
     except TlsFilesError as error:
         raise UsageError(f"--certs: {error}") from None
 
@@ -295,12 +249,8 @@ def _security(
         return PortSecurity(context=context)
     if client is None:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    authentication = Authentication(
-        TokenAuthorizer(client, audience=AUDIENCE),
-        open_paths=OPEN_PATHS,
-        accepts_own_header=True,
-        log=log,
-    )
+    authorizer = TokenAuthorizer(client, audience=AUDIENCE)
+    authentication = Authentication(authorizer, accepts_own_header=True, log=log)
     return PortSecurity(authentication=authentication, context=context)
 
 
@@ -312,7 +262,7 @@ def _actions(settings: Settings, *, is_simulated: bool) -> ActionSettings:
         budget=settings.eviction_budget,
         rules=EvictionRules(
             excluded_namespaces=settings.excluded_namespaces,
-            reservation_namespace=settings.reservation_namespace,
+            reservation_namespace=settings.node.reservation_namespace,
             slack=settings.slack,
         ),
     )

@@ -24,6 +24,7 @@ from service.text import quoted
 from service.units import parse_duration
 
 if TYPE_CHECKING:
+    from gpuagent.node import NodeSettings
     from gpuagent.serve.settings import Settings
 
 _SHORTEST_SECONDS: Final = 0.1
@@ -165,16 +166,12 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def read_settings(
-    arguments: argparse.Namespace, *, scenario: Path | None, simulates_cluster: bool, node: str
-) -> "Settings":
+def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Settings":
     """Return the settings that the options make.
 
     Args:
         arguments: the options.
-        scenario: the scenario's file; None for the real driver and for a simulated cluster.
-        simulates_cluster: whether GPUs and processes are made up from the pods of the API server.
-        node: the node's name from the options or the environment; empty without one.
+        node: which node the agent serves.
 
     Raises:
         UsageError: the options contradict one another.
@@ -184,7 +181,7 @@ def read_settings(
     from gpuagent.verdicts.over_share import GraceBounds  # noqa: PLC0415
     from service.http.listeners import Address  # noqa: PLC0415
 
-    is_cluster = scenario is None and arguments.pods in (None, "cluster")
+    is_cluster = node.scenario is None and node.pods is None
     eviction = EvictionMode(arguments.eviction)
     if eviction is not EvictionMode.OFF and not is_cluster:
         raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions need the API server")
@@ -192,8 +189,10 @@ def read_settings(
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
     if arguments.authentication == TOKENS and not is_cluster:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    if scenario is None and not node:
+    if node.scenario is None and not node.node:
         raise UsageError("--node is missing: set --node or NODE_NAME")
+    if node.simulates_cluster and eviction is EvictionMode.ON:
+        raise UsageError("--eviction=on is refused with --gpus simulated:cluster: its figures are synthetic")
     try:
         listen = Address.parse(arguments.listen)
     except ValueError as error:
@@ -201,25 +200,18 @@ def read_settings(
     if arguments.grace_min > arguments.grace_max:
         raise UsageError("--grace-min is longer than --grace-max")
     return Settings(
-        scenario=scenario,
-        simulates_cluster=simulates_cluster,
+        node=node,
         grace_bounds=GraceBounds(shortest=arguments.grace_min, longest=arguments.grace_max),
-        pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
         eviction=eviction,
         eviction_budget=arguments.eviction_budget,
         events=arguments.events != "false",
-        node=arguments.node if scenario is not None else node,
         listen=listen,
         host_names=(*arguments.host_name, *_own_names()),
         interval=arguments.interval,
         grace=arguments.grace,
         slack=arguments.slack,
-        proc_root=arguments.proc_root or Path("/proc"),
-        reservation_namespace=arguments.reservation_namespace,
         excluded_namespaces=arguments.exclude_namespaces,
-        kai_version=arguments.kai_version,
         gpu_sharing_mode=arguments.gpu_sharing_mode,
-        read_config_maps=arguments.read_kai_configmaps,
         authenticates=arguments.authentication == TOKENS,
         shows_processes=arguments.show_processes,
         certificate_directory=arguments.certs,

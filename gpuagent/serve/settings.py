@@ -6,10 +6,10 @@ from pathlib import Path
 from gpuagent.actions.eviction_budget import Budget
 from gpuagent.actions.eviction_rules import EvictionMode
 from gpuagent.ledger.slack import Slack
+from gpuagent.node import NodeSettings
 from gpuagent.server.page.links import NO_LINKS, PageLinks
 from gpuagent.verdicts.over_share import GraceBounds
 from kai.installation import SharingMode
-from kai.version import Version
 from service.http.listeners import Address
 from service.log import INFO
 
@@ -18,14 +18,7 @@ from service.log import INFO
 class Settings:
     """Settings of `serve`. Times are in seconds."""
 
-    scenario: Path | None
-    """Scenario of a simulated node; None for the driver of this node."""
-    simulates_cluster: bool = False
-    """Whether GPUs and processes are made up from the pods of the API server; only without a driver."""
-    pods: Path | None
-    """The pods file; None for the API server, or for a scenario, which has its own pods."""
-    node: str | None
-    """Set for a scenario only if it was named explicitly."""
+    node: NodeSettings
     listen: Address
     host_names: tuple[str, ...] = ()
     """Accepted host names beside the server's own."""
@@ -33,13 +26,9 @@ class Settings:
     grace: float
     grace_bounds: GraceBounds
     slack: Slack
-    proc_root: Path
-    reservation_namespace: str
     excluded_namespaces: frozenset[str]
-    kai_version: Version | None = None
     gpu_sharing_mode: SharingMode | None = None
     """None if the administrator has not stated it."""
-    read_config_maps: bool = False
     events: bool = True
     """Whether to write Events for flags, if pods come from the API server."""
     eviction: EvictionMode = EvictionMode.OFF

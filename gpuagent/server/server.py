@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final
 
+from gpuagent.api_types.processes import PROCESSES_PATH
+from gpuagent.api_types.shares import SHARES_PATH
 from gpuagent.evaluation.status import Status
 from gpuagent.ledger.processes import SampleProcesses
 from gpuagent.server.api import shares_json
@@ -20,7 +22,6 @@ from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
 from service.http.page_server import (
-    HEALTH_PATHS,
     OPEN_PORT,
     Page,
     PageServer,
@@ -32,10 +33,8 @@ from service.http.page_server import (
 from service.log import JsonLog
 
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
-FORWARDED_PATHS: Final = frozenset({"/api/v1/shares", "/healthz", "/readyz"})
+FORWARDED_PATHS: Final = frozenset({SHARES_PATH, "/healthz", "/readyz"})
 """Paths that the API server's pod proxy may request under the API server's host name."""
-OPEN_PATHS: Final = HEALTH_PATHS
-"""Paths that need no token, for the kubelet."""
 AUDIENCE: Final = "kaishare-agent"
 """Audience of the tokens in X-Kaishare-Token."""
 
@@ -89,12 +88,12 @@ class HttpServer:
                 "/page.css": _static("page.css", "text/css"),
                 "/page.js": _static("page.js", "text/javascript"),
                 "/metrics": self._scrape,
-                "/api/v1/shares": self._shares,
+                SHARES_PATH: self._shares,
                 "/healthz": self._alive,
                 "/readyz": self._ready,
             },
-            queries={"/api/v1/processes": self._processes},
-            not_found="not found; available paths: /, /metrics, /api/v1/shares, /api/v1/processes, /healthz,"
+            queries={PROCESSES_PATH: self._processes},
+            not_found=f"not found; available paths: /, /metrics, {SHARES_PATH}, {PROCESSES_PATH}, /healthz,"
             " /readyz",
             method_not_allowed="Method Not Allowed",
             log=log,

@@ -12,8 +12,7 @@ from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.tenants import tenant_of
 from gpuagent.shares.allocations import find_allocation
 from gpuagent.shares.cards import Cards
-from gpuagent.shares.declarations import PodDeclaration, pod_name
-from gpuagent.shares.drift import share_drift
+from gpuagent.shares.drift import PodDeclaration, pod_name, share_drift
 from gpuagent.shares.pins import Pin, pin_of
 from gpuagent.shares.placement import Placement, is_reserved, of_groups
 from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource

@@ -19,7 +19,7 @@ from gpuagent.simulation.state import DriverState, state_at
 from service.command import UsageError
 
 
-def simulated_gpus(scenario: Scenario, *, deadline: float = DEADLINE_SECONDS) -> "SimulatedGpus":
+def simulated_gpus(scenario: Scenario, *, deadline: float) -> "SimulatedGpus":
     """Create the source of a scenario's node, with the seconds until a GPU counts as unanswered.
 
     Raises:

@@ -28,6 +28,11 @@ class NodeTable:
     nothing: str = ""
     """Why the response has no row; empty if it has some."""
 
+    def causes(self, gpu_uuid: str) -> list[PodRow]:
+        """Return the pods above their share on a GPU at risk, the largest first."""
+        causes = (row for row in self.rows if row.gpu_uuid == gpu_uuid and row.is_cause)
+        return sorted(causes, key=lambda row: -row.risk.excess)
+
     @classmethod
     def of(cls, agent: str, node: str, response: AgentResponse) -> "NodeTable":
         """Return the table of a response.

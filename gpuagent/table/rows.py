@@ -9,10 +9,10 @@ from typing import Final
 from msgspec import Struct
 
 from gpuagent.api_types.shares import AgentResponse, ApiHolding, ApiPod, ApiVerdict
-from gpuagent.table.gpus import GpuState, known_bytes
+from gpuagent.table.gpus import GpuState, index_text, known_bytes
 from gpuagent.table.risk import GpuRisk, RowRisk, gpus_at_risk, risk_of
-from gpuagent.table.row_texts import MAX_SECONDS, idle_text, not_judged, place_text
 from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, percent, plain
+from kai.keys import FINISHED_PHASES
 from service.text import LONGEST_LINE, shorten
 from service.units import duration, size
 
@@ -23,6 +23,13 @@ MAX_ROWS: Final = 8192
 """Largest number of rows of one agent."""
 
 _LONGEST_MESSAGE: Final = 1000
+_IDLE_AFTER: Final = 3600.0
+"""Seconds from which on a row says that its share is idle."""
+_MAX_SECONDS: Final = 1e10
+"""Larger durations are shown as this one."""
+
+_MIG: Final = "MIG-"
+_WHOLE_GPU: Final = "whole-gpu"
 
 _MAX_GPUS: Final = 256
 """Largest number of GPUs and MIG devices of one pod."""
@@ -242,7 +249,7 @@ def _row(
     visible = tuple(
         verdict for verdict in verdicts if (verdict.flagged if state is PodState.FLAGGED else verdict.is_over)
     )
-    over_seconds = max((min(verdict.over_seconds, MAX_SECONDS) for verdict in visible), default=None)
+    over_seconds = max((min(verdict.over_seconds, _MAX_SECONDS) for verdict in visible), default=None)
     ratio = used / share if used is not None and share else None
     risk = risk_of(risks, pod, uuid, used, verdicts)
     if visible:
@@ -251,12 +258,12 @@ def _row(
         state_text = shorten(state_text, LONGEST_LINE)
     elif state is PodState.WITHIN:
         is_above = ratio is not None and ratio > 1
-        within = idle_text(holding) or state
+        within = _idle_text(holding) or state
         state_text = risk.text or ("within slack" if is_above else "in order" if amount is None else within)
     else:
-        reason = not_judged(pod, uuid, holding, gpu)
+        reason = _not_judged(pod, uuid, holding, gpu)
         state_text = f"{state}: {reason}" if reason else state
-        state_text = "; ".join(filter(None, (risk.text or idle_text(holding), state_text)))
+        state_text = "; ".join(filter(None, (risk.text or _idle_text(holding), state_text)))
     tier, figure = _TIERS.get(state, _REST), over_seconds if visible else ratio
     if not visible and risk.text:
         tier, figure = (_CAUSE, risk.excess) if risk.excess else (_AT_RISK, risk.unused)
@@ -265,7 +272,7 @@ def _row(
         state=state,
         state_text=state_text,
         node=names.node,
-        gpu=place_text(pod, uuid, holding, gpu),
+        gpu=_place_text(pod, uuid, holding, gpu),
         gpu_index=holding.gpu if holding else gpu.index if gpu else None,
         used=used,
         share=share,
@@ -298,6 +305,41 @@ def _state(verdicts: list[ApiVerdict]) -> PodState:
     if any(verdict.is_over for verdict in verdicts):
         return PodState.OVER
     return PodState.WITHIN if any(verdict.is_of_memory for verdict in verdicts) else PodState.NOT_JUDGED
+
+
+def _not_judged(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
+    """Return why a pod is not judged on a GPU; empty if no reason is known."""
+    if holding is None:
+        return "its GPU does not respond" if uuid else "its GPU is unknown" if pod.has_share else "no share"
+    if pod.phase in FINISHED_PHASES:
+        return "the pod has ended"
+    if holding.mig:
+        return "MIG"
+    if gpu is not None and gpu.is_suspended:
+        return "verdicts are suspended"
+    if holding.used_bytes is None:
+        return "memory unknown"
+    if pod.shares and all(share.source == _WHOLE_GPU for share in pod.shares.values()):
+        return "whole GPU"
+    return "share of unknown size" if pod.has_unsized_gpus else ""
+
+
+def _idle_text(holding: ApiHolding | None) -> str:
+    """Return how long a share has been idle; empty below an hour, or if that is unknown."""
+    seconds = holding.idle_seconds if holding else None
+    if holding is None or seconds is None or seconds < _IDLE_AFTER:
+        return ""
+    missing = "kernel" if holding.used_bytes else "memory"
+    return f"idle for {duration(min(seconds, _MAX_SECONDS))}: no {missing}"
+
+
+def _place_text(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
+    """Return the index of the GPU, with the beginning of the UUID of a MIG device."""
+    index = holding.gpu if holding else gpu.index if gpu else None
+    if index is None:
+        is_mig = uuid.startswith(_MIG)
+        return plain(uuid, 9) if is_mig else UNKNOWN if uuid or pod.has_share else NONE
+    return f"{index_text(index)} {plain(uuid, 9)}" if holding and holding.mig else index_text(index)
 
 
 def figures_text(verdict: ApiVerdict) -> str:

@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuagent.api_types.shares import PATH, AgentResponse, NotAnAnswer, read_answer
+from gpuagent.api_types.shares import SHARES_PATH, AgentResponse, NotAnAnswer, read_answer
 from service.http.authentication import OWN_HEADER
 from service.text import one_line
 
@@ -52,7 +52,6 @@ class Agent:
         url: str,
         *,
         token: str = "",
-        clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         seconds: float = _SECONDS,
     ) -> None:
@@ -61,7 +60,6 @@ class Agent:
         Args:
             url: such as `http://127.0.0.1:9445`; a path is the prefix of a reverse proxy.
             token: token for the agent's audience; empty for an agent that asks for none.
-            clock: monotonic seconds.
             wall_clock: Unix seconds; used if a response has no Date header.
             seconds: timeout of one request.
 
@@ -71,7 +69,6 @@ class Agent:
         self.url = url
         self._is_secure, self._host, self._port, self._path = _parsed(url)
         self._token = token
-        self._clock = clock
         self._wall_clock = wall_clock
         self._seconds = seconds
 
@@ -126,7 +123,7 @@ class Agent:
         except NotAnAnswer as error:
             raise ReadFailed(f"the response is not from an agent: {one_line(str(error))}") from None
         age = age_of_figures(answer, date, self._wall_clock)
-        return Received(answer=answer, body=body, at=self._clock(), age=age)
+        return Received(answer=answer, body=body, at=time.monotonic(), age=age)
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._is_secure:
@@ -210,5 +207,5 @@ def _parsed(url: str) -> tuple[bool, str, int | None, str]:
         raise ValueError(
             f'"{one_line(url)[:80]}" is not an agent\'s address; allowed: such as http://127.0.0.1:9445'
         )
-    path = parts.path.rstrip("/").removesuffix(PATH) + PATH
+    path = parts.path.rstrip("/").removesuffix(SHARES_PATH) + SHARES_PATH
     return parts.scheme == "https", parts.hostname, port, path

@@ -125,12 +125,7 @@ def _causes(row: PodRow, table: NodeTable) -> Iterator[str]:
 
 def _other_causes(row: PodRow, table: NodeTable) -> list[PodRow]:
     """Return the other pods above their share on the GPU of a row, the largest first."""
-    others = [
-        other
-        for other in table.rows
-        if other.is_cause and other.gpu_uuid == row.gpu_uuid and other.key != row.key
-    ]
-    return sorted(others, key=lambda other: -other.risk.excess)
+    return [other for other in table.causes(row.gpu_uuid) if other.key != row.key]
 
 
 def _steps(steps: Iterable[NextStep | None]) -> Iterator[str]:

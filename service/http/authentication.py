@@ -1,7 +1,6 @@
 """Authentication of requests by a bearer token, which an authorizer checks.
 
-`kube/token_authorizer.py` decides which tokens may read shares. `OPEN_PATHS` in `gpuagent/server/server.py`
-has the paths that need no token.
+`kube/token_authorizer.py` decides which tokens may read shares.
 """
 
 import re
@@ -14,6 +13,8 @@ from service.log import WARNING, JsonLog, LimitedLog
 if TYPE_CHECKING:
     from aiohttp import web  # the command lines import this module without a server
 
+HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that are answered without a token, for the kubelet, and however many other readers there are."""
 OWN_HEADER: Final = "X-Kaishare-Token"
 """Header of a token for this service alone. An API server that forwards a request removes `Authorization`."""
 
@@ -66,27 +67,23 @@ class Authorizer(Protocol):
 
 
 class Authentication:
-    """Checks the token of each request, except for open paths, and logs refusals at a bounded rate."""
+    """Checks the token of each request, except for the health paths, and logs refusals at a bounded rate."""
 
-    def __init__(
-        self, authorizer: Authorizer, *, open_paths: frozenset[str], accepts_own_header: bool, log: JsonLog
-    ) -> None:
+    def __init__(self, authorizer: Authorizer, *, accepts_own_header: bool, log: JsonLog) -> None:
         """Set the authorizer.
 
         Args:
             authorizer: checks tokens.
-            open_paths: paths that need no token.
             accepts_own_header: whether `OWN_HEADER` is read; it then takes precedence.
             log: receives refusals, without tokens.
         """
         self._authorizer = authorizer
-        self._open_paths = open_paths
         self._accepts_own_header = accepts_own_header
         self._log = LimitedLog(log)
 
     async def refusal(self, request: "web.BaseRequest") -> AccessRefusal | None:
         """Return the refusal of a request; None if it is allowed."""
-        if request.path in self._open_paths:
+        if request.path in HEALTH_PATHS:
             return None
         token, client = self._token(request), request.remote or ""
         refusal = NO_TOKEN if token is None else await self._authorizer.refusal(token, request.path, client)

@@ -1,9 +1,18 @@
-"""Limits of one port's connections in number, time and memory."""
+"""Limits of one port's connections in number, time and memory, and the file descriptors for them."""
 
+import resource
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
 
 _KIB = 1024
 _MIB = 1024 * _KIB
+
+RESERVED_DESCRIPTORS: Final = 128
+"""Descriptors reserved for the service: /proc, the driver's device files, the API server, certificates.
+A port briefly uses some of them while it accepts and closes connections
+(`service.http.bounded_server.ACCEPTED_PER_TURN`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +96,25 @@ def plain_port_limits(max_connections: int) -> ConnectionLimits:
         write_buffer_bytes=16 * _KIB,
         socket_buffer_bytes=32 * _KIB,
     )
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of open files to the hard limit; return the new limit.
+
+    Each connection needs a descriptor, and the usual soft limit is 1024.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def descriptors_for_connections() -> int:
+    """Raise the limit of open files; return the number of descriptors available for connections.
+
+    A low limit is halved between service and connections, so that both work under `ulimit -n 64`.
+
+    Raises:
+        OSError: /proc/self/fd cannot be read.
+    """
+    limit = raise_descriptor_limit()
+    return max(0, limit - min(RESERVED_DESCRIPTORS, limit // 2) - len(list(Path("/proc/self/fd").iterdir())))

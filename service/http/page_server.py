@@ -11,16 +11,13 @@ from weakref import WeakSet
 
 from aiohttp import web
 
-from service.http.authentication import AccessRefusal, Authentication
+from service.http.authentication import HEALTH_PATHS, AccessRefusal, Authentication
 from service.http.bounded_server import BoundedServer
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
 from service.http.shared_text import Buffer, SharedText, accepts_gzip
 from service.log import DEBUG, JsonLog, LimitedLog
-
-HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Paths that are answered however many other readers there are."""
 
 _METHODS: Final = ("GET", "HEAD")
 _PIECE_BYTES: Final = 16 * 1024

@@ -54,6 +54,11 @@ class TlsFiles:
         """Why the current content of the files was not loaded; empty if it was."""
         self._serving = ReplaceableContext(self._load)
 
+    @classmethod
+    def in_directory(cls, directory: Path, *, log: JsonLog) -> "TlsFiles":
+        """Read tls.crt and tls.key of a directory; raises TlsFilesError."""
+        return cls(directory / CERTIFICATE, directory / KEY, log=log)
+
     @property
     def context(self) -> ssl.SSLContext:
         """The context of the port, also for later certificates."""

@@ -21,7 +21,7 @@ from certs.authority import Authority
 from console.agent_options import AGENT_ACCOUNT
 from console.agents import AgentPod, AgentReading, Agents
 from gpuagent.evaluation.status import Status
-from gpuagent.server.server import AUDIENCE, OPEN_PATHS
+from gpuagent.server.server import AUDIENCE
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer
 from kube.token_request import REPLACE_SECONDS, TOKEN_SECONDS
@@ -321,9 +321,7 @@ async def guarded(
     def security(_: int) -> PortSecurity:
         authorizer = TokenAuthorizer(admin.client, audience=AUDIENCE, clock=lambda: clock[0])
         log = JsonLog(io.BytesIO())
-        return PortSecurity(
-            authentication=Authentication(authorizer, open_paths=OPEN_PATHS, accepts_own_header=True, log=log)
-        )
+        return PortSecurity(authentication=Authentication(authorizer, accepts_own_header=True, log=log))
 
     async with fleet_of(plane, count, served_status(), security), KubeClient(plane.access(token)) as client:
         agents = Agents(client, seconds=2.0, clock=lambda: clock[0])

@@ -7,8 +7,8 @@ import pytest
 
 from gpuagent.doctor.cluster import cluster_findings
 from gpuagent.doctor.probe import Observation
-from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import GpuReading
+from gpuagent.node import NodeSettings
 from gpuagent.pods import bind_request_watch
 from service.check_results import CheckResult, State, exit_status
 from tests.support.administrator import Administrator, right
@@ -71,7 +71,7 @@ async def test_an_administrator_has_every_permission(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     await admin.create(node())
-    settings = DoctorSettings(node=NODE, reservation_namespace="x", reads_config_maps=True)
+    settings = NodeSettings(node=NODE, reservation_namespace="x", reads_config_maps=True)
     seen = {finding.check: finding for finding in await cluster_findings(plane.access(), settings, LOOK)}
     assert {finding.what for check, finding in seen.items() if check.startswith("right to")} == {"granted"}
     assert seen["node"].what == f"the cluster has the node {NODE}"
@@ -172,5 +172,5 @@ async def test_other_pods_of_a_vcluster_are_not_taken_for_reservation_pods(
 
 
 async def every(plane: ControlPlane, token: str) -> list[CheckResult]:
-    settings = DoctorSettings(node=NODE, reservation_namespace="kai-resource-reservation")
+    settings = NodeSettings(node=NODE, reservation_namespace="kai-resource-reservation")
     return await cluster_findings(plane.access(token), settings, LOOK)

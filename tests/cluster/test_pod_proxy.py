@@ -18,7 +18,7 @@ from aiohttp import web
 
 from gpuagent.evaluation.status import Status
 from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import AUDIENCE, OPEN_PATHS, HttpServer
+from gpuagent.server.server import AUDIENCE, HttpServer
 from kube.client import KubeClient
 from kube.token_authorizer import TokenAuthorizer, right_url
 from service.http.authentication import AccessRefusal, Authentication
@@ -102,7 +102,6 @@ async def test_the_proxy_never_forwards_the_callers_token_and_forwards_the_agent
     async with KubeClient(plane.access()) as client:
         authentication = Recorded(
             TokenAuthorizer(client, audience=AUDIENCE),
-            open_paths=OPEN_PATHS,
             accepts_own_header=True,
             log=log,
         )

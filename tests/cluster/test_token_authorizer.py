@@ -14,7 +14,7 @@ import pytest
 
 from gpuagent.evaluation.status import Status
 from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import AUDIENCE, OPEN_PATHS, HttpServer
+from gpuagent.server.server import AUDIENCE, HttpServer
 from kube.client import KubeClient
 from kube.token_authorizer import (
     ACCESS_REVIEWS,
@@ -81,7 +81,7 @@ async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPo
             status=lambda: status, unhealthy_reason=str, node=NODE, is_simulated=True, log=log,
             metrics=Metrics(node=NODE, is_simulated=True), processes=lambda: None,
         )  # fmt: skip
-        authentication = Authentication(authorizer, open_paths=OPEN_PATHS, accepts_own_header=True, log=log)
+        authentication = Authentication(authorizer, accepts_own_header=True, log=log)
         address = await served.start(
             Address("127.0.0.1", 0), security=PortSecurity(authentication=authentication)
         )

@@ -6,8 +6,8 @@ import pytest
 
 from console.agent_options import AGENT_ACCOUNT, AGENT_NAMESPACE
 from gpuagent.cli import _parser as agent_parser
-from gpuagent.server.server import OPEN_PATHS as AGENT_OPEN_PATHS
 from kube.token_authorizer import right_url
+from service.http.authentication import HEALTH_PATHS
 from tests.support.chart_variants import AGENT, WEBHOOK
 from tests.support.helm_chart import (
     CHART,
@@ -96,7 +96,7 @@ def test_tls_has_its_secret_and_the_kubelet_its_scheme(name: str) -> None:
     assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         get = container(pod)[probe]["httpGet"]
-        assert get["path"] in AGENT_OPEN_PATHS  # the kubelet has no token
+        assert get["path"] in HEALTH_PATHS  # the kubelet has no token
         assert get["scheme"] == "HTTPS"
         assert "scheme" not in container(plain)[probe]["httpGet"]
 

@@ -16,9 +16,10 @@ from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPL
 from gpuagent.server.server import AGENT_CONNECTIONS
 from kube import answers, token_authorizer
 from kube.list_splitter import LONGEST_OBJECT
-from service import descriptors, log_line, log_writer, yaml_documents
 from service import log as limited_log
+from service import log_line, log_writer, yaml_documents
 from service.http import protocols
+from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
 from tests.support import yaml_text
 from tests.support.helm_chart import CHART, ROOT
@@ -217,5 +218,5 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "nesting of a YAML document": f"{yaml_documents._DEEPEST} levels",
         "a number in a YAML document": f"{yaml_documents._LONGEST_NUMBER} characters",
         "the variable `TF_CONFIG` of a container": f"{distributed._LONGEST_CLUSTER >> 20} MiB",
-        "file descriptors kept back from connections": f"{descriptors.RESERVED}, or half of a lower limit",
+        "file descriptors kept back from connections": f"{RESERVED_DESCRIPTORS}, or half of a lower limit",
     }

@@ -7,8 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
-from service.descriptors import descriptors_for_connections, raise_descriptor_limit
-from service.http.limits import plain_port_limits
+from service.http.limits import descriptors_for_connections, plain_port_limits, raise_descriptor_limit
 from service.http.listeners import Address
 from tests.support.page_server import RunningServer, get
 

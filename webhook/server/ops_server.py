@@ -8,7 +8,7 @@ import orjson
 
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
-from service.http.page_server import HEALTH_PATHS, OPEN_PORT, Page, PageServer, PortSecurity, text_page
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, text_page
 from service.http.shared_text import SharedText
 from service.log import JsonLog
 from webhook.metrics import Metrics
@@ -17,8 +17,6 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.policy.policy_json import policy_json
 
 OPS_CONNECTIONS: Final = plain_port_limits(128)
-OPEN_PATHS: Final = HEALTH_PATHS
-"""Paths that need no token, for the kubelet."""
 AUDIENCE: Final = "kaishare-webhook"
 """Audience of tokens for this service alone."""
 _JSON: Final = {"Content-Type": "application/json"}

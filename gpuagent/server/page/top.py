@@ -16,6 +16,7 @@ from gpuagent.server.page.rows import Context, anchor, groups_text
 from gpuagent.server.page.sections import SectionOutline
 from gpuagent.table.gpus import GpuState, ProblemText
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, NextStep, why_command
+from gpuagent.table.node import NodeTable
 from gpuagent.table.rows import PodRow
 from gpuagent.table.words import plain
 from gpuagent.verdicts.reasons import FlagReason
@@ -142,7 +143,7 @@ def page_top(context: Context, gpus: Sequence[SectionOutline], links: PageLinks)
     problems = [*_overpromised(others, links), *(_problem(problem, links) for problem in table.problems)]
     problems += _node_notes(context.status)
     return PageTop(
-        risks=tuple(_risk(gpu, table.rows, rows, links) for gpu in at_risk[:MAX_RISKS]),
+        risks=tuple(_risk(gpu, table, rows, links) for gpu in at_risk[:MAX_RISKS]),
         flags=tuple(_flag(verdict, pod, labels, rows, context, links) for verdict, pod in flags[:MAX_FLAGS]),
         hidden_flags=max(len(flags) - MAX_FLAGS, 0),
         problems=tuple(problems[:MAX_PROBLEMS]),
@@ -159,11 +160,11 @@ def flag_count(status: Status) -> int:
     return sum(verdict.is_flagged for verdict in status.verdicts.by_key.values())
 
 
-def _risk(gpu: GpuState, rows: Sequence[PodRow], anchors: frozenset[str], links: PageLinks) -> RiskItem:
-    of_gpu = [row for row in rows if row.gpu_uuid == gpu.uuid]
-    causes = sorted((row for row in of_gpu if row.is_cause), key=lambda row: -row.risk.excess)
+def _risk(gpu: GpuState, table: NodeTable, anchors: frozenset[str], links: PageLinks) -> RiskItem:
+    causes = table.causes(gpu.uuid)
     is_promised_too_much = gpu.is_over_promised and not causes
-    victims = sorted((row for row in of_gpu if row.is_at_risk), key=lambda row: -row.risk.unused)
+    victims = [row for row in table.rows if row.gpu_uuid == gpu.uuid and row.is_at_risk]
+    victims.sort(key=lambda row: -row.risk.unused)
     return RiskItem(
         target=anchor("gpu", gpu.uuid),
         gpu=gpu.label,

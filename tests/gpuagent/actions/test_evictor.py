@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
-from gpuagent.actions.eviction_budget import Budget, EvictionBudget
-from gpuagent.actions.eviction_records import PastEviction
+from gpuagent.actions.eviction_budget import Budget, EvictionBudget, PastEviction
 from gpuagent.actions.eviction_rules import EvictionRefusal, owner_key
 from kube.errors import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer

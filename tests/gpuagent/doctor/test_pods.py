@@ -6,8 +6,8 @@ import pytest
 
 from gpuagent.doctor.pods import pod_findings
 from gpuagent.doctor.probe import Observation
-from gpuagent.doctor.settings import DoctorSettings
 from gpuagent.gpus.reading import GpuReading
+from gpuagent.node import NodeSettings
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
 from service.check_results import CheckResult, State
@@ -39,7 +39,7 @@ def check_results(
     known: Inventory, origins: dict[int, Origin] | None = None, reading: GpuReading = GPUS
 ) -> list[CheckResult]:
     look = Observation(reading=reading, origins=origins or {})
-    settings = DoctorSettings(node=NODE, reservation_namespace="kai-resource-reservation")
+    settings = NodeSettings(node=NODE, reservation_namespace="kai-resource-reservation")
     return list(pod_findings(known, look, settings, source="the cluster"))
 
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from gpuagent.doctor.cluster import cluster_findings, own_runtime_class
 from gpuagent.doctor.probe import Observation
 from gpuagent.doctor.rights import CONFIG_MAPS, RIGHTS, right_findings
-from gpuagent.doctor.settings import DoctorSettings
+from gpuagent.node import NodeSettings
 from kube.access import InCluster
 from kube.client import KubeClient
 from service.check_results import CheckResult, State
@@ -160,8 +160,8 @@ def test_the_table_of_rights_is_the_contracts() -> None:
     assert [str(right) for right in RIGHTS if not right.is_needed] + [str(CONFIG_MAPS)] == OPTIONAL
 
 
-def settings(**more: Any) -> DoctorSettings:
-    return DoctorSettings(**{"node": NODE, "reservation_namespace": "kai-resource-reservation", **more})
+def settings(**more: Any) -> NodeSettings:
+    return NodeSettings(**{"node": NODE, "reservation_namespace": "kai-resource-reservation", **more})
 
 
 async def everything(server: ApiServer, account: Path, **more: Any) -> list[CheckResult]:

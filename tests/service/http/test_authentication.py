@@ -44,9 +44,7 @@ async def port(
     log = JsonLog(stream)
     pages = {"/figures": figures, "/healthz": figures}
     server = PageServer(pages, not_found="no such page", method_not_allowed="GET only", log=log)
-    authentication = Authentication(
-        authorizer, open_paths=frozenset({"/healthz"}), accepts_own_header=own, log=log
-    )
+    authentication = Authentication(authorizer, accepts_own_header=own, log=log)
     address = await server.start(ANY_PORT, LIMITS, security=PortSecurity(authentication=authentication))
     try:
         yield f"http://{address}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.descriptors import raise_descriptor_limit
+from service.http.limits import raise_descriptor_limit
 from tests.support.hostile_clients import half_open, not_reading
 from tests.support.webhook_process import Live, answered, started
 

@@ -1,7 +1,7 @@
 """GPU requests of bound pods: the fields of a pod that the check adds up."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from kai import keys
-from kai.pod import Metadata, PodDocument, PodView
+from kai.pod import Metadata, PodDocument, PodView, gpu_groups
 from kai.quantity import is_quantity
 from kai.share import Share, is_container_memory_key
 from service.text import quoted, shorten
@@ -18,7 +18,6 @@ from webhook.doctor.pod_groups import DEFAULT_SUBGROUP
 from webhook.policy.checks import gpus_of_regular_containers, whole_gpus
 from webhook.policy.distributed import evidence_of, evidence_of_share
 
-_FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _HIDING_APPS: Final = frozenset({keys.RESERVATION_APP, "scaling-pod"})
 """Values of `app` by which KAI recognises its own pods (`utility_pods.go`, v0.9.8 to v0.17.0)."""
 _LONGEST_KEY: Final = 100
@@ -99,7 +98,7 @@ def read_request(
     document = _document(item)
     metadata, status = document.metadata or _Metadata(), document.status or _Status()
     pod = PodView(document)
-    if not pod.node_name or status.phase in _FINISHED or pod.namespace == reservation_namespace:
+    if not pod.node_name or status.phase in keys.FINISHED_PHASES or pod.namespace == reservation_namespace:
         return None
     is_of_kai = pod.scheduler_name in schedulers
     whole = regular = 0
@@ -126,7 +125,7 @@ def read_request(
         share=share,
         obstacle=obstacle,
         is_readable_by_status=is_quantity(pod.annotations.get(keys.GPU_FRACTION, "0")),
-        gpu_groups=tuple(dict.fromkeys(_gpu_groups(pod))) if share else (),
+        gpu_groups=tuple(dict.fromkeys(gpu_groups(pod.labels))) if share else (),
         pod_group=pod.annotations.get(keys.POD_GROUP_NAME, ""),
         queue_label=pod.labels.get(keys.QUEUE_LABEL, ""),
         subgroup=pod.labels.get(keys.SUBGROUP_NAME) or DEFAULT_SUBGROUP,
@@ -158,14 +157,6 @@ def _evidence(pod: PodView, *, has_share: bool) -> str:
         container = next(holders, None)
         evidence = None if container is None else evidence_of(pod, container)
     return "" if evidence is None else str(evidence)
-
-
-def _gpu_groups(pod: PodView) -> Iterator[str]:
-    for key, value in pod.labels.items():
-        if key == keys.GPU_GROUP:
-            yield value
-        elif key.startswith(keys.GPU_GROUP_PREFIX):
-            yield key.removeprefix(keys.GPU_GROUP_PREFIX)
 
 
 def _deleted_at(metadata: _Metadata) -> datetime | None:

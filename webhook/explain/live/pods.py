@@ -15,7 +15,6 @@ from webhook.explain.live.owners import ObjectKey, OwnedMetadata, OwnedObject
 from webhook.explain.manifests.pods import FoundPod
 from webhook.explain.manifests.values import as_map, as_maps
 
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
 _NOT_CREATED_SPEC: Final = ("nodeName", "priority", "ephemeralContainers")
@@ -49,7 +48,7 @@ class LivePod(OwnedObject):
     @property
     def has_ended(self) -> bool:
         """Whether no container of the pod will run again."""
-        return self.status is not None and self.status.phase in _ENDED
+        return self.status is not None and self.status.phase in keys.FINISHED_PHASES
 
     @property
     def is_of_workload(self) -> bool:

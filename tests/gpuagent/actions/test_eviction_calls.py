@@ -1,7 +1,10 @@
 """Records of evictions: what is written, what is read back, and the budget that is left after a restart."""
 
+import asyncio
 import json
 import random
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -9,17 +12,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.actions.eviction_budget import Budget, remaining_evictions
-from gpuagent.actions.eviction_records import (
-    KEPT_SECONDS,
-    EvictionRecords,
-    PastEviction,
-)
+from gpuagent.actions.eviction_budget import KEPT_SECONDS, Budget, PastEviction, remaining_evictions
+from gpuagent.actions.eviction_calls import ClusterCalls
 from kai.own_labels import EVICTED_OWNER
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
 from service.backoff import TokenBucket
 from tests.support.api_server import ApiServer, refuses, says
+from tests.support.evaluations import RULES
 from tests.support.samples import pod
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -94,12 +94,24 @@ def events(server: ApiServer) -> Events:
     return Events(server)
 
 
+def calls_of(client: KubeClient, wall_clock: Callable[[], float] = time.time) -> ClusterCalls:
+    """Return the calls of an evictor that announces no eviction."""
+    return ClusterCalls(
+        client,
+        node="node-a",
+        rules=RULES,
+        clock=time.monotonic,
+        announce=lambda _verdict, _evaluation: asyncio.sleep(0),
+        wall_clock=wall_clock,
+    )
+
+
 async def test_a_record_is_an_event_about_the_node_in_the_agents_namespace(
     events: Events, client: KubeClient
 ) -> None:
-    records = EvictionRecords(client, node="node-a", wall_clock=NOW.timestamp)
-    await records.write(pod("train"), "digest")
-    await records.write(pod("train"), "digest")
+    calls = calls_of(client, NOW.timestamp)
+    await calls.record(pod("train"), "digest")
+    await calls.record(pod("train"), "digest")
     event, again = events.stored
     assert event["metadata"]["name"] != again["metadata"]["name"], "a patched Event would keep its old time"
     assert event["metadata"]["name"].startswith("node-a.")
@@ -118,9 +130,9 @@ async def test_a_record_is_an_event_about_the_node_in_the_agents_namespace(
 
 async def test_records_are_read_with_ages_of_the_api_server(events: Events, client: KubeClient) -> None:
     """The times that a client writes into an Event, and the node's clock, do not count."""
-    records = EvictionRecords(client, node="node-a", wall_clock=lambda: 0.0)
-    await records.write(pod("train"), "digest")
-    (read,) = await records.read()
+    calls = calls_of(client, lambda: 0.0)
+    await calls.record(pod("train"), "digest")
+    (read,) = await calls.past_evictions()
     assert read.owner == "digest"
     assert 95 <= read.seconds_ago <= 100
     (query,) = events.queries
@@ -143,19 +155,19 @@ async def test_a_malformed_event_makes_the_records_unreadable(
 ) -> None:
     events.stored.append({"metadata": {"name": "x", **metadata}})
     with pytest.raises(Unreachable, match="expected an Event"):
-        await EvictionRecords(client, node="node-a").read()
+        await calls_of(client).past_evictions()
 
 
 async def test_an_event_from_the_future_counts_as_new(events: Events, client: KubeClient) -> None:
     events.stored.append({"metadata": {"name": "x", "creationTimestamp": "2027-01-01T00:00:00Z"}})
-    (read,) = await EvictionRecords(client, node="node-a").read()
+    (read,) = await calls_of(client).past_evictions()
     assert (read.seconds_ago, read.owner) == (0, "")
 
 
 async def test_a_refusal_is_an_error(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(403, "Forbidden", "cannot list events")
-    records = EvictionRecords(client, node="node-a")
+    calls = calls_of(client)
     with pytest.raises(ApiError, match="cannot list events"):
-        await records.read()
+        await calls.past_evictions()
     with pytest.raises(ApiError, match="cannot list events"):
-        await records.write(pod("train"), "digest")
+        await calls.record(pod("train"), "digest")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from service.descriptors import RESERVED
-from service.http.limits import ConnectionLimits, plain_port_limits
+from service.http.limits import RESERVED_DESCRIPTORS, ConnectionLimits, plain_port_limits
 from service.version import version
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def run(program: str, files: int) -> str:
@@ -25,7 +24,7 @@ def run(program: str, files: int) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("files", "reserved"), [(64, 32), (200, 100), (1024, RESERVED)])
+@pytest.mark.parametrize(("files", "reserved"), [(64, 32), (200, 100), (1024, RESERVED_DESCRIPTORS)])
 def test_descriptors_are_kept_back_for_the_service(files: int, reserved: int) -> None:
     limit, for_connections, opened = json.loads(run("count", files))
     assert limit == files
