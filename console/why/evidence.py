@@ -64,9 +64,9 @@ class AgentFigures:
     """Why there are no figures; empty if there are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PodEvidence:
-    """The objects about one pod or workload, as far as the caller may read them."""
+    """The objects about one pod or workload, as far as the caller may read them. The reader fills it."""
 
     now: datetime
     """The API server's time."""
