@@ -21,7 +21,7 @@ from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.suggestions import advise
 from console.advise.text import as_text, command_notes, remarks
-from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
+from console.cluster import add_cluster_options, cluster_access, default_kubeconfig
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from kube.client import KubeClient
@@ -158,7 +158,7 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
     async with contextlib.AsyncExitStack() as stack:
         client = None
         try:
-            access = await parse_cluster_options(arguments).access()
+            access = await cluster_access(arguments)
             client = await stack.enter_async_context(KubeClient(access))
         except AccessError as error:
             if settings.service is not None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from console.advise.command import add_time_options, parse_window
-from console.cluster import add_cluster_options, parse_cluster_options
+from console.cluster import add_cluster_options, cluster_access
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from console.report.documents import as_csv, as_json
@@ -98,7 +98,7 @@ async def _report(arguments: argparse.Namespace, start: float, end: float) -> Re
     async with contextlib.AsyncExitStack() as stack:
         client = None
         if settings.service is not None:
-            access = await parse_cluster_options(arguments).access()
+            access = await cluster_access(arguments)
             client = await stack.enter_async_context(KubeClient(access))
         prometheus = await stack.enter_async_context(Prometheus.open(settings, client))
         sums, remarks = await read_sums(prometheus, labels, start=start, end=end)

@@ -13,7 +13,6 @@ _SAME_OBJECT: Final = "the same Kubernetes object; the agent's copy has only the
 
 SHARED: Final = {
     "Container": _SAME_OBJECT,
-    "DoctorSettings": "each service has its own `doctor`",
     "Metadata": _SAME_OBJECT,
     "Metrics": "each service has its own metrics",
     "Namespace": _SAME_OBJECT,
