@@ -7,7 +7,7 @@ from typing import Final
 from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, one_line
-from service.text_table import column_widths, table_lines
+from service.text_table import column_widths, natural_widths, table_lines
 from service.units import size
 
 _NONE: Final = "-"
@@ -80,9 +80,7 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
     described = _columns(options, place)
     rows = [[heading for heading, _, _ in described]]
     rows += [[cell(row) for _, _, cell in described] for row in advice.rows]
-    widths = column_widths(rows, columns, [least for _, least, _ in described])
-    if widths is None:
-        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = column_widths(rows, columns, [least for _, least, _ in described]) or natural_widths(rows)
     yield from table_lines(rows, widths)
     for number, note in enumerate(_notes(advice.rows)):
         if not number:
