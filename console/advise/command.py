@@ -158,8 +158,7 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
     async with contextlib.AsyncExitStack() as stack:
         client = None
         try:
-            access = await cluster_access(arguments)
-            client = await stack.enter_async_context(KubeClient(access))
+            client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
         except AccessError as error:
             if settings.service is not None:
                 raise
