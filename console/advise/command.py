@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from console.advise.answer import Advice, AdviceOptions
-from console.advise.documents import as_json
 from console.advise.html import as_html
 from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
 from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.suggestions import advise
-from console.advise.text import as_text, command_notes, remarks
+from console.advise.text import as_json, as_text, command_notes, remarks
 from console.cluster import add_cluster_options, cluster_access, default_kubeconfig
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options

@@ -14,7 +14,6 @@ from console.agent_options import AgentOptions
 from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
 from console.why.evidence import Absence, PodEvidence, known
 from console.why.objects import PodObject
-from console.why.reading.agent import read_figures
 from console.why.reading.decision import read_decision
 from console.why.reading.events import MOST_EVENTS, EventReader
 from console.why.reading.kai_objects import (
@@ -29,6 +28,7 @@ from console.why.reading.requests import Requests
 from console.why.reading.surroundings import (
     may_list_all_pods,
     read_claims,
+    read_figures,
     read_nodes,
     read_owners,
     read_shared_gpu_pods,
