@@ -9,13 +9,12 @@ from datetime import timedelta
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
-from console.why.causes.outside import SETTLED
+from console.why.causes.delays import silence
 from console.why.codes import Code
 from console.why.evidence import PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
 from console.why.telling.words import Redactor
 from kai import keys
-from service.units import duration
 
 _NO_CONFIG_MAP: Final = "no desired configmap name found"
 _NO_RESERVATION: Final = "failed waiting for GPU reservation pod"
@@ -165,9 +164,6 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
     request = known(evidence.bind_request)
     groups = (request.spec.selected_gpu_groups if request else None) or ()
     reservations = _reservations(known(evidence.shared_gpu_pods) or (), groups)
-    created = request.metadata.creation_timestamp if request else None
-    age = None if created is None else max((evidence.now - created).total_seconds(), 0.0)
-    waited = "" if age is None else f" for {duration(age)}"
     if any(_reserved_gpu(each) == NO_RESERVED_GPU for each in reservations):
         return _reservation_not_ready("KAI reserves the pod's GPU with a reservation pod, which found no GPU")
     if any(not _reserved_gpu(each) for each in reservations):
@@ -175,16 +171,13 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
             "KAI chose a node, and waits for the reservation pod of the GPU, which has not"
             " reported its GPU yet"
         )
-    if age is not None and age < SETTLED.total_seconds():
-        return PodFinding(
-            Code.BINDER_SILENT,
-            f"KAI chose a node {duration(age)} ago, and its binder has not answered yet",
-            [Remedy("Wait some seconds.")],
-        )
-    return PodFinding(
+    created = request.metadata.creation_timestamp if request else None
+    return silence(
         Code.BINDER_SILENT,
-        f"KAI chose a node, and its binder has not answered{waited}",
+        evidence.since(created),
         [Remedy("Administrator: start KAI's binder again.", _KAI_PODS)],
+        at_first="KAI chose a node {} ago, and its binder has not answered yet",
+        later="KAI chose a node, and its binder has not answered{}",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
 from console.why.causes.binding import is_reservation
-from console.why.causes.outside import SETTLED
+from console.why.causes.delays import SETTLED, waited
 from console.why.codes import Code
 from console.why.evidence import AgentFigures, PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, ContainerObject, PodObject
@@ -96,11 +96,9 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
             )
             return
     if pod.status.phase == "Pending":
-        age = evidence.age
-        waited = f" for {duration(age.total_seconds())}" if age else ""
         yield PodFinding(
             Code.CONTAINER_WAITING,
-            f"the pod is bound, and the kubelet has not started its containers{waited}",
+            f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}",
             [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
         )
 
