@@ -25,7 +25,7 @@ from gpuagent.top.client import Received, age_of_figures
 from kube.client import AnyResponse, KubeClient
 from kube.errors import ApiError, Unreachable, decode_answer, status_error
 from kube.objects import ObjectMeta
-from kube.pod_readiness import PodReadiness
+from kube.pod_status import PodStatus
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.http.authentication import OWN_HEADER
 from service.text import one_line, quoted
@@ -89,7 +89,7 @@ class _Spec(Struct, rename="camel", frozen=True):
 class _Pod(Struct, frozen=True):
     metadata: _Metadata
     spec: _Spec
-    status: PodReadiness = PodReadiness()
+    status: PodStatus = PodStatus()
 
 
 _pod = msgspec.json.Decoder(_Pod)

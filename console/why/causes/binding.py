@@ -122,7 +122,7 @@ def _was_missed(evidence: PodEvidence) -> bool:
 
 
 def _condition_text(pod: PodObject) -> str:
-    condition = pod.condition("PodBound")
+    condition = pod.status.condition("PodBound")
     return condition.message if condition and condition.status == "False" else ""
 
 

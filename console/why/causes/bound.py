@@ -9,12 +9,13 @@ from console.why.causes.binding import is_reservation
 from console.why.causes.delays import SETTLED, waited
 from console.why.codes import Code
 from console.why.evidence import AgentFigures, PodEvidence, known
-from console.why.objects import NO_RESERVED_GPU, ContainerObject, PodObject
+from console.why.objects import NO_RESERVED_GPU, PodObject
 from console.why.telling.words import Redactor
 from gpuagent.api_types.shares import ApiVerdict
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
+from kube.pod_status import ContainerObject
 from service.text import first_few, quoted
 from service.units import duration, size
 
@@ -30,7 +31,7 @@ def failed(pod: PodObject, redactor: Redactor) -> PodFinding:
     status = pod.status
     ended = [
         f"container {redactor.clean(each.name)} ended with {_exit(each)}"
-        for each in pod.containers
+        for each in pod.status.containers
         if each.state.terminated is not None and each.state.terminated.exit_code
     ]
     words = redactor.clean(f"{status.reason}: {status.message}" if status.message else status.reason)
@@ -83,7 +84,7 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
             [Remedy("Administrator: look at the node.", f"kubectl get node {pod.spec.node_name}")],
         )
         return
-    for each in pod.containers:
+    for each in pod.status.containers:
         trouble = _trouble(each, redactor)
         if trouble:
             has_run = (each.state.terminated or each.last_state.terminated) is not None

@@ -27,7 +27,7 @@ def is_in_kai(evidence: PodEvidence, pod: PodObject) -> bool:
 def outside_kai(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
     """Return the finding for a pod that another scheduler schedules."""
     scheduler = redactor.clean(pod.spec.scheduler_name)
-    condition = pod.condition("PodScheduled")
+    condition = pod.status.condition("PodScheduled")
     request = request_of(pod)
     recreate = [
         Remedy(
