@@ -43,7 +43,7 @@ AGENT_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/compone
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 _PORT: Final = 9445
 _PORT_NAME: Final = "http"
-AGENT_SECONDS: Final = 5.0
+_SECONDS: Final = 5.0
 """Time limit of one request to an agent."""
 
 _DEFAULTS: Final = AgentOptions()
@@ -159,7 +159,7 @@ class Agents:
         client: KubeClient,
         *,
         options: AgentOptions = _DEFAULTS,
-        seconds: float = AGENT_SECONDS,
+        seconds: float = _SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
