@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
-from console.why.causes.delays import silence
+from console.why.causes.delays import KAI_PODS, silence
 from console.why.codes import Code
 from console.why.evidence import PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
@@ -23,7 +23,6 @@ _ATTEMPT: Final = timedelta(minutes=2)
 _LONGEST_END: Final = timedelta(minutes=10)
 """Time after which a pod that waits for the end of evicted pods waits for something else."""
 _RESERVATION_PODS: Final = f"kubectl get pods --namespace {keys.RESERVATION_APP}"
-_KAI_PODS: Final = "kubectl get pods --namespace kai-scheduler"
 
 
 def binding(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
@@ -48,7 +47,7 @@ def binding(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFin
             f"KAI's binder cannot bind the pod: {redactor.clean(text)}",
             [
                 Remedy("KAI tries again, perhaps on another node: wait a minute."),
-                Remedy("If it repeats, an administrator looks at the log of KAI's binder.", _KAI_PODS),
+                Remedy("If it repeats, an administrator looks at the log of KAI's binder.", KAI_PODS),
             ],
         )
     return _in_progress(evidence)
@@ -175,7 +174,7 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
     return silence(
         Code.BINDER_SILENT,
         evidence.since(created),
-        [Remedy("Administrator: start KAI's binder again.", _KAI_PODS)],
+        [Remedy("Administrator: start KAI's binder again.", KAI_PODS)],
         at_first="KAI chose a node {} ago, and its binder has not answered yet",
         later="KAI chose a node, and its binder has not answered{}",
     )

@@ -6,7 +6,7 @@ from typing import Final
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
 from console.why.causes.binding import is_reservation
-from console.why.causes.delays import SETTLED, waited
+from console.why.causes.delays import KAI_PODS, SETTLED, waited
 from console.why.codes import Code
 from console.why.evidence import AgentFigures, PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, PodObject
@@ -271,12 +271,7 @@ def _notes(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterato
             Code.ACCOUNTING_MISSING,
             "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures"
             " of its queue are too low",
-            [
-                Remedy(
-                    "Administrator: start KAI's podgroup-controller again.",
-                    "kubectl get pods --namespace kai-scheduler",
-                )
-            ],
+            [Remedy("Administrator: start KAI's podgroup-controller again.", KAI_PODS)],
         )
 
 

@@ -15,6 +15,10 @@ Pod-grouper, scheduler and binder were done within 3 s each (v0.9.8, v0.13.4, v0
 """
 
 
+KAI_PODS: Final = "kubectl get pods --namespace kai-scheduler"
+"""Shows whether KAI's programs run."""
+
+
 def waited(age: timedelta | None) -> str:
     """Return how long something has lasted, such as ` for 3 min`; empty if unknown."""
     return f" for {duration(age.total_seconds())}" if age else ""

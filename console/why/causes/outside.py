@@ -4,7 +4,7 @@ from typing import Final
 
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
-from console.why.causes.delays import SETTLED, silence
+from console.why.causes.delays import KAI_PODS, SETTLED, silence
 from console.why.codes import Code
 from console.why.evidence import PodEvidence
 from console.why.objects import PodObject
@@ -89,13 +89,10 @@ def ungrouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodF
             f"KAI's pod-grouper cannot group the pod: {redactor.clean(warnings[-1])}",
             [Remedy("Administrator: look at the log of KAI's pod-grouper.")],
         )
-    restart = Remedy(
-        "Administrator: start KAI's pod-grouper again.", "kubectl get pods --namespace kai-scheduler"
-    )
     return silence(
         Code.POD_GROUP_MISSING,
         evidence.age,
-        [restart],
+        [Remedy("Administrator: start KAI's pod-grouper again.", KAI_PODS)],
         at_first="KAI's pod-grouper has not grouped the pod yet, {} after its creation",
         later="KAI's pod-grouper has not grouped the pod{}, so that no scheduler looks at it",
     )

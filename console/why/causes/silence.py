@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
-from console.why.causes.delays import SETTLED, silence
+from console.why.causes.delays import KAI_PODS, SETTLED, silence
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
 from console.why.objects import EventObject, PodObject
@@ -107,7 +107,7 @@ def _no_scheduler(evidence: PodEvidence) -> PodFinding | None:
         [
             Remedy(
                 "Administrator: KAI's scheduler does not run, or ends at every start; look at its log.",
-                "kubectl get pods --namespace kai-scheduler",
+                KAI_PODS,
             ),
             Remedy(
                 "KAI before v0.16.5 ends when a queue without a parent is to give GPUs back: every queue"

@@ -180,8 +180,7 @@ def _running(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
         parts = uses_of(figures)
         parts += [f"{counted(figures.neighbours, 'other pod')} on the same GPU"] if parts else []
     containers = pod.status.container_statuses or ()
-    restarts = sum(container.restart_count for container in containers)
-    parts += [counted(restarts, "restart")] if restarts else []
+    parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
     waiting = sum(not container.ready for container in containers)
     parts += [f"{counted(waiting, 'container is', 'containers are')} not ready"] if waiting else []
     yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
