@@ -25,7 +25,7 @@ from gpuagent.top.client import Received, age_of_figures
 from kube.client import AnyResponse, KubeClient
 from kube.errors import ApiError, Unreachable, decode_answer, status_error
 from kube.objects import ObjectMeta
-from kube.pod_readiness import PodReadiness
+from kube.pod_status import PodStatus
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.http.authentication import OWN_HEADER
 from service.text import one_line, quoted
@@ -43,7 +43,7 @@ AGENT_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/compone
 VERSION_LABEL: Final = "app.kubernetes.io/version"
 _PORT: Final = 9445
 _PORT_NAME: Final = "http"
-AGENT_SECONDS: Final = 5.0
+_SECONDS: Final = 5.0
 """Time limit of one request to an agent."""
 
 _DEFAULTS: Final = AgentOptions()
@@ -89,7 +89,7 @@ class _Spec(Struct, rename="camel", frozen=True):
 class _Pod(Struct, frozen=True):
     metadata: _Metadata
     spec: _Spec
-    status: PodReadiness = PodReadiness()
+    status: PodStatus = PodStatus()
 
 
 _pod = msgspec.json.Decoder(_Pod)
@@ -159,7 +159,7 @@ class Agents:
         client: KubeClient,
         *,
         options: AgentOptions = _DEFAULTS,
-        seconds: float = AGENT_SECONDS,
+        seconds: float = _SECONDS,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from console.advise import command as advise
-from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import DEFAULT_KUBECONFIG, add_cluster_options, parse_cluster_options, use_own_kubeconfig
+from console.agent_options import add_agent_options
+from console.cluster import DEFAULT_KUBECONFIG, add_cluster_options, use_own_kubeconfig
 from console.completion import COMMAND, write_candidates, write_completion
 from console.prometheus.client import PrometheusError
 from console.report import command as report
@@ -20,7 +20,7 @@ from console.top import command as top
 from console.why import arguments as why
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
-from service.command import Parser, UsageError, add_namespace, read_by, run_chosen, run_command
+from service.command import Parser, add_namespace, read_by, run_chosen, run_command
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
@@ -115,22 +115,9 @@ def _add_doctor(commands: Any) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from console.doctor.command import DoctorSettings, run  # noqa: PLC0415 - imports only what is needed
+    from console.doctor.command import run  # noqa: PLC0415 - imports only what is needed
 
-    if arguments.pre and arguments.namespace is not None:
-        raise UsageError("give --pre or --namespace, not both")
-    settings = DoctorSettings(
-        cluster=parse_cluster_options(arguments),
-        namespace=arguments.namespace,
-        configuration=arguments.webhook_configuration,
-        agents=parse_agent_options(arguments),
-        output=arguments.output,
-        wait_seconds=arguments.wait,
-        default_mode=arguments.default_mode,
-        is_before=arguments.pre,
-        program=arguments.program,
-    )
-    return run(settings)
+    return run(arguments)
 
 
 def _add_policies(commands: Any) -> None:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from dataclasses import dataclass
 from typing import Final
 
 from kube.access import KubeConfig
@@ -11,30 +10,18 @@ from service.command import add_kubeconfig
 DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """The options that select a cluster."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-
-    async def access(self) -> KubeConfig:
-        """Return the access by the caller's kubeconfig; a pod's service account is never used.
-
-        Raises:
-            AccessError: the kubeconfig cannot be read, or its login fails.
-        """
-        return await KubeConfig.load(self.kubeconfig, self.context)
-
-
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
     """Add the options `--kubeconfig` and `--context`."""
     add_kubeconfig(command, default=DEFAULT_KUBECONFIG)
 
 
-def parse_cluster_options(arguments: argparse.Namespace) -> ClusterOptions:
-    """Return the values of `--kubeconfig` and `--context`."""
-    return ClusterOptions(arguments.kubeconfig, arguments.context)
+async def cluster_access(arguments: argparse.Namespace) -> KubeConfig:
+    """Return the access by `--kubeconfig` and `--context`; a pod's service account is never used.
+
+    Raises:
+        AccessError: the kubeconfig cannot be read, or its login fails.
+    """
+    return await KubeConfig.load(arguments.kubeconfig, arguments.context)
 
 
 def use_own_kubeconfig(arguments: argparse.Namespace) -> None:

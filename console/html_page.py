@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from service.version import version
@@ -38,3 +39,8 @@ def as_page(title: str, style: str, body: Iterable[str]) -> Iterator[str]:
     )
     yield from body
     yield f"<footer>kaishare {html.escape(version())}</footer>\n</body>\n</html>\n"
+
+
+def utc_minute(seconds: float) -> str:
+    """Format Unix seconds for a heading, such as `2026-05-12 18:00`, in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"

@@ -9,6 +9,11 @@ GAP: Final = "  "
 """Blanks between two columns."""
 
 
+def natural_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the widths of the columns of a table without shortened cells."""
+    return [max(map(width, column)) for column in zip(*rows, strict=True)]
+
+
 def column_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Sequence[int]) -> list[int] | None:
     """Return the widths of the columns of a table; None if it does not fit.
 
@@ -19,7 +24,7 @@ def column_widths(rows: Sequence[Sequence[str]], columns: int, shrinkable: Seque
         columns: largest width of a line.
         shrinkable: smallest width of each column; 0 for a column whose cells are not shortened.
     """
-    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    widths = natural_widths(rows)
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - columns
     while excess > 0:
         index = max(

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from console.advise.answer import Advice, AdviceOptions
-from console.advise.documents import as_json
 from console.advise.html import as_html
 from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
 from console.advise.policies import TargetCluster
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.suggestions import advise
-from console.advise.text import as_text, command_notes, remarks
-from console.cluster import add_cluster_options, default_kubeconfig, parse_cluster_options
+from console.advise.text import as_json, as_text, command_notes, remarks
+from console.cluster import add_cluster_options, cluster_access, default_kubeconfig
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from kube.client import KubeClient
@@ -158,8 +157,7 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
     async with contextlib.AsyncExitStack() as stack:
         client = None
         try:
-            access = await parse_cluster_options(arguments).access()
-            client = await stack.enter_async_context(KubeClient(access))
+            client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
         except AccessError as error:
             if settings.service is not None:
                 raise

@@ -7,7 +7,6 @@ import html
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
@@ -15,7 +14,7 @@ from console.advise.answer import Advice, AdviceOptions, AdviceRow
 from console.advise.queries import Window
 from console.advise.shares import ShareValue
 from console.advise.text import balance_sentence, places, remarks, subject, suggestion
-from console.html_page import as_page
+from console.html_page import as_page, utc_minute
 from service.units import size
 
 _WIDTH: Final = 1000.0
@@ -91,14 +90,14 @@ def as_html(advice: Advice, options: AdviceOptions, window: Window) -> Iterator[
         options: how it was made.
         window: the time that was looked at.
     """
-    return as_page(f"GPU shares: advice of {_date(window.end)}", _STYLE, _body(advice, options, window))
+    return as_page(f"GPU shares: advice of {utc_minute(window.end)}", _STYLE, _body(advice, options, window))
 
 
 def _body(advice: Advice, options: AdviceOptions, window: Window) -> Iterator[str]:
     rule = f"Quantile {options.quantile:g} of the pod that used most, plus {options.headroom:.0%}"
     yield (
         "<header>\n<h1>GPU shares: what would have done</h1>\n"
-        f'<p class="faint">{_date(window.start)} to {_date(window.end)} UTC. {rule}'
+        f'<p class="faint">{utc_minute(window.start)} to {utc_minute(window.end)} UTC. {rule}'
         f"{', and no less than the peak' if options.cover_peak else ''}.</p>\n"
         f'<p class="balance">{html.escape(balance_sentence(advice.balance))}</p>\n'
     )
@@ -109,10 +108,6 @@ def _body(advice: Advice, options: AdviceOptions, window: Window) -> Iterator[st
     for row in advice.rows:
         yield _section(row, place(row), options, window)
     yield "</main>\n"
-
-
-def _date(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _section(row: AdviceRow, place: str, options: AdviceOptions, window: Window) -> str:
@@ -161,7 +156,8 @@ def _drawing(row: AdviceRow, place: str, window: Window) -> str:
     return (
         f'<figure>\n<svg role="img" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" preserveAspectRatio="none">'
         f"<title>{title}</title>{_area(picture, window)}{lines}</svg>\n"
-        f'<div class="axis"><span>{_date(window.start)}</span><span>{_date(window.end)}</span></div>\n'
+        f'<div class="axis"><span>{utc_minute(window.start)}</span>'
+        f"<span>{utc_minute(window.end)}</span></div>\n"
         f'<figcaption class="legend">{legend}</figcaption>\n</figure>\n'
     )
 

@@ -1,13 +1,14 @@
-"""Formats advice as a table for a terminal. Pure functions."""
+"""Formats advice as a table for a terminal, and as JSON. Pure functions."""
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, one_line
-from service.text_table import column_widths, table_lines
+from service.text_table import column_widths, natural_widths, table_lines
 from service.units import size
 
 _NONE: Final = "-"
@@ -80,9 +81,7 @@ def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_CO
     described = _columns(options, place)
     rows = [[heading for heading, _, _ in described]]
     rows += [[cell(row) for _, _, cell in described] for row in advice.rows]
-    widths = column_widths(rows, columns, [least for _, least, _ in described])
-    if widths is None:
-        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = column_widths(rows, columns, [least for _, least, _ in described]) or natural_widths(rows)
     yield from table_lines(rows, widths)
     for number, note in enumerate(_notes(advice.rows)):
         if not number:
@@ -129,3 +128,44 @@ def remarks(advice: Advice) -> Iterator[str]:
             f"Dropped: {counted(advice.dropped, 'pod')} with names that no Kubernetes object can have, or"
             " with figures that no GPU can have."
         )
+
+
+def as_json(advice: Advice) -> str:
+    """Format the advice as a JSON document in ASCII; unknown values are null."""
+    balance = advice.balance
+    document = {
+        "rows": [_row(row) for row in advice.rows],
+        "balance": None
+        if balance is None
+        else {
+            "promised": balance.promised,
+            "suggested": balance.suggested,
+            "difference": round(balance.difference, 2),
+        },
+        "dropped": advice.dropped,
+        "remarks": list(advice.remarks),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _row(row: AdviceRow) -> dict[str, Any]:
+    key = row.key
+    return {
+        "namespace": key.namespace,
+        "vcluster": key.vcluster,
+        "virtualNamespace": key.virtual_namespace,
+        "size": key.size,
+        "workloadKind": key.workload_kind or None,
+        "workload": key.workload or None,
+        "model": row.models[0] if len(row.models) == 1 else None,
+        "pods": row.pods,
+        "podHours": round(row.pod_hours, 2),
+        "current": str(row.current),
+        "suggested": None if row.suggested is None else str(row.suggested),
+        "atLeast": row.is_at_least,
+        "peakBytes": row.peak_bytes,
+        "quantileBytes": row.quantile_bytes,
+        "overHours": None if row.over_hours is None else round(row.over_hours, 2),
+        "coverage": round(row.coverage, 4),
+        "notes": list(row.notes),
+    }

@@ -1,15 +1,16 @@
 """The command `doctor`: runs all checks with the caller's rights, once or until there is no problem."""
 
+import argparse
 import asyncio
 import re
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
-from console.agent_options import AgentOptions
-from console.agents import AGENT_SECONDS, AgentPod, Agents
-from console.cluster import ClusterOptions
+from console.agent_options import AgentOptions, parse_agent_options
+from console.agents import AgentPod, Agents
+from console.cluster import cluster_access
 from console.doctor.agents import attribution_findings, pod_findings, response_findings
 from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
 from console.doctor.installation import installation_findings, release_finding, right_finding
@@ -29,73 +30,50 @@ from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.cluster import Cluster, read_cluster
 from webhook.doctor.command import policy_findings, webhook_findings
 from webhook.doctor.registration import registration_findings
-from webhook.policy.labels import Mode
-from webhook.registration.configurations import CONFIGURATION_NAME
 
 _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""
 
-_AGENTS: Final = AgentOptions()
 _PAGE: Final = "docs/doctor.md"
 FAILED_REQUESTS: Final = "rights"
 """Section for findings about requests that failed, which are named after a resource."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorSettings:
-    """The settings of `doctor`."""
-
-    cluster: ClusterOptions
-    program: str = "kaishare"
-    """Name of the running command, for messages."""
-    configuration: str = CONFIGURATION_NAME
-    agents: AgentOptions = _AGENTS
-    agent_seconds: float = AGENT_SECONDS
-    """Time limit of one request to an agent."""
-    output: str = "text"
-    """`text` or `json`."""
-    default_mode: Mode | None = None
-    """The webhook's --default-mode; None reads it from the cluster."""
-    namespace: str | None = None
-    """The only namespace to check; None for the whole cluster."""
-    is_before: bool = False
-    """Whether to check what an installation needs, before there is one."""
-    wait_seconds: float | None = None
-    """Time to repeat the checks until there is no problem; None to run them once."""
-
-
-def run(settings: DoctorSettings) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Run all checks and print the findings; return 1 if there is a problem, else 0.
 
     Raises:
-        UsageError: no access to a cluster is configured, or standard output cannot be written.
+        UsageError: two options exclude each other, no access to a cluster is configured, or standard output
+            cannot be written.
     """
+    if arguments.pre and arguments.namespace is not None:
+        raise UsageError("give --pre or --namespace, not both")
     discard_library_logs()
-    server, findings = asyncio.run(_run(settings))
+    server, findings = asyncio.run(_run(arguments))
     about = {
         "server": server,
-        "configuration": settings.configuration,
-        "agentNamespace": settings.agents.namespace,
+        "configuration": arguments.webhook_configuration,
+        "agentNamespace": arguments.agent_namespace,
     }
-    return write_report(findings, output=settings.output, about=about)
+    return write_report(findings, output=arguments.output, about=about)
 
 
-async def _run(settings: DoctorSettings) -> tuple[str, list[CheckResult]]:
+async def _run(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
     try:
-        access = await settings.cluster.access()
+        access = await cluster_access(arguments)
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
-    ends_at = time.monotonic() + (settings.wait_seconds or 0.0)
+    ends_at = time.monotonic() + (arguments.wait or 0.0)
     reported = ""
     while True:
-        findings = await examine(access, settings)
+        findings = await examine(access, arguments)
         remaining = ends_at - time.monotonic()
         if not exit_status(findings) or remaining <= 0:
             return access.server, findings
         summary = _summary(findings)
         if summary != reported:
             reported = summary
-            write_warning(f"{settings.program}: waiting: {summary}")
+            write_warning(f"{arguments.program}: waiting: {summary}")
         await asyncio.sleep(min(_EVERY_SECONDS, remaining))
 
 
@@ -104,40 +82,40 @@ def _summary(findings: Sequence[CheckResult]) -> str:
     return f"{counted(len(checks), 'problem')}: {listed(set(checks))}"
 
 
-async def examine(access: Access, settings: DoctorSettings) -> list[CheckResult]:
+async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckResult]:
     """Run all checks; each finding but `ok` has a link to the documentation.
 
     Args:
         access: the API server and the caller's credentials.
-        settings: the settings of the command.
+        arguments: the options of the command.
     """
     async with KubeClient(access) as client:
         reached, release = await reach(client, without="nothing else was checked")
         if reached.state is State.PROBLEM:
             return [with_link(reached)]
         findings = [reached]
-        if settings.is_before:
+        if arguments.pre:
             findings += [release_finding(release), await right_finding(client)]
-        reader = ApiReader(client, settings.namespace)
-        cluster = await read_cluster(reader, settings.configuration, settings.default_mode)
-        if settings.is_before:
+        reader = ApiReader(client, arguments.namespace)
+        cluster = await read_cluster(reader, arguments.webhook_configuration, arguments.default_mode)
+        if arguments.pre:
             findings += await installation_findings(reader, cluster)
-        elif settings.namespace is not None:
+        elif arguments.namespace is not None:
             findings += registration_findings(cluster) if cluster.is_absent else ()
             findings += await policy_findings(reader, cluster)
             findings += await pending_findings(reader, cluster)
         else:
             findings += await webhook_findings(reader, cluster, is_inside=False)
             findings += await pending_findings(reader, cluster)
-            findings += await _agent_findings(reader, cluster, settings)
+            findings += await _agent_findings(reader, cluster, parse_agent_options(arguments))
         failed = (with_link(finding, FAILED_REQUESTS) for finding in reader.missing)
         return [*map(with_link, findings), *failed]
 
 
-async def _agent_findings(reader: ApiReader, cluster: Cluster, settings: DoctorSettings) -> list[CheckResult]:
+async def _agent_findings(reader: ApiReader, cluster: Cluster, options: AgentOptions) -> list[CheckResult]:
     findings: list[CheckResult] = []
-    agents = Agents(reader.client, options=settings.agents, seconds=settings.agent_seconds)
-    namespace = settings.agents.namespace
+    agents = Agents(reader.client, options=options)
+    namespace = options.namespace
     has_gpus = any(node.has_gpus for node in cluster.nodes.items)
     pods: list[AgentPod] = []
     with_agent: Collection[str] | None = None

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from console.cluster import parse_cluster_options
+from console.cluster import cluster_access
 from console.policies.reading import PolicyTable, read_policies
 from console.policies.report import as_json, as_table, as_yaml
 from kai import keys
@@ -41,5 +41,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _read(arguments: argparse.Namespace) -> PolicyTable:
-    async with KubeClient(await parse_cluster_options(arguments).access()) as client:
+    async with KubeClient(await cluster_access(arguments)) as client:
         return await read_policies(client, arguments.namespace, arguments.default_mode)

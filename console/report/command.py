@@ -6,11 +6,11 @@ import contextlib
 import math
 import re
 import sys
-from datetime import UTC, datetime
 from typing import Final
 
 from console.advise.command import add_time_options, parse_window
-from console.cluster import add_cluster_options, parse_cluster_options
+from console.cluster import add_cluster_options, cluster_access
+from console.html_page import utc_minute
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from console.report.documents import as_csv, as_json
@@ -86,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         for sentence in caveats(report):  # CSV has no place for them
             write_warning(sentence)
     elif arguments.output == "html":
-        write_document(as_html(report, f"{_day(window.start)} to {_day(window.end)}"))
+        period = f"{utc_minute(window.start)} UTC to {utc_minute(window.end)} UTC"
+        write_document(as_html(report, period))
     else:
         write_lines(as_text(report, columns=columns_of(sys.stdout)))
     return 0
@@ -98,16 +99,11 @@ async def _report(arguments: argparse.Namespace, start: float, end: float) -> Re
     async with contextlib.AsyncExitStack() as stack:
         client = None
         if settings.service is not None:
-            access = await parse_cluster_options(arguments).access()
-            client = await stack.enter_async_context(KubeClient(access))
+            client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
         prometheus = await stack.enter_async_context(Prometheus.open(settings, client))
         sums, remarks = await read_sums(prometheus, labels, start=start, end=end)
     prices = dict(arguments.price)
     return build_report(sums, labels, prices=prices, currency=arguments.currency or "", remarks=remarks)
-
-
-def _day(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _price(text: str) -> tuple[str, float]:

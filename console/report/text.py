@@ -6,7 +6,7 @@ from typing import Final
 from console.report.rows import Hours, Report
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, listed, one_line
-from service.text_table import column_widths, table_lines
+from service.text_table import column_widths, natural_widths, table_lines
 
 NONE: Final = "-"
 MARK: Final = "!"
@@ -71,9 +71,8 @@ def as_text(report: Report, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
     names, figures = headings(report)
     rows: list[Sequence[str]] = [[heading.upper() for heading in (*names, *figures)]]
     rows += [[*own, *values] for own, values in cells_of(report)]
-    widths = column_widths(rows, columns, [_LEAST] * len(names) + [0] * len(figures))
-    if widths is None:
-        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    least = [_LEAST] * len(names) + [0] * len(figures)
+    widths = column_widths(rows, columns, least) or natural_widths(rows)
     yield from table_lines(rows, widths)
     yield ""
     for sentence in remarks(report):

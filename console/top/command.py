@@ -10,13 +10,15 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from console.agent_options import add_agent_options, parse_agent_options
-from console.cluster import add_cluster_options, parse_cluster_options
-from console.top.reader import AgentReader, UrlReader, cluster_reader
+from console.agents import Agents
+from console.cluster import add_cluster_options, cluster_access
+from console.top.reader import AgentReader, ClusterReader, UrlReader
 from console.top.rounds import Rounds
 from gpuagent.top.arrange import Arrangement, GroupBy, Sort
 from gpuagent.top.client import Agent, ReadFailed, with_question
 from gpuagent.top.fleet import Fleet
 from gpuagent.top.text import as_text, json_parts
+from kube.client import KubeClient
 from service.command import UsageError, add_namespace, columns_of, write_output
 from service.log_capture import discard_library_logs
 from service.text import quoted
@@ -152,6 +154,5 @@ async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
         return
     if arguments.token_file:
         raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    options = parse_cluster_options(arguments)
-    async with cluster_reader(options, parse_agent_options(arguments)) as reader:
-        yield reader
+    async with KubeClient(await cluster_access(arguments)) as client:
+        yield ClusterReader(Agents(client, options=parse_agent_options(arguments)))

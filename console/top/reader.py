@@ -1,17 +1,13 @@
 """Reads the agents for `top`: all of a cluster, or one by its address."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
-from console.agent_options import AgentOptions
 from console.agents import AgentPod, Agents
-from console.cluster import ClusterOptions
 from gpuagent.top.client import Agent, ReadFailed, Received
 from gpuagent.top.fleet import AgentRef
 from kube.access import AccessError
-from kube.client import KubeClient
 from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
 from service.text import one_line
 
@@ -98,20 +94,3 @@ class ClusterReader:
             trouble = f"; pod: {pod.trouble}" if pod.trouble else ""
             raise ReadFailed(f"{reading.failure}{trouble}")
         return reading.received
-
-
-@asynccontextmanager
-async def cluster_reader(
-    options: ClusterOptions, agent_options: AgentOptions
-) -> AsyncIterator[ClusterReader]:
-    """Connect to the API server of the caller's kubeconfig.
-
-    Args:
-        options: select the cluster.
-        agent_options: the agents' namespace, and the service account for tokens.
-
-    Raises:
-        kube.access.AccessError: the kubeconfig cannot be read, or its login fails.
-    """
-    async with KubeClient(await options.access()) as client:
-        yield ClusterReader(Agents(client, options=agent_options))

@@ -5,7 +5,7 @@ import asyncio
 import sys
 
 from console.agent_options import parse_agent_options
-from console.cluster import parse_cluster_options
+from console.cluster import cluster_access
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
 from console.why.reading.reader import read_evidence
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _read(arguments: argparse.Namespace) -> PodEvidence:
     kind, name = arguments.target
-    async with KubeClient(await parse_cluster_options(arguments).access()) as client:
+    async with KubeClient(await cluster_access(arguments)) as client:
         target = Target(namespace=arguments.namespace or client.namespace, kind=kind, name=name)
         agents, namespace = parse_agent_options(arguments), arguments.settings_namespace
         return await read_evidence(client, target, agents=agents, settings_namespace=namespace)

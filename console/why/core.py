@@ -11,6 +11,7 @@ from console.why.answer import Explanation, PodFinding, Remedy
 from console.why.causes.binding import binding, chosen, waiting_for_evicted
 from console.why.causes.bound import bound, failed, running, terminating
 from console.why.causes.creation import evicted_before, why_no_pod
+from console.why.causes.delays import waited
 from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
 from console.why.causes.queues import full_queue, unexplained, unusable_queue
@@ -23,7 +24,6 @@ from console.why.objects import PodObject
 from console.why.telling.story import tell_story
 from console.why.telling.words import Redactor
 from kai import keys
-from service.units import duration
 
 
 def explain(evidence: PodEvidence) -> Explanation:
@@ -117,16 +117,11 @@ def _undecided(
     evidence: PodEvidence, pod: PodObject, verdict: SchedulerVerdict | None, redactor: Redactor
 ) -> PodFinding:
     """Return the state as it is, for a cause that no rule knows."""
-    since = verdict.since if verdict else None
-    age = evidence.age
-    seconds = (
-        (evidence.now - since).total_seconds() if since else age.total_seconds() if age is not None else None
-    )
-    waited = "" if seconds is None else f" for {duration(max(seconds, 0.0))}"
+    age = evidence.since(verdict.since) if verdict and verdict.since else evidence.age
     words = f"; its last words: {redactor.clean(verdict.text)}" if verdict else ", and says nothing"
     return PodFinding(
         Code.UNDECIDED,
-        f"KAI has not placed the pod{waited}{words}",
+        f"KAI has not placed the pod{waited(age)}{words}",
         [
             *_names_to_check(evidence, pod, redactor),
             Remedy(

@@ -64,9 +64,9 @@ class AgentFigures:
     """Why there are no figures; empty if there are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PodEvidence:
-    """The objects about one pod or workload, as far as the caller may read them."""
+    """The objects about one pod or workload, as far as the caller may read them. The reader fills it."""
 
     now: datetime
     """The API server's time."""
@@ -113,9 +113,11 @@ class PodEvidence:
     @property
     def age(self) -> timedelta | None:
         """Age of the pod; None without a pod."""
-        if isinstance(self.pod, Absence) or self.pod.metadata.creation_timestamp is None:
-            return None
-        return max(self.now - self.pod.metadata.creation_timestamp, timedelta())
+        return None if isinstance(self.pod, Absence) else self.since(self.pod.metadata.creation_timestamp)
+
+    def since(self, moment: datetime | None) -> timedelta | None:
+        """Return the time since a moment, at least 0; None without one."""
+        return None if moment is None else max(self.now - moment, timedelta())
 
     @property
     def is_kai_served(self) -> bool:

@@ -15,6 +15,7 @@ from kai import keys
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.quantity import parse_quantity
 from kube.objects import FullMeta, Taint
+from kube.pod_status import PodStatus
 
 NO_RESERVED_GPU: Final = "-1"
 """Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
@@ -47,57 +48,12 @@ class _PodSpec(Struct, frozen=True, rename="camel"):
     volumes: list[_Volume] | None = None
 
 
-class PodCondition(Struct, frozen=True, rename="camel"):
-    """One of `status.conditions` of a pod."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: datetime | None = None
-
-
-class _Waiting(Struct, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
-class _Ended(Struct, frozen=True, rename="camel"):
-    reason: str = ""
-    exit_code: int | None = None
-
-
-class _ContainerState(Struct, frozen=True):
-    waiting: _Waiting | None = None
-    terminated: _Ended | None = None
-
-
-class ContainerObject(Struct, frozen=True, rename="camel"):
-    """The state of a container."""
-
-    name: str = ""
-    ready: bool = False
-    restart_count: int = 0
-    state: _ContainerState = _ContainerState()
-    last_state: _ContainerState = _ContainerState()
-
-
-class _PodStatus(Struct, frozen=True, rename="camel"):
-    phase: str = ""
-    reason: str = ""
-    message: str = ""
-    start_time: datetime | None = None
-    conditions: list[PodCondition] | None = None
-    init_container_statuses: list[ContainerObject] | None = None
-    container_statuses: list[ContainerObject] | None = None
-
-
 class PodObject(Struct, frozen=True, dict=True):
     """A pod as the API server has it. `document` is its JSON, for what KAI reads of it."""
 
     metadata: Meta
     spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
+    status: PodStatus = PodStatus()
     document: bytes = field(default=b"", name="-")
 
     @property
@@ -138,15 +94,6 @@ class PodObject(Struct, frozen=True, dict=True):
         """Names of the PersistentVolumeClaims that the pod mounts."""
         volumes = (volume.persistent_volume_claim for volume in self.spec.volumes or ())
         return tuple(volume.claim_name for volume in volumes if volume is not None)
-
-    @property
-    def containers(self) -> tuple[ContainerObject, ...]:
-        """The init containers, then the containers."""
-        return (*(self.status.init_container_statuses or ()), *(self.status.container_statuses or ()))
-
-    def condition(self, kind: str) -> PodCondition | None:
-        """Return a condition by its type."""
-        return next((each for each in self.status.conditions or () if each.type == kind), None)
 
 
 class UnschedulableReason(Struct, frozen=True):

@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from console.cluster import ClusterOptions
-from console.doctor.command import DoctorSettings, examine
 from console.policies.reading import read_policies
 from kube.client import KubeClient
 from kube.errors import ApiError
-from service.check_results import CheckResult, State
+from service.check_results import State
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     Canary,
@@ -39,6 +37,7 @@ from tests.support.control_plane import ControlPlane, control_plane, controller_
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.doc_blocks import ROOT, search_path
 from tests.support.doc_tables import TURN_OFF, commands_in
+from tests.support.doctor_findings import doctor
 from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA, Release, let_go
 from tests.support.waiting import until
@@ -228,12 +227,6 @@ async def test_two_hundred_namespaces_are_observed_and_every_pod_is_counted(
 # --- the running webhook's mode, and the look before the installation ---
 
 
-async def doctor(plane: ControlPlane, token: str | None = None, **settings: Any) -> list[CheckResult]:
-    access = plane.access(token) if token else plane.access()
-    examined = examine(access, DoctorSettings(cluster=ClusterOptions(), **settings))
-    return await examined
-
-
 async def test_doctor_and_policies_read_the_mode_of_the_running_webhook(
     plane: ControlPlane, client: KubeClient
 ) -> None:
@@ -258,7 +251,7 @@ async def test_before_the_installation_nothing_is_a_problem_that_is_only_not_ins
     plane: ControlPlane, client: KubeClient, admin: Administrator
 ) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM))
-    findings = await doctor(plane, is_before=True)
+    findings = await doctor(plane, "--pre")
     assert [finding for finding in findings if finding.state is State.PROBLEM] == []
     by_check = {finding.check: finding for finding in findings}
     assert by_check["rights"].state is State.OK
@@ -275,9 +268,9 @@ async def test_before_the_installation_nothing_is_a_problem_that_is_only_not_ins
     )
 
     token = await admin.token("looks-only", right("namespaces", "list"))
-    limited = {finding.check: finding for finding in await doctor(plane, token, is_before=True)}
+    limited = {finding.check: finding for finding in await doctor(plane, "--pre", token=token)}
     assert limited["managed namespaces"].state is State.WARNING
-    missing = [each for each in await doctor(plane, token, is_before=True) if each.check == "rights"]
+    missing = [each for each in await doctor(plane, "--pre", token=token) if each.check == "rights"]
     assert "may not create mutatingwebhookconfigurations" in missing[0].what
     assert missing[0].state is State.PROBLEM
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from console.agent_options import AgentOptions
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
-from console.cluster import ClusterOptions
-from console.doctor.command import DoctorSettings, examine, with_link
+from console.doctor.command import with_link
 from console.policies.reading import PodCounts, read_policies
 from gpuagent.evaluation.status import Status
 from gpuagent.problems import Cause, Problem
+from kube.access import KubeConfig
 from kube.client import KubeClient
 from kube.errors import ApiError
 from service.check_results import CheckResult, State, exit_status
@@ -40,6 +39,7 @@ from tests.support.agent_fleet import (
 from tests.support.cluster_webhook import configured, our_configurations
 from tests.support.control_plane import ControlPlane, control_plane
 from tests.support.control_plane_fixtures import needed_assets
+from tests.support.doctor_findings import doctor
 from tests.support.forked_python import EndedProgram, run_forked
 from tests.support.kube_objects import namespace_object
 from tests.support.pod_network import egress_option, pod_network
@@ -96,13 +96,6 @@ async def kaishare(
     done = await asyncio.to_thread(run_forked, "-m", "console", *command, environment=environment)
     assert "Traceback" not in done.err
     return done
-
-
-async def doctor(plane: ControlPlane, **settings: Any) -> list[CheckResult]:
-    examined = examine(
-        plane.access(), DoctorSettings(cluster=ClusterOptions(), agent_seconds=1.0, **settings)
-    )
-    return await examined
 
 
 def of(findings: list[CheckResult], check: str) -> list[CheckResult]:
@@ -198,7 +191,7 @@ async def test_a_foreign_host_is_refused_without_the_header_of_the_proxy(
     assert b"train" not in body
     config = await asyncio.to_thread(plane.kubeconfig, server=f"https://localhost:{plane.port}")
     assert "localhost" in config.read_text()
-    async with KubeClient(await ClusterOptions(str(config)).access()) as client:
+    async with KubeClient(await KubeConfig.load(str(config), None)) as client:
         agents = Agents(client)
         reading = await agents.read((await agents.list())[0])
         assert reading.failure == "", "a request under a host name passes through the proxy"
@@ -275,14 +268,14 @@ async def test_doctor_on_releases_that_differ(
 
 
 async def test_doctor_without_agents(plane: ControlPlane, admin: Administrator, fleet: AgentFleet) -> None:
-    elsewhere = AgentOptions(namespace="elsewhere")
-    findings = await doctor(plane, agents=elsewhere)
+    elsewhere = ("--agent-namespace", "elsewhere")
+    findings = await doctor(plane, *elsewhere)
     assert of(findings, "agents") == []
     problems = [finding for finding in findings if finding.state is State.PROBLEM]
     assert [finding.check for finding in problems] == ["installation"], "one line: kaishare is not installed"
     assert "kaishare doctor --pre" in problems[0].advice
     async with configured(admin.client, *our_configurations(UrlTarget("https://127.0.0.1:1"), b"")):
-        (none,) = of(await doctor(plane, agents=elsewhere), "agents")
+        (none,) = of(await doctor(plane, *elsewhere), "agents")
     assert none.state is State.PROBLEM
     assert none.what == "no agent found in namespace elsewhere; the usage of GPUs is unknown"
 
@@ -291,7 +284,7 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     plane: ControlPlane, admin: Administrator, fleet: AgentFleet
 ) -> None:
     token = await admin.token("reads-nothing")
-    findings = await examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
+    findings = await doctor(plane, token=token)
     assert of(findings, "agents") == of(findings, "node labels") == []
     assert of(findings, "releases") == of(findings, "attribution") == []
     (rights,) = of(findings, "rights")
@@ -299,7 +292,7 @@ async def test_doctor_with_few_rights_calls_nothing_missing(
     assert rights.what.startswith("not visible to you: ")
     assert exit_status(findings) == 0, "a developer can act on nothing of it"
     token = await admin.token("reads-no-agents", right("namespaces", "list"))
-    findings = await examine(plane.access(token), DoctorSettings(cluster=ClusterOptions()))
+    findings = await doctor(plane, token=token)
     whats = [finding.what for finding in of(findings, "rights")]
     assert f"the agents were not checked: the caller may not list pods in {NAMESPACE}" in whats
 

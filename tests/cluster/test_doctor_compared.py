@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from console.cluster import ClusterOptions
-from console.doctor.command import DoctorSettings, examine
 from console.policies.reading import read_policies
 from kai.version import Version
 from kube.client import KubeClient
@@ -23,6 +21,7 @@ from tests.support.agent_fleet import NAMESPACE as AGENTS
 from tests.support.agent_fleet import gpu_node, node_name
 from tests.support.cluster_webhook import Canary, configured, managed_namespace, our_configurations
 from tests.support.control_plane import ControlPlane
+from tests.support.doctor_findings import doctor
 from tests.support.kube_objects import pod
 from tests.support.published_settings import settings_object
 from tests.support.waiting import until
@@ -50,12 +49,6 @@ async def installed(admin: Administrator) -> AsyncIterator[None]:
     await admin.ensure(managed_namespace(TEAM, "team-a", gpu_fraction="0.5"))
     async with configured(admin.client, *our_configurations(TARGET, b"")):
         yield
-
-
-async def doctor(plane: ControlPlane, token: str | None = None, **settings: Any) -> list[CheckResult]:
-    access = plane.access(token) if token else plane.access()
-    examined = examine(access, DoctorSettings(cluster=ClusterOptions(), agent_seconds=1.0, **settings))
-    return await examined
 
 
 def of(findings: list[CheckResult], check: str) -> list[tuple[State, str]]:
@@ -369,7 +362,7 @@ async def test_a_developer_checks_one_namespace(
     token = await developer(admin, f"{role}s-{TEAM}", role)
     path = f"/api/v1/namespaces/{TEAM}"
     await admin.merge(path, {"metadata": {"labels": {"kaishare.dev/max-gpu-fraction": "x"}}})
-    findings = await doctor(plane, token, namespace=TEAM)
+    findings = await doctor(plane, "-n", TEAM, token=token)
     await admin.merge(path, {"metadata": {"labels": {"kaishare.dev/max-gpu-fraction": None}}})
     assert (State.OK, f"1: {TEAM}") in of(findings, "managed namespaces")
     ((state, what),) = of(findings, "policies")
@@ -394,7 +387,7 @@ async def test_a_developer_checks_one_namespace(
 
 
 async def test_one_namespace_of_a_cluster_without_kaishare(plane: ControlPlane, admin: Administrator) -> None:
-    findings = await doctor(plane, namespace="default")
+    findings = await doctor(plane, "-n", "default")
     assert [finding.check for finding in findings if finding.state is State.PROBLEM] == ["installation"]
     assert of(findings, "managed namespaces") == [
         (State.WARNING, "default lacks the label kai.scheduler/queue: kaishare leaves its pods alone")
@@ -405,13 +398,13 @@ async def test_a_developer_without_a_namespace_is_told_of_the_option(
     plane: ControlPlane, admin: Administrator, installed: None
 ) -> None:
     token = await developer(admin, f"looks-at-{TEAM}", "view")
-    findings = await doctor(plane, token)
+    findings = await doctor(plane, token=token)
     assert exit_status(findings) == 0
     (rights,) = [finding for finding in findings if finding.check == "rights"]
     assert rights.advice == "kaishare doctor -n NAMESPACE checks one namespace with your rights"
     with pytest.raises(UsageError, match="namespace nowhere does not exist"):
-        await doctor(plane, namespace="nowhere")
-    elsewhere = await doctor(plane, token, namespace="kube-system")
+        await doctor(plane, "-n", "nowhere")
+    elsewhere = await doctor(plane, "-n", "kube-system", token=token)
     assert of(elsewhere, "dry run of a pod") == [(State.UNKNOWN, "the policies are not known")]
     assert exit_status(elsewhere) == 0
 

@@ -5,6 +5,7 @@ import pty
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -226,7 +227,7 @@ def test_top_is_a_command_if_its_module_is_installed() -> None:
 
 
 async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -> None:
-    from console.cluster import ClusterOptions
+    from console.cluster import cluster_access
 
     config = tmp_path / "config"
     config.write_text(
@@ -234,6 +235,6 @@ async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -
         "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {token: t}}]\n"
         "current-context: a\n"
     )
-    access = await ClusterOptions(str(config)).access()
+    access = await cluster_access(Namespace(kubeconfig=str(config), context=None))
     assert isinstance(access, KubeConfig)
     assert await access.headers() == (("Authorization", "Bearer t"),)

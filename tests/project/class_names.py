@@ -17,6 +17,7 @@ SHARED: Final = {
     "Metrics": "each service has its own metrics",
     "Namespace": _SAME_OBJECT,
     "Owner": _SAME_OBJECT,
+    "PodStatus": _SAME_OBJECT,
     "Resources": _SAME_OBJECT,
     "Settings": "each service has its own settings",
 }

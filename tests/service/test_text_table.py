@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.text import one_line, width
-from service.text_table import column_widths, table_lines
+from service.text_table import column_widths, natural_widths, table_lines
 
 CELLS = st.text(max_size=40).map(one_line)
 
@@ -16,6 +16,7 @@ CELLS = st.text(max_size=40).map(one_line)
 )
 def test_a_table_fits_or_has_no_widths(rows: list[list[str]], least: list[int], columns: int) -> None:
     natural = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    assert natural_widths(rows) == natural
     widths = column_widths(rows, columns, least)
     smallest = [min(own, small) if small else own for own, small in zip(natural, least, strict=True)]
     assert (widths is None) is (sum(smallest) + 4 > columns)

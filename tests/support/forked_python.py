@@ -27,7 +27,7 @@ _PRELOADED = [
     "console.cli",
     "console.doctor.command",
     "console.policies.command",
-    "console.top.cluster_reader",
+    "console.top.reader",
     "console.why.command",
     "gpuagent.cli",
     "gpuagent.serve.command",

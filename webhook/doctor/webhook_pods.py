@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from kube.objects import FullMeta
-from kube.pod_readiness import PodReadiness
+from kube.pod_status import PodStatus
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import MOST_LINES, counted
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
@@ -21,7 +21,7 @@ class WebhookPod(Struct, frozen=True):
     """A pod of the webhook."""
 
     metadata: FullMeta
-    status: PodReadiness = PodReadiness()
+    status: PodStatus = PodStatus()
 
     @property
     def version(self) -> str:

@@ -9,13 +9,12 @@ from datetime import timedelta
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
-from console.why.causes.outside import SETTLED
+from console.why.causes.delays import KAI_PODS, silence
 from console.why.codes import Code
 from console.why.evidence import PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
 from console.why.telling.words import Redactor
 from kai import keys
-from service.units import duration
 
 _NO_CONFIG_MAP: Final = "no desired configmap name found"
 _NO_RESERVATION: Final = "failed waiting for GPU reservation pod"
@@ -24,7 +23,6 @@ _ATTEMPT: Final = timedelta(minutes=2)
 _LONGEST_END: Final = timedelta(minutes=10)
 """Time after which a pod that waits for the end of evicted pods waits for something else."""
 _RESERVATION_PODS: Final = f"kubectl get pods --namespace {keys.RESERVATION_APP}"
-_KAI_PODS: Final = "kubectl get pods --namespace kai-scheduler"
 
 
 def binding(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
@@ -49,7 +47,7 @@ def binding(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFin
             f"KAI's binder cannot bind the pod: {redactor.clean(text)}",
             [
                 Remedy("KAI tries again, perhaps on another node: wait a minute."),
-                Remedy("If it repeats, an administrator looks at the log of KAI's binder.", _KAI_PODS),
+                Remedy("If it repeats, an administrator looks at the log of KAI's binder.", KAI_PODS),
             ],
         )
     return _in_progress(evidence)
@@ -123,7 +121,7 @@ def _was_missed(evidence: PodEvidence) -> bool:
 
 
 def _condition_text(pod: PodObject) -> str:
-    condition = pod.condition("PodBound")
+    condition = pod.status.condition("PodBound")
     return condition.message if condition and condition.status == "False" else ""
 
 
@@ -165,9 +163,6 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
     request = known(evidence.bind_request)
     groups = (request.spec.selected_gpu_groups if request else None) or ()
     reservations = _reservations(known(evidence.shared_gpu_pods) or (), groups)
-    created = request.metadata.creation_timestamp if request else None
-    age = None if created is None else max((evidence.now - created).total_seconds(), 0.0)
-    waited = "" if age is None else f" for {duration(age)}"
     if any(_reserved_gpu(each) == NO_RESERVED_GPU for each in reservations):
         return _reservation_not_ready("KAI reserves the pod's GPU with a reservation pod, which found no GPU")
     if any(not _reserved_gpu(each) for each in reservations):
@@ -175,16 +170,13 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
             "KAI chose a node, and waits for the reservation pod of the GPU, which has not"
             " reported its GPU yet"
         )
-    if age is not None and age < SETTLED.total_seconds():
-        return PodFinding(
-            Code.BINDER_SILENT,
-            f"KAI chose a node {duration(age)} ago, and its binder has not answered yet",
-            [Remedy("Wait some seconds.")],
-        )
-    return PodFinding(
+    created = request.metadata.creation_timestamp if request else None
+    return silence(
         Code.BINDER_SILENT,
-        f"KAI chose a node, and its binder has not answered{waited}",
-        [Remedy("Administrator: start KAI's binder again.", _KAI_PODS)],
+        evidence.since(created),
+        [Remedy("Administrator: start KAI's binder again.", KAI_PODS)],
+        at_first="KAI chose a node {} ago, and its binder has not answered yet",
+        later="KAI chose a node, and its binder has not answered{}",
     )
 
 

@@ -6,15 +6,16 @@ from typing import Final
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
 from console.why.causes.binding import is_reservation
-from console.why.causes.outside import SETTLED
+from console.why.causes.delays import KAI_PODS, SETTLED, waited
 from console.why.codes import Code
 from console.why.evidence import AgentFigures, PodEvidence, known
-from console.why.objects import NO_RESERVED_GPU, ContainerObject, PodObject
+from console.why.objects import NO_RESERVED_GPU, PodObject
 from console.why.telling.words import Redactor
 from gpuagent.api_types.shares import ApiVerdict
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
+from kube.pod_status import ContainerObject
 from service.text import first_few, quoted
 from service.units import duration, size
 
@@ -30,7 +31,7 @@ def failed(pod: PodObject, redactor: Redactor) -> PodFinding:
     status = pod.status
     ended = [
         f"container {redactor.clean(each.name)} ended with {_exit(each)}"
-        for each in pod.containers
+        for each in pod.status.containers
         if each.state.terminated is not None and each.state.terminated.exit_code
     ]
     words = redactor.clean(f"{status.reason}: {status.message}" if status.message else status.reason)
@@ -83,7 +84,7 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
             [Remedy("Administrator: look at the node.", f"kubectl get node {pod.spec.node_name}")],
         )
         return
-    for each in pod.containers:
+    for each in pod.status.containers:
         trouble = _trouble(each, redactor)
         if trouble:
             has_run = (each.state.terminated or each.last_state.terminated) is not None
@@ -96,11 +97,9 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
             )
             return
     if pod.status.phase == "Pending":
-        age = evidence.age
-        waited = f" for {duration(age.total_seconds())}" if age else ""
         yield PodFinding(
             Code.CONTAINER_WAITING,
-            f"the pod is bound, and the kubelet has not started its containers{waited}",
+            f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}",
             [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
         )
 
@@ -272,12 +271,7 @@ def _notes(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterato
             Code.ACCOUNTING_MISSING,
             "KAI's podgroup-controller has not entered the pod's GPUs, so that the figures"
             " of its queue are too low",
-            [
-                Remedy(
-                    "Administrator: start KAI's podgroup-controller again.",
-                    "kubectl get pods --namespace kai-scheduler",
-                )
-            ],
+            [Remedy("Administrator: start KAI's podgroup-controller again.", KAI_PODS)],
         )
 
 

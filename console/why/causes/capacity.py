@@ -10,6 +10,7 @@ from typing import Final
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import gpus, number, request_of
 from console.why.causes.binding import is_reservation
+from console.why.causes.delays import KAI_PODS
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
 from console.why.objects import NodeObject, PodObject
@@ -61,7 +62,7 @@ def _owed(evidence: PodEvidence, redactor: Redactor) -> list[Remedy]:
             f"The queue {redactor.clean(queue.name)} has a quota of {gpus(queue.gpu_quota)}. {uses} GPUs back"
             " from preemptible pods of other queues. If that does not happen within a minute, an"
             " administrator looks at KAI's scheduler.",
-            "kubectl get pods --namespace kai-scheduler",
+            KAI_PODS,
         )
     ]
 

@@ -10,11 +10,11 @@ from typing import Final
 
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.creation import refusal
+from console.why.causes.delays import waited
 from console.why.codes import Code
 from console.why.evidence import PodEvidence
 from console.why.objects import PodObject
 from console.why.telling.words import Redactor
-from service.units import duration
 
 _HARMLESS: Final = "the object has been modified"
 """vCluster tries again by itself after this error."""
@@ -42,11 +42,10 @@ def refused_by_host(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -
 
 def not_served(evidence: PodEvidence) -> PodFinding:
     """Return the finding for a pod about which nothing is said, where KAI's kinds are not served."""
-    age = evidence.age
-    waited = "" if age is None else f" for {duration(age.total_seconds())}"
     return PodFinding(
         Code.KAI_NOT_SERVED,
-        f"KAI has said nothing about the pod{waited}, and KAI's objects are not on this API server",
+        f"KAI has said nothing about the pod{waited(evidence.age)}, and KAI's objects are not on this API"
+        " server",
         [
             Remedy("In a vCluster: ask the host's administrators, who see the pod's objects."),
             Remedy(

@@ -1,23 +1,16 @@
 """Why KAI does not look at a pod: another scheduler, a gate, no PodGroup. Pure."""
 
-from datetime import timedelta
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
+from console.why.causes.delays import KAI_PODS, SETTLED, silence
 from console.why.codes import Code
 from console.why.evidence import PodEvidence
 from console.why.objects import PodObject
 from console.why.telling.words import Redactor
 from kai import keys
 from service.text import listed
-from service.units import duration
-
-SETTLED: Final = timedelta(seconds=20)
-"""Time after which a program of KAI that has done nothing for a pod is probably down.
-
-Pod-grouper, scheduler and binder were done within 3 s each (v0.9.8, v0.13.4, v0.17.0).
-"""
 
 HARMLESS: Final = ("not found", "the object has been modified")
 """Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
@@ -34,7 +27,7 @@ def is_in_kai(evidence: PodEvidence, pod: PodObject) -> bool:
 def outside_kai(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
     """Return the finding for a pod that another scheduler schedules."""
     scheduler = redactor.clean(pod.spec.scheduler_name)
-    condition = pod.condition("PodScheduled")
+    condition = pod.status.condition("PodScheduled")
     request = request_of(pod)
     recreate = [
         Remedy(
@@ -96,21 +89,10 @@ def ungrouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodF
             f"KAI's pod-grouper cannot group the pod: {redactor.clean(warnings[-1])}",
             [Remedy("Administrator: look at the log of KAI's pod-grouper.")],
         )
-    age = evidence.age
-    if age is not None and age < SETTLED:
-        return PodFinding(
-            Code.POD_GROUP_MISSING,
-            f"KAI's pod-grouper has not grouped the pod yet, {duration(age.total_seconds())}"
-            " after its creation",
-            [Remedy("Wait some seconds.")],
-        )
-    waited = f" for {duration(age.total_seconds())}" if age else ""
-    return PodFinding(
+    return silence(
         Code.POD_GROUP_MISSING,
-        f"KAI's pod-grouper has not grouped the pod{waited}, so that no scheduler looks at it",
-        [
-            Remedy(
-                "Administrator: start KAI's pod-grouper again.", "kubectl get pods --namespace kai-scheduler"
-            )
-        ],
+        evidence.age,
+        [Remedy("Administrator: start KAI's pod-grouper again.", KAI_PODS)],
+        at_first="KAI's pod-grouper has not grouped the pod yet, {} after its creation",
+        later="KAI's pod-grouper has not grouped the pod{}, so that no scheduler looks at it",
     )

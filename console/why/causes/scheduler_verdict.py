@@ -69,7 +69,7 @@ def _newest(events: Sequence[EventObject]) -> tuple[str, datetime | None]:
 
 
 def _pod_text(pod: PodObject) -> tuple[str, datetime | None]:
-    condition = pod.condition("PodScheduled")
+    condition = pod.status.condition("PodScheduled")
     if condition is None or condition.status != "False":
         return "", None
     return condition.message, condition.last_transition_time

@@ -1,17 +1,15 @@
 """Why KAI's scheduler says nothing about a pod: incomplete gang, unserved node pool, no scheduler. Pure."""
 
 import re
-from datetime import timedelta
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
-from console.why.causes.outside import SETTLED
+from console.why.causes.delays import KAI_PODS, SETTLED, silence
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
 from console.why.objects import EventObject, PodObject
 from console.why.telling.words import Redactor
 from kai import keys
-from service.units import duration
 
 _MOST_REPEATED: Final = 25
 _WAITING: Final = re.compile(
@@ -103,27 +101,19 @@ def _no_scheduler(evidence: PodEvidence) -> PodFinding | None:
         return None
     if group is None or evidence.bind_request not in (Absence.MISSING, Absence.FORBIDDEN):
         return None
-    created = group.metadata.creation_timestamp
-    age = None if created is None else max(evidence.now - created, timedelta())
-    if age is not None and age < SETTLED:
-        return PodFinding(
-            Code.SCHEDULER_SILENT,
-            f"KAI's scheduler has not looked at the pod yet, {duration(age.total_seconds())}"
-            " after it was grouped",
-            [Remedy("Wait some seconds.")],
-        )
-    waited = "" if age is None else f" for {duration(age.total_seconds())}"
-    return PodFinding(
+    return silence(
         Code.SCHEDULER_SILENT,
-        f"KAI's scheduler has said nothing about the pod{waited}",
+        evidence.since(group.metadata.creation_timestamp),
         [
             Remedy(
                 "Administrator: KAI's scheduler does not run, or ends at every start; look at its log.",
-                "kubectl get pods --namespace kai-scheduler",
+                KAI_PODS,
             ),
             Remedy(
                 "KAI before v0.16.5 ends when a queue without a parent is to give GPUs back: every queue"
                 " needs spec.parentQueue or children."
             ),
         ],
+        at_first="KAI's scheduler has not looked at the pod yet, {} after it was grouped",
+        later="KAI's scheduler has said nothing about the pod{}",
     )

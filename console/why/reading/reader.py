@@ -5,25 +5,15 @@ story, as far as requests remain.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from console.agent_options import AgentOptions
 from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
-from console.why.evidence import Absence, AgentFigures, PodEvidence, PolicyDecision, known
-from console.why.objects import (
-    Claim,
-    EventObject,
-    NodeObject,
-    PodBindRequest,
-    PodGroupObject,
-    PodObject,
-    Shard,
-    WorkloadObject,
-)
-from console.why.reading.agent import read_figures
+from console.why.evidence import Absence, PodEvidence, known
+from console.why.objects import PodObject
 from console.why.reading.decision import read_decision
 from console.why.reading.events import MOST_EVENTS, EventReader
 from console.why.reading.kai_objects import (
@@ -38,14 +28,13 @@ from console.why.reading.requests import Requests
 from console.why.reading.surroundings import (
     may_list_all_pods,
     read_claims,
+    read_figures,
     read_nodes,
     read_owners,
     read_shared_gpu_pods,
 )
 from console.why.reading.target import Target
-from console.why.reading.workload import Subject, find_pod
-from kai import keys
-from kai.queue import Queue
+from console.why.reading.workload import find_pod
 from kube.client import KubeClient
 from service.command import UsageError
 from webhook.namespaces.decode import PATH, decode_metadata
@@ -81,13 +70,24 @@ async def read_evidence(
     """
     requests = Requests(client)
     subject = await find_pod(requests, target)
-    reading = _Reading(requests, target, subject, EventReader(requests, target.namespace))
+    evidence = PodEvidence(
+        now=datetime.now(UTC),
+        namespace=target.namespace,
+        kind=subject.kind,
+        name=target.name,
+        pod=subject.pod,
+        workload=subject.workload,
+    )
+    reading = _Reading(requests, target, evidence, EventReader(requests, target.namespace))
     await _run(reading.basics())
     if reading.namespace is Absence.MISSING:
         raise UsageError(does_not_exist(target.namespace))
     await _run(reading.details(agents, settings_namespace))
     await _run(reading.rest())
-    return reading.evidence()
+    evidence.now = requests.client.server_time() or datetime.now(UTC)
+    evidence.not_visible = requests.not_visible
+    evidence.notes = (*requests.notes, *([_CUT] if reading.events.is_cut else []))
+    return evidence
 
 
 async def _run(work: _Work) -> None:
@@ -98,29 +98,14 @@ async def _run(work: _Work) -> None:
 
 @dataclass(slots=True)
 class _Reading:
-    """What has been read so far; the fields are those of the evidence."""
+    """The requests of one answer, which fill its evidence."""
 
     requests: Requests
     target: Target
-    subject: Subject
+    evidence: PodEvidence
     events: EventReader
-    pod_events: Sequence[EventObject] = ()
-    group_events: Sequence[EventObject] = ()
-    creation_events: Sequence[EventObject] = ()
     namespace: PolicyMetadata | Absence = Absence.NOT_READ
     """The policy's part of the pod's namespace."""
-    pod_group: PodGroupObject | Absence = Absence.NOT_READ
-    bind_request: PodBindRequest | Absence = Absence.NOT_READ
-    queues: dict[str, Queue | Absence] = field(default_factory=dict)
-    owners: Sequence[WorkloadObject] = ()
-    nodes: list[NodeObject] | Absence = Absence.NOT_READ
-    shared_gpu_pods: list[PodObject] | Absence = Absence.NOT_READ
-    group_members: Sequence[PodObject] = ()
-    claims: dict[str, Claim | Absence] = field(default_factory=dict)
-    shards: list[Shard] | Absence = Absence.NOT_READ
-    decision: PolicyDecision | None = None
-    figures: AgentFigures | None = None
-    sees_all: bool = False
 
     @property
     def policy(self) -> NamespacePolicy | None:
@@ -128,39 +113,9 @@ class _Reading:
         metadata = known(self.namespace)
         return None if metadata is None else metadata.policy(self.target.namespace)
 
-    def evidence(self) -> PodEvidence:
-        """Return what has been read."""
-        policy = self.policy
-        return PodEvidence(
-            now=self.requests.client.server_time() or datetime.now(UTC),
-            namespace=self.target.namespace,
-            kind=self.subject.kind,
-            name=self.target.name,
-            pod=self.subject.pod,
-            workload=self.subject.workload,
-            owners=self.owners,
-            pod_events=self.pod_events,
-            group_events=self.group_events,
-            creation_events=self.creation_events,
-            pod_group=self.pod_group,
-            bind_request=self.bind_request,
-            queues=self.queues,
-            nodes=self.nodes,
-            shared_gpu_pods=self.shared_gpu_pods,
-            group_members=self.group_members,
-            claims=self.claims,
-            shards=self.shards,
-            scheduler=policy.scheduler if policy is not None else keys.SCHEDULER_NAME,
-            decision=self.decision,
-            figures=self.figures,
-            sees_all=self.sees_all,
-            not_visible=self.requests.not_visible,
-            notes=(*self.requests.notes, *([_CUT] if self.events.is_cut else [])),
-        )
-
     def basics(self) -> _Work:
         """Return the requests of every answer."""
-        pod = known(self.subject.pod)
+        pod = known(self.evidence.pod)
         work: _Work = [self._read_namespace(), self._read_group_events(pod)]
         if pod is not None:
             work += [self._read_pod_events(pod.name, pod.metadata.creation_timestamp)]
@@ -173,7 +128,7 @@ class _Reading:
 
     def details(self, agents: AgentOptions, settings_namespace: str) -> _Work:
         """Return the requests that the state of the pod needs."""
-        pod, metadata = known(self.subject.pod), known(self.namespace)
+        pod, metadata = known(self.evidence.pod), known(self.namespace)
         if pod is None:
             return []
         work: _Work = []
@@ -190,83 +145,87 @@ class _Reading:
 
     def _of_waiting(self, pod: PodObject) -> _Work:
         work: _Work = [self._read_queues(pod)]
-        if self.bind_request is Absence.FORBIDDEN and not pod.pod_group_name:
+        if self.evidence.bind_request is Absence.FORBIDDEN and not pod.pod_group_name:
             work += [self._discover_kai()]
-        verdict = verdict_of(self.evidence())
+        verdict = verdict_of(self.evidence)
         if verdict is not None and _is_about_nodes(verdict):
             work += [self._read_nodes(), self._read_shared_gpu_pods(pod)]
-        elif known(self.bind_request) is not None:
+        elif known(self.evidence.bind_request) is not None:
             work += [self._read_shared_gpu_pods(pod)]
         if verdict is not None and _is_about_volumes(verdict) and pod.claim_names:
             work += [self._read_claims(pod)]
-        if has_node_pool(pod, known(self.pod_group)):
+        if has_node_pool(pod, known(self.evidence.pod_group)):
             work += [self._read_shards()]
         return work
 
     def rest(self) -> _Work:
         """Return the requests that complete the story, as far as requests remain."""
-        pod = known(self.subject.pod)
+        pod = known(self.evidence.pod)
         work: _Work = []
-        if self.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
+        if self.evidence.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
             work += [self._read_rights()]
-        if pod is not None and not self.owners and self.requests.remaining > len(work):
+        if pod is not None and not self.evidence.owners and self.requests.remaining > len(work):
             work += [self._read_owners(pod, is_optional=True)]
         return work
 
     async def _read_namespace(self) -> None:
         name = self.target.namespace
         self.namespace = await self.requests.get(f"{PATH}/{name}", _decode_policy, f"Namespace {name}")
+        if self.policy is not None:
+            self.evidence.scheduler = self.policy.scheduler
 
     async def _read_pod_events(self, name: str, since: datetime | None = None) -> None:
-        self.pod_events = await self.events.about_pod(name, since)
+        self.evidence.pod_events = await self.events.about_pod(name, since)
 
     async def _read_group_events(self, pod: PodObject | None) -> None:
-        self.group_events = await self.events.about_groups(self.target.name, pod)
+        self.evidence.group_events = await self.events.about_groups(self.target.name, pod)
 
     async def _read_creation_events(self) -> None:
-        self.creation_events = await self.events.about_creation(self.target.name)
+        self.evidence.creation_events = await self.events.about_creation(self.target.name)
 
     async def _read_pod_group(self, pod: PodObject) -> None:
-        self.pod_group = await read_pod_group(self.requests, pod)
+        self.evidence.pod_group = await read_pod_group(self.requests, pod)
 
     async def _read_bind_request(self, pod: PodObject) -> None:
-        self.bind_request = await read_bind_request(self.requests, pod)
+        self.evidence.bind_request = await read_bind_request(self.requests, pod)
 
     async def _discover_kai(self) -> None:
         if not await is_served(self.requests):
-            self.bind_request = Absence.UNSERVED
+            self.evidence.bind_request = Absence.UNSERVED
 
     async def _read_queues(self, pod: PodObject) -> None:
-        if isinstance(self.pod_group, Absence):  # then the label of the topmost owner may name the queue
+        if isinstance(self.evidence.pod_group, Absence):  # then the topmost owner's label may name the queue
             await self._read_owners(pod, is_optional=False)
-        self.queues = await read_queues(self.requests, self.evidence().queue_name)
+        self.evidence.queues = await read_queues(self.requests, self.evidence.queue_name)
 
     async def _read_owners(self, pod: PodObject, *, is_optional: bool) -> None:
-        workload = known(self.subject.workload)
-        self.owners = await read_owners(self.requests, pod, workload, is_optional=is_optional)
+        workload = known(self.evidence.workload)
+        self.evidence.owners = await read_owners(self.requests, pod, workload, is_optional=is_optional)
 
     async def _read_nodes(self) -> None:
-        self.nodes = await read_nodes(self.requests)
+        self.evidence.nodes = await read_nodes(self.requests)
 
     async def _read_shared_gpu_pods(self, pod: PodObject) -> None:
         shared = await read_shared_gpu_pods(self.requests, pod)
-        self.shared_gpu_pods, self.group_members = shared.everywhere, shared.members
-        self.sees_all = not isinstance(shared.everywhere, Absence)
+        self.evidence.shared_gpu_pods, self.evidence.group_members = shared.everywhere, shared.members
+        self.evidence.sees_all = not isinstance(shared.everywhere, Absence)
 
     async def _read_claims(self, pod: PodObject) -> None:
-        self.claims = await read_claims(self.requests, pod)
+        self.evidence.claims = await read_claims(self.requests, pod)
 
     async def _read_shards(self) -> None:
-        self.shards = await read_shards(self.requests)
+        self.evidence.shards = await read_shards(self.requests)
 
     async def _read_decision(self, pod: PodObject, policy: PolicyMetadata, settings_namespace: str) -> None:
-        self.decision = await read_decision(self.requests, pod, policy, settings_namespace=settings_namespace)
+        self.evidence.decision = await read_decision(
+            self.requests, pod, policy, settings_namespace=settings_namespace
+        )
 
     async def _read_figures(self, pod: PodObject, agents: AgentOptions) -> None:
-        self.figures = await read_figures(self.requests, pod, agents)
+        self.evidence.figures = await read_figures(self.requests, pod, agents)
 
     async def _read_rights(self) -> None:
-        self.sees_all = await may_list_all_pods(self.requests)
+        self.evidence.sees_all = await may_list_all_pods(self.requests)
 
 
 def _is_about_volumes(verdict: SchedulerVerdict) -> bool:

@@ -161,7 +161,7 @@ def _grouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
 
 def _bound(pod: PodObject, redactor: Redactor) -> Iterator[Step]:
     if pod.is_bound:
-        scheduled = pod.condition("PodScheduled")
+        scheduled = pod.status.condition("PodScheduled")
         is_told = scheduled is not None and scheduled.status == "True"
         at = scheduled.last_transition_time if scheduled and is_told else pod.status.start_time
         yield Step(at=at, what="bound", text=f"to node {redactor.name(pod.spec.node_name)}")
@@ -170,7 +170,7 @@ def _bound(pod: PodObject, redactor: Redactor) -> Iterator[Step]:
 def _running(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[Step]:
     if pod.status.phase != "Running":
         return
-    ready = pod.condition("Ready")
+    ready = pod.status.condition("Ready")
     at = ready.last_transition_time if ready and ready.status == "True" else pod.status.start_time
     parts = []
     figures = evidence.figures
@@ -180,8 +180,7 @@ def _running(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
         parts = uses_of(figures)
         parts += [f"{counted(figures.neighbours, 'other pod')} on the same GPU"] if parts else []
     containers = pod.status.container_statuses or ()
-    restarts = sum(container.restart_count for container in containers)
-    parts += [counted(restarts, "restart")] if restarts else []
+    parts += [counted(pod.status.restarts, "restart")] if pod.status.restarts else []
     waiting = sum(not container.ready for container in containers)
     parts += [f"{counted(waiting, 'container is', 'containers are')} not ready"] if waiting else []
     yield Step(at=at, what="running", text=joined(parts) or "all containers have started")
@@ -218,7 +217,7 @@ def _waiting(evidence: PodEvidence, pod: PodObject | None, redactor: Redactor) -
     words: list[_Message] = []
     group = known(evidence.pod_group)
     if pod is not None:
-        condition = pod.condition("PodScheduled")
+        condition = pod.status.condition("PodScheduled")
         if condition is not None and condition.status == "False":
             at = condition.last_transition_time
             words.append(_Message(_bare(condition.message), "condition", at, at))

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from console.advise.answer import Advice, AdviceOptions, AdviceRow
-from console.advise.documents import as_json
 from console.advise.html import as_html
 from console.advise.policies import KnownNamespace
 from console.advise.queries import Window
 from console.advise.reading import read_usage
 from console.advise.suggestions import advise
-from console.advise.text import as_text
+from console.advise.text import as_json, as_text
 from console.cli import main
 from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.options import PrometheusOptions

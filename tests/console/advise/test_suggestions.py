@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
-from console.advise.documents import as_json
 from console.advise.html import as_html
 from console.advise.parts import quantile_of
 from console.advise.policies import KnownNamespace, TargetCluster
 from console.advise.queries import Window
 from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
 from console.advise.suggestions import advise, needed_bytes
-from console.advise.text import as_text
+from console.advise.text import as_json, as_text
 from console.advise.usage import PodNames, PodUse
 from console.prometheus.series import RangeSeries
 from kai.share import MIB

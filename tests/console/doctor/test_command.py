@@ -1,13 +1,14 @@
 """`kaishare doctor --wait`: repeated rounds, their end and their report."""
 
+import argparse
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from console.cluster import ClusterOptions
+from console.cli import parser
 from console.doctor import command
-from console.doctor.command import DoctorSettings, run
+from console.doctor.command import run
 from kube.access import Access
 from service.check_results import CheckResult, ok, problem
 
@@ -21,29 +22,29 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
     class Anyone:
         server = "https://cluster"
 
-    async def access(_: ClusterOptions) -> Anyone:
+    async def access(_: argparse.Namespace) -> Anyone:
         return Anyone()
 
     def answer(*results: list[CheckResult]) -> list[int]:
         remaining = list(results)
         pauses: list[int] = []
 
-        async def examine(_access: Access, _settings: DoctorSettings) -> list[CheckResult]:
+        async def examine(_access: Access, _arguments: argparse.Namespace) -> list[CheckResult]:
             return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
         async def sleep(_seconds: float) -> None:
             pauses.append(len(remaining))
 
         monkeypatch.setattr(command, "examine", examine)
-        monkeypatch.setattr(ClusterOptions, "access", access)
+        monkeypatch.setattr(command, "cluster_access", access)
         monkeypatch.setattr(asyncio, "sleep", sleep)
         return pauses
 
     return answer
 
 
-def settings(wait: float | None) -> DoctorSettings:
-    return DoctorSettings(cluster=ClusterOptions(), wait_seconds=wait)
+def arguments(*options: str) -> argparse.Namespace:
+    return parser().parse_args(["doctor", *options])
 
 
 BAD, GOOD = problem("agents", "none"), ok("agents", "all")
@@ -51,7 +52,7 @@ BAD, GOOD = problem("agents", "none"), ok("agents", "all")
 
 def test_without_wait_there_is_one_round(rounds: Rounds, capsys: pytest.CaptureFixture[str]) -> None:
     pauses = rounds([BAD], [GOOD])
-    assert run(settings(None)) == 1
+    assert run(arguments()) == 1
     assert pauses == []
     assert capsys.readouterr().err == ""
 
@@ -61,7 +62,7 @@ def test_wait_ends_with_the_first_round_without_a_problem(
 ) -> None:
     other = problem("queues", "none")
     pauses = rounds([BAD], [BAD], [BAD, other], [GOOD], [BAD])
-    assert run(settings(3600)) == 0
+    assert run(arguments("--wait", "1h")) == 0
     assert len(pauses) == 3
     written = capsys.readouterr()
     assert (
@@ -72,5 +73,5 @@ def test_wait_ends_with_the_first_round_without_a_problem(
 
 def test_wait_ends_with_its_time(rounds: Rounds) -> None:
     pauses = rounds([BAD])
-    assert run(settings(0.05)) == 1
+    assert run(arguments("--wait", "50ms")) == 1
     assert pauses

@@ -207,7 +207,7 @@ def test_a_request_above_the_limit_of_the_queue_can_never_start() -> None:
     state = next(state for state in states("kai-v0.17.0") if state.path.name.startswith("05-"))
     evidence = state.evidence("train-2")
     assert not isinstance(evidence.pod, Absence)
-    condition = evidence.pod.condition("PodScheduled")
+    condition = evidence.pod.status.condition("PodScheduled")
     assert condition is not None
     text = condition.message.replace("workload requested 1 GPUs", "workload requested 3 GPUs")
     document = evidence.pod.document.replace(condition.message.encode(), text.encode())

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from service.text import counted, fold, one_line, shorten_middle, width
-from service.text_table import column_widths, table_lines
+from service.text_table import column_widths, natural_widths, table_lines
 from webhook.explain.decision.amounts import GpuAmount
 from webhook.explain.decision.explainer import ExplainedDocument, ExplainedPod, UnexplainedObject
 from webhook.explain.manifests.sources import Location
@@ -90,8 +90,7 @@ def _widths(rows: Sequence[Sequence[str]], columns: int, least: Sequence[int]) -
     """Return the widths of the columns; the smallest ones where no table fits."""
     widths = column_widths(rows, columns, least)
     if widths is None:
-        natural = (max(map(width, cells)) for cells in zip(*rows, strict=True))
-        widths = [min(room, fewest or room) for room, fewest in zip(natural, least, strict=True)]
+        widths = [min(room, fewest or room) for room, fewest in zip(natural_widths(rows), least, strict=True)]
     return widths
 
 

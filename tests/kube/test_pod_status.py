@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kube.pod_readiness import PodReadiness
+from kube.pod_status import PodStatus
 
 READY = {"type": "Ready", "status": "True"}
 
@@ -35,11 +35,11 @@ def waiting(reason: str, message: str = "", kind: str = "containerStatuses") -> 
     ],
 )  # fmt: skip
 def test_the_most_specific_reason(status: dict[str, Any], expected: str) -> None:
-    assert msgspec.convert(status, PodReadiness).trouble == expected
+    assert msgspec.convert(status, PodStatus).trouble == expected
 
 
 def test_a_long_or_hostile_message_is_one_short_line() -> None:
-    trouble = msgspec.convert(scheduled(reason="x", message="\x1b[2J\n" * 9999), PodReadiness).trouble
+    trouble = msgspec.convert(scheduled(reason="x", message="\x1b[2J\n" * 9999), PodStatus).trouble
     assert len(trouble) <= 200
     assert trouble.isprintable()
-    assert msgspec.convert(waiting("x"), PodReadiness).restarts == 2
+    assert msgspec.convert(waiting("x"), PodStatus).restarts == 2
