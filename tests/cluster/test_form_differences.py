@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from docs.form_differences import DIFFERENCES, DifferenceName
 from kai import keys
 from kai.own_labels import FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
 from kube.client import KubeClient
@@ -21,7 +22,6 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render.bounds import MOST_KEYS, MOST_OF_NAMESPACE
-from webhook.render.differences import DIFFERENCES, DifferenceName
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
 Json = dict[str, Any]

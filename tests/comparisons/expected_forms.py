@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from docs.form_differences import DifferenceName
 from kai import keys
 from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.own_labels import SIZE_PREFIX
@@ -20,7 +21,6 @@ from webhook.policy.reasons import Action
 from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render import bounds
-from webhook.render.differences import DifferenceName
 
 Json = dict[str, Any]
 _TORCH: Final = re.compile(r"torchrun|torch[.]distributed[.]run|torch[.]distributed[.]launch")
