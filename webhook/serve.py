@@ -29,10 +29,9 @@ from webhook.namespaces.source import PolicySource
 from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.registration.order import OrderWatch
-from webhook.server.admission_server import MOST_IN_FLIGHT
+from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_IN_FLIGHT, AdmissionServer
 from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
-from webhook.server.ops_server import AUDIENCE, OPEN_PATHS
-from webhook.server.server import PORT_LIMITS, Server
+from webhook.server.ops_server import AUDIENCE, OPEN_PATHS, OPS_CONNECTIONS, OpsServer
 from webhook.server.tls import CertificateSource
 from webhook.settings.document import PublishedSettings
 from webhook.settings.publisher import SettingsPublisher
@@ -100,17 +99,10 @@ async def serve(settings: Settings, log: JsonLog) -> None:
         security = PortSecurity(
             authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
         )
-        server = Server(
-            policies=policies,
-            rules=opened.rules,
-            metrics=metrics,
-            log=log,
-            certificate_problem=lambda: certificate.problem,
-            max_in_flight=settings.max_in_flight,
-            limits=PORT_LIMITS.within(descriptors_for_connections()),
-        )
-        stack.push_async_callback(server.stop)
-        ops = f"{'https' if tls else 'http'}://{await server.open_ops(settings.ops_listen, security)}"
+        ops_server, admission_server = _servers(settings, opened, certificate, metrics, log)
+        stack.push_async_callback(ops_server.stop)
+        stack.push_async_callback(admission_server.stop)  # stops first
+        ops = f"{'https' if tls else 'http'}://{await ops_server.start(settings.ops_listen, security)}"
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(work()) for work in (*opened.work, *publishing, certificate.run)]
             if tls is not None:
@@ -120,7 +112,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                 await wait_for(stop, drain, certificate.issued)
             if certificate.issued.is_set():
                 try:
-                    admission = await server.open_admission(settings.listen, certificate.context)
+                    admission = await admission_server.start(settings.listen, certificate.context)
                 except OSError as error:  # raised after the task group, so that it is no ExceptionGroup
                     listen_error = error
                     stop.set()
@@ -137,8 +129,11 @@ async def serve(settings: Settings, log: JsonLog) -> None:
             await wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
-                server.drain()
-                if not await drained(lambda: server.has_recent_connections, settings.drain_seconds, stop):
+                ops_server.drain()
+                admission_server.drain()
+                if not await drained(
+                    lambda: admission_server.has_recent_connections, settings.drain_seconds, stop
+                ):
                     log("drain ended while clients still connect; a longer --drain may help", WARNING)
             log("stopping")
             for task in running:
@@ -146,6 +141,34 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     if listen_error is not None:
         raise listen_error
     log("stopped")
+
+
+def _servers(
+    settings: Settings,
+    inputs: "_DecisionInputs",
+    certificate: CertificateSource,
+    metrics: Metrics,
+    log: JsonLog,
+) -> tuple[OpsServer, AdmissionServer]:
+    """Return the servers, which do not listen yet. The ops port gets at most a quarter of the connections."""
+    descriptors = descriptors_for_connections()
+    ops_limits = OPS_CONNECTIONS.within(descriptors // 4)
+    ops = OpsServer(
+        policies=inputs.source,
+        metrics=metrics,
+        log=log,
+        certificate_problem=lambda: certificate.problem,
+        limits=ops_limits,
+    )
+    admission = AdmissionServer(
+        policies=inputs.source,
+        rules=inputs.rules,
+        metrics=metrics,
+        log=log,
+        max_in_flight=settings.max_in_flight,
+        limits=ADMISSION_CONNECTIONS.within(descriptors - ops_limits.max_connections),
+    )
+    return ops, admission
 
 
 def _known(policies: PolicySource) -> dict[str, Any]:
