@@ -4,7 +4,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,7 @@ from service.version import version
 from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
 from webhook.certificates.files import FileCertificate, FileSettings
 from webhook.metrics import Metrics
-from webhook.namespaces.cluster_rules import ClusterRules
-from webhook.namespaces.open import Work, open_cluster, open_files
+from webhook.namespaces.open import DecisionInputs, Work, open_cluster, open_files
 from webhook.namespaces.source import PolicySource
 from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
@@ -90,23 +89,24 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     async with AsyncExitStack() as stack:
         metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
         metrics.show_log(lambda: log.lines_lost)
-        opened = await _open_policies(settings, cluster, metrics, log)
-        policies = opened.source
+        inputs = await _open_inputs(settings, cluster, metrics, log)
+        ordering = await _ordering(settings, cluster, metrics, log)
         certificate = await _certificate(settings, cluster, metrics, log)
         directory = settings.ops_certificate_directory
         tls = TlsFiles(directory / CERTIFICATE, directory / KEY, log=log) if directory else None
-        publishing = await _publishing(settings, cluster, opened, metrics, log)
+        publishing = await _publishing(settings, cluster, inputs, metrics, log)
         security = PortSecurity(
             authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
         )
-        ops_server, admission_server = _servers(settings, opened, certificate, metrics, log)
+        ops_server, admission_server = _servers(settings, inputs, certificate, metrics, log)
         stack.push_async_callback(ops_server.stop)
         stack.push_async_callback(admission_server.stop)  # stops first
         ops = f"{'https' if tls else 'http'}://{await ops_server.start(settings.ops_listen, security)}"
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(work()) for work in (*opened.work, *publishing, certificate.run)]
-            if tls is not None:
-                running.append(group.create_task(tls.run()))
+            renewing = [certificate.run, *([tls.run] if tls else ())]
+            running = [
+                group.create_task(work()) for work in (*inputs.work, *ordering, *publishing, *renewing)
+            ]
             if not certificate.issued.is_set():
                 log("waiting for a certificate", ops=ops)
                 await wait_for(stop, drain, certificate.issued)
@@ -124,7 +124,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                         admission=f"https://{admission}",
                         ops=ops,
                         default_mode=settings.rules.default_mode,
-                        **_known(policies),
+                        **_known(inputs.policies),
                     )
             await wait_for(stop, drain)
             if not stop.is_set():
@@ -145,7 +145,7 @@ async def serve(settings: Settings, log: JsonLog) -> None:
 
 def _servers(
     settings: Settings,
-    inputs: "_DecisionInputs",
+    inputs: DecisionInputs,
     certificate: CertificateSource,
     metrics: Metrics,
     log: JsonLog,
@@ -154,14 +154,14 @@ def _servers(
     descriptors = descriptors_for_connections()
     ops_limits = OPS_CONNECTIONS.within(descriptors // 4)
     ops = OpsServer(
-        policies=inputs.source,
+        policies=inputs.policies,
         metrics=metrics,
         log=log,
         certificate_problem=lambda: certificate.problem,
         limits=ops_limits,
     )
     admission = AdmissionServer(
-        policies=inputs.source,
+        policies=inputs.policies,
         rules=inputs.rules,
         metrics=metrics,
         log=log,
@@ -197,48 +197,26 @@ class _Cluster:
         return self._client
 
 
-@dataclass(frozen=True, slots=True)
-class _DecisionInputs:
-    """The inputs of decisions (policies and rules), and the tasks that keep them up to date."""
-
-    source: PolicySource
-    rules: Callable[[], Rules]
-    knows_default_class: Callable[[], bool]
-    """Whether the default PriorityClass in `rules` is known."""
-    work: Sequence[Work]
-
-
-async def _open_policies(
-    settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
-) -> _DecisionInputs:
-    """Open the source of policies; in a cluster also the watches on cluster facts and webhook order."""
-    mode = settings.rules.default_mode
+async def _open_inputs(
+    settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog
+) -> DecisionInputs:
     if settings.policies is not None:
-        opened = await open_files(settings.policies, default_mode=mode, metrics=metrics, log=log)
-        given = settings.rules.default_priority_class is not None
-        return _DecisionInputs(opened.source, lambda: settings.rules, lambda: given, opened.work)
-    client = await cluster.client()
-    opened = open_cluster(client, default_mode=mode, metrics=metrics, log=log)
-    order = OrderWatch(client, own=settings.webhook_configuration, log=log)
+        return await open_files(settings.policies, settings.rules, metrics=metrics, log=log)
+    return open_cluster(await cluster.client(), settings.rules, metrics=metrics, log=log)
+
+
+async def _ordering(settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog) -> Sequence[Work]:
+    """Return the task that watches the order of webhooks; none where no policies come from a cluster."""
+    if settings.policies is not None:
+        return ()
+    order = OrderWatch(await cluster.client(), own=settings.webhook_configuration, log=log)
     metrics.show_order(lambda: order.is_ok)
     metrics.show_watch(order.watch)
-    rules = ClusterRules(client, settings.rules, log=log)
-    following = [
-        (order.run, "order"),
-        (rules.watch.run, "cluster-rules"),
-        (rules.keep_discovering, "cluster-rules"),
-    ]
-    metrics.show_watch(rules.watch)
-    return _DecisionInputs(
-        opened.source,
-        lambda: rules.current,
-        lambda: rules.knows_default_class,
-        (*opened.work, *(metrics.supervised(work, stage=stage, log=log) for work, stage in following)),
-    )
+    return (metrics.supervised(order.run, stage="order", log=log),)
 
 
 async def _publishing(
-    settings: Settings, cluster: "_Cluster", inputs: _DecisionInputs, metrics: Metrics, log: JsonLog
+    settings: Settings, cluster: _Cluster, inputs: DecisionInputs, metrics: Metrics, log: JsonLog
 ) -> Sequence[Work]:
     """Return the task that publishes the settings; none unless a namespace is given for them."""
     namespace = settings.settings_namespace
@@ -257,7 +235,7 @@ async def _publishing(
     return (metrics.supervised(publisher.run, stage="settings", log=log),)
 
 
-async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog) -> Authentication | None:
+async def _authentication(settings: Settings, cluster: _Cluster, log: JsonLog) -> Authentication | None:
     """Return the check of tokens on the ops port; None if it asks for none."""
     if not settings.authenticates:
         return None
@@ -270,7 +248,7 @@ async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog)
 
 
 async def _certificate(
-    settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
+    settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog
 ) -> CertificateSource:
     options = settings.certificates
     if isinstance(options, SelfSignedSettings):
