@@ -17,13 +17,12 @@ from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.waiting import until
 from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, PublishedSettings, decode_settings
-from webhook.settings.publisher import PublishTiming, SettingsPublisher
+from webhook.settings.publisher import REPAIR_SECONDS, SettingsPublisher
 
 PATH = "/api/v1/namespaces/kaishare/configmaps/kaishare-settings"
 STORED = says(
     json.dumps({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "kaishare-settings"}})
 )
-TIMING = PublishTiming(look=0.01)
 
 
 def at_the_start() -> PublishedSettings:
@@ -80,7 +79,8 @@ def replace_rules(settings: PublishedSettings, **rules: Any) -> PublishedSetting
 
 
 @pytest.fixture
-def publishing(server: ApiServer, client: KubeClient) -> Publishing:
+def publishing(server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> Publishing:
+    monkeypatch.setattr("webhook.settings.publisher._LOOK_SECONDS", 0.01)
     made = Publishing()
     server.always = made.handle
     made.publisher = SettingsPublisher(
@@ -89,7 +89,6 @@ def publishing(server: ApiServer, client: KubeClient) -> Publishing:
         namespace="kaishare",
         log=JsonLog(made.stream),
         clock=lambda: made.now,
-        timing=TIMING,
     )
     return made
 
@@ -126,8 +125,8 @@ async def test_a_patch_has_the_one_key_of_the_data_and_nothing_else(publishing: 
 
 async def test_unchanged_settings_are_written_again_after_ten_minutes(publishing: Publishing) -> None:
     await publishing.after(0)
-    assert await publishing.after(0.79 * TIMING.repair) == 1
-    assert await publishing.after(0.42 * TIMING.repair) == 2
+    assert await publishing.after(0.79 * REPAIR_SECONDS) == 1
+    assert await publishing.after(0.42 * REPAIR_SECONDS) == 2
     publishing.change(cluster_scoped=frozenset())  # not published
     await publishing.after(1)
     unpublished = len(publishing.patches)
