@@ -33,6 +33,7 @@ from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
 from webhook.server.ops_server import AUDIENCE, OPEN_PATHS, OPS_CONNECTIONS, OpsServer
 from webhook.server.tls import CertificateSource
 from webhook.settings.document import PublishedSettings
+from webhook.settings.options import DEFAULT_CLASS, SETTINGS
 from webhook.settings.publisher import SettingsPublisher
 
 _SWITCH_SECONDS = 0.0005
@@ -228,7 +229,7 @@ async def _publishing(
             version=version(),
             policies="cluster" if settings.policies is None else "files",
             rules=inputs.rules(),
-            knows_default_class=inputs.knows_default_class(),
+            known=SETTINGS if inputs.knows_default_class() else SETTINGS - {DEFAULT_CLASS},
         )
 
     publisher = SettingsPublisher(await cluster.client(), current, namespace=namespace, log=log)

@@ -21,8 +21,8 @@ from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.rules import Rules
-from webhook.settings.document import PublishedSettings, SettingsError
-from webhook.settings.options import RuleOptions
+from webhook.settings.document import SettingsError
+from webhook.settings.options import KnownRules
 from webhook.settings.reader import read_settings
 
 MOST_NAMED: Final = 100
@@ -55,7 +55,7 @@ class ClusterFacts:
 
 async def read_facts(
     client: KubeClient,
-    options: RuleOptions,
+    options: KnownRules,
     *,
     names: Collection[str] | None,
     created: Collection[str] = (),
@@ -76,7 +76,8 @@ async def read_facts(
         PoliciesError: a namespace cannot be read, or does not exist.
     """
     published, notes = await _published(client, settings_namespace)
-    notes += options.unknown(published)
+    settings = options.completed_by(published)
+    notes += settings.unknown()
     unread: dict[str, str] = {}
     try:
         namespaces, unread = await _namespaces(client, names, created)
@@ -86,11 +87,10 @@ async def read_facts(
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
-    rules = options.rules(published)
     kinds, kind_notes = await _cluster_scoped(client)
     defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
     return ClusterFacts(
-        rules=replace(rules, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds),
+        rules=replace(settings.rules, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds),
         namespaces=namespaces,
         defaults=defaults,
         unread=unread,
@@ -98,11 +98,12 @@ async def read_facts(
     )
 
 
-async def _published(client: KubeClient, namespace: str) -> tuple[PublishedSettings | None, list[str]]:
+async def _published(client: KubeClient, namespace: str) -> tuple[KnownRules, list[str]]:
     try:
         published = await read_settings(client, namespace)
     except SettingsError as error:
-        return None, [f"the webhook's settings are not known: {error}; --settings-namespace names another"]
+        note = f"the webhook's settings are not known: {error}; --settings-namespace names another"
+        return KnownRules(), [note]
     if published.policies == "files":
         return published, ["the webhook reads its policies from files, not from these namespaces"]
     return published, [_BY_POLICIES] if published.rules.by_admission_policies else []

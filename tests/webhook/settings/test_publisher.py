@@ -17,6 +17,7 @@ from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.waiting import until
 from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, PublishedSettings, decode_settings
+from webhook.settings.options import DEFAULT_CLASS, SETTINGS
 from webhook.settings.publisher import REPAIR_SECONDS, SettingsPublisher
 
 PATH = "/api/v1/namespaces/kaishare/configmaps/kaishare-settings"
@@ -27,7 +28,9 @@ STORED = says(
 
 def at_the_start() -> PublishedSettings:
     """Settings before the PriorityClasses are listed."""
-    return PublishedSettings(version="0.1.0", policies="cluster", rules=Rules(), knows_default_class=False)
+    return PublishedSettings(
+        version="0.1.0", policies="cluster", rules=Rules(), known=SETTINGS - {DEFAULT_CLASS}
+    )
 
 
 @dataclass
@@ -70,12 +73,7 @@ class Publishing:
 
 
 def replace_rules(settings: PublishedSettings, **rules: Any) -> PublishedSettings:
-    return PublishedSettings(
-        version=settings.version,
-        policies=settings.policies,
-        rules=replace(settings.rules, **rules),
-        knows_default_class=True,
-    )
+    return replace(settings, rules=replace(settings.rules, **rules), known=SETTINGS)
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
     assert decode_settings(publishing.texts[0]) == publishing.settings
     publishing.change(default_priority_class=None)  # they are listed, and none is the default
     assert await publishing.after(3) == 2
-    assert decode_settings(publishing.texts[1]).knows_default_class
+    assert DEFAULT_CLASS in decode_settings(publishing.texts[1]).known
     publishing.change(default_priority_class="usual")
     assert await publishing.after(3) == 3
     assert decode_settings(publishing.texts[2]).rules.default_priority_class == "usual"
