@@ -14,7 +14,7 @@ from kai.own_labels import SIZE_PREFIX
 from kai.pod import PodView, decode_pod
 from kai.quantity import is_quantity
 from kai.share import is_container_memory_key
-from webhook.policy.decide import decide
+from tests.support.decisions import decide
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import apply_to_document, operations
 from webhook.policy.reasons import Action
@@ -69,7 +69,7 @@ def expected(
     if any(map(_is_read_otherwise, pod["spec"]["containers"])):
         judged = _as_policies_read_it(pod)
         differences.append(DifferenceName.COMMANDS)
-    decision = decide(policy, decode_pod(json.dumps(judged).encode()), rules)
+    decision = decide(policy, judged, rules)
     changed = pod
     if decision.action is Action.INJECTED:
         original = decode_pod(json.dumps(pod).encode())
