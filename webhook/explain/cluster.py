@@ -15,9 +15,15 @@ from kube.errors import REQUEST_ERRORS, ApiError
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.explain.decision.limit_ranges import ContainerDefaults, decode_defaults
-from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_metadata
+from webhook.namespaces.decode import PATH
 from webhook.namespaces.documents import PoliciesError
-from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list
+from webhook.namespaces.reading import (
+    VIEW_IS_ENOUGH,
+    does_not_exist,
+    fetch_namespaces,
+    may_not_get,
+    may_not_list,
+)
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.rules import Rules
@@ -83,7 +89,7 @@ async def read_facts(
         namespaces, unread = await _namespaces(client, names, created)
     except PoliciesError:
         raise
-    except (*REQUEST_ERRORS, NamespaceError) as error:
+    except REQUEST_ERRORS as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
@@ -119,8 +125,7 @@ async def _namespaces(
     if names is not None and len(names) <= MOST_NAMED:
         return await _named_namespaces(client, names, created)
     try:
-        async with client.list_objects(PATH, accept=LIST) as items:
-            namespaces = dict([decode_metadata(item) async for item in items])
+        namespaces = await fetch_namespaces(client)
     except ApiError as error:
         if not error.is_forbidden:
             raise
@@ -136,14 +141,15 @@ async def _named_namespaces(
     client: KubeClient, names: Collection[str], created: Collection[str]
 ) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
     """Return the namespaces, and why others could not be read."""
-    namespaces, unread = {}, {}
+    namespaces: dict[str, PolicyMetadata] = {}
+    unread = {}
     for name in sorted(names):
         try:
             namespace_name(name)  # a text of a manifest must not change the path of a request
         except ValueError as error:
             raise PoliciesError(str(error)) from None
         try:
-            _, namespaces[name] = decode_metadata(await client.get(f"{PATH}/{name}", accept=ONE))
+            namespaces |= await fetch_namespaces(client, name)
         except ApiError as error:
             if error.is_not_found:
                 if name in created:
