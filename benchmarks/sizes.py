@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kai.pod import decode_pod
-from webhook.policy.decide import decide
+from webhook.policy.decide import decide_pod
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 from webhook.policy.mutate import mutate
 from webhook.policy.rules import Rules
@@ -94,10 +94,10 @@ def main() -> None:
     }
     for title, selector in selectors.items():
         sized = with_sizes(selector)
-        if decide(sized, view, rules).size is None:
+        if decide_pod(sized, view, rules).size is None:
             raise SystemExit(f"{title}: no size was chosen")
         for name, first, second in (
-            ("decide", lambda: decide(plain, view, rules), lambda: decide(sized, view, rules)),  # noqa: B023
+            ("decide", lambda: decide_pod(plain, view, rules), lambda: decide_pod(sized, view, rules)),  # noqa: B023
             ("mutate", lambda: mutate(plain, document, rules), lambda: mutate(sized, document, rules)),  # noqa: B023
         ):
             value, microseconds = ratio(first, second)

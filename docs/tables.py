@@ -11,16 +11,29 @@ from pathlib import Path
 from typing import Final
 
 from docs import api_schema
+from docs.form_differences import DIFFERENCES
 from gpuagent.api_types.processes import ProcessesResponse
 from gpuagent.api_types.shares import AgentResponse
 from kai.key_classes import PREFIXES, TABLE, KeyClass, On
 from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
-from webhook.policy.distributed import EVIDENCE
+from webhook.policy import distributed
 from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Group, Reason
 from webhook.policy.sizes import A_SIZE
-from webhook.render.differences import DIFFERENCES
 
+_EVIDENCE: Final = (
+    *distributed.VARIABLES,
+    distributed.JAX_PROCESSES,
+    distributed.CLUSTER,
+    *distributed.RENDEZVOUS,
+    distributed.NODES_OPTION,
+    distributed.LWS_SIZE,
+    distributed.KUEUE_COUNT,
+    *distributed.JOB_SET,
+    distributed.MPI_JOB,
+    distributed.MPI_OPERATOR,
+)
+"""Evidence that a pod is a rank of a distributed job."""
 _PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -52,7 +65,7 @@ def _reasons(*groups: Group) -> Callable[[], str]:
 
 
 def _evidence() -> str:
-    rows = [(f"{row.place} `{row.name}`", row.counts, row.source) for row in EVIDENCE]
+    rows = [(f"{row.place} `{row.name}`", row.counts, row.source) for row in _EVIDENCE]
     return _table(("on the pod", "evidence if it is", "written by"), rows)
 
 

@@ -178,7 +178,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     settings = Settings(
         policies=policies,
         kubeconfig=arguments.kubeconfig,
-        rules=parse_rule_options(arguments).rules(),
+        rules=parse_rule_options(arguments).rules,
         certificates=certificates,
         listen=listen,
         ops_listen=ops_listen,

@@ -1,6 +1,6 @@
 """The webhook's Prometheus metrics; docs/metrics.md describes each of them."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,20 +80,20 @@ class Metrics:
 
     def show_log(self, lines_lost: Callable[[], int]) -> None:
         """Export the number of lost log lines; `lines_lost` must be safe to call from any thread."""
-        self.registry.register(_Log(lines_lost))
+        self.registry.register(_Families(partial(_log_lines, lines_lost)))
 
     def show_policies(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
         """Export the state of policies; `policies` must be thread-safe, and None exports nothing."""
-        self.registry.register(_Policies(policies))
+        self.registry.register(_Families(partial(_policies, policies)))
 
     def show_order(self, is_ok: Callable[[], bool | None]) -> None:
         """Export whether KAI's webhooks are called after kaishare's; None (unknown) exports nothing."""
-        self.registry.register(_Order(is_ok))
+        self.registry.register(_Families(partial(_order, is_ok)))
 
     def show_watch(self, watch: Watch[Any]) -> None:
         """Export the last contact and the restarts of a watch."""
         if not self._watches:
-            self.registry.register(_Watches(self._watches))
+            self.registry.register(_Families(partial(_watch_contacts, self._watches)))
         self._watches.append(watch)
 
     def answered(self, webhook: str, action: Action, reason: Reason, seconds: float) -> None:
@@ -128,86 +128,76 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Policies(Collector):
-    """Exports policies by state, rebuilt at every scrape so that no series of a deleted namespace stays."""
+class _Families(Collector):
+    """Exports the families of a function, which is called at every scrape."""
 
-    def __init__(self, policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> None:
-        self._read = policies
+    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+        self._families = families
 
-    def collect(self) -> Iterable[Metric]:
-        by_state = GaugeMetricFamily(
-            "kaishare_webhook_policies", "Managed namespaces by policy state.", labels=["state"]
-        )
-        invalid = GaugeMetricFamily(
-            "kaishare_webhook_policy_invalid",
-            "1 for each policy label that is ignored because it is invalid.",
-            labels=["namespace", "label"],
-        )
-        policies = self._read()
-        if policies is not None:
-            counts = dict.fromkeys(STATES, 0)
-            for name, policy in policies.items():
-                counts[policy.state] += 1
-                for label in sorted({problem.label for problem in policy.problems}):
-                    invalid.add_metric([name, label], 1)
-            for state, count in counts.items():
-                by_state.add_metric([state], count)
-        yield by_state
-        yield invalid
+    def collect(self) -> Iterator[Metric]:
+        return self._families()
 
 
-class _Log(Collector):
-    """Exports the number of lost log lines."""
-
-    def __init__(self, lines_lost: Callable[[], int]) -> None:
-        self._lines_lost = lines_lost
-
-    def collect(self) -> Iterable[Metric]:
-        yield CounterMetricFamily(
-            "kaishare_log_lines_lost",
-            "Log lines dropped because standard error was full, closed or not read.",
-            value=self._lines_lost(),
-        )
-
-
-class _Order(Collector):
-    """Exports whether KAI's webhooks are called after kaishare's."""
-
-    def __init__(self, is_ok: Callable[[], bool | None]) -> None:
-        self._is_ok = is_ok
-
-    def collect(self) -> Iterable[Metric]:
-        order = GaugeMetricFamily(
-            "kaishare_webhook_order_ok",
-            "1 if webhooks that match on schedulerName are called after kaishare's, else 0.",
-        )
-        is_ok = self._is_ok()
-        if is_ok is not None:
-            order.add_metric([], float(is_ok))
-        yield order
+def _policies(policies: Callable[[], Mapping[str, NamespacePolicy] | None]) -> Iterator[Metric]:
+    """Yield policies by state, rebuilt at every scrape so that no series of a deleted namespace stays."""
+    by_state = GaugeMetricFamily(
+        "kaishare_webhook_policies", "Managed namespaces by policy state.", labels=["state"]
+    )
+    invalid = GaugeMetricFamily(
+        "kaishare_webhook_policy_invalid",
+        "1 for each policy label that is ignored because it is invalid.",
+        labels=["namespace", "label"],
+    )
+    managed = policies()
+    if managed is not None:
+        counts = dict.fromkeys(STATES, 0)
+        for name, policy in managed.items():
+            counts[policy.state] += 1
+            for label in sorted({problem.label for problem in policy.problems}):
+                invalid.add_metric([name, label], 1)
+        for state, count in counts.items():
+            by_state.add_metric([state], count)
+    yield by_state
+    yield invalid
 
 
-class _Watches(Collector):
-    """Exports the last contact and the restarts of every watch."""
+def _log_lines(lines_lost: Callable[[], int]) -> Iterator[Metric]:
+    """Yield the number of lost log lines."""
+    yield CounterMetricFamily(
+        "kaishare_log_lines_lost",
+        "Log lines dropped because standard error was full, closed or not read.",
+        value=lines_lost(),
+    )
 
-    def __init__(self, watches: Sequence[Watch[Any]]) -> None:
-        self._watches = watches
 
-    def collect(self) -> Iterable[Metric]:
-        contact = GaugeMetricFamily(
-            "kaishare_watch_last_contact_timestamp_seconds",
-            "Time of the last message from the API server on this watch.",
-            labels=["resource"],
-        )
-        restarts = CounterMetricFamily(
-            "kaishare_watch_restarts",
-            "Watch restarts by cause; closed is the normal timeout.",
-            labels=["resource", "cause"],
-        )
-        for watch in self._watches:
-            if watch.last_contact is not None:
-                contact.add_metric([watch.resource.name], watch.last_contact)
-            for cause, count in sorted(dict(watch.restarts).items()):
-                restarts.add_metric([watch.resource.name, cause], count)
-        yield contact
-        yield restarts
+def _order(is_ok: Callable[[], bool | None]) -> Iterator[Metric]:
+    """Yield whether KAI's webhooks are called after kaishare's."""
+    order = GaugeMetricFamily(
+        "kaishare_webhook_order_ok",
+        "1 if webhooks that match on schedulerName are called after kaishare's, else 0.",
+    )
+    state = is_ok()
+    if state is not None:
+        order.add_metric([], float(state))
+    yield order
+
+
+def _watch_contacts(watches: Sequence[Watch[Any]]) -> Iterator[Metric]:
+    """Yield the last contact and the restarts of every watch."""
+    contact = GaugeMetricFamily(
+        "kaishare_watch_last_contact_timestamp_seconds",
+        "Time of the last message from the API server on this watch.",
+        labels=["resource"],
+    )
+    restarts = CounterMetricFamily(
+        "kaishare_watch_restarts",
+        "Watch restarts by cause; closed is the normal timeout.",
+        labels=["resource", "cause"],
+    )
+    for watch in watches:
+        if watch.last_contact is not None:
+            contact.add_metric([watch.resource.name], watch.last_contact)
+        for cause, count in sorted(dict(watch.restarts).items()):
+            restarts.add_metric([watch.resource.name, cause], count)
+    yield contact
+    yield restarts

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kube.access import find_access
 from kube.client import KubeClient
@@ -23,21 +23,42 @@ from service.version import version
 from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
 from webhook.certificates.files import FileCertificate, FileSettings
 from webhook.metrics import Metrics
-from webhook.namespaces.cluster_rules import ClusterRules
-from webhook.namespaces.open import Work, open_cluster, open_files
+from webhook.namespaces.open import DecisionInputs, Work, open_cluster, open_files
 from webhook.namespaces.source import PolicySource
 from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.registration.order import OrderWatch
-from webhook.server.admission_server import MOST_IN_FLIGHT
-from webhook.server.drain import DRAIN_SECONDS, drained, wait_for
-from webhook.server.ops_server import AUDIENCE
-from webhook.server.server import PORT_LIMITS, Server
+from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_IN_FLIGHT, AdmissionServer
+from webhook.server.ops_server import AUDIENCE, OPS_CONNECTIONS, OpsServer
 from webhook.server.tls import CertificateSource
 from webhook.settings.document import PublishedSettings
+from webhook.settings.options import DEFAULT_CLASS, SETTINGS
 from webhook.settings.publisher import SettingsPublisher
 
-_SWITCH_SECONDS = 0.0005
+DRAIN_SECONDS: Final = 5.0
+"""Minimum time to keep serving after SIGTERM. The server is not ready, and each answer closes its connection.
+
+Two conditions must hold before the end. Every node must have removed the endpoint, which takes a second or
+two and longer in a large cluster; new connections arrive until then. Every open connection of an API server
+must have been closed by an answer, because a review that is cut off on it is never repeated. With this drain
+Kubernetes 1.36.3 lost 0 of 2,000 creates; it lost 4 when a replica had left the endpoints but stopped at once
+after SIGTERM.
+
+A `preStop` sleep is no substitute, because it leaves old connections open until the end. It is not needed in
+addition either, because the drain continues while new connections arrive.
+"""
+
+_LONGEST_DRAIN: Final = 3
+"""Maximum drain time while new connections arrive, as a multiple of the drain time.
+
+Every answer closes its connection, so new connections arrive as long as reviews do.
+terminationGracePeriodSeconds must exceed the maximum drain time plus 10 s for reviews in flight. Later
+connections are refused, and the pod is admitted unchanged (failurePolicy Ignore).
+"""
+
+_LOOK_EVERY_SECONDS: Final = 0.1
+
+_SWITCH_SECONDS: Final = 0.0005
 """Interpreter switch interval in seconds (Python's default is 5 ms).
 
 It bounds how long a thread that reads files or renders metrics can delay a review.
@@ -91,36 +112,30 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     async with AsyncExitStack() as stack:
         metrics, cluster = Metrics(), _Cluster(settings.kubeconfig, stack)
         metrics.show_log(lambda: log.lines_lost)
-        opened = await _open_policies(settings, cluster, metrics, log)
-        policies = opened.source
+        inputs = await _open_inputs(settings, cluster, metrics, log)
+        ordering = await _ordering(settings, cluster, metrics, log)
         certificate = await _certificate(settings, cluster, metrics, log)
         directory = settings.ops_certificate_directory
         tls = TlsFiles.in_directory(directory, log=log) if directory else None
-        publishing = await _publishing(settings, cluster, opened, metrics, log)
+        publishing = await _publishing(settings, cluster, inputs, metrics, log)
         security = PortSecurity(
             authentication=await _authentication(settings, cluster, log), context=tls.context if tls else None
         )
-        server = Server(
-            policies=policies,
-            rules=opened.rules,
-            metrics=metrics,
-            log=log,
-            certificate_problem=lambda: certificate.problem,
-            max_in_flight=settings.max_in_flight,
-            limits=PORT_LIMITS.within(descriptors_for_connections()),
-        )
-        stack.push_async_callback(server.stop)
-        ops = f"{'https' if tls else 'http'}://{await server.open_ops(settings.ops_listen, security)}"
+        ops_server, admission_server = _servers(settings, inputs, certificate, metrics, log)
+        stack.push_async_callback(ops_server.stop)
+        stack.push_async_callback(admission_server.stop)  # stops first
+        ops = f"{'https' if tls else 'http'}://{await ops_server.start(settings.ops_listen, security)}"
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(work()) for work in (*opened.work, *publishing, certificate.run)]
-            if tls is not None:
-                running.append(group.create_task(tls.run()))
+            renewing = [certificate.run, *([tls.run] if tls else ())]
+            running = [
+                group.create_task(work()) for work in (*inputs.work, *ordering, *publishing, *renewing)
+            ]
             if not certificate.issued.is_set():
                 log("waiting for a certificate", ops=ops)
-                await wait_for(stop, drain, certificate.issued)
+                await _wait_for(stop, drain, certificate.issued)
             if certificate.issued.is_set():
                 try:
-                    admission = await server.open_admission(settings.listen, certificate.context)
+                    admission = await admission_server.start(settings.listen, certificate.context)
                 except OSError as error:  # raised after the task group, so that it is no ExceptionGroup
                     listen_error = error
                     stop.set()
@@ -132,13 +147,16 @@ async def serve(settings: Settings, log: JsonLog) -> None:
                         admission=f"https://{admission}",
                         ops=ops,
                         default_mode=settings.rules.default_mode,
-                        **_known(policies),
+                        **_known(inputs.policies),
                     )
-            await wait_for(stop, drain)
+            await _wait_for(stop, drain)
             if not stop.is_set():
                 log("draining", seconds=settings.drain_seconds)
-                server.drain()
-                if not await drained(lambda: server.has_recent_connections, settings.drain_seconds, stop):
+                ops_server.drain()
+                admission_server.drain()
+                if not await drained(
+                    lambda: admission_server.has_recent_connections, settings.drain_seconds, stop
+                ):
                     log("drain ended while clients still connect; a longer --drain may help", WARNING)
             log("stopping")
             for task in running:
@@ -146,6 +164,62 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     if listen_error is not None:
         raise listen_error
     log("stopped")
+
+
+async def drained(has_recent_connections: Callable[[], bool], seconds: float, stop: asyncio.Event) -> bool:
+    """Wait for the end of a drain; return False if clients still connect at the maximum drain time.
+
+    A drain of zero seconds returns True in any case.
+
+    Args:
+        has_recent_connections: whether clients have connected recently.
+        seconds: minimum time to wait; the maximum is `_LONGEST_DRAIN` times as long.
+        stop: event that ends the drain at once.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + _LONGEST_DRAIN * seconds
+    await _wait_for(stop, seconds=seconds)
+    while has_recent_connections() and not stop.is_set():
+        if loop.time() >= end:
+            return not seconds
+        await _wait_for(stop, seconds=_LOOK_EVERY_SECONDS)
+    return True
+
+
+async def _wait_for(*events: asyncio.Event, seconds: float | None = None) -> None:
+    """Wait until one of the events is set or the time has passed."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _servers(
+    settings: Settings,
+    inputs: DecisionInputs,
+    certificate: CertificateSource,
+    metrics: Metrics,
+    log: JsonLog,
+) -> tuple[OpsServer, AdmissionServer]:
+    """Return the servers, which do not listen yet. The ops port gets at most a quarter of the connections."""
+    descriptors = descriptors_for_connections()
+    ops_limits = OPS_CONNECTIONS.within(descriptors // 4)
+    ops = OpsServer(
+        policies=inputs.policies,
+        metrics=metrics,
+        log=log,
+        certificate_problem=lambda: certificate.problem,
+        limits=ops_limits,
+    )
+    admission = AdmissionServer(
+        policies=inputs.policies,
+        rules=inputs.rules,
+        metrics=metrics,
+        log=log,
+        max_in_flight=settings.max_in_flight,
+        limits=ADMISSION_CONNECTIONS.within(descriptors - ops_limits.max_connections),
+    )
+    return ops, admission
 
 
 def _known(policies: PolicySource) -> dict[str, Any]:
@@ -174,48 +248,26 @@ class _Cluster:
         return self._client
 
 
-@dataclass(frozen=True, slots=True)
-class _DecisionInputs:
-    """The inputs of decisions (policies and rules), and the tasks that keep them up to date."""
-
-    source: PolicySource
-    rules: Callable[[], Rules]
-    knows_default_class: Callable[[], bool]
-    """Whether the default PriorityClass in `rules` is known."""
-    work: Sequence[Work]
-
-
-async def _open_policies(
-    settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
-) -> _DecisionInputs:
-    """Open the source of policies; in a cluster also the watches on cluster facts and webhook order."""
-    mode = settings.rules.default_mode
+async def _open_inputs(
+    settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog
+) -> DecisionInputs:
     if settings.policies is not None:
-        opened = await open_files(settings.policies, default_mode=mode, metrics=metrics, log=log)
-        given = settings.rules.default_priority_class is not None
-        return _DecisionInputs(opened.source, lambda: settings.rules, lambda: given, opened.work)
-    client = await cluster.client()
-    opened = open_cluster(client, default_mode=mode, metrics=metrics, log=log)
-    order = OrderWatch(client, own=settings.webhook_configuration, log=log)
+        return await open_files(settings.policies, settings.rules, metrics=metrics, log=log)
+    return open_cluster(await cluster.client(), settings.rules, metrics=metrics, log=log)
+
+
+async def _ordering(settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog) -> Sequence[Work]:
+    """Return the task that watches the order of webhooks; none where no policies come from a cluster."""
+    if settings.policies is not None:
+        return ()
+    order = OrderWatch(await cluster.client(), own=settings.webhook_configuration, log=log)
     metrics.show_order(lambda: order.is_ok)
     metrics.show_watch(order.watch)
-    rules = ClusterRules(client, settings.rules, log=log)
-    following = [
-        (order.run, "order"),
-        (rules.watch.run, "cluster-rules"),
-        (rules.keep_discovering, "cluster-rules"),
-    ]
-    metrics.show_watch(rules.watch)
-    return _DecisionInputs(
-        opened.source,
-        lambda: rules.current,
-        lambda: rules.knows_default_class,
-        (*opened.work, *(metrics.supervised(work, stage=stage, log=log) for work, stage in following)),
-    )
+    return (metrics.supervised(order.run, stage="order", log=log),)
 
 
 async def _publishing(
-    settings: Settings, cluster: "_Cluster", inputs: _DecisionInputs, metrics: Metrics, log: JsonLog
+    settings: Settings, cluster: _Cluster, inputs: DecisionInputs, metrics: Metrics, log: JsonLog
 ) -> Sequence[Work]:
     """Return the task that publishes the settings; none unless a namespace is given for them."""
     namespace = settings.settings_namespace
@@ -227,14 +279,14 @@ async def _publishing(
             version=version(),
             policies="cluster" if settings.policies is None else "files",
             rules=inputs.rules(),
-            knows_default_class=inputs.knows_default_class(),
+            known=SETTINGS if inputs.knows_default_class() else SETTINGS - {DEFAULT_CLASS},
         )
 
     publisher = SettingsPublisher(await cluster.client(), current, namespace=namespace, log=log)
     return (metrics.supervised(publisher.run, stage="settings", log=log),)
 
 
-async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog) -> Authentication | None:
+async def _authentication(settings: Settings, cluster: _Cluster, log: JsonLog) -> Authentication | None:
     """Return the check of tokens on the ops port; None if it asks for none."""
     if not settings.authenticates:
         return None
@@ -243,7 +295,7 @@ async def _authentication(settings: Settings, cluster: "_Cluster", log: JsonLog)
 
 
 async def _certificate(
-    settings: Settings, cluster: "_Cluster", metrics: Metrics, log: JsonLog
+    settings: Settings, cluster: _Cluster, metrics: Metrics, log: JsonLog
 ) -> CertificateSource:
     options = settings.certificates
     if isinstance(options, SelfSignedSettings):

@@ -4,8 +4,8 @@ from typing import Final
 
 from console.advise.policies import KnownNamespace
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
-from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_metadata
+from kube.errors import ApiError
+from webhook.namespaces.reading import fetch_namespaces
 
 NOT_READ: Final = (
     "rows are by the share that pods had, and no command is given, because labels and caps are not known."
@@ -23,26 +23,12 @@ async def read_namespaces(client: KubeClient, namespace: str | None) -> dict[str
     Raises:
         ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read for another reason.
     """
-    known: dict[str, KnownNamespace] = {}
     try:
-        if namespace is not None:
-            _add(known, await client.get(f"{PATH}/{namespace}", accept=ONE))
-            return known
-        async with client.list_objects(PATH, accept=LIST) as items:
-            async for item in items:
-                _add(known, item)
+        namespaces = await fetch_namespaces(client, namespace)
     except ApiError as error:
         if error.is_forbidden:
             return None
         if error.is_not_found:
-            return known
+            return {}
         raise
-    return known
-
-
-def _add(known: dict[str, KnownNamespace], item: bytes) -> None:
-    try:
-        name, metadata = decode_metadata(item)
-    except NamespaceError as error:
-        raise Unreachable(f"GET {PATH}: {error}") from None
-    known[name] = KnownNamespace(metadata, metadata.policy(name))
+    return {name: KnownNamespace(metadata, metadata.policy(name)) for name, metadata in namespaces.items()}

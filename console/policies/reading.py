@@ -15,10 +15,16 @@ from kube.objects import ObjectMeta
 from service.text import one_line
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.doctor.settings import RunningSettings, read_running_settings, webhook_namespace
-from webhook.namespaces.decode import LIST, MANAGED, ONE, PATH, NamespaceError, decode_metadata
+from webhook.namespaces.decode import MANAGED
 from webhook.namespaces.documents import PoliciesError
-from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list
-from webhook.policy.labels import Mode, NamespacePolicy
+from webhook.namespaces.reading import (
+    VIEW_IS_ENOUGH,
+    does_not_exist,
+    fetch_namespaces,
+    may_not_get,
+    may_not_list,
+)
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configurations import CONFIGURATION_NAME, MUTATE
 from webhook.registration.objects import WebhookConfiguration, read_configuration
 
@@ -98,9 +104,8 @@ async def read_policies(
     configuration = webhooks if isinstance(webhooks, WebhookConfiguration) else None
     running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
     mode = running.rules.default_mode
-    policies = await (
-        _all_policies(client, mode) if namespace is None else _one_policy(client, namespace, mode)
-    )
+    namespaces = (await _namespaces(client, namespace)).items()
+    policies = {name: policy for name, metadata in namespaces if (policy := metadata.policy(name, mode))}
     notes = [] if webhooks is None else list(_notes(running, configuration))
     excluded = _excluded(running, configuration)
     try:
@@ -121,40 +126,19 @@ def _reason(error: Exception) -> str:
     return one_line(str(error))
 
 
-async def _all_policies(client: KubeClient, default_mode: Mode) -> dict[str, NamespacePolicy]:
-    policies = {}
+async def _namespaces(client: KubeClient, namespace: str | None) -> Mapping[str, PolicyMetadata]:
+    """Return the namespaces with the label of a queue, or one namespace."""
     try:
-        async with client.list_objects(PATH, params=MANAGED, accept=LIST) as namespaces:
-            async for item in namespaces:
-                policy = _policy(item, default_mode)
-                if policy is not None:
-                    policies[policy.namespace] = policy
+        return await fetch_namespaces(client, namespace, MANAGED)
     except ApiError as error:
-        if error.is_forbidden:
-            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
-        raise
-    return policies
-
-
-async def _one_policy(client: KubeClient, namespace: str, default_mode: Mode) -> dict[str, NamespacePolicy]:
-    try:
-        item = await client.get(f"{PATH}/{namespace}", accept=ONE)
-    except ApiError as error:
-        if error.is_not_found:
-            raise PoliciesError(does_not_exist(namespace)) from None
-        if error.is_forbidden:
+        if namespace is None:
+            if error.is_forbidden:
+                raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+        elif error.is_forbidden:
             raise PoliciesError(f"{may_not_get(namespace)}: {VIEW_IS_ENOUGH}") from None
+        elif error.is_not_found:
+            raise PoliciesError(does_not_exist(namespace)) from None
         raise
-    policy = _policy(item, default_mode)
-    return {} if policy is None else {namespace: policy}
-
-
-def _policy(item: bytes, default_mode: Mode) -> NamespacePolicy | None:
-    try:
-        name, metadata = decode_metadata(item)
-    except NamespaceError as error:
-        raise Unreachable(f"GET {PATH}: {error}") from None
-    return metadata.policy(name, default_mode)
 
 
 def _excluded(running: RunningSettings, configuration: WebhookConfiguration | None) -> Collection[str]:

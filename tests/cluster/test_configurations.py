@@ -15,10 +15,10 @@ from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane
+from tests.support.decisions import decide
 from tests.support.pods import view
 from tests.support.waiting import until
 from tests.support.webhook_recorder import Impersonating, Recorder, recording
-from webhook.policy.decide import decide
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
 from webhook.policy.rules import Rules
@@ -233,7 +233,7 @@ async def test_pods_that_are_not_sent_are_those_that_decide_and_verify_leave_alo
             )
             status = await create(client, "hooked-enforce", made)
             document = view(made)
-            decision = decide(policy, document, RULES)
+            decision = decide(policy, made, RULES)
             verdict = verify(policy, document, RULES, Requester(user))
             expected = []
             if decision.reason not in LEFT_TO_SELECTORS:

@@ -7,21 +7,22 @@ from typing import Any, Final
 
 import pytest
 
+from docs.form_differences import DIFFERENCES, DifferenceName
 from kai import keys
 from kai.own_labels import FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
 from kube.client import KubeClient
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, managed_namespace
 from tests.support.control_plane import ControlPlane
+from tests.support.decisions import decide
 from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.pods import GPU, view
 from tests.support.waiting import until
-from webhook.policy.decide import Decision, decide
+from webhook.policy.decide import Decision
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render.bounds import MOST_KEYS, MOST_OF_NAMESPACE
-from webhook.render.differences import DIFFERENCES, DifferenceName
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
 Json = dict[str, Any]
@@ -83,7 +84,7 @@ class Team:
 
     def decision(self, pod: Json, rules: Rules | None = None) -> Decision:
         """Return what the webhook decides."""
-        return decide(self.policy, view(pod), rules or Rules())
+        return decide(self.policy, pod, rules or Rules())
 
     def admits(self, pod: Json, rules: Rules | None = None) -> bool:
         """Whether the webhook admits the pod under enforce, after its own changes."""

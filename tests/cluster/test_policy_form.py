@@ -27,7 +27,7 @@ from webhook.policy.rules import Rules
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
-from webhook.settings.options import RuleOptions
+from webhook.settings.options import KnownRules
 
 TEAM = "policy-form"
 
@@ -91,14 +91,12 @@ async def test_explain_says_that_admission_policies_decide(client: KubeClient) -
     await ensure_namespaces(
         client, managed_namespace(TEAM), {"kind": "Namespace", "metadata": {"name": NAMESPACE}}
     )
-    published = PublishedSettings(
-        version="1", policies="cluster", rules=Rules(by_admission_policies=True), knows_default_class=True
-    )
+    published = PublishedSettings(version="1", policies="cluster", rules=Rules(by_admission_policies=True))
     body = {"metadata": {"name": NAME}, "data": {KEY: encode_settings(published)}}
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
     await client.request("POST", path, body=json.dumps(body).encode())
     try:
-        facts = await read_facts(client, RuleOptions(), names=[TEAM], settings_namespace=NAMESPACE)
+        facts = await read_facts(client, KnownRules(), names=[TEAM], settings_namespace=NAMESPACE)
     finally:
         await client.request("DELETE", f"{path}/{NAME}")
     (note,) = facts.notes

@@ -27,6 +27,7 @@ from tests.support.webhook_in_a_pod import in_a_pod
 from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, NAME, PublishedSettings, SettingsError, decode_settings
+from webhook.settings.options import DEFAULT_CLASS
 from webhook.settings.reader import read_settings
 
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
@@ -130,10 +131,10 @@ async def test_the_charts_webhook_publishes_its_settings_to_every_user_and_throu
 
         async def knows_the_classes() -> PublishedSettings | None:
             settings = await published(stranger)
-            return settings if settings and settings.knows_default_class else None
+            return settings if settings and DEFAULT_CLASS in settings.known else None
 
         assert await until(knows_the_classes, "the settings are published") == PublishedSettings(
-            version=version(), policies="cluster", rules=rules, knows_default_class=True
+            version=version(), policies="cluster", rules=rules
         )
 
         async def has_class(name: str | None) -> bool:
@@ -212,7 +213,7 @@ async def test_a_webhook_that_may_not_publish_serves_and_publishes_once_it_may(
     data = (await admin.read(path))["data"]
     assert data["of-another-writer"] == "kept"
     settings = decode_settings(data[KEY])
-    assert (settings.policies, settings.knows_default_class) == ("files", True)
+    assert (settings.policies, DEFAULT_CLASS in settings.known) == ("files", True)
     assert settings.rules == Rules(default_priority_class="usual")
 
 

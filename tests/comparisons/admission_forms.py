@@ -2,7 +2,7 @@
 
 Pods are created by dry run on a real API server, in two namespaces with the same policy: one where the webhook
 decides, and one where the admission policies do. The answers and the pods that come out must be equal, except
-for the closed list of differences (`webhook.render.differences`), whose outcome is computed for each pod. The
+for the closed list of differences (`docs.form_differences`), whose outcome is computed for each pod. The
 program prints counts by reason, and exits with 1 if any pod differs otherwise.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, Final
 
+from docs.form_differences import DifferenceName
 from kube.client import KubeClient
 from tests.comparisons.expected_forms import differences_of_pod, expected
 from tests.comparisons.form_pods import RESTORING, directed, form_cluster, generated, of_folder
@@ -32,7 +33,6 @@ from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.reasons import Group, Reason
 from webhook.policy.verify import Requester, verify
-from webhook.render.differences import DifferenceName
 
 Json = dict[str, Any]
 _AT_ONCE: Final = 16

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from docs.form_differences import DifferenceName
 from kai import keys
 from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.own_labels import SIZE_PREFIX
 from kai.pod import PodView, decode_pod
 from kai.quantity import is_quantity
 from kai.share import is_container_memory_key
-from webhook.policy.decide import decide
+from tests.support.decisions import decide
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import apply_to_document, operations
 from webhook.policy.reasons import Action
 from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.render import bounds
-from webhook.render.differences import DifferenceName
 
 Json = dict[str, Any]
 _TORCH: Final = re.compile(r"torchrun|torch[.]distributed[.]run|torch[.]distributed[.]launch")
@@ -69,7 +69,7 @@ def expected(
     if any(map(_is_read_otherwise, pod["spec"]["containers"])):
         judged = _as_policies_read_it(pod)
         differences.append(DifferenceName.COMMANDS)
-    decision = decide(policy, decode_pod(json.dumps(judged).encode()), rules)
+    decision = decide(policy, judged, rules)
     changed = pod
     if decision.action is Action.INJECTED:
         original = decode_pod(json.dumps(pod).encode())

@@ -64,7 +64,7 @@ from webhook.registration.configurations import (
     validating_configuration,
 )
 from webhook.settings.document import NAME, SettingsError
-from webhook.settings.options import RuleOptions
+from webhook.settings.options import DEFAULT_CLASS, KnownRules
 from webhook.settings.reader import read_settings
 
 Json = dict[str, Any]
@@ -216,7 +216,7 @@ class Previews:
             is_known = published.rules.default_priority_class == (
                 CLASS if settings.has_default_class else None
             )
-            return published.knows_default_class and is_known
+            return DEFAULT_CLASS in published.known and is_known
 
         await until(is_published, "the settings are published")
 
@@ -415,7 +415,7 @@ class _Comparison:
         access = await find_access(str(self.kubeconfig))
         names = [namespace.name for namespace in self.cluster.namespaces]
         async with KubeClient(access) as client:
-            facts = await read_facts(client, RuleOptions(), names=names, settings_namespace=HOME)
+            facts = await read_facts(client, KnownRules(), names=names, settings_namespace=HOME)
         assert not facts.notes, facts.notes
         policies = _policies(facts, self.cluster)
         explainer = Explainer(names[-1], policies.by_namespace, facts.rules, facts.defaults)

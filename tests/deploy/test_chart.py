@@ -196,7 +196,7 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
         "max_in_flight",
     ):
         assert getattr(configured, option) == getattr(usual, option), option
-    assert parse_rule_options(configured).rules() == parse_rule_options(usual).rules()
+    assert parse_rule_options(configured).rules == parse_rule_options(usual).rules
     assert find_object(objects, "Secret", usual.certs_secret)
     assert (
         find_object(objects, "Service", usual.service)["spec"]["ports"][0]["port"]

@@ -11,6 +11,7 @@ from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 from webhook.settings.document import KEY, NAME, decode_settings, encode_settings
+from webhook.settings.options import DEFAULT_CLASS
 
 POLICY: dict[str, Any] = {"agent": {"enabled": False}, "webhook": {"kind": "policy"}}
 
@@ -83,7 +84,7 @@ def test_no_webhook_runs_beside_the_policies_alone() -> None:
 def test_the_settings_of_the_policies_are_published(release: str) -> None:
     config_map = find_object(rendered({**POLICY, "kaiVersion": release}), "ConfigMap", NAME)
     published = decode_settings(config_map["data"][KEY])
-    assert published.knows_default_class
+    assert DEFAULT_CLASS in published.known
     expected = Rules(kai_version=Version.parse(release) if release else None, by_admission_policies=True)
     assert published.rules == expected
     again = encode_settings(published)

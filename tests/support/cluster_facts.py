@@ -99,10 +99,7 @@ def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rul
     """Return published settings; the rules are those of `Rules`."""
     release = Version.parse(kai_version) if kai_version else None
     published = PublishedSettings(
-        version=version,
-        policies="cluster",
-        rules=Rules(kai_version=release, **rules),
-        knows_default_class=True,
+        version=version, policies="cluster", rules=Rules(kai_version=release, **rules)
     )
     return RunningSettings(published=published)
 

@@ -11,9 +11,7 @@ def settings_object(
     rules: Rules, *, namespace: str = NAMESPACE, release: str | None = None
 ) -> dict[str, Any]:
     """Return the ConfigMap of a webhook that reads its policies from the cluster."""
-    published = PublishedSettings(
-        version=release or version(), policies="cluster", rules=rules, knows_default_class=True
-    )
+    published = PublishedSettings(version=release or version(), policies="cluster", rules=rules)
     return {
         "kind": "ConfigMap",
         "metadata": {"name": NAME, "namespace": namespace},

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 from unittest import mock
 
+from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
 from service.log import JsonLog
 from tests.support.certificates import directory_context
@@ -28,8 +29,8 @@ from webhook.namespaces.source import PolicySource
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.rules import Rules
 from webhook.serve import Settings, serve
-from webhook.server.admission_server import ADMISSION_CONNECTIONS
-from webhook.server.server import PortLimits, Server
+from webhook.server.admission_server import ADMISSION_CONNECTIONS, AdmissionServer
+from webhook.server.ops_server import OpsServer
 
 ANY_PORT = Address("127.0.0.1", 0)
 
@@ -162,7 +163,7 @@ class Live:
     ops: Address
     trust: ssl.SSLContext
     read_log: Callable[[], bytes]
-    server: Server | None = None
+    server: AdmissionServer | None = None
     _connections: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def __aenter__(self) -> Self:
@@ -254,9 +255,9 @@ class HeldPolicies:
         await self.go.wait()
 
 
-def admission(**limits: Any) -> PortLimits:
-    """Return limits of both ports, with changes for the admission port."""
-    return PortLimits(admission=replace(ADMISSION_CONNECTIONS, **limits))
+def admission(**limits: Any) -> ConnectionLimits:
+    """Return limits of the admission port, with changes."""
+    return replace(ADMISSION_CONNECTIONS, **limits)
 
 
 HELD = json.dumps(review_of(pod(gpu_container()), "held")).encode()
@@ -268,17 +269,13 @@ async def serving(
 ) -> AsyncIterator[Live]:
     """Run a server in this process with any policy source and limits."""
     metrics, stream = Metrics(), log_to or io.BytesIO()
+    log = JsonLog(stream)
     metrics.show_policies(policies.all)
     context = directory_context(folder / "tls")
-    server = Server(
-        policies=policies,
-        rules=Rules,
-        metrics=metrics,
-        log=JsonLog(stream),
-        **limits,
-    )
-    ops = await server.open_ops(ANY_PORT)
-    admission = await server.open_admission(ANY_PORT, context)
+    ops_server = OpsServer(policies=policies, metrics=metrics, log=log)
+    server = AdmissionServer(policies=policies, rules=Rules, metrics=metrics, log=log, **limits)
+    ops = await ops_server.start(ANY_PORT)
+    admission = await server.start(ANY_PORT, context)
     live = Live(
         admission=admission, ops=ops, trust=trust_of(folder / "tls"), read_log=stream.getvalue, server=server
     )
@@ -287,6 +284,7 @@ async def serving(
             yield live
     finally:
         await server.stop()
+        await ops_server.stop()
 
 
 @asynccontextmanager

@@ -18,7 +18,8 @@ from tests.support.certificates import directory_context
 from webhook.metrics import Metrics
 from webhook.namespaces.files import FilePolicies
 from webhook.policy.rules import Rules
-from webhook.server.server import Server
+from webhook.server.admission_server import AdmissionServer
+from webhook.server.ops_server import OpsServer
 
 if TYPE_CHECKING:
     from tests.support.webhook_process import HeldPolicies, Live
@@ -111,10 +112,11 @@ async def running_webhook(tmp_path: Path, rules: Rules = DEFAULT_RULES) -> Async
     stream = io.BytesIO()
     log = JsonLog(stream)
     context = directory_context(tmp_path / "tls")
-    server = Server(policies=policies, rules=lambda: rules, metrics=metrics, log=log)
+    ops_server = OpsServer(policies=policies, metrics=metrics, log=log)
+    admission_server = AdmissionServer(policies=policies, rules=lambda: rules, metrics=metrics, log=log)
     any_port = Address("127.0.0.1", 0)
-    ops = await server.open_ops(any_port)
-    admission = await server.open_admission(any_port, context)
+    ops = await ops_server.start(any_port)
+    admission = await admission_server.start(any_port, context)
     async with aiohttp.ClientSession() as session:
         yield RunningWebhook(
             url=f"https://{admission}",
@@ -124,7 +126,8 @@ async def running_webhook(tmp_path: Path, rules: Rules = DEFAULT_RULES) -> Async
             stream=stream,
             policies=policies,
         )
-    await server.stop()
+    await admission_server.stop()
+    await ops_server.stop()
 
 
 @pytest.fixture

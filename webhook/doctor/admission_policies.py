@@ -1,7 +1,7 @@
 """Checks of the admission policies, where they decide about pods."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -11,11 +11,13 @@ from kube.objects import ObjectMeta
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListSpec
+from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.guard.comparison import spec_differences
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.policy.rules import Rules
 from webhook.registration.objects import NAME_LABEL, LabelSelector
 from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings
+from webhook.settings.options import SETTINGS
 
 _GROUP: Final = "admissionregistration.k8s.io"
 _CHECK: Final = "admission policies"
@@ -53,32 +55,22 @@ class InstalledPolicies:
     """The kinds that could not be listed."""
 
     @property
-    def rules(self) -> Rules:
+    def settings(self) -> DeploymentOptions:
         """The settings in the variables of the MutatingAdmissionPolicy; KAI's release is not among them."""
         spec = self.specs[_POLICY]
         texts = {each["name"]: each["expression"].strip("'") for each in spec.get("variables", ())}
         modes = {mode.value: mode for mode in DEFAULT_MODES}
-        return replace(
-            Rules(),
+        rules = Rules(
             inject_shares=texts.get("injectShares") != "false",
             default_mode=modes.get(texts.get("defaultMode", ""), Mode.DEFAULT),
             default_priority_class=texts.get("defaultPriorityClass") or None,
             excluded_namespaces=_selector(spec).excluded_namespaces,
             by_admission_policies=True,
         )
+        return DeploymentOptions(rules=rules, known=SETTINGS - {"kai_version"}, policies="cluster")
 
 
 _POLICY: Final = ("MutatingAdmissionPolicy", NAME)
-KNOWN_SETTINGS: Final = frozenset(
-    {
-        "inject_shares",
-        "default_mode",
-        "default_priority_class",
-        "excluded_namespaces",
-        "by_admission_policies",
-    }
-)
-"""The fields of `InstalledPolicies.rules` that the policy shows."""
 
 
 async def read_installed_policies(reader: ApiReader) -> InstalledPolicies | None:

@@ -15,9 +15,8 @@ from kai.version import Version
 from kube.objects import decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.command import UsageError
-from webhook.doctor.admission_policies import KNOWN_SETTINGS, InstalledPolicies, read_installed_policies
+from webhook.doctor.admission_policies import InstalledPolicies, read_installed_policies
 from webhook.doctor.api_reader import UNREAD, ApiReader, ListOutcome, ListResult, ListSpec
-from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.nodes import ClusterNode, list_nodes
 from webhook.doctor.pod_groups import PodGroup, list_pod_groups
 from webhook.doctor.settings import (
@@ -231,8 +230,7 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         pods = await list_webhook_pods(reader, webhook)
     policies = await read_installed_policies(reader)
     if policies is not None and own is None and mutating.is_known:
-        deployed = DeploymentOptions(rules=policies.rules, policies="cluster", known=KNOWN_SETTINGS)
-        running = RunningSettings(deployed=deployed, default_mode=default_mode)
+        running = RunningSettings(deployed=policies.settings, default_mode=default_mode)
     kai_namespace = _kai_namespace(mutating)
     kai_pods = await reader.list(replace(_KAI_PODS, namespace=kai_namespace), _kai_pod)
     cluster = Cluster(

@@ -15,7 +15,7 @@ from kai.command_lines import option_value
 from kai.installation import ProgramPod
 from webhook.doctor.api_reader import ApiReader, ListSpec
 from webhook.policy.rules import Rules
-from webhook.settings.options import OPTIONS, READERS
+from webhook.settings.options import DEFAULT_CLASS, OPTIONS, READERS, SETTINGS, KnownRules
 
 WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"
 """Label selector of the webhook's Deployment and pods."""
@@ -46,18 +46,14 @@ _deployment = msgspec.json.Decoder(_Deployment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentOptions:
-    """The options of a Deployment that decide about pods."""
-
-    rules: Rules
-    """The settings; an unknown one has its default."""
-    policies: Source | None
-    """Source of the policies; None if unknown."""
-    known: frozenset[str]
-    """The names of the settings in `rules` that are known.
+class DeploymentOptions(KnownRules):
+    """The options of a Deployment that decide about pods.
 
     The default PriorityClass is known only if an option names it; `serve` else reads it from the cluster.
     """
+
+    policies: Source | None
+    """Source of the policies; None if unknown."""
 
 
 async def read_deployment(reader: ApiReader, namespace: str) -> DeploymentOptions | None:
@@ -80,7 +76,7 @@ def _options(deployment: bytes) -> DeploymentOptions | None:
 
 def parse_deployment_options(words: Sequence[str]) -> DeploymentOptions:
     """Read the words of a container that runs `kaishare-webhook serve`; other words are ignored. Pure."""
-    known = frozenset(OPTIONS.values()) - {"default_priority_class"}
+    known = SETTINGS - {DEFAULT_CLASS}
     values: dict[str, Any] = {}
     for option, name in OPTIONS.items():
         text = option_value(option, words)

@@ -16,11 +16,10 @@ from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 from webhook.registration.objects import WebhookConfiguration
 from webhook.settings.document import NAME, NAMESPACE, PublishedSettings, SettingsError
-from webhook.settings.options import OPTIONS
+from webhook.settings.options import OPTIONS, KnownRules
 from webhook.settings.reader import read_settings
 
 _CHECK: Final = "settings"
-_DEFAULTS: Final = Rules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +37,17 @@ class RunningSettings:
     @property
     def rules(self) -> Rules:
         """The settings; those that are not known have their defaults."""
-        source = self.published or self.deployed
-        rules = source.rules if source else _DEFAULTS
+        rules = self._source.rules
         return replace(rules, default_mode=self.default_mode) if self.default_mode else rules
 
     def knows(self, setting: str) -> bool:
         """Whether a setting of `rules` is known, by the name of its field."""
-        if setting == "default_mode" and self.default_mode:
-            return True
-        if self.published is not None:
-            return setting != "default_priority_class" or self.published.knows_default_class
-        return self.deployed is not None and setting in self.deployed.known
+        is_given = setting == "default_mode" and self.default_mode is not None
+        return is_given or setting in self._source.known
+
+    @property
+    def _source(self) -> KnownRules:
+        return self.published or self.deployed or KnownRules()
 
 
 UNKNOWN_SETTINGS: Final = RunningSettings()
@@ -118,7 +117,7 @@ def _differences(published: PublishedSettings, deployed: DeploymentOptions) -> I
     values |= {
         option: (getattr(published.rules, name), getattr(deployed.rules, name))
         for option, name in OPTIONS.items()
-        if name in deployed.known and (name != "default_priority_class" or published.knows_default_class)
+        if name in deployed.known & published.known
     }
     for option, (stored, running) in values.items():
         if stored != running:

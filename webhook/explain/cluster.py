@@ -15,14 +15,20 @@ from kube.errors import REQUEST_ERRORS, ApiError
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
 from webhook.explain.decision.limit_ranges import ContainerDefaults, decode_defaults
-from webhook.namespaces.decode import LIST, ONE, PATH, NamespaceError, decode_metadata
+from webhook.namespaces.decode import PATH
 from webhook.namespaces.documents import PoliciesError
-from webhook.namespaces.refusals import VIEW_IS_ENOUGH, does_not_exist, may_not_get, may_not_list
+from webhook.namespaces.reading import (
+    VIEW_IS_ENOUGH,
+    does_not_exist,
+    fetch_namespaces,
+    may_not_get,
+    may_not_list,
+)
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.rules import Rules
-from webhook.settings.document import PublishedSettings, SettingsError
-from webhook.settings.options import RuleOptions
+from webhook.settings.document import SettingsError
+from webhook.settings.options import KnownRules
 from webhook.settings.reader import read_settings
 
 MOST_NAMED: Final = 100
@@ -55,7 +61,7 @@ class ClusterFacts:
 
 async def read_facts(
     client: KubeClient,
-    options: RuleOptions,
+    options: KnownRules,
     *,
     names: Collection[str] | None,
     created: Collection[str] = (),
@@ -76,21 +82,21 @@ async def read_facts(
         PoliciesError: a namespace cannot be read, or does not exist.
     """
     published, notes = await _published(client, settings_namespace)
-    notes += options.unknown(published)
+    settings = options.completed_by(published)
+    notes += settings.unknown()
     unread: dict[str, str] = {}
     try:
         namespaces, unread = await _namespaces(client, names, created)
     except PoliciesError:
         raise
-    except (*REQUEST_ERRORS, NamespaceError) as error:
+    except REQUEST_ERRORS as error:
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
-    rules = options.rules(published)
     kinds, kind_notes = await _cluster_scoped(client)
     defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
     return ClusterFacts(
-        rules=replace(rules, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds),
+        rules=replace(settings.rules, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds),
         namespaces=namespaces,
         defaults=defaults,
         unread=unread,
@@ -98,11 +104,12 @@ async def read_facts(
     )
 
 
-async def _published(client: KubeClient, namespace: str) -> tuple[PublishedSettings | None, list[str]]:
+async def _published(client: KubeClient, namespace: str) -> tuple[KnownRules, list[str]]:
     try:
         published = await read_settings(client, namespace)
     except SettingsError as error:
-        return None, [f"the webhook's settings are not known: {error}; --settings-namespace names another"]
+        note = f"the webhook's settings are not known: {error}; --settings-namespace names another"
+        return KnownRules(), [note]
     if published.policies == "files":
         return published, ["the webhook reads its policies from files, not from these namespaces"]
     return published, [_BY_POLICIES] if published.rules.by_admission_policies else []
@@ -118,8 +125,7 @@ async def _namespaces(
     if names is not None and len(names) <= MOST_NAMED:
         return await _named_namespaces(client, names, created)
     try:
-        async with client.list_objects(PATH, accept=LIST) as items:
-            namespaces = dict([decode_metadata(item) async for item in items])
+        namespaces = await fetch_namespaces(client)
     except ApiError as error:
         if not error.is_forbidden:
             raise
@@ -135,14 +141,15 @@ async def _named_namespaces(
     client: KubeClient, names: Collection[str], created: Collection[str]
 ) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
     """Return the namespaces, and why others could not be read."""
-    namespaces, unread = {}, {}
+    namespaces: dict[str, PolicyMetadata] = {}
+    unread = {}
     for name in sorted(names):
         try:
             namespace_name(name)  # a text of a manifest must not change the path of a request
         except ValueError as error:
             raise PoliciesError(str(error)) from None
         try:
-            _, namespaces[name] = decode_metadata(await client.get(f"{PATH}/{name}", accept=ONE))
+            namespaces |= await fetch_namespaces(client, name)
         except ApiError as error:
             if error.is_not_found:
                 if name in created:

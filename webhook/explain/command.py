@@ -41,7 +41,7 @@ from webhook.explain.policies import CLUSTER, NamespaceEdits, Policies
 from webhook.namespaces.documents import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
 from webhook.policy.reasons import Action
-from webhook.settings.options import RuleOptions
+from webhook.settings.options import KnownRules
 
 OUTPUTS: Final = ("text", "table", "json", "yaml", "patch", "manifest")
 _DEFAULT_NAMESPACE: Final = "default"
@@ -74,7 +74,7 @@ class ExplainSettings:
     """Whether each pod is also created by dry run."""
     edits: NamespaceEdits
     """Labels and annotations of the namespace to try."""
-    options: RuleOptions
+    options: KnownRules
     """The settings of the webhook that the command line gives."""
     output: str | None
     """One of `OUTPUTS`; None for text or, for many pods, a table."""
@@ -130,7 +130,7 @@ def run(settings: ExplainSettings) -> int:
 
 
 def _answer_from_files(settings: ExplainSettings) -> Answer:
-    namespace, rules = settings.namespace or _DEFAULT_NAMESPACE, settings.options.rules()
+    namespace, rules = settings.namespace or _DEFAULT_NAMESPACE, settings.options.rules
     policies = Policies.collect(
         read_namespaces(Path(settings.policies)) if settings.policies else {},
         [namespace],

@@ -6,7 +6,6 @@ administrator's settings and the built-in kinds apply.
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -18,7 +17,7 @@ from kube.client import KubeClient
 from kube.discovery import discover_cluster_scoped
 from kube.errors import REQUEST_ERRORS
 from kube.objects import ObjectMeta
-from kube.watch import Resource, Watch, WatchTiming
+from kube.watch import Resource, Watch
 from service.log import JsonLog
 from service.log_changes import OngoingProblem, problem_logger
 from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
@@ -59,8 +58,6 @@ class ClusterRules:
         rules: Rules,
         *,
         log: JsonLog,
-        clock: Callable[[], float] = time.monotonic,
-        timing: WatchTiming | None = None,
     ) -> None:
         """Set up the watch and the discovery; run `watch` and `keep_discovering` to start them.
 
@@ -68,8 +65,6 @@ class ClusterRules:
             client: for the API server.
             rules: the administrator's settings; their default class applies until the classes are listed.
             log: for facts that become unavailable or available again, each once.
-            clock: monotonic seconds.
-            timing: of the watch.
         """
         self._client = client
 
@@ -85,8 +80,6 @@ class ClusterRules:
             read=_read,
             on_change=self._set_default_class,
             on_trouble=report(PRIORITY_CLASSES.name),
-            clock=clock,
-            timing=timing,
         )
         """The watch on PriorityClasses, for its metrics."""
 

@@ -1,6 +1,6 @@
-"""Decides what the mutating webhook changes in a pod: `decide(policy, pod, rules) -> Decision`.
+"""Decides what the mutating webhook changes in a pod, in two steps: `exempt`, then `decide_pod`.
 
-The function is pure and never denies a pod. Is the pod managed? The first line of the table that applies wins
+Both are pure, and no decision denies a pod. Is the pod managed? The first line of the table that applies wins
 (`exempt`, `_leave_alone`). docs/policy.md shows the table to users.
 
     the namespace or the pod                                  decision
@@ -87,13 +87,8 @@ class Decision(Struct, frozen=True, kw_only=True):
         return self.finding.reason
 
 
-def decide(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Decision:
-    """Decide about one pod at its creation, by the tables in this module's docstring."""
-    return exempt(policy, rules) or decide_pod(policy, pod, rules)
-
-
 def decide_pod(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = True) -> Decision:
-    """Decide about one pod of a namespace that is not exempt.
+    """Decide about one pod of a namespace that is not exempt, at its creation.
 
     Args:
         policy: the policy of the pod's namespace.

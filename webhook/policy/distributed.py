@@ -145,19 +145,6 @@ RENDEZVOUS: Final = tuple(
     for name in ("MASTER_ADDR", "RANK")
 )
 """Variables that count together, with a value or a reference."""
-EVIDENCE: Final = (
-    *VARIABLES,
-    JAX_PROCESSES,
-    CLUSTER,
-    *RENDEZVOUS,
-    NODES_OPTION,
-    LWS_SIZE,
-    KUEUE_COUNT,
-    *JOB_SET,
-    MPI_JOB,
-    MPI_OPERATOR,
-)
-"""All rows, for the documentation."""
 TRAINING_GROUP: Final = "kubeflow.org"
 JAX_JOB: Final = "JAXJob"
 TRAINING_JOBS: Final = {

@@ -5,13 +5,12 @@ webhooks change (verified on Kubernetes 1.36.3). KAI's webhook matches only pods
 v0.13.0. If it is called before kaishare's, admission succeeds, but the pod is scheduled and never bound.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kube.client import KubeClient
-from kube.watch import Resource, Watch, WatchTiming
+from kube.watch import Resource, Watch
 from service.log import ERROR, INFO, WARNING, JsonLog
 from service.log_changes import problem_logger
 from webhook.registration.configurations import sorts_behind
@@ -71,8 +70,6 @@ class OrderWatch:
         *,
         own: str,
         log: JsonLog,
-        clock: Callable[[], float] = time.monotonic,
-        timing: WatchTiming | None = None,
     ) -> None:
         """Set up the watch; call `run` to start it.
 
@@ -80,8 +77,6 @@ class OrderWatch:
             client: for the API server.
             own: the name of kaishare's configuration.
             log: for changes of the order.
-            clock: monotonic seconds.
-            timing: timing of the watch; None uses the default.
         """
         self._own = own
         self._log = log
@@ -93,8 +88,6 @@ class OrderWatch:
             read=lambda data: Mutator.of(read_configuration(data)),
             on_change=self._changed,
             on_trouble=problem_logger(log, "webhook order unknown", "webhook order known again"),
-            clock=clock,
-            timing=timing,
         )
         """The watch on configurations, for its metrics."""
 

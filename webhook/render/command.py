@@ -62,5 +62,5 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"Kubernetes 1.{arguments.kube_version} does not serve these policies; they need 1.{oldest}"
         )
-    write_document(text_of(file, parse_rule_options(arguments).rules()))
+    write_document(text_of(file, parse_rule_options(arguments).rules))
     return 0

@@ -8,7 +8,7 @@ import asyncio
 import re
 import secrets
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
 from typing import Final
@@ -19,9 +19,13 @@ from service.http.bounded_server import BoundedServer
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
 from service.log import ERROR, WARNING, JsonLog, LimitedLog
-from webhook.admission.handler import ReviewFailed, ReviewHandler
+from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
+from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
+from webhook.admission.validating import NamespaceValidator, PodValidator
 from webhook.metrics import Metrics
+from webhook.namespaces.source import PolicySource
+from webhook.policy.rules import Rules
 from webhook.server.bodies import LARGEST_BODY, Intake, Overloaded
 
 MOST_IN_FLIGHT: Final = 512
@@ -43,7 +47,7 @@ _TIMEOUT = re.compile(r"(?:^|&)timeout=([0-9]+(?:\.[0-9]*)?)(m?s)(?:&|$)")
 
 
 class AdmissionServer:
-    """An HTTPS server for admission reviews, with limits on requests, bytes and time.
+    """An HTTPS server for the reviews of the three webhooks, with limits on requests, bytes and time.
 
     It uses aiohttp's low-level server, because a router and middlewares would cost as much CPU as decoding a
     review.
@@ -51,14 +55,22 @@ class AdmissionServer:
 
     def __init__(
         self,
-        endpoints: Mapping[str, ReviewHandler],
         *,
+        policies: PolicySource,
+        rules: Callable[[], Rules],
         metrics: Metrics,
         log: JsonLog,
         max_in_flight: int = MOST_IN_FLIGHT,
         limits: ConnectionLimits = ADMISSION_CONNECTIONS,
     ) -> None:
-        self._endpoints = endpoints
+        webhooks: dict[str, AdmissionWebhook] = {
+            "/mutate": MutatingWebhook(policies=policies, rules=rules, metrics=metrics),
+            "/validate/pods": PodValidator(policies=policies, rules=rules),
+            "/validate/namespaces": NamespaceValidator(rules=rules),
+        }
+        self._endpoints = {
+            path: ReviewHandler(webhook, metrics=metrics, log=log) for path, webhook in webhooks.items()
+        }
         self._metrics = metrics
         self._log = log
         self._bad_requests = LimitedLog(log)

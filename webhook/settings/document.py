@@ -1,5 +1,6 @@
 """The published settings as a JSON document. Pure."""
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from kai.version import Version
 from service.text import MALFORMED, one_line
 from webhook.policy.labels import read_default_mode
 from webhook.policy.rules import Rules
+from webhook.settings.options import DEFAULT_CLASS, SETTINGS, KnownRules
 
 NAME: Final = "kaishare-settings"
 """The name of the ConfigMap."""
@@ -36,17 +38,16 @@ class _Document(Struct, rename="camel", kw_only=True, omit_defaults=False):
     """Whether admission policies decide instead of a webhook; the chart then publishes the settings."""
 
 
-class PublishedSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a running webhook."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSettings(KnownRules):
+    """The settings of a running webhook. Kinds that are not namespaced are not published."""
 
     version: str
     """Release of kaishare."""
     policies: Literal["cluster", "files"]
     """Source of the policies: the labels of the cluster's namespaces, or files."""
-    rules: Rules
-    """The settings that decide about pods. Its kinds that are not namespaced are not published."""
-    knows_default_class: bool
-    """Whether the default PriorityClass is known; `rules` has None if not."""
+    known: frozenset[str] = SETTINGS
+    """Everything; without the default PriorityClass before the webhook has listed the classes."""
 
 
 def encode_settings(settings: PublishedSettings) -> str:
@@ -59,7 +60,7 @@ def encode_settings(settings: PublishedSettings) -> str:
         inject_shares=rules.inject_shares,
         excluded_namespaces=sorted(rules.excluded_namespaces),
         default_mode=rules.default_mode.value,
-        default_priority_class=rules.default_priority_class if settings.knows_default_class else UNSET,
+        default_priority_class=rules.default_priority_class if DEFAULT_CLASS in settings.known else UNSET,
         form="policy" if rules.by_admission_policies else UNSET,
     )
     return msgspec.json.encode(document).decode()
@@ -87,7 +88,7 @@ def decode_settings(text: str) -> PublishedSettings:
                 default_priority_class=None if default_class is UNSET else default_class,
                 by_admission_policies=document.form == "policy",
             ),
-            knows_default_class=default_class is not UNSET,
+            known=SETTINGS - {DEFAULT_CLASS} if default_class is UNSET else SETTINGS,
         )
     except (ValueError, *MALFORMED) as error:
         raise SettingsError(one_line(str(error))) from None

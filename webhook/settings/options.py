@@ -1,8 +1,8 @@
-"""The settings that decide about pods: those of options, else those that the webhook has published."""
+"""The settings that decide about pods, their options, and which of them are known."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kai.own_labels import EXCLUDED_NAMESPACES
@@ -10,9 +10,8 @@ from kai.version import Version
 from service.command import namespace_names, read_by
 from service.names import is_dns_subdomain
 from service.text import quoted
-from webhook.policy.labels import Mode, read_default_mode
+from webhook.policy.labels import read_default_mode
 from webhook.policy.rules import Rules
-from webhook.settings.document import PublishedSettings
 
 OPTIONS: Final[Mapping[str, str]] = {
     "--kai-version": "kai_version",
@@ -22,6 +21,18 @@ OPTIONS: Final[Mapping[str, str]] = {
     "--default-priority-class": "default_priority_class",
 }
 """The settings in `Rules` by their options."""
+SETTINGS: Final = frozenset(OPTIONS.values())
+DEFAULT_CLASS: Final = OPTIONS["--default-priority-class"]
+"""The setting that `serve` reads from the cluster unless its option is given."""
+_DEFAULTS: Final = Rules()
+_UNKNOWN: Final[Mapping[str, str]] = {
+    "--kai-version": "KAI's release is not known: the answer holds for every release",
+    "--inject-shares": "whether the webhook injects shares is not known: assumed true",
+    "--exclude-namespaces": "the excluded namespaces are not known: assumed the default",
+    "--default-mode": "the default mode is not known: assumed default",
+    "--default-priority-class": "the default PriorityClass is not known: assumed none",
+}
+"""What the answer of a command assumes about each setting that is not known."""
 
 
 def _boolean(text: str) -> bool:
@@ -47,36 +58,26 @@ READERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleOptions:
-    """The settings that a command line gives; None for those that it does not give."""
+class KnownRules:
+    """Rules of which not every setting is known; an unknown one has its default."""
 
-    kai_version: Version | None = None
-    inject_shares: bool | None = None
-    excluded_namespaces: frozenset[str] | None = None
-    default_mode: Mode | None = None
-    default_priority_class: str | None = None
+    rules: Rules = _DEFAULTS
+    known: frozenset[str] = frozenset()
+    """The names of the settings in `rules` that are known."""
 
-    def rules(self, published: PublishedSettings | None = None) -> Rules:
-        """Return the settings for decisions: the given ones, else the published ones, else the defaults."""
-        options = {field.name: getattr(self, field.name) for field in fields(self)}
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        return replace(published.rules if published else Rules(), **given)
+    def completed_by(self, other: "KnownRules") -> "KnownRules":
+        """Return these settings, with those of `other` for the ones that are not known here."""
+        known = {name: getattr(self.rules, name) for name in self.known}
+        return KnownRules(rules=replace(other.rules, **known), known=self.known | other.known)
 
-    def unknown(self, published: PublishedSettings | None) -> Iterator[str]:
-        """Yield a sentence for each setting of the webhook that is neither given nor published.
+    def unknown(self) -> Iterator[str]:
+        """Yield a sentence for each setting that is not known.
 
         Each sentence says what the answer assumes, and which option gives the setting.
         """
-        if self.kai_version is None and published is None:
-            yield "KAI's release is not known: the answer holds for every release; give --kai-version"
-        if self.inject_shares is None and published is None:
-            yield "whether the webhook injects shares is not known: assumed true; give --inject-shares"
-        if self.excluded_namespaces is None and published is None:
-            yield "the excluded namespaces are not known: assumed the default; give --exclude-namespaces"
-        if self.default_mode is None and published is None:
-            yield "the default mode is not known: assumed default; give --default-mode"
-        if self.default_priority_class is None and not (published and published.knows_default_class):
-            yield "the default PriorityClass is not known: assumed none; give --default-priority-class"
+        for option, assumption in _UNKNOWN.items():
+            if OPTIONS[option] not in self.known:
+                yield f"{assumption}; give {option}"
 
 
 def add_rule_options(parser: argparse.ArgumentParser, *, default: str = "") -> None:
@@ -126,6 +127,8 @@ def add_rule_options(parser: argparse.ArgumentParser, *, default: str = "") -> N
     )
 
 
-def parse_rule_options(arguments: argparse.Namespace) -> RuleOptions:
-    """Return the given settings."""
-    return RuleOptions(**{name: getattr(arguments, name) for name in OPTIONS.values()})
+def parse_rule_options(arguments: argparse.Namespace) -> KnownRules:
+    """Return the settings that the command line gives."""
+    values = {name: getattr(arguments, name) for name in SETTINGS}
+    given = {name: value for name, value in values.items() if value is not None}
+    return KnownRules(rules=Rules(**given), known=frozenset(given))

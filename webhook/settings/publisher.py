@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Final
 
 from kube.access import AccessError
 from kube.client import MERGE_PATCH, KubeClient
@@ -14,18 +14,13 @@ from service.log import JsonLog
 from service.log_changes import OngoingProblem, problem_logger
 from webhook.settings.document import KEY, NAME, PublishedSettings, encode_settings
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishTiming:
-    """Times of a publisher, in seconds."""
-
-    look: float = 3.0
-    """Time between two comparisons of the settings with the published ones."""
-    repair: float = 600.0
-    """Mean time after which unchanged settings are written again, which repairs an edited ConfigMap."""
-    first_pause: float = 2.0
-    """Mean pause after a first failure; it doubles with each further failure."""
-    longest_pause: float = 60.0
+_LOOK_SECONDS: Final = 3.0
+"""Time between two comparisons of the settings with the published ones."""
+REPAIR_SECONDS: Final = 600.0
+"""Mean time after which unchanged settings are written again, which repairs an edited ConfigMap."""
+_FIRST_PAUSE_SECONDS: Final = 2.0
+"""Mean pause after a first failure; it doubles with each further failure."""
+_LONGEST_PAUSE_SECONDS: Final = 60.0
 
 
 class SettingsPublisher:
@@ -43,7 +38,6 @@ class SettingsPublisher:
         namespace: str,
         log: JsonLog,
         clock: Callable[[], float] = time.monotonic,
-        timing: PublishTiming | None = None,
     ) -> None:
         """Set up the publisher; call `run` to start it.
 
@@ -53,16 +47,12 @@ class SettingsPublisher:
             namespace: the ConfigMap's namespace.
             log: for the begin and the end of a failure.
             clock: monotonic seconds.
-            timing: None uses the default.
         """
         self._client = client
         self._settings = settings
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{NAME}"
         self._clock = clock
-        self._timing = timing or PublishTiming()
-        self._backoff = Backoff(
-            first=self._timing.first_pause, most=self._timing.longest_pause, jitter=JITTER_AROUND
-        )
+        self._backoff = Backoff(first=_FIRST_PAUSE_SECONDS, most=_LONGEST_PAUSE_SECONDS, jitter=JITTER_AROUND)
         self._published: str | None = None
         """The text of the last successful write; None before it, and after a failure."""
         self._repair_at = 0.0
@@ -76,7 +66,7 @@ class SettingsPublisher:
         """Keep the ConfigMap up to date until cancelled."""
         while True:
             await self.publish_if_due()
-            await asyncio.sleep(self._timing.look)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def publish_if_due(self) -> None:
         """Write the settings if they changed or a repair is due, but not during the pause after a failure."""
@@ -92,7 +82,7 @@ class SettingsPublisher:
             self._fail(type(error), error)
         else:
             self._published = text
-            self._repair_at = self._clock() + jittered(self._timing.repair, JITTER_AROUND)
+            self._repair_at = self._clock() + jittered(REPAIR_SECONDS, JITTER_AROUND)
             self._backoff.reset()
             self._problem.update("")
 

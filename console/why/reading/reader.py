@@ -38,7 +38,7 @@ from console.why.reading.workload import find_pod
 from kube.client import KubeClient
 from service.command import UsageError
 from webhook.namespaces.decode import PATH, decode_metadata
-from webhook.namespaces.refusals import does_not_exist
+from webhook.namespaces.reading import does_not_exist
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata
 
 _Work = list[Coroutine[Any, Any, None]]

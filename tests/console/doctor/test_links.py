@@ -32,7 +32,7 @@ def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_othe
     folders = (ROOT / "webhook" / "doctor", ROOT / "console" / "doctor", ROOT / "kube")
     constant = re.compile(
         r"^(?:_?(?:CHECK|CA|POLICIES|MANAGED|QUEUES|PRIORITIES|ORDER|OWNERS|CLUSTER_SCOPED|GROUPS|VERSION|SHARING|LABEL|ADMISSION"
-        r"|RUNTIME_CLASS|AGENTS|LABELS|READINESS|INSTALLATION|ENFORCE|RESPONSES|ATTRIBUTION|RELEASES|API_SERVER))"
+        r"|RUNTIME_CLASS|AGENTS|LABELS|READINESS|INSTALLATION|ENFORCE|RESPONSES|ATTRIBUTION|RELEASES|API_SERVER|RANKS))"
         r'(?:: Final)? = "([^"]+)"$',
         re.MULTILINE,
     )

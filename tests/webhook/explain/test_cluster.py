@@ -6,7 +6,7 @@ import pytest
 
 from webhook.explain.cluster import read_facts
 from webhook.namespaces.documents import PoliciesError
-from webhook.settings.options import RuleOptions
+from webhook.settings.options import KnownRules
 
 
 class SettingsOnly:
@@ -25,7 +25,7 @@ async def test_a_text_that_is_no_name_reaches_no_path(name: str) -> None:
     with pytest.raises(PoliciesError, match="is not the name of a namespace") as error:
         await read_facts(
             SettingsOnly(),  # type: ignore[arg-type]
-            RuleOptions(),
+            KnownRules(),
             names=[name],
             settings_namespace="kaishare",
         )

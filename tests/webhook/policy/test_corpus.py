@@ -42,7 +42,7 @@ from webhook.policy.mutate import mutate
 from webhook.policy.patch import apply_to_document
 from webhook.policy.reasons import Action
 from webhook.policy.rules import Rules
-from webhook.server.server import Server
+from webhook.server.admission_server import AdmissionServer
 
 FILES, TEMPLATES, PODS = 63, 3, 77
 """What the folder holds; so many of the files are templates of other tools, and no YAML."""
@@ -198,12 +198,12 @@ async def test_the_server_answers_every_pod_as_explained(
     policies, stream = FilePolicies(tmp_path / "policies.yaml"), io.BytesIO()
     metrics, log = Metrics(), JsonLog(stream)
     context = directory_context(tmp_path / "tls")
-    server = Server(policies=policies, rules=Rules, metrics=metrics, log=log)
+    server = AdmissionServer(policies=policies, rules=Rules, metrics=metrics, log=log)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
     any_port = Address("127.0.0.1", 0)
     patched = 0
     try:
-        admission = await server.open_admission(any_port, context)
+        admission = await server.start(any_port, context)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
             for name in POLICIES:
                 for number, (title, pod) in enumerate(corpus_pods):

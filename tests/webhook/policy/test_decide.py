@@ -7,8 +7,9 @@ import pytest
 
 from kai.own_labels import REASON, SIZE
 from kai.version import Version
-from tests.support.pods import GPU, container, gpu_container, pod, view
-from webhook.policy.decide import Decision, decide
+from tests.support.decisions import decide
+from tests.support.pods import GPU, container, gpu_container, pod
+from webhook.policy.decide import Decision
 from webhook.policy.decide_share import GpuKey
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
@@ -26,7 +27,7 @@ def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **ru
         "team-a", {key: value for key, value in labels.items() if value is not None}
     )
     assert policy is not None
-    return decide(policy, view(document), Rules(**rules))
+    return decide(policy, document, Rules(**rules))
 
 
 def share_of(decision: Decision) -> dict[str, str]:
@@ -82,9 +83,9 @@ def test_pods_that_are_left_alone(case: tuple[str, dict[str, Any], str], mode: s
 def test_excluded_namespaces(namespace: str) -> None:
     policy = NamespacePolicy.from_labels(namespace, {"kai.scheduler/queue": "q"})
     assert policy is not None
-    assert outcome(decide(policy, view(pod()), Rules())) == ("skipped", "namespace-excluded")
+    assert outcome(decide(policy, pod(), Rules())) == ("skipped", "namespace-excluded")
     replaced = Rules(excluded_namespaces=frozenset({"other"}))
-    assert outcome(decide(policy, view(pod()), replaced)) == ("injected", "no-default-share")
+    assert outcome(decide(policy, pod(), replaced)) == ("injected", "no-default-share")
 
 
 def test_mode_off_is_the_kill_switch() -> None:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kai.own_labels import SIZE_PREFIX
+from tests.support.decisions import decide
 from tests.support.pods import container, gpu_container, pod, view
-from webhook.policy.decide import Decision, decide
+from webhook.policy.decide import Decision
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
 from webhook.policy.mutate import mutate
 from webhook.policy.reasons import LONGEST_WARNING, Reason
@@ -39,7 +40,7 @@ def policy(
 
 
 def decided(policy: NamespacePolicy, document: dict[str, Any], **rules: Any) -> Decision:
-    return decide(policy, view(document), Rules(**rules))
+    return decide(policy, document, Rules(**rules))
 
 
 def named(name: str) -> dict[str, str]:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from kai.version import Version
+from tests.support.decisions import decide
 from tests.support.kai_standin import mutated_by_kai
 from tests.support.pods import container, gpu_container, pod, view
 from tests.support.webhook_server import RunningWebhook, review_of
-from webhook.policy.decide import decide
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import mutate
 from webhook.policy.patch import apply_to_document
@@ -300,7 +300,7 @@ def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> No
     policy = policy_of({"kai.scheduler/queue": "queue-a"} | {
         f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()
     })  # fmt: skip
-    warned = {finding.reason.code for finding in decide(policy, view(document), Rules()).warnings}
+    warned = {finding.reason.code for finding in decide(policy, document, Rules()).warnings}
     assert warned & {"above-cap", "cap-unit"} == set(expected)
 
 
@@ -311,7 +311,7 @@ def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
         "kaishare.dev/max-gpu-fraction": "0.5",
     }
     shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
-    decision = decide(policy_of(labels), view(pod(gpu_container(), shared)), Rules())
+    decision = decide(policy_of(labels), pod(gpu_container(), shared), Rules())
     assert decision.reason is Reason.WHOLE_GPU_CONVERTED
     assert [warning.reason for warning in decision.warnings] == [Reason.WHOLE_GPU_CONVERTED, Reason.CAP_UNIT]
     assert "nvidia.com/gpu.shared" in decision.warnings[1].warning
@@ -347,7 +347,7 @@ def test_a_reserved_key_is_a_warning_in_default_and_a_denial_under_enforce(where
     assert codes(verdict) == ["reserved-key"]
     assert key in verdict.message
     unpatched = pod(**{where: {key: "x"}})
-    warnings = decide(policy_of({"kai.scheduler/queue": "queue-a"}), view(unpatched), Rules()).warnings
+    warnings = decide(policy_of({"kai.scheduler/queue": "queue-a"}), unpatched, Rules()).warnings
     assert [finding.reason for finding in warnings] == [Reason.RESERVED_KEY]
 
 

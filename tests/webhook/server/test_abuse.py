@@ -213,7 +213,7 @@ async def test_resources_of_vanished_clients_are_freed(tmp_path: Path, held_poli
 
 def open_connections(live: Live) -> int:
     assert live.server is not None
-    server = live.server._admission._server
+    server = live.server._server
     assert server is not None
     return len(server.table)
 

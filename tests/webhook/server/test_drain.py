@@ -23,7 +23,7 @@ from tests.support.webhook_process import (
     serving,
     started,
 )
-from webhook.server.drain import drained
+from webhook.serve import drained
 
 CONNECTIONS = 16
 
@@ -133,7 +133,7 @@ class RecentConnections:
 async def test_a_drain_ends_without_new_connections_or_after_three_times_its_length(
     times: float, seconds: float, is_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.server.drain._LOOK_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr("webhook.serve._LOOK_EVERY_SECONDS", 0.01)
     recent, loop = RecentConnections(times), asyncio.get_running_loop()
     began = loop.time()
     assert await drained(recent, seconds, asyncio.Event()) is is_over
@@ -143,7 +143,7 @@ async def test_a_drain_ends_without_new_connections_or_after_three_times_its_len
 
 
 async def test_a_running_drain_ends_at_once_on_the_stop_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.server.drain._LONGEST_DRAIN", 1000)
+    monkeypatch.setattr("webhook.serve._LONGEST_DRAIN", 1000)
     stop, recent = asyncio.Event(), RecentConnections(math.inf)
     waiting = asyncio.create_task(drained(recent, 0.05, stop))
     await until(lambda: recent.calls > 1, "the drain goes on")

@@ -112,7 +112,7 @@ def test_an_unreadable_timeout_is_the_default(query: str) -> None:
 
 async def test_a_slow_body_is_given_up_when_there_are_too_many_bodies(live: Live) -> None:
     assert live.server is not None
-    live.server._admission._intake = Intake(max_bodies=3)
+    live.server._intake = Intake(max_bodies=3)
     slow = [await live.connect() for _ in range(3)]
     for connection in slow:
         await connection.send(request(REVIEW[:100], length=len(REVIEW)))
@@ -132,7 +132,7 @@ async def test_a_slow_body_is_given_up_when_there_are_too_many_bodies(live: Live
 
 async def test_a_large_content_length_cannot_block_other_clients(live: Live) -> None:
     assert live.server is not None
-    live.server._admission._intake = Intake(max_bytes=3 * LARGEST_BODY)
+    live.server._intake = Intake(max_bytes=3 * LARGEST_BODY)
     greedy = [await live.connect() for _ in range(3)]
     for connection in greedy:
         await connection.send(request(b"{", length=LARGEST_BODY))
@@ -159,7 +159,7 @@ async def first_reply(connections: list[Connection]) -> Reply:
 
 async def until_unfinished(live: Live, count: int) -> None:
     assert live.server is not None
-    intake = live.server._admission._intake
+    intake = live.server._intake
     await until(lambda: len(intake._unfinished) == count, f"{count} bodies are unfinished")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from webhook.settings.document import (
     decode_settings,
     encode_settings,
 )
+from webhook.settings.options import DEFAULT_CLASS, SETTINGS
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 VERSIONS = st.builds(
@@ -48,23 +50,21 @@ def with_field(name: str, value: Any) -> str:
     return json.dumps({**DOCUMENT, name: value})
 
 
-def settings(rules: Rules, *, knows_default_class: bool = True) -> PublishedSettings:
-    return PublishedSettings(
-        version="0.1.0", policies="cluster", rules=rules, knows_default_class=knows_default_class
-    )
+def settings(rules: Rules) -> PublishedSettings:
+    return PublishedSettings(version="0.1.0", policies="cluster", rules=rules)
 
 
 @given(rules=RULES, release=st.text(max_size=50), policies=st.sampled_from(["cluster", "files"]))
 def test_any_settings_are_read_as_they_were_written(rules: Rules, release: str, policies: Any) -> None:
-    written = PublishedSettings(version=release, policies=policies, rules=rules, knows_default_class=True)
+    written = PublishedSettings(version=release, policies=policies, rules=rules)
     assert decode_settings(encode_settings(written)) == written
 
 
 @given(rules=RULES)
 def test_an_unknown_default_class_is_absent_and_none_is_null(rules: Rules) -> None:
-    document = json.loads(encode_settings(settings(rules, knows_default_class=False)))
+    document = json.loads(encode_settings(replace(settings(rules), known=SETTINGS - {DEFAULT_CLASS})))
     assert "defaultPriorityClass" not in document
-    assert not decode_settings(json.dumps(document)).knows_default_class
+    assert DEFAULT_CLASS not in decode_settings(json.dumps(document)).known
     known = json.loads(encode_settings(settings(rules)))
     assert known["defaultPriorityClass"] == rules.default_priority_class
 

@@ -1,12 +1,14 @@
 """The settings of a preview: given, published, or assumed with a sentence."""
 
+from dataclasses import replace
+
 import pytest
 
 from kai.version import Version
 from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 from webhook.settings.document import PublishedSettings
-from webhook.settings.options import RuleOptions
+from webhook.settings.options import DEFAULT_CLASS, SETTINGS, KnownRules
 
 PUBLISHED = PublishedSettings(
     version="0.1.0",
@@ -18,41 +20,39 @@ PUBLISHED = PublishedSettings(
         default_mode=Mode.OBSERVE,
         default_priority_class="usual",
     ),
-    knows_default_class=True,
 )
-GIVEN = RuleOptions(
-    kai_version=Version(0, 9, 8),
-    inject_shares=True,
-    excluded_namespaces=frozenset(),
-    default_mode=Mode.DEFAULT,
-    default_priority_class="low",
-)
-
-
-def test_given_settings_take_precedence_over_published_ones() -> None:
-    assert RuleOptions().rules() == Rules()
-    assert RuleOptions().rules(PUBLISHED) == PUBLISHED.rules
-    assert GIVEN.rules(PUBLISHED) == GIVEN.rules() == Rules(
+GIVEN = KnownRules(
+    rules=Rules(
         kai_version=Version(0, 9, 8),
         inject_shares=True,
         excluded_namespaces=frozenset(),
         default_mode=Mode.DEFAULT,
         default_priority_class="low",
-    )  # fmt: skip
+    ),
+    known=SETTINGS,
+)
+
+
+def test_given_settings_take_precedence_over_published_ones() -> None:
+    assert KnownRules().rules == Rules()
+    assert KnownRules().completed_by(PUBLISHED).rules == PUBLISHED.rules
+    assert GIVEN.completed_by(PUBLISHED) == GIVEN
+    given = KnownRules(rules=Rules(default_mode=Mode.DEFAULT), known=frozenset({"default_mode"}))
+    assert given.completed_by(PUBLISHED).rules == replace(PUBLISHED.rules, default_mode=Mode.DEFAULT)
 
 
 @pytest.mark.parametrize("option", [
     "--kai-version", "--inject-shares", "--exclude-namespaces", "--default-mode", "--default-priority-class",
 ])  # fmt: skip
 def test_each_setting_that_is_not_known_is_named_with_its_option(option: str) -> None:
-    sentences = list(RuleOptions().unknown(None))
+    sentences = list(KnownRules().unknown())
     assert sum(sentence.endswith(f"give {option}") for sentence in sentences) == 1
     assert len(sentences) == 5
 
 
 def test_known_settings_are_not_named() -> None:
-    assert list(RuleOptions().unknown(PUBLISHED)) == []
-    assert list(GIVEN.unknown(None)) == []
-    early = PublishedSettings(version="", policies="cluster", rules=Rules(), knows_default_class=False)
-    (sentence,) = RuleOptions().unknown(early)
+    assert list(KnownRules().completed_by(PUBLISHED).unknown()) == []
+    assert list(GIVEN.unknown()) == []
+    early = PublishedSettings(version="", policies="cluster", rules=Rules(), known=SETTINGS - {DEFAULT_CLASS})
+    (sentence,) = KnownRules().completed_by(early).unknown()
     assert "PriorityClass" in sentence

@@ -17,18 +17,20 @@ from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.waiting import until
 from webhook.policy.rules import Rules
 from webhook.settings.document import KEY, PublishedSettings, decode_settings
-from webhook.settings.publisher import PublishTiming, SettingsPublisher
+from webhook.settings.options import DEFAULT_CLASS, SETTINGS
+from webhook.settings.publisher import REPAIR_SECONDS, SettingsPublisher
 
 PATH = "/api/v1/namespaces/kaishare/configmaps/kaishare-settings"
 STORED = says(
     json.dumps({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "kaishare-settings"}})
 )
-TIMING = PublishTiming(look=0.01)
 
 
 def at_the_start() -> PublishedSettings:
     """Settings before the PriorityClasses are listed."""
-    return PublishedSettings(version="0.1.0", policies="cluster", rules=Rules(), knows_default_class=False)
+    return PublishedSettings(
+        version="0.1.0", policies="cluster", rules=Rules(), known=SETTINGS - {DEFAULT_CLASS}
+    )
 
 
 @dataclass
@@ -71,16 +73,12 @@ class Publishing:
 
 
 def replace_rules(settings: PublishedSettings, **rules: Any) -> PublishedSettings:
-    return PublishedSettings(
-        version=settings.version,
-        policies=settings.policies,
-        rules=replace(settings.rules, **rules),
-        knows_default_class=True,
-    )
+    return replace(settings, rules=replace(settings.rules, **rules), known=SETTINGS)
 
 
 @pytest.fixture
-def publishing(server: ApiServer, client: KubeClient) -> Publishing:
+def publishing(server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> Publishing:
+    monkeypatch.setattr("webhook.settings.publisher._LOOK_SECONDS", 0.01)
     made = Publishing()
     server.always = made.handle
     made.publisher = SettingsPublisher(
@@ -89,7 +87,6 @@ def publishing(server: ApiServer, client: KubeClient) -> Publishing:
         namespace="kaishare",
         log=JsonLog(made.stream),
         clock=lambda: made.now,
-        timing=TIMING,
     )
     return made
 
@@ -110,7 +107,7 @@ async def test_the_first_write_does_not_wait_for_the_priority_classes(publishing
     assert decode_settings(publishing.texts[0]) == publishing.settings
     publishing.change(default_priority_class=None)  # they are listed, and none is the default
     assert await publishing.after(3) == 2
-    assert decode_settings(publishing.texts[1]).knows_default_class
+    assert DEFAULT_CLASS in decode_settings(publishing.texts[1]).known
     publishing.change(default_priority_class="usual")
     assert await publishing.after(3) == 3
     assert decode_settings(publishing.texts[2]).rules.default_priority_class == "usual"
@@ -126,8 +123,8 @@ async def test_a_patch_has_the_one_key_of_the_data_and_nothing_else(publishing: 
 
 async def test_unchanged_settings_are_written_again_after_ten_minutes(publishing: Publishing) -> None:
     await publishing.after(0)
-    assert await publishing.after(0.79 * TIMING.repair) == 1
-    assert await publishing.after(0.42 * TIMING.repair) == 2
+    assert await publishing.after(0.79 * REPAIR_SECONDS) == 1
+    assert await publishing.after(0.42 * REPAIR_SECONDS) == 2
     publishing.change(cluster_scoped=frozenset())  # not published
     await publishing.after(1)
     unpublished = len(publishing.patches)

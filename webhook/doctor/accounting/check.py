@@ -1,15 +1,25 @@
-"""The findings of the check: the differences that two readings have in common."""
+"""The findings of the check: differences that two readings have in common, and pods that KAI does not count.
 
-from collections.abc import Iterator, Mapping
+Among the same pods are the ranks of distributed jobs. Pure.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
 
-from service.check_results import CheckResult, limited, ok, unknown
+from kai import keys
+from service.check_results import CheckResult, limited, ok, problem, unknown, warning
 from service.text import counted, listed, quoted
 from webhook.doctor.accounting.node_sums import compare_nodes
 from webhook.doctor.accounting.queue_limits import compare_limits
 from webhook.doctor.accounting.queue_status import compare_status
-from webhook.doctor.accounting.reading import CHECK, Difference, Key, Reading, SumComparison
-from webhook.doctor.accounting.single_pods import deleted_pods, unknown_subgroups
+from webhook.doctor.accounting.reading import CHECK, REMEDY, Difference, Key, Reading, SumComparison
+from webhook.doctor.accounting.requests import GpuRequest
+
+_RANKS: Final = "distributed jobs"
+_LONG: Final = timedelta(minutes=5)
+"""Age of a request to delete a pod from which the pod is reported; most pods end within 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +44,7 @@ def evaluate(reading: Reading) -> EvaluatedReading:
         *status.differences,
         *compare_limits(reading),
         *nodes.differences,
-        *unknown_subgroups(reading),
+        *_unknown_subgroups(reading),
     )
     by_key = {difference.key: difference for difference in differences}
     return EvaluatedReading(reading=reading, status=status, nodes=nodes, differences=by_key)
@@ -53,7 +63,7 @@ def persistent_findings(first: EvaluatedReading, last: EvaluatedReading) -> Iter
         if difference.persists_since(first.differences.get(key))
     ]
     yield from limited(findings, "more difference")
-    deleted = list(deleted_pods(last.reading))
+    deleted = list(_deleted_pods(last.reading))
     yield from deleted
     yield from _unknown(last)
     if not last.reading.has_figures:
@@ -93,3 +103,84 @@ def _unknown(evaluation: EvaluatedReading) -> Iterator[CheckResult]:
                 f"the sum of {counted(len(names), kind)} is unknown: {listed(names)}; pods:"
                 f" {listed(reasons)}",
             )
+
+
+def _unknown_subgroups(reading: Reading) -> list[Difference]:
+    """Return the pods whose PodGroup lacks their subgroup.
+
+    KAI's scheduler does not count such a pod in its queue and cannot evict it (`job_info.go`, AddTaskInfo,
+    v0.9.8 to v0.17.0). A change of the owner, such as fewer groups of workers, has the same effect.
+    """
+    pods = {}
+    for pod in reading.pods.items:
+        group = reading.group_of(pod)
+        if group is not None and pod.deleted_at is None and pod.subgroup not in group.pod_subgroups:
+            pods[pod.name] = f"{pod.name} (subgroup {quoted(pod.subgroup)})"
+    if not pods:
+        return []
+    finding = problem(
+        CHECK,
+        f"{counted(len(pods), 'pod')} with GPUs in a subgroup that the PodGroup lacks, which KAI counts in no"
+        f" queue: {listed(pods.values())}",
+        f"compare the label {keys.SUBGROUP_NAME} with spec.subGroups of the PodGroup; {REMEDY}",
+    )
+    return [Difference(key=("subgroups",), evidence=pods.keys(), finding=finding)]
+
+
+def _age(age: timedelta) -> str:
+    return "more than a day ago" if age > timedelta(days=1) else f"{age // timedelta(minutes=1)} min ago"
+
+
+def _deleted_pods(reading: Reading) -> Iterator[CheckResult]:
+    """Yield a warning about deleted pods that still hold GPUs minutes later.
+
+    KAI's scheduler no longer counts them in their queue (`pod_status.go`: Releasing is not allocated), and
+    counts them on their node.
+    """
+    deleted = [
+        (pod, pod.deleted_at)
+        for pod in reading.pods.items
+        if pod.deleted_at is not None and reading.queue_of(pod) is not None
+    ]
+    if deleted and reading.now is None:
+        yield unknown(CHECK, "the API server's time is unknown: deleted pods that still run were not checked")
+    if reading.now is None:
+        return
+    old = {f"{pod.name} ({_age(reading.now - at)})" for pod, at in deleted if reading.now - at > _LONG}
+    if old:
+        yield warning(
+            CHECK,
+            f"{counted(len(old), 'deleted pod')} with GPUs, which KAI no longer counts in a queue:"
+            f" {listed(old)}",
+            "compare terminationGracePeriodSeconds and finalizers of these pods, and look at their nodes; the"
+            " pods of a lost node end when the Node is deleted",
+        )
+
+
+def rank_findings(reading: Reading, namespaces: Collection[str]) -> Iterator[CheckResult]:
+    """Yield a warning about ranks of one job on one GPU, else the number of ranks; nothing without ranks.
+
+    Pods with the same PodGroup belong to one job.
+
+    Args:
+        reading: the pods.
+        namespaces: namespaces whose ranks are to keep their whole GPUs.
+    """
+    ranks = [pod for pod in reading.pods.items if pod.evidence and pod.namespace in namespaces]
+    by_gpu: dict[tuple[str, str, str], list[GpuRequest]] = {}
+    for pod in ranks:
+        for gpu in pod.gpu_groups if pod.pod_group else ():
+            by_gpu.setdefault((pod.namespace, pod.pod_group, gpu), []).append(pod)
+    together = {
+        f"{pod.name} ({pod.evidence})": None for pods in by_gpu.values() if len(pods) > 1 for pod in pods
+    }
+    if together:
+        yield warning(
+            _RANKS,
+            f"{counted(len(together), 'rank')} on a GPU with another rank of the job: {listed(together)}",
+            'give ranks whole GPUs: annotation kaishare.dev/whole-gpu: "true" in the template, and no share;'
+            " or allow it with kaishare.dev/distributed=share on the namespace",
+        )
+    elif ranks:
+        whole = sum(pod.share is None for pod in ranks)
+        yield ok(_RANKS, f"no GPU has two ranks of a job; {counted(whole, 'rank')} with whole GPUs")

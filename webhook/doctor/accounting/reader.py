@@ -8,8 +8,7 @@ from typing import Final
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
 from service.check_results import CheckResult, unknown
-from webhook.doctor.accounting.check import evaluate, persistent_findings
-from webhook.doctor.accounting.ranks import rank_findings
+from webhook.doctor.accounting.check import evaluate, persistent_findings, rank_findings
 from webhook.doctor.accounting.reading import CHECK, Reading
 from webhook.doctor.accounting.requests import read_request
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec

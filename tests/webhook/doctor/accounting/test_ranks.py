@@ -7,7 +7,7 @@ from tests.support.api_server import ApiServer
 from tests.support.cluster_facts import namespace, whole
 from tests.support.kai_accounts import KaiAccounts
 from tests.webhook.doctor.accounting.test_reader import Doctor, serve
-from webhook.doctor.accounting.ranks import rank_findings
+from webhook.doctor.accounting.check import rank_findings
 
 TWO_RANKS = [{"name": "WORLD_SIZE", "value": "2"}]
 

@@ -12,7 +12,7 @@ import webhook.policy
 from kai.version import Version
 from service.check_results import State
 from tests.support.cluster_facts import but, installed, running, whole
-from webhook.doctor.kai_release import DIFFERENCES, version_finding
+from webhook.doctor.kai import DIFFERENCES, version_finding
 from webhook.doctor.settings import UNKNOWN_SETTINGS
 
 

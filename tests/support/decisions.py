@@ -1,0 +1,14 @@
+"""The webhook's decision about a pod."""
+
+import json
+from typing import Any
+
+from webhook.policy.decide import Decision
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.mutate import mutate
+from webhook.policy.rules import Rules
+
+
+def decide(policy: NamespacePolicy, document: Any, rules: Rules) -> Decision:
+    """Return the decision that `mutate` makes about a pod in a namespace with a policy."""
+    return mutate(policy, json.dumps(document).encode(), rules).decision
