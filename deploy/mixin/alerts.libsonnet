@@ -92,13 +92,17 @@ local reviewsOf = '{{ with $labels.name }}calls of {{ . }} by the API server{{ e
 // A service is installed, as kube-state-metrics says for each cluster, or expected by the settings, and has had no target
 // for an hour. `up` counts and not kaishare_build_info: a failed scrape is the subject of AgentDown and WebhookDown, and a
 // job of another name leaves those alerts blind. absent() is 1, so that `== 0` never holds. It knows no cluster, and
-// counts only where kube-state-metrics reports nothing.
+// counts only where kube-state-metrics does not know the service: one without pods, as in a cluster without GPU nodes, has
+// no target.
 local notScraped(installed, selector, expected) = |||
   (
     max by (${cluster}, namespace) (%(installed)s) > 0
       unless on (${cluster}) max_over_time(up{%(selector)s}[1h])
   )
-  or on () absent_over_time(up{%(selector)s}[1h]) == %(expected)s
+  or on () (
+    absent_over_time(up{%(selector)s}[1h])
+      unless on () %(installed)s
+  ) == %(expected)s
 ||| % { installed: installed, selector: selector, expected: expected };
 
 {
@@ -354,6 +358,7 @@ local notScraped(installed, selector, expected) = |||
     {
       name: 'kaishare-webhook',
       rules: [
+        // A job that is gone has lost no webhook if another job has targets in its namespace: the job was renamed.
         alert(
           'KaishareWebhookDown',
           'No replica of the webhook answers',
@@ -361,7 +366,7 @@ local notScraped(installed, selector, expected) = |||
             max by (${cluster}, namespace, job) (up{${webhook}}) == 0
             or (
               max by (${cluster}, namespace, job) (max_over_time(up{${webhook}}[1h]))
-                unless on (${cluster}, namespace, job) up{${webhook}}
+                unless on (${cluster}, namespace) up{${webhook}}
             )
           |||,
           'No replica of {{ $labels.job }} answers Prometheus: new pods are probably admitted without queue and share, and those of namespaces in mode enforce are refused.'
