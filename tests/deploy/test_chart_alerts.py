@@ -138,6 +138,28 @@ def test_every_number_reaches_its_expression(tmp_path: Path) -> None:
     assert "SUCCESS" in promtool("check", "rules", path)
 
 
+@pytest.mark.parametrize(
+    ("mode", "renew_before", "days", "bound"),
+    [
+        ("cert-manager", "720h", None, "2"),
+        ("cert-manager", "96h", None, "2"),
+        ("cert-manager", "24h", None, "0.5"),
+        ("cert-manager", "90m", None, "0.03125"),
+        ("cert-manager", "24h", 0.25, "0.25"),
+        ("cert-manager", "24h", 3, "3"),
+        ("self", "24h", None, "2"),
+    ],
+)
+def test_a_certificate_that_cert_manager_renews_in_time_raises_no_alert(
+    mode: str, renew_before: str, days: float | None, bound: str
+) -> None:
+    certificates = {"mode": mode, "certManager": {"duration": "720h", "renewBefore": renew_before}}
+    overrides = {} if days is None else {"KaishareServingCertificateEnding": {"days": days}}
+    by_name = rules({"overrides": overrides}, webhook={"certificates": certificates})
+    assert f"< {bound} * 24 * 3600" in by_name["KaishareServingCertificateEnding"]["expr"]
+    assert "< 14 * 24 * 3600" in by_name["KaishareCAEnding"]["expr"]
+
+
 def test_the_schema_has_every_number() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     settings = schema["properties"]["alerts"]["properties"]["overrides"]["additionalProperties"]["properties"]
