@@ -389,6 +389,14 @@ local notScraped(installed, selector, expected) = |||
           exceeds(counted('${cluster}, name', 'apiserver_admission_webhook_rejection_count', 'name="pods.validate.kaishare.dev", error_type!="no_error"', 10), '${pods}'),
           'About {{ $value | printf "%.0f" }} pods were refused in 10 minutes because {{ $labels.name }} gave no usable answer: in namespaces with kaishare.dev/mode=enforce no pod can be created while that lasts.'
         ),
+        // The counter of ValidatingAdmissionPolicies has no such alert: a denied pod has error_type="invalid_error" there, as an
+        // expression that failed has (Kubernetes 1.36.3).
+        alert(
+          'KaishareAdmissionPolicyFailed',
+          'The admission policy failed, and pods passed unchanged',
+          exceeds(counted('${cluster}, policy, error_type', 'apiserver_mutating_admission_policy_check_total', 'policy="kaishare", error_type!="no_error"', 10), '${failures}'),
+          'The API server could not evaluate the MutatingAdmissionPolicy {{ $labels.policy }} about {{ $value | printf "%.0f" }} times in 10 minutes ({{ $labels.error_type }}), and admitted the pods unchanged.'
+        ),
         alert(
           'KaishareOrderWrong',
           "KAI's webhook is called before kaishare's",
