@@ -31,6 +31,7 @@ Key = tuple[str, str]
 
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _GONE: Final = 410
+_NOT_SERVED: Final = 404
 _TOO_NEW: Final = 504
 """Status for a version that no server has yet, as after a restore from a backup (among other causes)."""
 _NO_WATCH_LIST: Final = frozenset({400, 422})
@@ -130,7 +131,7 @@ class Watch(Generic[T]):
         self.is_synced = False
         """Whether the whole state has been read at least once."""
         self.last_contact: float | None = None
-        """Unix time of the last message about the resource; None before the first."""
+        """Unix time of the last message about the resource; None before the first, and after a 404."""
         self.problem = ""
         """The current problem in one line; empty if there is none."""
         self.cause = ""
@@ -206,6 +207,8 @@ class Watch(Generic[T]):
             if error.status == _GONE:
                 self._resource_version = ""
                 return _End("gone", str(error))
+            if error.status == _NOT_SERVED:
+                self.last_contact = None
             return _End(str(error.status or "error"), str(error), error.retry_after or 0.0)
         except Silent as error:
             # Only a dead connection is silent longer than the API server keeps the watch open.

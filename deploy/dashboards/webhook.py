@@ -29,6 +29,8 @@ _INFO: Final = f'kaishare_build_info{{{CLUSTER}, component="webhook"}}'
 _TARGET: Final = "cluster, job, instance"
 _API_SERVER: Final = join(CLUSTER, 'name=~".+\\\\.kaishare\\\\.dev"')
 _FAIL_OPEN: Final = "apiserver_admission_webhook_fail_open_count"
+_POLICY_CHECKS: Final = "apiserver_mutating_admission_policy_check_total"
+_FAILED_CHECKS: Final = join(CLUSTER, 'policy="kaishare", error_type!="no_error"')
 _DAY: Final = 86_400
 _GOOD: Final = join(CLUSTER, 'action!="error"')
 _OBSERVED: Final = join(CLUSTER, 'action="observed"')
@@ -339,7 +341,18 @@ def _api_server() -> list[model.Panel]:
                 legend="{{cluster}} {{name}}",
             ),
             unit=RATE,
-            width=8,
+            width=6,
+        ),
+        lines(
+            "Failures of the admission policy",
+            "How often did kaishare's MutatingAdmissionPolicy fail, so that the API server admitted a pod "
+            "unchanged? No line: never since its start, or the webhook decides about pods.",
+            Query(
+                expr=f"sum by (cluster, error_type) ({rate(_POLICY_CHECKS, _FAILED_CHECKS)})",
+                legend="{{cluster}} {{error_type}}",
+            ),
+            unit=RATE,
+            width=6,
         ),
         lines(
             "Refused, by cause",
@@ -351,7 +364,7 @@ def _api_server() -> list[model.Panel]:
                 legend="{{cluster}} {{name}} {{error_type}}",
             ),
             unit=RATE,
-            width=8,
+            width=6,
         ),
         lines(
             "Time the API server waits, 99 %",
@@ -363,7 +376,7 @@ def _api_server() -> list[model.Panel]:
                 legend="{{cluster}} {{name}}",
             ),
             unit=SECONDS,
-            width=8,
+            width=6,
         ),
     ]
 

@@ -68,6 +68,7 @@
       KaishareFailedOpen: { severity: 'warning', requests: 0 },
       KaisharePatchRefused: { severity: 'critical', pods: 0 },
       KaishareEnforceUnreachable: { severity: 'critical', pods: 0 },
+      KaishareAdmissionPolicyFailed: { severity: 'warning', failures: 0 },
       KaishareOrderWrong: { 'for': '5m', severity: 'critical' },
       KaisharePolicyInvalid: { 'for': '5m', severity: 'warning' },
       // A serving certificate from kaishare's CA lasts 7 days and is renewed with more than 2 left.

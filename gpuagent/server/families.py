@@ -212,7 +212,7 @@ class Family(Enum):
         kind="gauge",
         labels=("resource",),
         help="Unix time of the last contact with the API server on this watch.",
-        absent="there has been no contact, or pods come from a file",
+        absent="there has been no contact, the resource is not served, or pods come from a file",
     )
     WATCH_RESTARTS = Described(
         name="kaishare_watch_restarts_total",

@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.support.administrator import Administrator
+from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import (
     bare_pod,
     configured,
@@ -24,7 +27,9 @@ from tests.support.other_webhooks import others_configuration
 from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
+from webhook.policy.rules import Rules
 from webhook.registration.configurations import UrlTarget
+from webhook.render.manifests import MUTATING, objects_of
 
 NAMESPACES = [
     managed_namespace("alerts", gpu_fraction="0.5"),
@@ -128,6 +133,26 @@ async def test_the_api_servers_counters_raise_their_alerts(
         ("KaishareFailedOpen", "pods.mutate.kaishare.dev"),
         ("KaishareEnforceUnreachable", "pods.validate.kaishare.dev"),
     }
+
+
+@pytest.mark.kubernetes(1, 36)
+async def test_an_admission_policy_that_fails_raises_its_alert(
+    own_plane: ControlPlane, tmp_path: Path
+) -> None:
+    policy, binding = objects_of(MUTATING, Rules())
+    for variable in policy["spec"]["variables"]:
+        if variable["name"] == "share":
+            variable["expression"] = "variables.namespaceLabels['missing']"
+    async with KubeClient(own_plane.access()) as client:
+        await ensure_namespaces(client, NAMESPACES[0])
+        with prometheus(tmp_path, {}, scraped(own_plane)) as running:
+
+            async def is_raised() -> bool:
+                assert not await refusal(client, "alerts")
+                return "KaishareAdmissionPolicyFailed" in await asyncio.to_thread(running.alerts)
+
+            async with applied(client, [policy, binding]):
+                await until(is_raised, "KaishareAdmissionPolicyFailed")
 
 
 async def test_the_webhooks_metrics_of_the_cluster_raise_their_alerts(

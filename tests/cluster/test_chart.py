@@ -33,7 +33,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.free_ports import free_port
 from tests.support.gpu_node import GpuNode
 from tests.support.gpu_node import until as until_agent
-from tests.support.helm_chart import EVERYTHING, NAMESPACE, find_object, rendered
+from tests.support.helm_chart import EVERYTHING, NAMESPACE, ROOT, find_object, rendered
 from tests.support.helm_release import (
     Release,
     define_others_kinds,
@@ -224,6 +224,19 @@ async def test_a_request_beyond_an_accounts_permissions_is_refused(
     with pytest.raises(ApiError) as refusal:
         await accounts[account].request(method, path, body=written, content_type=content_type)
     assert refusal.value.status == 403
+
+
+RIGHTS_IN_RUNBOOKS = re.findall(
+    r"^\$ kubectl (auth can-i .+)$", (ROOT / "docs/runbooks.md").read_text(), re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("question", RIGHTS_IN_RUNBOOKS)
+async def test_a_question_of_the_runbooks_about_a_granted_right_is_answered_yes(
+    question: str, plane: ControlPlane, release: Release
+) -> None:
+    answer = await kubectl(plane, *question.split())
+    assert (answer.status, answer.output.strip()) == (0, "yes"), answer.errors
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import yaml
 from deploy.alerts.rendering import CHART_RULES, RULES
 from tests.support import yaml_text
 from tests.support.helm_chart import CHART, NAMESPACE, Object, find_object, helm, options, rendered
-from tests.support.promtool import promtool
+from tests.support.promtool import assert_samples, promtool
 
 GROUPS = yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
 NUMBERS: dict[str, float] = yaml_text.load(CHART_RULES.read_text(encoding="utf-8"))["numbers"]
@@ -58,6 +58,33 @@ def test_an_installed_service_is_expected_to_be_scraped(part: str) -> None:
     by_name = rules({}, **{**NO_SERVICE, part: {"enabled": True}})
     for other, name in names.items():
         assert by_name[name]["expr"].rstrip().endswith("== 1" if other == part else "== 0")
+
+
+@pytest.mark.parametrize(
+    ("alert", "metric", "namespace"),
+    [
+        (
+            "KaishareAgentNotScraped",
+            "kube_daemonset_status_desired_number_scheduled{daemonset=",
+            "kaishare-agent",
+        ),
+        ("KaishareWebhookNotScraped", "kube_deployment_spec_replicas{deployment=", NAMESPACE),
+    ],
+)
+@pytest.mark.parametrize("pods", [None, 0, 3])
+def test_an_expected_service_without_pods_has_no_target_to_miss(
+    pods: int | None, alert: str, metric: str, namespace: str, tmp_path: Path
+) -> None:
+    name = "kaishare-agent" if alert == "KaishareAgentNotScraped" else "kaishare-webhook"
+    series = {'up{job="node-exporter"}': "1+0x200"}
+    if pods is not None:
+        series[f'{metric}"{name}", namespace="{namespace}"}}'] = f"{pods}+0x200"
+    missed: dict[int | None, list[dict[str, Any]]] = {
+        None: [{"labels": "{}", "value": 1}],
+        0: [],
+        3: [{"labels": f'{{namespace="{namespace}"}}', "value": 3}],
+    }
+    assert_samples(tmp_path, rules({})[alert]["expr"], series, missed[pods])
 
 
 def test_the_services_are_looked_up_in_their_own_namespaces() -> None:
@@ -109,6 +136,28 @@ def test_every_number_reaches_its_expression(tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump(item["spec"]))
     assert "SUCCESS" in promtool("check", "rules", path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "renew_before", "days", "bound"),
+    [
+        ("cert-manager", "720h", None, "2"),
+        ("cert-manager", "96h", None, "2"),
+        ("cert-manager", "24h", None, "0.5"),
+        ("cert-manager", "90m", None, "0.03125"),
+        ("cert-manager", "24h", 0.25, "0.25"),
+        ("cert-manager", "24h", 3, "3"),
+        ("self", "24h", None, "2"),
+    ],
+)
+def test_a_certificate_that_cert_manager_renews_in_time_raises_no_alert(
+    mode: str, renew_before: str, days: float | None, bound: str
+) -> None:
+    certificates = {"mode": mode, "certManager": {"duration": "720h", "renewBefore": renew_before}}
+    overrides = {} if days is None else {"KaishareServingCertificateEnding": {"days": days}}
+    by_name = rules({"overrides": overrides}, webhook={"certificates": certificates})
+    assert f"< {bound} * 24 * 3600" in by_name["KaishareServingCertificateEnding"]["expr"]
+    assert "< 14 * 24 * 3600" in by_name["KaishareCAEnding"]["expr"]
 
 
 def test_the_schema_has_every_number() -> None:

@@ -1,5 +1,6 @@
 """Values of the chart for the needs of platforms: networks, registries, further settings of pods, old clusters."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from gpuagent.cli import _parser as agent_parser
 from tests.support.helm_chart import (
     CHART,
     NAMESPACE,
+    ROOT,
     Object,
     agent_pod,
     container,
@@ -47,6 +49,14 @@ def test_api_servers_reach_the_agents_port_from_their_addresses_only_if_given() 
         {"ipBlock": {"cidr": "10.0.0.10/32"}},
         {"ipBlock": {"cidr": "fd00::/64"}},
     ]
+
+
+def test_the_chart_accepts_the_port_that_the_page_on_clouds_names() -> None:
+    ports = re.findall(r"`webhook\.port=(\d+)`", (ROOT / "docs" / "clouds.md").read_text(encoding="utf-8"))
+    assert ports
+    for port in ports:
+        (admission, _) = container(webhook_pod({"webhook": {"port": int(port)}}))["ports"]
+        assert admission["containerPort"] == int(port)
 
 
 def test_the_webhook_may_use_the_network_of_its_node() -> None:

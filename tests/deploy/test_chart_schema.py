@@ -301,6 +301,9 @@ def test_a_null_value_counts_as_empty() -> None:
     for part in ("monitors", "alerts", "dashboard", "guard"):
         null[part], empty[part] = {**null.get(part, {}), **on}, {**empty.get(part, {}), **on}
     assert without_empty(rendered(null)) == without_empty(rendered(empty))
+    for form in ({"kind": "policy"}, {"kind": "both"}, {"certificates": {"mode": "cert-manager"}}):
+        null["webhook"], empty["webhook"] = {**null["webhook"], **form}, {**empty["webhook"], **form}
+        assert without_empty(rendered(null)) == without_empty(rendered(empty))
 
 
 # What Kubernetes itself explains, and switches named after what they switch.

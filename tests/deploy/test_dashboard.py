@@ -160,6 +160,7 @@ kai_task_scheduling_latency_milliseconds_sum {scrape}000
 kai_task_scheduling_latency_milliseconds_count {scrape}
 apiserver_admission_webhook_fail_open_count{{name="pods.mutate.kaishare.dev",type="admit"}} {scrape}
 apiserver_admission_webhook_rejection_count{{name="pods.validate.kaishare.dev",type="validating",error_type="no_error",rejection_code="403",operation="CREATE"}} {scrape}
+apiserver_mutating_admission_policy_check_total{{policy="kaishare",policy_binding="kaishare",error_type="invalid_error"}} {scrape}
 apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="0.005"}} {scrape}
 apiserver_admission_webhook_admission_duration_seconds_bucket{{name="pods.mutate.kaishare.dev",le="+Inf"}} {scrape}
 """
@@ -671,6 +672,7 @@ def test_every_rule_is_evaluated_and_only_faults_raise_alerts(watched: Prometheu
         "KaishareAgentSimulated",
         "KaisharePolicyInvalid",
         "KaishareFailedOpen",
+        "KaishareAdmissionPolicyFailed",
     }
     watched.until(lambda: watched.alerts() == expected, watched.alerts)
     rules = [rule for group in watched.get("rules")["groups"] for rule in group["rules"]]

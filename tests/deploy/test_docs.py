@@ -22,7 +22,7 @@ from service.http import protocols
 from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
 from tests.support import yaml_text
-from tests.support.helm_chart import CHART, ROOT
+from tests.support.helm_chart import CHART, ROOT, find_object, rendered
 from webhook.policy import distributed
 from webhook.policy.decide import MOST_WARNINGS
 from webhook.policy.reasons import LONGEST_WARNING
@@ -83,6 +83,31 @@ def test_values_are_named_at_all() -> None:
     ):
         assert known(value)
         assert value in text
+
+
+def log_commands() -> list[str]:
+    """Return each `kubectl logs` of the documents, of the chart and of the code's sentences, up to its end or a pipe."""
+    paths = [path for folder in ("docs", "deploy") for path in (ROOT / folder).rglob("*.md")]
+    paths += [path for folder in ("console", "webhook", "gpuagent") for path in (ROOT / folder).rglob("*.py")]
+    paths.append(CHART / "templates" / "NOTES.txt")
+    return [
+        command
+        for path in paths
+        for command in re.findall(r"kubectl [^\n|`]*\blogs [^\n|`]*", path.read_text(encoding="utf-8"))
+    ]
+
+
+def test_commands_on_the_webhooks_log_read_every_replica_and_every_line() -> None:
+    commands = log_commands()
+    # kubectl reads one pod of a workload, and ten lines of each pod of a selector.
+    assert not [command for command in commands if re.search(r"\blogs \w+/", command)]
+    selections = [re.search(r" -l (\S+)=(\S+)(.*)", command) for command in commands]
+    selectors = [selection.groups() for selection in selections if selection]
+    assert len(selectors) >= 7
+    webhook = find_object(rendered(), "Deployment", "kaishare-webhook")["spec"]["selector"]["matchLabels"]
+    for key, value, rest in selectors:
+        assert webhook.get(key) == value
+        assert " --tail " in rest
 
 
 NAMED_TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", SECURITY.read_text())))

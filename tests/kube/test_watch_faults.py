@@ -430,6 +430,25 @@ async def test_an_answer_that_is_no_watch_is_no_contact(
         assert run.names == {"a"}
 
 
+async def test_a_resource_that_is_no_longer_served_has_no_last_contact(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """As after the removal of a CRD: the alert for silent watches would fire until a restart."""
+    now = 100.0
+    server.pods = {"a": pod("a")}
+    async with running(client, clock=lambda: now, wall_clock=lambda: now) as run:
+        await until(lambda: run.watch.last_contact == 100.0)
+        now = 130.0
+        server.always = refuses(404, "NotFound")
+        server.cut()
+        await until(lambda: run.watch.restarts["404"])
+        assert run.watch.last_contact is None
+        assert run.watch.seconds_since_contact() == 30.0
+        assert run.names == {"a"}
+        server.always = None
+        await until(lambda: run.watch.last_contact == 130.0)
+
+
 async def test_a_long_unavailable_server_is_retried_at_the_longest_pause_until_it_is_back(
     server: ApiServer, client: KubeClient
 ) -> None:

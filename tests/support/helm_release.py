@@ -52,6 +52,10 @@ class Release:
         """Install the chart; return helm's output."""
         return self._helm("install", *self._what(), "--create-namespace")
 
+    def upgrade_or_install(self) -> str:
+        """Upgrade to the current values, or install; return helm's output."""
+        return self._helm("upgrade", "--install", *self._what(), "--create-namespace")
+
     def upgrade(self, folder: Path, *, version: str) -> str:
         """Upgrade to the current chart with another version."""
         chart = folder / f"chart-{version}"

@@ -414,6 +414,7 @@ WARNINGS: list[tuple[str, dict[str, Any], dict[str, str], list[str], str]] = [
     ("vCluster's keys", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/namespace": "y"}), {}, ["reserved-key"] * 2, "vCluster"),
     ("vCluster's own pod", pod(annotations={"vcluster.loft.sh/name": "x"}, labels={"vcluster.loft.sh/managed-by": "v"}), {}, [], ""),
     ("an unused ConfigMap", pod(annotations={"runai/shared-gpu-configmap": "x"}), {}, ["reserved-key"], "shared-gpu-configmap"),
+    ("a cluster-scoped owner, which explain and doctor report", pod(metadata={"ownerReferences": [{"apiVersion": "v1", "kind": "Namespace", "name": "a"}]}), {}, [], ""),
     ("an invalid opt-out", pod(labels={"kaishare.dev/inject": "no"}), {}, ["unknown-value"], '"no"'),
     ("an invalid mark", pod(labels={"kaishare.dev/gpu": "Shared"}), {}, ["unknown-value"], "allowed: shared"),
     ("a rank", pod(gpu_container(**RANK)), HALF, ["distributed"], "container main keeps its whole GPU: WORLD_SIZE is 4; kaishare.dev/distributed=share on the namespace"),

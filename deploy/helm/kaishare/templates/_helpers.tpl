@@ -132,7 +132,7 @@ authorization:
 {{- concat (include "kaishare.excluded" . | fromJsonArray) (default list .Values.agent.excludedNamespaces) | uniq | sortAlpha | toJson -}}
 {{- end }}
 
-{{- /* A duration of the agent, such as 30s, in milliseconds. */ -}}
+{{- /* A duration such as 30s, in milliseconds. */ -}}
 {{- define "kaishare.milliseconds" -}}
 {{- $worth := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
 {{- mul (regexFind "^[0-9]+" . | int64) (get $worth (regexFind "[a-z]+$" .)) -}}
@@ -212,7 +212,7 @@ annotations:
 
 {{- /*
 Numbers in the expressions of alerts, by name: the defaults of files/alerts/rules.yaml, alerts.slo, and overrides. This
-release's services are expected to be scraped. Fails with one sentence for an unknown name and for other than a number.
+release's services are expected to be scraped. cert-manager renews a certificate renewBefore its end, so the alert fires at half of that time at the latest. Fails with one sentence for an unknown name and for other than a number.
 */ -}}
 {{- define "kaishare.alertNumbers" -}}
 {{- $file := .Files.Get "files/alerts/rules.yaml" | fromYaml }}
@@ -225,6 +225,13 @@ release's services are expected to be scraped. Fails with one sentence for an un
 {{- end }}
 {{- $numbers = set $numbers "expected.agent" (ternary 1 0 .Values.agent.enabled) }}
 {{- $numbers = set $numbers "expected.webhook" (ternary 1 0 (eq (include "kaishare.serves" .) "true")) }}
+{{- with .Values.webhook.certificates }}
+{{- if eq .mode "cert-manager" }}
+{{- $name := "KaishareServingCertificateEnding.days" }}
+{{- $half := divf (include "kaishare.milliseconds" .certManager.renewBefore | int64) 2 86400000 }}
+{{- $numbers = set $numbers $name (minf (get $numbers $name) $half) }}
+{{- end }}
+{{- end }}
 {{- range $label := list "severity" "alertname" }}
 {{- if hasKey $extra $label }}
 {{- fail (printf "alerts.alertLabels.%s: each alert has this label; set the severity of single alerts in alerts.overrides" $label) }}
