@@ -97,6 +97,8 @@ class InCluster:
         self._token = _read(self._token_file)
         self._read_at = clock()
         self._ca = FileWatch(self._ca_file)
+        self._is_ca_unread = False
+        """Whether the current content of the CA's file could not be loaded."""
         self._trust = _trust_of(self._ca_file)
 
     @property
@@ -112,10 +114,18 @@ class InCluster:
         """Return a TLS context that trusts the CA in the current file.
 
         Raises:
-            AccessError: the file has changed and contains no CA. Raised once; then the last valid CA is used.
+            AccessError: the file has changed and cannot be read, or contains no CA. Raised once for a change;
+                then the last valid CA is used, and each call tries to read the file again.
         """
-        if self._ca.changed():
-            self._trust = _trust_of(self._ca_file)
+        has_changed = self._ca.changed()
+        if has_changed or self._is_ca_unread:
+            try:
+                self._trust = _trust_of(self._ca_file)
+                self._is_ca_unread = False
+            except AccessError:
+                self._is_ca_unread = True
+                if has_changed:
+                    raise
         return self._trust
 
     async def headers(self, *, renewed: bool = False) -> Headers:
