@@ -76,9 +76,10 @@ async def test_a_token_whose_file_is_gone_is_used_until_it_is_refused(account: P
     access = InCluster(folder=account, environment=HERE, clock=lambda: now)
     (account / "token").unlink()
     now = 10.0
-    assert await access.headers() == (("Authorization", "Bearer first-token"),)
+    headers = await access.headers()
+    assert headers == (("Authorization", "Bearer first-token"),)
     with pytest.raises(AccessError):
-        await access.headers(renewed=True)
+        await access.headers(refused=headers)
 
 
 async def test_a_watch_goes_on_with_a_new_token(server: ApiServer, client: KubeClient, account: Path) -> None:
