@@ -186,7 +186,7 @@ class KubeConfig:
 
     @property
     def route(self) -> Route:
-        """The cluster's `proxy-url` and `tls-server-name`."""
+        """The cluster's `proxy-url`, else the proxy of the environment, and `tls-server-name`."""
         return Route(proxy=self._login.proxy, server_hostname=self._login.server_hostname)
 
     def trust(self) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from kube.environment_proxy import environment_proxy
 from kube.exec_plugin import run_plugin
 from kube.impersonation import impersonation_headers, is_header_value
 from kube.kubeconfig import (
@@ -76,7 +77,7 @@ async def log_in(where: str, context: str | None = None) -> Login:
     )
     is_insecure = bool(values.insecure_skip_tls_verify)
     server = server_url(cluster)
-    proxy = proxy_url(cluster)
+    proxy = proxy_url(cluster) or environment_proxy(server)
     impersonation = impersonation_headers(user)
     trust = _trust(cluster, ca, is_insecure=is_insecure)
     _check_server_name(cluster, trust)
