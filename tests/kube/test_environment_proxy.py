@@ -9,6 +9,7 @@ import pytest
 from kube.access import AccessError, InCluster, KubeConfig
 from kube.client import KubeClient
 from kube.environment_proxy import environment_proxy
+from kube.errors import Unreachable
 from tests.support.api_server import PODS, ApiServer
 
 PROXY = "http://proxy.example:3128"
@@ -133,6 +134,25 @@ async def test_a_request_goes_through_the_proxy_of_the_environment(
         ) as client:
             await client.get(PODS)
     assert requested == [b"CONNECT cluster.invalid:6443 HTTP/1.1"]
+
+
+async def test_the_refusal_of_a_proxy_is_an_error_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    proxy = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:s3cret@127.0.0.1:{port}")
+        access = await KubeConfig.load(kubeconfig(tmp_path, "https://cluster.invalid:6443"))
+        async with KubeClient(access) as client:
+            with pytest.raises(Unreachable) as error:
+                await client.get(PODS)
+    assert str(error.value) == f"GET {PODS}: the proxy answers 407 Proxy Authentication Required"
 
 
 async def test_the_proxy_of_the_cluster_precedes_and_a_pod_uses_none(
