@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -261,6 +261,9 @@ def proxy_problem(url: str) -> str:
         return "no scheme"
     if parts.scheme not in _PROXY_SCHEMES:
         return f"scheme {quoted(parts.scheme)} is not supported"
+    login = unquote(f"{parts.username}{parts.password}", errors="ignore")
+    if max(login, default="") > "\xff":  # aiohttp sends Latin-1
+        return "its user name or password has characters outside Latin-1"
     return "" if parts.netloc else "no host"
 
 
@@ -268,7 +271,7 @@ def _split_url(url: str) -> SplitResult | None:
     """Split a URL; None if its host or port is invalid, or a character is not allowed."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = parts.port, (parts.hostname or "").encode("idna")  # as for the resolver
     except ValueError:
         return None
     has_host = not parts.netloc or bool(parts.hostname)

@@ -86,6 +86,8 @@ def test_servers_on_this_machine_and_in_no_proxy_are_reached_directly(
         ),
         ("http://me:s3cret@", "^HTTPS_PROXY: not a URL; "),
         ("me:s3cret@proxy.example:port", "^HTTPS_PROXY: not a URL; "),
+        ("http://me:s3cret@proxy..example:3128", "^HTTPS_PROXY: not a URL; "),
+        ("http://me:s3cret-€@proxy.example:3128", "^HTTPS_PROXY: its user name or password has characters"),
     ],
 )
 def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(url: str, line: str) -> None:
