@@ -19,7 +19,11 @@ from kube.watch import Resource, Watch
 from service.backoff import TokenBucket
 from service.log_changes import OngoingProblem
 
-RESOURCES: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_USES: Final = {
+    "mutatingwebhookconfigurations": "to change pods",
+    "validatingwebhookconfigurations": "to check pods and namespaces",
+}
+RESOURCES: Final = tuple(_USES)
 
 _GROUP: Final = "/apis/admissionregistration.k8s.io/v1"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -202,9 +206,16 @@ class CABundleInjector:
         watch_problems = [watch.problem for watch in self.watches.values() if watch.problem]
         if watch_problems:
             return watch_problems
-        if self._is_synced and not any(configuration.webhooks for _, configuration in self._configurations()):
+        if not self._is_synced:
+            return []
+        present = {resource for resource, configuration in self._configurations() if configuration.webhooks}
+        if not present:
             return [f"webhook configuration {self.name} does not exist: no API server calls this webhook"]
-        return []
+        return [
+            f"{resource} {self.name} does not exist: no API server calls this webhook {use}"
+            for resource, use in _USES.items()
+            if resource not in present
+        ]
 
     def _changed(self) -> None:
         bundles = [

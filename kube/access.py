@@ -1,5 +1,6 @@
 """Address and credentials of an API server, from a pod's service account or from a kubeconfig."""
 
+import asyncio
 import os
 import ssl
 import time
@@ -60,11 +61,11 @@ class Access(Protocol):
             AccessError: a certificate cannot be read.
         """
 
-    async def headers(self, *, renewed: bool = False) -> Headers:
+    async def headers(self, *, refused: Headers | None = None) -> Headers:
         """Return the headers that authenticate the caller.
 
         Args:
-            renewed: whether to read the credentials again, because the server refused the last ones.
+            refused: headers that the server refused, to read the credentials again; None for none.
 
         Raises:
             AccessError: there are no credentials.
@@ -97,6 +98,8 @@ class InCluster:
         self._token = _read(self._token_file)
         self._read_at = clock()
         self._ca = FileWatch(self._ca_file)
+        self._is_ca_unread = False
+        """Whether the current content of the CA's file could not be loaded."""
         self._trust = _trust_of(self._ca_file)
 
     @property
@@ -112,24 +115,32 @@ class InCluster:
         """Return a TLS context that trusts the CA in the current file.
 
         Raises:
-            AccessError: the file has changed and contains no CA. Raised once; then the last valid CA is used.
+            AccessError: the file has changed and cannot be read, or contains no CA. Raised once for a change;
+                then the last valid CA is used, and each call tries to read the file again.
         """
-        if self._ca.changed():
-            self._trust = _trust_of(self._ca_file)
+        has_changed = self._ca.changed()
+        if has_changed or self._is_ca_unread:
+            try:
+                self._trust = _trust_of(self._ca_file)
+                self._is_ca_unread = False
+            except AccessError:
+                self._is_ca_unread = True
+                if has_changed:
+                    raise
         return self._trust
 
-    async def headers(self, *, renewed: bool = False) -> Headers:
+    async def headers(self, *, refused: Headers | None = None) -> Headers:
         """Return the token, which is read again every 10 s. The kubelet replaces it long before it expires.
 
         Raises:
             AccessError: the server refused the last token, and the file cannot be read.
         """
-        if renewed or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
+        if refused is not None or self._clock() - self._read_at >= _LOOK_EVERY_SECONDS:
             self._read_at = self._clock()
             try:
                 self._token = _read(self._token_file)
             except AccessError:
-                if renewed:  # otherwise the last token is used until the server refuses it
+                if refused is not None:  # otherwise the last token is used until the server refuses it
                     raise
         return (("Authorization", f"Bearer {self._token}"),)
 
@@ -141,6 +152,7 @@ class KubeConfig:
         self._where = where
         self._context = context
         self._login = login
+        self._renewal = asyncio.Lock()
 
     @classmethod
     async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
@@ -174,21 +186,26 @@ class KubeConfig:
 
     @property
     def route(self) -> Route:
-        """The cluster's `proxy-url` and `tls-server-name`."""
+        """The cluster's `proxy-url`, else the proxy of the environment, and `tls-server-name`."""
         return Route(proxy=self._login.proxy, server_hostname=self._login.server_hostname)
 
     def trust(self) -> ssl.SSLContext:
         """Return a TLS context with the kubeconfig's CA and client certificate."""
         return self._login.trust
 
-    async def headers(self, *, renewed: bool = False) -> Headers:
+    async def headers(self, *, refused: Headers | None = None) -> Headers:
         """Return the token and the impersonation; no token if a client certificate authenticates the caller.
+
+        Requests that are refused at the same time share one login, which may start a plugin.
 
         Raises:
             AccessError: the kubeconfig is missing, or its login fails.
         """
-        if renewed:
-            self._login = await log_in(self._where, self._context)
+        if refused is not None and refused == self._login.headers:
+            login = self._login
+            async with self._renewal:
+                if login is self._login:  # otherwise another request has replaced it meanwhile
+                    self._login = await log_in(self._where, self._context)
         return self._login.headers
 
 
@@ -233,7 +250,7 @@ class LimitedAccess:
         """Return the TLS context; raises as that of the access."""
         return self._access.trust()
 
-    async def headers(self, *, renewed: bool = False) -> Headers:
+    async def headers(self, *, refused: Headers | None = None) -> Headers:
         """Return the headers for one request.
 
         Raises:
@@ -243,7 +260,7 @@ class LimitedAccess:
         if not self.remaining:
             raise RequestLimitReached(f"not requested: the limit of {self._most} requests is reached")
         self.sent += 1
-        return await self._access.headers(renewed=renewed)
+        return await self._access.headers(refused=refused)
 
 
 async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:

@@ -147,6 +147,8 @@ def transport_error_text(error: BaseException) -> str:
         else:
             reason = os_error.strerror or str(os_error)
         return f"{error.host}:{error.port}: {one_line(reason)}"
+    if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's password
+        return one_line(f"the proxy answers {error.status} {error.message}")
     if isinstance(error, aiohttp.ClientPayloadError):
         return "the answer was cut short"
     return one_line(str(error)) or type(error).__name__

@@ -338,8 +338,9 @@ class KubeClient:
         route = self._access.route
         with transport_errors(sent):
             async with contextlib.AsyncExitStack() as stack:
-                for renewed in (False, True):
-                    identity = await self._access.headers(renewed=renewed)
+                refused: Headers | None = None
+                while True:
+                    identity = await self._access.headers(refused=refused)
                     async with asyncio.timeout(sent.answer_seconds):
                         response = await stack.enter_async_context(
                             self._session.request(
@@ -355,8 +356,9 @@ class KubeClient:
                                 server_hostname=route.server_hostname,
                             )
                         )
-                    if response.status != 401 or renewed or not is_trusted:
+                    if response.status != 401 or refused is not None or not is_trusted:
                         break
+                    refused = identity
                     await stack.aclose()
                 yield response
 

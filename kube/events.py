@@ -1,7 +1,9 @@
 """Writes Events (core/v1) in the background, so that the caller never waits and never sees an error."""
 
 import asyncio
+import contextlib
 import hashlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -25,6 +27,8 @@ _LONGEST_MESSAGE: Final = 1024
 _HASH_DIGITS: Final = 16
 _NAMESPACE_ENDS: Final = "NamespaceTerminating"
 """Cause of a 403 for a namespace that is being deleted (Kubernetes 1.36.3 `api/core/v1/types.go`)."""
+_REFUSED: Final = "refused"
+"""Kind of the problem of refused Events. The texts differ by the Events' names."""
 _LATER: Final = frozenset({401, 408, 409, 429, 500, 502, 503, 504})
 """HTTP statuses after which another attempt may succeed."""
 
@@ -150,6 +154,13 @@ class _Waiting:
     """Unix time."""
     last_at: float
     times: int = 1
+    refusals: Backoff | None = None
+    """Back-off of this Event alone; None if its namespace has not refused it."""
+
+    @property
+    def due_at(self) -> float:
+        """Time of the next attempt on the monotonic clock; minus infinity if it need not wait."""
+        return self.refusals.due_at if self.refusals else -math.inf
 
 
 class EventWriter:
@@ -217,22 +228,32 @@ class EventWriter:
 
     async def run(self) -> None:
         """Write queued Events until cancelled; the remaining ones are lost."""
-        timing = self._timing
-        backoff = Backoff(first=timing.first_pause, most=timing.longest_pause, jitter=JITTER_DOWN)
+        backoff = self._new_backoff()
         while True:
-            if not self._waiting:
-                self._idle.set()
-                self._has_new.clear()
-                await self._has_new.wait()
+            await self._until_due()
             await asyncio.sleep(self._bucket.seconds_until_next())
             if not self._bucket.take():
                 continue
-            _, waiting = self._waiting.popitem(last=False)
-            wait = await self._write(waiting)
+            key = min(self._waiting, key=lambda key: self._waiting[key].due_at)  # the first of equal ones
+            wait = await self._write(self._waiting.pop(key))
             if wait is None:
                 backoff.reset()
             else:
                 await asyncio.sleep(backoff.step(at_least=wait))
+
+    async def _until_due(self) -> None:
+        """Wait until an Event is due."""
+        while True:
+            due_at = min((waiting.due_at for waiting in self._waiting.values()), default=math.inf)
+            seconds = due_at - self._clock()
+            if seconds <= 0:
+                return
+            if not self._waiting:
+                self._idle.set()
+            self._has_new.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds if self._waiting else None):
+                    await self._has_new.wait()
 
     def _queue(self, new: _Waiting) -> None:
         """Append an Event to the queue, and combine it with an equal one in the queue."""
@@ -246,6 +267,7 @@ class EventWriter:
                 first_at=min(same.first_at, new.first_at),
                 last_at=newest.last_at,
                 times=same.times + new.times,
+                refusals=same.refusals or new.refusals,
             )
         self._waiting[key] = new
         self._idle.clear()
@@ -255,23 +277,34 @@ class EventWriter:
         self._has_new.set()
 
     async def _write(self, waiting: _Waiting) -> float | None:
-        """Write one Event; return None if it is done, else the seconds that the server asks to wait."""
+        """Write an Event; return None if others need not wait, else the seconds that the server asks to wait.
+
+        A missing right concerns all Events. Another 403 delays only its own Event, because it may concern one
+        namespace, such as a quota of Events.
+        """
         reason = waiting.event.reason
         try:
             result = await self._create_or_patch(waiting)
         except (ApiError, Unreachable, AccessError) as error:
-            self._trouble.update(str(error))
+            is_refused = isinstance(error, ApiError) and error.is_forbidden and not error.user
+            self._trouble.update(str(error), kind=_REFUSED if is_refused else None)
+            retry_after = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
             give_up_after = self._give_up_after(error)
             if self._clock() - waiting.queued_at < give_up_after:
+                if is_refused:
+                    waiting.refusals = waiting.refusals or self._new_backoff()
+                    waiting.refusals.back_off(self._clock(), at_least=retry_after)
                 self._queue(waiting)  # at the end of the queue, as the error may concern only this one
             else:
                 self._on_result(reason, "failed")
-                if not give_up_after:
-                    return None
-            return (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-        self._trouble.update("")
+            return None if is_refused or not give_up_after else retry_after
+        if not any(other.refusals for other in self._waiting.values()):
+            self._trouble.update("")
         self._on_result(reason, result)
         return None
+
+    def _new_backoff(self) -> Backoff:
+        return Backoff(first=self._timing.first_pause, most=self._timing.longest_pause, jitter=JITTER_DOWN)
 
     def _give_up_after(self, error: Exception) -> float:
         """Return the time of retries after an error, in seconds."""

@@ -7,17 +7,20 @@ import os
 import sys
 from asyncio.subprocess import PIPE
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import msgspec
 from msgspec import Struct
 
 from kube.kubeconfig import ClusterEntry, ExecEntry, KubeconfigEntry, UserEntry
-from service.text import MALFORMED, counted, one_line, quoted
+from service.text import ELLIPSIS, LONGEST_LINE, MALFORMED, counted, one_line, quoted
 
 _API_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _EXTENSION: Final = "client.authentication.k8s.io/exec"
 _MODES: Final = ("Never", "IfAvailable", "Always")
+_CHUNK_BYTES: Final = 1 << 16
+_MOST_ERRORS: Final = LONGEST_LINE - len(ELLIPSIS)
+"""Bytes that are kept of a plugin's standard error: the last ones, which say why it failed."""
 
 
 class ExecStatus(Struct, frozen=True, rename="camel"):
@@ -45,6 +48,8 @@ async def run_plugin(
 ) -> ExecStatus:
     """Run a plugin and return its credentials. It has no time limit, because it may wait for a person.
 
+    The plugin asks the person on standard error. It inherits a terminal there; other errors are captured.
+
     Args:
         user: the user of the plugin.
         plugin: the plugin.
@@ -69,17 +74,19 @@ async def run_plugin(
             env=environment,
             stdin=None if mode else asyncio.subprocess.DEVNULL,
             stdout=PIPE,
-            stderr=PIPE,
+            stderr=None if _is_terminal(sys.stderr) else PIPE,
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL character
         reason = error.strerror if isinstance(error, OSError) else "a NUL character"
         hint = f" ({one_line(plugin.install_hint)})" if plugin.install_hint else ""
         raise user.error(f"exec: {one_line(command)}: {reason}{hint}") from None
-    output, errors = await process.communicate()
+    output, errors = await asyncio.gather(_read(process.stdout), _read(process.stderr, _MOST_ERRORS))
+    status = await process.wait()
     where = f"exec: {one_line(command)}"
-    if process.returncode:
-        message = one_line(errors.decode(errors="replace"))
-        raise user.error(f"{where}: exit status {process.returncode}{': ' if message else ''}{message}")
+    if status:
+        cut = ELLIPSIS if len(errors) == _MOST_ERRORS else ""
+        message = one_line(cut + errors.decode(errors="replace"))
+        raise user.error(f"{where}: exit status {status}{': ' if message else ''}{message}")
     return _status(user, where, plugin, output)
 
 
@@ -100,10 +107,23 @@ def _check(user: KubeconfigEntry[UserEntry], plugin: ExecEntry) -> tuple[str, bo
         raise user.error(f"exec: interactiveMode: {value}; allowed: {', '.join(_MODES)}")
     if any(not variable.name for variable in plugin.env or ()):
         raise user.error("exec: env: a variable has no name")
-    has_terminal = sys.stdin is not None and sys.stdin.isatty()
+    has_terminal = _is_terminal(sys.stdin)
     if mode == "Always" and not has_terminal:
         raise user.error("exec: interactiveMode: Always needs a terminal as standard input")
     return plugin.command, mode != "Never" and has_terminal
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+async def _read(stream: asyncio.StreamReader | None, most: int = sys.maxsize) -> bytes:
+    """Read a pipe to its end; return its last bytes. A stream that the plugin inherited has none."""
+    kept = bytearray()
+    while stream is not None and (chunk := await stream.read(_CHUNK_BYTES)):
+        kept += chunk
+        del kept[:-most]
+    return bytes(kept)
 
 
 def _exec_info(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +23,7 @@ from service.text import listed, one_line, quoted
 
 _TYPE_ERROR: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `([^`]+)`)?")
 _PROXY_SCHEMES: Final = ("http", "https")
+PROXY_FORMS: Final = "allowed: http://HOST:PORT and https://HOST:PORT"
 
 
 class ClusterEntry(Struct, frozen=True, rename="kebab"):
@@ -238,34 +239,39 @@ def server_url(cluster: KubeconfigEntry[ClusterEntry]) -> str:
 
 
 def proxy_url(cluster: KubeconfigEntry[ClusterEntry]) -> str | None:
-    """Return the URL of the proxy; None for a direct connection.
+    """Return the URL of the entry's proxy; None without one.
 
     Raises:
         AccessError: it is no URL of an HTTP proxy. The message quotes its scheme only, because the URL
             can contain a password.
     """
     url = cluster.value.proxy_url
-    if not url:
-        return None
+    problem = proxy_problem(url) if url else ""
+    if problem:
+        raise cluster.error(f"proxy-url: {problem}; {PROXY_FORMS}")
+    return url or None
+
+
+def proxy_problem(url: str) -> str:
+    """Return why a URL is not that of an HTTP proxy; empty if it is. Only its scheme is quoted."""
     parts = _split_url(url)
     if parts is None:
-        problem = "not a URL"
-    elif not parts.scheme:
-        problem = "no scheme"
-    elif parts.scheme not in _PROXY_SCHEMES:
-        problem = f"scheme {quoted(parts.scheme)} is not supported"
-    elif not parts.netloc:
-        problem = "no host"
-    else:
-        return url
-    raise cluster.error(f"proxy-url: {problem}; allowed: http://HOST:PORT and https://HOST:PORT")
+        return "not a URL"
+    if not parts.scheme:
+        return "no scheme"
+    if parts.scheme not in _PROXY_SCHEMES:
+        return f"scheme {quoted(parts.scheme)} is not supported"
+    login = unquote(f"{parts.username}{parts.password}", errors="ignore")
+    if max(login, default="") > "\xff":  # aiohttp sends Latin-1
+        return "its user name or password has characters outside Latin-1"
+    return "" if parts.netloc else "no host"
 
 
 def _split_url(url: str) -> SplitResult | None:
     """Split a URL; None if its host or port is invalid, or a character is not allowed."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = parts.port, (parts.hostname or "").encode("idna")  # as for the resolver
     except ValueError:
         return None
     has_host = not parts.netloc or bool(parts.hostname)

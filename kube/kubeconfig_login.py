@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
+from kube.environment_proxy import environment_proxy
 from kube.exec_plugin import run_plugin
 from kube.kubeconfig import (
     ClusterEntry,
@@ -78,7 +79,7 @@ async def log_in(where: str, context: str | None = None) -> Login:
     )
     is_insecure = bool(values.insecure_skip_tls_verify)
     server = server_url(cluster)
-    proxy = proxy_url(cluster)
+    proxy = proxy_url(cluster) or environment_proxy(server)
     impersonation = _impersonation_headers(user)
     trust = _trust(cluster, ca, is_insecure=is_insecure)
     _check_server_name(cluster, trust)

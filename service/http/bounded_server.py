@@ -113,11 +113,15 @@ class BoundedServer:
         """
         if self._sweep is not None:
             self._sweep.cancel()
-        for listener in self._listeners:
-            self._accept(listener)  # the kernel has completed these connections already
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
             self._loop.remove_reader(listener)
+            # Closing a listener resets the connections that the kernel has completed already.
+            for _ in range(0, self._limits.max_connections, ACCEPTED_PER_TURN):
+                if not self._accept(listener):
+                    break
+                await asyncio.sleep(0)
             listener.close()
-        self._listeners = []
         self.table.limits = self._limits.stopping()
         for setup in self._setups:
             self._loop.call_later(self._limits.stopping_seconds, setup.cancel)
@@ -169,15 +173,18 @@ class BoundedServer:
             self.table.answered(connection, self._loop.time())
         return response
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> bool:
+        """Accept waiting connections; return False if no further one can be accepted now."""
         for _ in range(ACCEPTED_PER_TURN):
             try:
                 connection, _ = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+            except (InterruptedError, ConnectionAbortedError):
+                break
+            except BlockingIOError:
+                return False
             except OSError as error:
                 self._wait_for_descriptors(listener, error)
-                return
+                return False
             connection.setblocking(False)
             self._last_accepted = self._loop.time()
             setup = asyncio.create_task(self._set_up(connection))
@@ -187,6 +194,7 @@ class BoundedServer:
                 oldest = next(iter(self._setups))
                 del self._setups[oldest]
                 self._loop.call_soon(oldest.cancel)  # a task that has not begun would leave its socket open
+        return True
 
     async def _set_up(self, connection: socket.socket) -> None:
         """Let aiohttp serve a connection once its TLS handshake has ended."""

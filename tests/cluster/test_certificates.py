@@ -481,6 +481,25 @@ async def test_a_recreated_configuration_gets_its_bundle(admin: Administrator, s
 
 
 @pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        (MUTATING, "mutatingwebhookconfigurations kai-00-kaishare does not exist: no API server calls this webhook to change pods"),
+        (VALIDATING, "validatingwebhookconfigurations kai-00-kaishare does not exist: no API server calls this webhook to check pods and namespaces"),
+    ],
+    ids=REGISTRATIONS,
+)  # fmt: skip
+async def test_the_log_names_the_one_configuration_that_was_deleted(
+    admin: Administrator, start: Start, path: str, problem: str
+) -> None:
+    async with configured(admin.client, *configurations(NOWHERE)):
+        replica = await start()
+        await until_ready(replica)
+        await admin.delete(path)
+        await until(lambda: problem in [line["problem"] for line in replica.logged("certificate problem")])
+        assert (await replica.get("/readyz"))[0] == 200
+
+
+@pytest.mark.parametrize(
     ("lacking", "part", "problem"),
     [(RIGHTS[1:3], "caBundle", "cannot watch resource"), (RIGHTS[3:], "caBundle", "cannot patch resource")],
     ids=["watch", "patch"],

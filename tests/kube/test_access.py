@@ -1,5 +1,6 @@
 """Service accounts: tokens and CAs that change under a running program."""
 
+import resource
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -75,9 +76,10 @@ async def test_a_token_whose_file_is_gone_is_used_until_it_is_refused(account: P
     access = InCluster(folder=account, environment=HERE, clock=lambda: now)
     (account / "token").unlink()
     now = 10.0
-    assert await access.headers() == (("Authorization", "Bearer first-token"),)
+    headers = await access.headers()
+    assert headers == (("Authorization", "Bearer first-token"),)
     with pytest.raises(AccessError):
-        await access.headers(renewed=True)
+        await access.headers(refused=headers)
 
 
 async def test_a_watch_goes_on_with_a_new_token(server: ApiServer, client: KubeClient, account: Path) -> None:
@@ -130,6 +132,22 @@ async def test_a_broken_ca_file_is_logged_once_and_the_last_valid_one_is_used(
     with pytest.raises(AccessError, match="CA certificate"):
         await client.get(PODS)
     await client.get(PODS)
+
+
+def test_a_new_ca_that_could_not_be_read_once_is_read_again(account: Path) -> None:
+    access = InCluster(folder=account, environment=HERE)
+    new = Authority.create(now=datetime.now(UTC), common_name="new")
+    replace(account / "ca.crt", new.pair.certificate_pem)
+    time.sleep(0.1)  # what was just written may be half written
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(AccessError, match="Too many open files"):
+            access.trust()
+        assert b"new" not in access.trust().get_ca_certs(binary_form=True)[0], "raised once"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert b"new" in access.trust().get_ca_certs(binary_form=True)[0]
 
 
 async def test_the_error_without_any_configuration_names_the_places_searched(

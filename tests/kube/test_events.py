@@ -40,10 +40,12 @@ class Kept:
         return web.json_response(self.events[name])
 
 
-def over(name: str = "train-0.1", message: str = "too much", **fields: Any) -> Event:
-    about = ObjectReference(api_version="v1", kind="Pod", namespace="team-a", name="train-0", uid="u-1")
+def over(
+    name: str = "train-0.1", message: str = "too much", namespace: str = "team-a", **fields: Any
+) -> Event:
+    about = ObjectReference(api_version="v1", kind="Pod", namespace=namespace, name="train-0", uid="u-1")
     return Event(
-        name=name, namespace="team-a", about=about, reason="GPUMemoryOverShare", message=message, **fields
+        name=name, namespace=namespace, about=about, reason="GPUMemoryOverShare", message=message, **fields
     )
 
 
@@ -257,6 +259,54 @@ async def test_a_write_waits_for_a_missing_permission_up_to_the_limit(
         run.writer.emit(over(name="train-0.2"))
         await run.settled(created=1, failed=1)
         assert run.writer.waiting == 0
+
+
+async def test_events_that_one_namespace_refuses_delay_no_other(
+    server: ApiServer, client: KubeClient, kept: Kept
+) -> None:
+    quota = 'events "train-0.1" is forbidden: exceeded quota: few, requested: count/events=1'
+    server.refusals = {"/team-a/": refuses(403, "Forbidden", quota)}
+    server.always = None
+    timing = EventTiming(per_second=1000.0, burst=100, first_pause=600.0, longest_pause=600.0)
+    async with writing(client, timing) as run:
+        for number in range(30):
+            run.writer.emit(over(name=f"train-0.{number}"))
+        await until(lambda: len(server.requests) == 30)
+        server.refusals["/team-b/"] = kept
+        run.writer.emit(over(namespace="team-b"))
+        await run.settled(created=1)
+        assert run.writer.waiting == 30
+        assert len(server.requests) == 31, "a refused Event waits"
+        run.writer.emit(over(name="train-0.7"))
+        assert run.writer.waiting == 30
+        run.writer.emit(over(name="train-0.2", namespace="team-b"))
+        await run.settled(created=2)
+        assert len(server.requests) == 32, "a repetition ends no wait"
+        assert len(run.troubles) == 1, "one line for all refused Events"
+
+
+async def test_a_refused_event_is_written_once_its_namespace_accepts_it(
+    server: ApiServer, client: KubeClient, kept: Kept
+) -> None:
+    server.answers = [refuses(403, "Forbidden", "exceeded quota")] * 3
+    async with writing(client) as run:
+        run.writer.emit(over())
+        await run.settled(created=1)
+        assert len(run.troubles) == 2
+        assert run.troubles[-1] == ""
+        await asyncio.wait_for(run.writer.settled(), 5)
+
+
+async def test_a_missing_right_delays_all_events(server: ApiServer, client: KubeClient) -> None:
+    message = 'events is forbidden: User "agent" cannot create resource "events" in API group ""'
+    server.always = refuses(403, "Forbidden", message)
+    timing = EventTiming(per_second=1000.0, first_pause=600.0, longest_pause=600.0)
+    async with writing(client, timing) as run:
+        for number in range(3):
+            run.writer.emit(over(name=f"train-0.{number}"))
+        await until(lambda: bool(run.troubles))
+        await asyncio.sleep(0.1)
+        assert len(server.requests) == 1
 
 
 async def test_an_event_that_always_makes_the_server_fail_is_given_up_and_delays_no_other(

@@ -1,5 +1,6 @@
 """Kubeconfigs: each kind of credentials, and each kind of error."""
 
+import asyncio
 import base64
 import json
 import os
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from certs.authority import Authority
 from kube.access import AccessError, KubeConfig, find_access
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from tests.support.api_server import PODS, ApiServer
+from tests.support.api_server import PODS, ApiServer, refuses
 from tests.support.certificates import client_pair, serving_context
 from tests.support.kubeconfigs import identity_token
 
@@ -154,6 +156,43 @@ async def test_a_credential_plugin_runs_again_when_its_token_is_refused(
         server.token = "token-9"
         with pytest.raises(ApiError, match="401 Unauthorized"):
             await client.get(PODS)
+
+
+@pytest.mark.parametrize("kind", ["token", "certificate"])
+async def test_requests_that_are_refused_at_the_same_time_start_the_plugin_once(
+    server: ApiServer, cluster: dict[str, str], authority: Authority, tmp_path: Path, kind: str
+) -> None:
+    pair = client_pair(authority, "jane")
+    certificate = {
+        "clientCertificateData": pair.certificate_pem.decode(),
+        "clientKeyData": pair.key_pem.decode(),
+    }
+    status = "{'token': f'token-{number}'}" if kind == "token" else repr(certificate)
+    (tmp_path / "plugin.py").write_text(
+        "import json, pathlib\n"
+        f"runs = pathlib.Path({str(tmp_path / 'runs')!r})\n"
+        "with runs.open('a') as file:\n"
+        "    file.write('run\\n')\n"
+        "number = len(runs.read_text().splitlines())\n"
+        f"print(json.dumps({{'apiVersion': {V1!r}, 'kind': 'ExecCredential', 'status': {status}}}))\n"
+    )
+    command = {"command": sys.executable, "args": [str(tmp_path / "plugin.py")]}
+    user = {"exec": {"apiVersion": V1, "interactiveMode": "Never", **command}}
+    all_sent = asyncio.Barrier(8)
+
+    async def refuses_all(request: web.Request) -> web.StreamResponse:
+        await all_sent.wait()
+        return await refuses(401, "Unauthorized")(request)
+
+    access = await KubeConfig.load(kubeconfig(tmp_path, cluster, user))
+    first = await access.headers()
+    async with KubeClient(access) as client:
+        server.answers = [refuses_all] * 8
+        await asyncio.gather(*(client.get(PODS) for _ in range(8)))
+    assert len(server.requests) == 16
+    if kind == "token":  # the answer to another request with the first token comes late
+        assert await access.headers(refused=first) == (("Authorization", "Bearer token-2"),)
+    assert (tmp_path / "runs").read_text() == "run\n" * 2
 
 
 async def test_a_name_of_the_server_other_than_its_address(

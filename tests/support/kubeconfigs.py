@@ -154,6 +154,9 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "server with a blank": Case(cluster={"server": "https://127.0.0.1 :1"}, line="server: not a URL"),
     "server with a line break": Case(cluster={"server": "https://127.0.0.1:1\n"}, line="server: not a URL"),
+    "server with an empty part of its name": Case(
+        cluster={"server": "https://a..b:1"}, line="server: not a URL"
+    ),
     "server without a host": Case(cluster={"server": "https://"}, line="server: not a URL"),
     "server as a number": Case(
         cluster={"server": 6443}, line="clusters[0].cluster.server: has the type int, expected str"

@@ -162,6 +162,7 @@ class Impersonating:
     def trust(self) -> ssl.SSLContext:
         return self._access.trust()
 
-    async def headers(self, *, renewed: bool = False) -> Headers:
-        own = await self._access.headers(renewed=renewed)
-        return (*own, ("Impersonate-User", self._user), ("Impersonate-Group", "system:masters"))
+    async def headers(self, *, refused: Headers | None = None) -> Headers:
+        added = (("Impersonate-User", self._user), ("Impersonate-Group", "system:masters"))
+        own = await self._access.headers(refused=None if refused is None else refused[: -len(added)])
+        return (*own, *added)

@@ -322,6 +322,17 @@ async def test_answers_in_progress_are_finished_when_the_server_stops() -> None:
         await asyncio.wait_for(stopping, 20)
 
 
+async def test_connections_that_the_kernel_has_completed_are_answered_when_the_server_stops() -> None:
+    async with serving(limits(max_connections=128)) as running:
+        address = (running.address.host, running.address.port)
+        with contextlib.ExitStack() as stack:
+            waiting = [stack.enter_context(socket.create_connection(address)) for _ in range(40)]
+            for connection in waiting:
+                connection.sendall(get("/small", "Connection: close"))
+            await running.pages.stop(20)  # the server's loop has accepted none of them before
+            assert {connection.recv(12) for connection in waiting} == {b"HTTP/1.1 200"}
+
+
 async def test_every_connection_of_a_burst_is_answered() -> None:
     async with serving(replace(limits(), max_connections=128)) as running:
         clients = await asyncio.gather(*(running.connect() for _ in range(100)))
