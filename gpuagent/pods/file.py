@@ -25,6 +25,8 @@ from service.text import MALFORMED
 
 _LOOK_EVERY_SECONDS: Final = 0.4
 _MOST_LOOKS_TO_SETTLE: Final = 3
+_LOOKS_TO_RETRY: Final = 75
+"""Looks until a file that could not be read is read again, as the reason may pass without an edit."""
 
 
 class FilePods:
@@ -54,7 +56,8 @@ class FilePods:
         self._clock = clock
         self._watched = FileWatch(path)
         self._invalid = NewLines()
-        self._is_broken = False
+        self._problem = ""
+        """Why the file could not be read at the last attempt; empty if it could."""
         self._ended = EndedPods()
         self._last_bind_requests = LastBindRequests()
         self._inventory = self._take(self._read())
@@ -75,27 +78,29 @@ class FilePods:
         A file that is being written could be read as a shorter list of pods. It is therefore read when it has
         been unchanged for one check, or after a few checks if it keeps changing.
         """
-        looks = 0
+        looks = broken = 0
         while True:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
             if self._watched.changed():
                 looks += 1
                 if looks < _MOST_LOOKS_TO_SETTLE:
                     continue
-            if looks:
-                looks = 0
-                await self._read_again()
-            if not self._is_broken:
+            broken = broken + 1 if self._problem else 0
+            if looks or broken >= _LOOKS_TO_RETRY:
+                await self._read_again(is_edited=looks > 0)
+                looks = broken = 0
+            if not self._problem:
                 self._contact = self._clock()
 
-    async def _read_again(self) -> None:
+    async def _read_again(self, *, is_edited: bool) -> None:
         try:
             assembled = await asyncio.to_thread(self._read)
         except DocumentError as error:
-            self._is_broken = True
-            self._log("pods file invalid, keeping the last valid one", WARNING, error=str(error))
+            if is_edited or str(error) != self._problem:
+                self._log("pods file invalid, keeping the last valid one", WARNING, error=str(error))
+            self._problem = str(error)
             return
-        self._is_broken = False
+        self._problem = ""
         self._inventory = self._take(assembled)
 
     def _take(self, assembled: AssembledInventory) -> Inventory:

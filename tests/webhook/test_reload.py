@@ -20,7 +20,7 @@ from tests.support.webhook_process import Connection, Live, running
 from tests.support.webhook_server import review_of
 from webhook.certificates.files import FileCertificate, FileSettings
 from webhook.metrics import Metrics
-from webhook.namespaces.documents import read_namespaces
+from webhook.namespaces.documents import PoliciesError, read_namespaces
 from webhook.policy.labels import PolicyMetadata
 from webhook.server.tls import CertificateError
 
@@ -204,10 +204,13 @@ async def test_a_policy_that_becomes_invalid_is_logged_once(tmp_path: Path) -> N
         assert await live.figure(series) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [OSError("the disk is slow"), PoliciesError("policies.yaml: Too many open files")]
+)
 async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    failures = [OSError("the disk is slow today")]
+    failures = [error, error]
 
     def read(path: Path) -> Mapping[str, PolicyMetadata]:
         if failures and "0.25" in path.read_text():
@@ -223,6 +226,7 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
         file.write_text(namespace("team-a", "0.25"))
         await until(lambda: live.logged(NOT_TAKEN_UP), "the failure is logged")
         await until_share(connection, "0.25")
+        assert len(live.logged(NOT_TAKEN_UP)) == 1
 
 
 class Pairs:

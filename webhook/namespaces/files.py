@@ -13,7 +13,7 @@ from webhook.namespaces.source import ANY_MODE
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 
 _RETRY_SECONDS: Final = 30.0
-"""Time until the next attempt after an unexpected error, such as an I/O error."""
+"""Time until the next attempt after an error, which may pass without an edit of the files."""
 
 _MOST_UNSETTLED: Final = 3
 """Maximum number of reads in a row that are discarded, because a file changed meanwhile.
@@ -42,7 +42,8 @@ class FilePolicies:
             path: file or directory.
             default_mode: the mode of namespaces that name none.
             on_change: called with the policies after each reload.
-            on_broken: called once for each edit that cannot be loaded, with the error.
+            on_broken: called once for each edit that cannot be loaded, with the error, and for another error
+                of a later attempt.
 
         Raises:
             PoliciesError: the files cannot be read.
@@ -79,20 +80,27 @@ class FilePolicies:
         """Reload changed files until cancelled."""
         loop = asyncio.get_running_loop()
         retry_at = math.inf
+        reported = ""
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-            if not await asyncio.to_thread(self._files.changed) and loop.time() < retry_at:
+            is_edited = await asyncio.to_thread(self._files.changed)
+            if not is_edited and loop.time() < retry_at:
                 continue
             retry_at = math.inf
+            problem: PoliciesError | None = None
             try:
                 metadata = await asyncio.to_thread(self._read)
                 if metadata is not None:
                     await self._reload(metadata)
             except PoliciesError as error:
-                self._on_broken(error)
+                problem = error
             except Exception as error:  # noqa: BLE001 - after any error the last valid policies stay
-                self._on_broken(PoliciesError(f"{self._path}: {type(error).__name__}: {error}"))
+                problem = PoliciesError(f"{self._path}: {type(error).__name__}: {error}")
+            if problem is not None:
                 retry_at = loop.time() + _RETRY_SECONDS
+                if is_edited or str(problem) != reported:
+                    self._on_broken(problem)
+            reported = "" if problem is None else str(problem)
 
     def _read(self) -> Mapping[str, PolicyMetadata] | None:
         """Read the files; None if one of them changed meanwhile. A later look reads such files again.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuagent.pods import file
 from gpuagent.pods.file import FilePods
 from service.documents import DocumentError
 from service.log import JsonLog
@@ -296,6 +297,25 @@ async def test_contact_is_lost_while_the_file_is_broken(source: Source) -> None:
         assert source.pods.seconds_since_contact() >= 61
         source.path.write_text(text())
         await source.until(lambda: source.pods.seconds_since_contact() == 0)
+
+
+async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [DocumentError("pods.json: Too many open files")] * 2
+    content = file._content
+
+    def read(path: Path) -> bytes:
+        if failures:
+            raise failures.pop()
+        return content(path)
+
+    monkeypatch.setattr(file, "_content", read)
+    monkeypatch.setattr(file, "_LOOKS_TO_RETRY", 2)
+    async with source.running():
+        source.path.write_text(text(pod("later")))
+        await source.until(lambda: source.names == ["later"])
+    assert [line["error"] for line in source.warnings] == ["pods.json: Too many open files"]
 
 
 async def test_a_warning_is_not_repeated(tmp_path: Path) -> None:
