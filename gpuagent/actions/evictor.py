@@ -1,9 +1,10 @@
 """Evicts one pod at a time: never without a fresh sample and fresh consent, and never beyond the budget."""
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,6 +106,8 @@ class Evictor:
         """Last logged result by flag, for flags that still stand; avoids repeated lines."""
         self._edits: Counter[str] = Counter()
         """Number of evictions that an edit of the pod delayed, by UID."""
+        self._last_tries: dict[str, tuple[str, float]] = {}
+        """Namespace and time of the last attempt that evicted no pod, by UID."""
         self._must_recall = calls is not None
         self._evaluation: Evaluation | None = None
         self._news = asyncio.Event()
@@ -121,17 +124,35 @@ class Evictor:
             self._must_recall = False
         while True:
             evaluation = await self._next()
-            pods_to_evict = candidates(evaluation)
             self._done = {key: since for key, since in self._done.items() if not is_settled(key, evaluation)}
             self._logged = {
                 key: result for key, result in self._logged.items() if not is_settled(key, evaluation)
             }
-            self._edits = Counter(
-                {uid: count for uid, count in self._edits.items() if uid in evaluation.snapshot.pod_uids}
-            )
+            listed = evaluation.snapshot.pod_uids
+            self._edits = Counter({uid: count for uid, count in self._edits.items() if uid in listed})
+            self._last_tries = {uid: tried for uid, tried in self._last_tries.items() if uid in listed}
+            pods_to_evict = self._in_turn(candidates(evaluation))
             verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
+                self._last_tries[verdict.key.uid] = (verdict.pod_share.pod.namespace, self._clock())
                 await self._go(verdict)
+
+    def _in_turn(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
+        """Return the pods in the order of their turns; pods whose turns are equal keep their order.
+
+        The namespace whose last failed attempt is the longest ago comes first, and within a namespace the
+        pod. A tenant's pods behind a PodDisruptionBudget thus delay an eviction in another namespace by one
+        attempt each time.
+        """
+        namespaces: dict[str, float] = {}
+        for namespace, tried_at in self._last_tries.values():
+            namespaces[namespace] = max(tried_at, namespaces.get(namespace, tried_at))
+
+        def turn(verdict: Verdict) -> tuple[float, float]:
+            _, tried_at = self._last_tries.get(verdict.key.uid, ("", -math.inf))
+            return namespaces.get(verdict.pod_share.pod.namespace, -math.inf), tried_at
+
+        return sorted(verdicts, key=turn)
 
     async def _next(self) -> Evaluation:
         while True:
@@ -265,6 +286,7 @@ class Evictor:
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._budget.charge(owner_key(verdict.pod_share))
         self._done[verdict.key] = self._clock()
+        self._last_tries.pop(verdict.key.uid, None)
         self._log_decision(verdict, result, "")
 
     def _refused(self, verdict: Verdict, response: Evicted) -> None:

@@ -11,6 +11,7 @@ from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
 from gpuagent.actions.eviction_budget import Budget, EvictionBudget
 from gpuagent.actions.eviction_records import PastEviction
 from gpuagent.actions.eviction_rules import EvictionRefusal, owner_key
+from gpuagent.pods.inventory import NodePod
 from kube.errors import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
 from service.backoff import KeyedBackoff
@@ -166,6 +167,51 @@ async def test_the_budget_counts_for_all_pods_of_the_node() -> None:
         assert len(evicted) == 4
         assert all(later - sooner >= 600 for sooner, later in itertools.pairwise(evicted))
         assert run.results == {"evicted": 4, "budget": 3}, "each refusal is counted once, not in each sample"
+
+
+def protected(count: int, namespace: str) -> dict[str, Any]:
+    """The pod `train` of another namespace, beside protected pods with a larger excess."""
+    shares = [of_pod(pod_share(f"pod-{number}", GIB), namespace=namespace) for number in range(count)]
+    used_bytes = {each.pod.name: 3 * GIB for each in shares}
+
+    async def ask(pod: NodePod, *, is_trial: bool) -> Evicted:
+        return YES if pod.name == "train" else NO
+
+    return {
+        "node": Node(*shares, pod_share("train", GIB)),
+        "used_bytes": {**used_bytes, "train": 2 * GIB},
+        "asking": ask,
+        "budget": Budget(9, 1),
+    }
+
+
+@pytest.mark.parametrize(("namespace", "tries"), [("team-b", 1), ("team-a", 4)])
+@pytest.mark.parametrize(
+    "seconds", [5, 900], ids=["the first tries", "the back-offs are over at each sample"]
+)
+async def test_pods_behind_a_disruption_budget_delay_another_namespace_by_one_try(
+    namespace: str, tries: int, seconds: float
+) -> None:
+    async with desk(**protected(4, namespace)) as run:
+        for _ in range(tries + 1):
+            assert "evict train" not in run.done
+            await run.step(seconds)
+        tried = [action for action in run.done if action.startswith(("try pod", "evict"))]
+        assert tried == [*(f"try pod-{number}" for number in range(tries)), "evict train"]
+
+
+async def test_namespaces_take_turns_after_failed_evictions() -> None:
+    async with desk(**protected(4, "team-b")) as run:
+        run.asking = None
+        run.answers = [NO] * 10
+        for _ in range(4):
+            await run.step(900)
+        assert [action for action in run.done if action.startswith("try")] == [
+            "try pod-0",
+            "try train",
+            "try pod-1",
+            "try train",
+        ]
 
 
 async def test_after_one_pod_of_an_owner_the_next_waits() -> None:
