@@ -124,7 +124,7 @@ class Agent:
         try:
             answer = read_answer(body)
         except NotAnAnswer as error:
-            raise ReadFailed(f"the response is not from an agent: {one_line(str(error))}") from None
+            raise ReadFailed(not_an_answer(error)) from None
         age = age_of_figures(answer, date, self._wall_clock)
         return Received(answer=answer, body=body, at=self._clock(), age=age)
 
@@ -149,6 +149,11 @@ class Agent:
             if time.monotonic() > until:
                 raise TimeoutError
         return bytes(body)
+
+
+def not_an_answer(error: Exception) -> str:
+    """Return the message about a response that cannot be decoded."""
+    return f"the response is not from an agent: {one_line(str(error))}"
 
 
 def with_question(message: str) -> str:
