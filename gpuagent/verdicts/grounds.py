@@ -156,7 +156,7 @@ class Grounds:
         if pod_share.is_whole:
             is_unavailable = uuid in pod_share.unavailable_gpus and not pod_share.pod.has_unsized_gpus
             return _on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if is_unavailable else None
-        share = pod_share.shares.get(uuid) or pod_share.shares_elsewhere.get(uuid)
+        share = pod_share.share_on(uuid)
         if share is not None:
             return self._against(holding, share, FlagReason.OVER_SHARE)
         if pod_share.pod.has_unsized_gpus or pod_share.is_unresolved or pod_share.may_own(uuid):
