@@ -55,9 +55,13 @@ class ClusterCalls:
         """Test whether the API server would allow the eviction. Never raises."""
         return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
 
-    async def record(self, pod: NodePod, owner: str) -> None:
+    async def try_record(self, pod: NodePod, owner: str) -> None:
+        """Test whether an eviction can be recorded; raises as `EvictionRecords.write`."""
+        await self._records.write(pod, owner, is_trial=True)
+
+    async def record(self, pod: NodePod, owner: str, *, within: float) -> None:
         """Record an eviction before it is requested; raises as `EvictionRecords.write`."""
-        await self._records.write(pod, owner)
+        await self._records.write(pod, owner, within=within)
 
     async def announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
         """Write the Event of an eviction before it is requested."""

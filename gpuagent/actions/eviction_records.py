@@ -64,8 +64,16 @@ class EvictionRecords:
             for event in events
         ]
 
-    async def write(self, pod: NodePod, owner: str) -> None:
+    async def write(
+        self, pod: NodePod, owner: str, *, within: float = _WRITE_SECONDS, is_trial: bool = False
+    ) -> None:
         """Record that a pod is about to be evicted.
+
+        Args:
+            pod: the pod.
+            owner: digest of its owner.
+            within: seconds until the request ends.
+            is_trial: whether to use a dry run, which stores nothing.
 
         Raises:
             ApiError, Unreachable, AccessError: the record may not be stored.
@@ -94,5 +102,6 @@ class EvictionRecords:
             host=self._node,
             first_at=now,
             last_at=now,
-            seconds=_WRITE_SECONDS,
+            seconds=within,
+            params={"dryRun": "All"} if is_trial else None,
         )

@@ -12,6 +12,7 @@ from gpuagent.actions.consent import Consent
 from gpuagent.actions.eviction_budget import Budget, EvictionBudget
 from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_rules import (
+    NO_FRESH_SAMPLE,
     EvictionRefusal,
     EvictionRules,
     candidates,
@@ -19,6 +20,7 @@ from gpuagent.actions.eviction_rules import (
     is_settled,
     owner_key,
     still,
+    why_no_longer,
 )
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import figures, named
@@ -37,6 +39,8 @@ _MESSAGES: Final = {
     "recovered": ("pod not evicted: within its share again", INFO),
 }
 
+
+_RECORD_ERRORS: Final = (ApiError, Unreachable, AccessError)
 
 _MOST_EDITS: Final = 3
 """Number of evictions that edits of a pod can delay. Its owner could otherwise prevent all by editing it in
@@ -190,11 +194,11 @@ class Evictor:
         """Take a fresh sample, and evict the pod if that sample shows it above its share."""
         fresh = await self._fresh_evaluation()
         if fresh is None:
-            self._put_off(verdict, "no-fresh-sample", "no fresh sample within the timeout")
+            self._put_off(verdict, NO_FRESH_SAMPLE, "no fresh sample within the timeout")
             return
         now = still(verdict.key, fresh)
         if now is None:
-            self._put_off(verdict, "recovered", "")
+            self._put_off(verdict, *why_no_longer(verdict.key, fresh))
             return
         if not self._may_go(now, fresh):
             return
@@ -204,31 +208,32 @@ class Evictor:
         await self._evict(now, fresh, self._calls)
 
     async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: ClusterCalls) -> None:
-        """Read consent, test the eviction, record and announce it, read consent again, and evict.
+        """Read consent, test eviction and record, announce, test and read consent again, record, and evict.
 
-        The first consent prevents the Event of an eviction that the namespace no longer requests. The second
-        one is at most `CONSENT_SECONDS` old when the eviction is sent.
+        The first consent and the first tests prevent the Event of an eviction that does not follow. The
+        second test prevents the record of an eviction that a disruption budget forbids once the Event is
+        there. The second consent is at most `CONSENT_SECONDS` old when the eviction is sent.
         """
-        pod = verdict.pod_share.pod
+        pod, owner = verdict.pod_share.pod, owner_key(verdict.pod_share)
         if await self._consent(verdict, fresh, calls) is None:
             return
-        trial = await calls.try_eviction(pod)
-        if trial.answer is not EvictionAnswer.EVICTED:
-            self._refused(verdict, trial)
+        if not await self._would_be_granted(verdict, calls):
             return
         try:
-            await calls.record(pod, owner_key(verdict.pod_share))
-        except (ApiError, Unreachable, AccessError) as error:
+            await calls.try_record(pod, owner)
+        except _RECORD_ERRORS as error:
             self._put_off(verdict, *_not_recorded(error))
             return
         await calls.announce(verdict, fresh)
+        if not await self._would_be_granted(verdict, calls):
+            return
         newest = self._evaluation or fresh
         now = still(verdict.key, newest)
         if now is None:
-            self._put_off(verdict, "recovered", "")
+            self._put_off(verdict, *why_no_longer(verdict.key, newest))
             return
         if self._clock() - newest.snapshot.taken_at > self._timing.oldest:
-            self._put_off(now, "no-fresh-sample", "the newest sample is too old")
+            self._put_off(now, NO_FRESH_SAMPLE, "the newest sample is too old")
             return
         if (refusal := self._rules.refusal(now, newest)) is not None:
             self._put_off(now, refusal, explained(refusal))
@@ -237,10 +242,25 @@ class Evictor:
         if consent is None:
             return
         left = consent.seconds_left(self._clock())
+        if left > 0:
+            try:
+                await calls.record(pod, owner, within=left)
+            except _RECORD_ERRORS as error:
+                self._put_off(now, *_not_recorded(error))
+                return
+            left = consent.seconds_left(self._clock())
         if left <= 0:
             self._put_off(now, EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
             return
         await self._evict_with_consent(now, calls, left)
+
+    async def _would_be_granted(self, verdict: Verdict, calls: ClusterCalls) -> bool:
+        """Whether the API server would allow the eviction; logs its reason if not."""
+        trial = await calls.try_eviction(verdict.pod_share.pod)
+        if trial.answer is EvictionAnswer.EVICTED:
+            return True
+        self._refused(verdict, trial)
+        return False
 
     async def _evict_with_consent(self, verdict: Verdict, calls: ClusterCalls, seconds: float) -> None:
         try:
@@ -265,8 +285,6 @@ class Evictor:
             return consent
         if consent.result == EvictionRefusal.POD_CHANGED:
             self._edits[uid] += 1
-        if consent.result == EvictionAnswer.GONE:
-            self._done[verdict.key] = self._clock()
         self._put_off(verdict, consent.result, consent.line, consent.retry_after)
         return None
 
@@ -290,11 +308,11 @@ class Evictor:
         self._log_decision(verdict, result, "")
 
     def _refused(self, verdict: Verdict, response: Evicted) -> None:
-        if response.answer is EvictionAnswer.GONE:
-            self._done[verdict.key] = self._clock()
         self._put_off(verdict, response.answer, response.line, response.retry_after)
 
     def _put_off(self, verdict: Verdict, result: str, line: str, at_least: float = 0.0) -> None:
+        if result == EvictionAnswer.GONE:
+            self._done[verdict.key] = self._clock()
         self._retries.fail(verdict.key.uid, self._clock(), at_least)
         self._log_decision(verdict, result, line)
 
