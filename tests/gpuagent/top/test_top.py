@@ -463,6 +463,8 @@ def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
         (raw(), "Remote end closed connection without response"),
         (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "the response "),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b" "] * 40, pause=0.05), "no answer within 1 s"),
+        (raw(b"HTTP/1.1 200 OK\r\nX: ", *[b"a"] * 40, pause=0.05), "no answer within 1 s"),
+        (raw(*[b"HTTP/1.1 100 Continue\r\n\r\n"] * 40, pause=0.05), "no answer within 1 s"),
         (raw(b"HTTP/1.1 200 OK\r\nX: \x1b[31m\r\n\r\n{}", pause=1.2), "no answer within 1 s"),
     ],
 )  # fmt: skip
