@@ -7,7 +7,7 @@ samples: monotonic seconds for intervals, Unix seconds for display.
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -17,7 +17,7 @@ from gpuagent.problems import Cause, Suspension
 from gpuagent.sampling.schedule import LONGEST_GAP, longest_gap
 from gpuagent.table.rows import PodState
 from gpuagent.verdicts.reasons import OF_RECORDS
-from gpuagent.verdicts.verdict import Verdicts
+from gpuagent.verdicts.verdict import Change, Transition, Verdicts
 from kai.share import MIB
 
 WINDOW_SECONDS: Final = 900.0
@@ -65,6 +65,7 @@ class _Series:
     since: float
     state: PodState = PodState.NOT_JUDGED
     flagged_at: float | None = None
+    """Start of the flag, which lasts through times without a verdict; None without one."""
     peak: int | None = None
     share: int | None = None
     idle_since: float | None = None
@@ -99,7 +100,7 @@ class History:
         """Return the number of series."""
         return len(self._series)
 
-    def record(self, snapshot: Snapshot, verdicts: Verdicts) -> None:
+    def record(self, snapshot: Snapshot, verdicts: Verdicts, transitions: Iterable[Transition] = ()) -> None:
         """Record a sample. Usage that is unknown, or whose verdicts are suspended, leaves a gap."""
         is_continued = snapshot.taken_at - self._taken_at <= self._longest_gap
         self._taken_at = snapshot.taken_at
@@ -117,8 +118,15 @@ class History:
         for key in standings.keys() - current.keys():
             if key not in self._series:
                 self._open(key, _NO_INDEX, wall_time)
+        dropped = {
+            (transition.verdict.key.uid, transition.verdict.key.gpu_uuid)
+            for transition in transitions
+            if transition.change is Change.DROPPED
+        }
         for key, series in self._series.items():
             state, over_since = standings.get(key, _NOT_JUDGED)
+            if key in dropped and state is not PodState.FLAGGED:
+                series.flagged_at = None
             if state is not series.state or state is PodState.OVER:
                 _change_state(series, state, over_since, snapshot)
             if key not in current or suspension.covers(key[1]) or not _is_idle(current[key]):

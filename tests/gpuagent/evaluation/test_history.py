@@ -87,6 +87,23 @@ def test_a_long_interval_leaves_no_gaps() -> None:
     assert set(past(history).peaks) == {GIB}
 
 
+def test_a_flag_after_a_dropped_one_has_a_start_of_its_own() -> None:
+    history, by = History(interval=5), judge(interval=5)
+
+    def state_after(snapshot: Snapshot) -> tuple[PodState, float]:
+        history.record(snapshot, *by.judge(snapshot))
+        return past(history).state, past(history).since - WALL
+
+    for at in (0, 5, 10):
+        state = state_after(node(OVER, at=at))
+    assert state == (PodState.FLAGGED, 10)
+    taken = sample(gpu((10, OVER), mig=True), origins={10: in_pod("train")}, at=15)
+    assert state_after(snapshot_of(taken, pod_share("train", 10 * GIB)))[0] is PodState.NOT_JUDGED
+    for at in (900, 905, 910):
+        state = state_after(node(OVER, at=at))
+    assert state == (PodState.FLAGGED, 900), "its balance was left"
+
+
 def test_states_have_their_start() -> None:
     history, by = History(interval=5), judge(interval=5)
 
