@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -203,6 +204,27 @@ def test_share_changed_is_flagged_and_cleared_at_once() -> None:
         for at, each in [(0, TRAIN), (1, changed), (2, changed), (3, TRAIN)]
     ]
     assert seen == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"changed": "0.5, not 0.25"}, "share-changed"), ({"lacks_reservation": True}, "no-reservation")],
+)
+def test_a_flag_about_records_is_raised_once_whether_or_not_the_gpu_is_known(
+    fields: dict[str, Any], reason: str
+) -> None:
+    by = judge()
+    on_b = replace(pod_share("train", SHARE, gpus=(B,)), **fields)
+    known, unknown = replace(TRAIN, **fields), replace(UNRESOLVED, **fields)
+    for at, (made, place) in enumerate([(unknown, ""), (known, "a"), (on_b, "b"), (unknown, "")] * 2, 1):
+        verdicts, transitions = run(
+            node(0, at=10 * at, pod_share=made), node(0, at=10 * at + 5, pod_share=made), by=by
+        )
+        raised = {key: is_flagged for key, is_flagged in flags(verdicts).items() if key.startswith(reason)}
+        assert raised == {f"{reason}@{place}": True}
+        assert [t.change for t in transitions] == ([Change.FLAGGED] if at == 1 else [])
+    _, transitions = run(*(node(0, at=at) for at in (90, 95)), by=by)
+    assert [t.change for t in transitions] == [Change.CLEARED]
 
 
 def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
