@@ -59,8 +59,8 @@ class PodHistory:
 @dataclass(slots=True)
 class _Series:
     slot: int
-    scope: int
-    """Index of the GPU at which the slot is taken."""
+    scope: str
+    """UUID of the GPU at which the slot is taken, that of a MIG device's GPU; empty if unknown."""
     first_seen: float
     since: float
     state: PodState = PodState.NOT_JUDGED
@@ -92,8 +92,8 @@ class History:
         self._newest = 0
         """Number of the newest bucket since the clock's zero; its place in a ring is the remainder."""
         self._series: dict[SeriesKey, _Series] = {}
-        self._slots: defaultdict[int, set[int]] = defaultdict(set)
-        """By the index of a GPU: the slots that are taken."""
+        self._slots: defaultdict[str, set[int]] = defaultdict(set)
+        """By `_Series.scope`: the slots that are taken. The index of a GPU may become that of another one."""
         self._lost: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -111,13 +111,16 @@ class History:
         current = {(holding.pod_share.pod.uid, holding.gpu_uuid): holding for holding in snapshot.holdings}
         self._forget(snapshot, current.keys() | standings.keys())
         suspension = Suspension.of(snapshot.problems, {account.gpu.uuid for account in snapshot.gpus})
+        scopes = {
+            instance.uuid: account.gpu.uuid for account in snapshot.gpus for instance in account.gpu.instances
+        }
         for key, holding in current.items():
-            series = self._series.get(key) or self._open(key, holding.gpu_index, wall_time)
+            series = self._series.get(key) or self._open(key, scopes.get(key[1], key[1]), wall_time)
             if series is not None and not suspension.covers(key[1]):
                 self._add(series, holding, key[1])
         for key in standings.keys() - current.keys():
             if key not in self._series:
-                self._open(key, _NO_INDEX, wall_time)
+                self._open(key, key[1], wall_time)
         dropped = {
             (transition.verdict.key.uid, transition.verdict.key.gpu_uuid)
             for transition in transitions
@@ -199,7 +202,7 @@ class History:
         if series.peak is None or used > series.peak:
             series.peak = used
 
-    def _open(self, key: SeriesKey, scope: int, wall_time: float) -> _Series | None:
+    def _open(self, key: SeriesKey, scope: str, wall_time: float) -> _Series | None:
         if len(self._series) >= self._max_series:
             return None
         taken = self._slots[scope]
@@ -235,9 +238,6 @@ def _is_idle(holding: Holding) -> bool:
         return False
     return holding.used_bytes == 0 or holding.utilization_ratio == 0
 
-
-_NO_INDEX: Final = -1
-"""Scope of the slots of pods whose GPU is unknown."""
 
 _Standing = tuple[PodState, float | None]
 """State of a pod on a GPU, and the start of its violation in monotonic seconds."""

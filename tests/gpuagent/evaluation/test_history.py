@@ -141,6 +141,16 @@ def test_a_series_stays_while_the_pods_are_unknown_and_while_its_gpu_is_lost() -
         assert past(history).share_bytes == 10 * GIB
 
 
+def test_pods_of_a_gpu_whose_index_changes_have_slots_of_their_own() -> None:
+    """Indices move up when a GPU is removed."""
+    origins = {10: in_pod("old"), 11: in_pod("new")}
+    shares = [pod_share(name, GIB, gpus=(B,)) for name in ("old", "new")]
+    before = sample(gpu(), gpu((10, GIB), uuid=B, index=1), origins=origins)
+    after = sample(gpu((10, GIB), (11, GIB), uuid=B, index=0), origins=origins, at=5)
+    history = recorded(snapshot_of(before, shares[0]), snapshot_of(after, *shares))
+    assert [past(history, name, B).slot for name in ("old", "new")] == [0, 1]
+
+
 def test_pods_of_one_gpu_have_slots_of_their_own_that_stay_and_are_used_again() -> None:
     def of(*names: str, at: float) -> Snapshot:
         numbers = dict(enumerate(names, 1))
