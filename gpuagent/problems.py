@@ -25,7 +25,7 @@ class Cause(StrEnum):
     NEGATIVE_UNATTRIBUTED = "negative-unattributed"
     """The processes use more memory than the device reports as used."""
     PODS_STALE = "pods-stale"
-    """The source of pods has been silent for 60 s."""
+    """The source of pods has been silent for 180 s, or has never answered."""
     SAMPLE_STALE = "sample-stale"
     """The last successful sample is too old (`sampling.schedule.longest_gap`)."""
     RESERVATION_CONFLICT = "reservation-conflict"

@@ -124,7 +124,8 @@ async def _print_once(
         all(map(write_output, json_parts(fleet, arrangement, now)))  # until there is no reader
     else:
         write_output(as_text(fleet, arrangement, now, columns=columns_of(sys.stdout)))
-    return _NEGATIVE if failures or not fleet.agents else 0
+    has_failed = any(agent.failure for agent in fleet.agents.values())
+    return _NEGATIVE if has_failed or not fleet.agents else 0
 
 
 def _place(arguments: argparse.Namespace) -> str:

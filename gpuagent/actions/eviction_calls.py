@@ -8,7 +8,7 @@ administrators may write Events.
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from gpuagent.actions.consent import ConsentReader
@@ -87,12 +87,30 @@ class ClusterCalls:
         """Test whether the API server would allow the eviction. Never raises."""
         return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
 
-    async def record(self, pod: NodePod, owner: str) -> None:
-        """Record that a pod is about to be evicted.
+    async def try_record(self, pod: NodePod, owner: str) -> None:
+        """Test whether an eviction can be recorded; raises as `record`."""
+        await self._write(pod, owner, params={"dryRun": "All"})
+
+    async def record(self, pod: NodePod, owner: str, *, within: float) -> None:
+        """Record that a pod is about to be evicted; the request ends after `within` seconds.
 
         Raises:
             ApiError, Unreachable, AccessError: the record may not be stored.
         """
+        await self._write(pod, owner, seconds=within)
+
+    async def evict(self, pod: NodePod, *, within: float) -> Evicted:
+        """Evict the pod; nothing is sent after `within` seconds. Never raises."""
+        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)
+
+    async def _write(
+        self,
+        pod: NodePod,
+        owner: str,
+        *,
+        seconds: float = _WRITE_SECONDS,
+        params: Mapping[str, str] | None = None,
+    ) -> None:
         namespace = self._client.namespace
         event = Event(
             name=event_name(self._node, pod.uid, uuid.uuid4().hex),
@@ -117,9 +135,6 @@ class ClusterCalls:
             host=self._node,
             first_at=now,
             last_at=now,
-            seconds=_WRITE_SECONDS,
+            seconds=seconds,
+            params=params,
         )
-
-    async def evict(self, pod: NodePod, *, within: float) -> Evicted:
-        """Evict the pod; nothing is sent after `within` seconds. Never raises."""
-        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)

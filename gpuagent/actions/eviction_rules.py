@@ -18,6 +18,10 @@ from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
+from kube.eviction import EvictionAnswer
+
+NO_FRESH_SAMPLE: Final = "no-fresh-sample"
+"""Result of an attempt without a usable sample."""
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
 _WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
@@ -123,6 +127,19 @@ def candidates(evaluation: Evaluation) -> list[Verdict]:
 def still(key: Key, evaluation: Evaluation) -> Verdict | None:
     """Return the candidate of a key in a newer sample; None if it is no longer one."""
     return next((verdict for verdict in _evictable_verdicts(evaluation) if verdict.key == key), None)
+
+
+def why_no_longer(key: Key, evaluation: Evaluation) -> tuple[str, str]:
+    """Return result and explanation for a key that is no longer a candidate in a newer sample."""
+    if key.uid not in evaluation.snapshot.pod_uids:
+        return EvictionAnswer.GONE, "the pod has ended"
+    policy = evaluation.over_share_policies.get(key.uid)
+    if policy is None or not policy.evict:
+        refusal = EvictionRefusal.CONSENT_WITHDRAWN
+        return refusal, explained(refusal)
+    if key not in evaluation.verdicts.by_key:
+        return NO_FRESH_SAMPLE, "the newest sample does not compare the pod with its share"
+    return "recovered", ""
 
 
 def is_settled(key: Key, evaluation: Evaluation) -> bool:

@@ -1,9 +1,10 @@
 """Evicts one pod at a time: never without a fresh sample and fresh consent, and never beyond the budget."""
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,7 @@ from gpuagent.actions.consent import Consent
 from gpuagent.actions.eviction_budget import Budget, EvictionBudget
 from gpuagent.actions.eviction_calls import ClusterCalls
 from gpuagent.actions.eviction_rules import (
+    NO_FRESH_SAMPLE,
     EvictionRefusal,
     EvictionRules,
     candidates,
@@ -18,6 +20,7 @@ from gpuagent.actions.eviction_rules import (
     is_settled,
     owner_key,
     still,
+    why_no_longer,
 )
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import figures, named
@@ -36,6 +39,8 @@ _MESSAGES: Final = {
     "recovered": ("pod not evicted: within its share again", INFO),
 }
 
+
+_RECORD_ERRORS: Final = (ApiError, Unreachable, AccessError)
 
 _MOST_EDITS: Final = 3
 """Number of evictions that edits of a pod can delay. Its owner could otherwise prevent all by editing it in
@@ -105,6 +110,8 @@ class Evictor:
         """Last logged result by flag, for flags that still stand; avoids repeated lines."""
         self._edits: Counter[str] = Counter()
         """Number of evictions that an edit of the pod delayed, by UID."""
+        self._last_tries: dict[str, tuple[str, float]] = {}
+        """Namespace and time of the last attempt that evicted no pod, by UID."""
         self._must_recall = calls is not None
         self._evaluation: Evaluation | None = None
         self._news = asyncio.Event()
@@ -121,17 +128,35 @@ class Evictor:
             self._must_recall = False
         while True:
             evaluation = await self._next()
-            pods_to_evict = candidates(evaluation)
             self._done = {key: since for key, since in self._done.items() if not is_settled(key, evaluation)}
             self._logged = {
                 key: result for key, result in self._logged.items() if not is_settled(key, evaluation)
             }
-            self._edits = Counter(
-                {uid: count for uid, count in self._edits.items() if uid in evaluation.snapshot.pod_uids}
-            )
+            listed = evaluation.snapshot.pod_uids
+            self._edits = Counter({uid: count for uid, count in self._edits.items() if uid in listed})
+            self._last_tries = {uid: tried for uid, tried in self._last_tries.items() if uid in listed}
+            pods_to_evict = self._in_turn(candidates(evaluation))
             verdict = next((verdict for verdict in pods_to_evict if self._may_go(verdict, evaluation)), None)
             if verdict is not None:
+                self._last_tries[verdict.key.uid] = (verdict.pod_share.pod.namespace, self._clock())
                 await self._go(verdict)
+
+    def _in_turn(self, verdicts: Iterable[Verdict]) -> list[Verdict]:
+        """Return the pods in the order of their turns; pods whose turns are equal keep their order.
+
+        The namespace whose last failed attempt is the longest ago comes first, and within a namespace the
+        pod. A tenant's pods behind a PodDisruptionBudget thus delay an eviction in another namespace by one
+        attempt each time.
+        """
+        namespaces: dict[str, float] = {}
+        for namespace, tried_at in self._last_tries.values():
+            namespaces[namespace] = max(tried_at, namespaces.get(namespace, tried_at))
+
+        def turn(verdict: Verdict) -> tuple[float, float]:
+            _, tried_at = self._last_tries.get(verdict.key.uid, ("", -math.inf))
+            return namespaces.get(verdict.pod_share.pod.namespace, -math.inf), tried_at
+
+        return sorted(verdicts, key=turn)
 
     async def _next(self) -> Evaluation:
         while True:
@@ -169,11 +194,11 @@ class Evictor:
         """Take a fresh sample, and evict the pod if that sample shows it above its share."""
         fresh = await self._fresh_evaluation()
         if fresh is None:
-            self._put_off(verdict, "no-fresh-sample", "no fresh sample within the timeout")
+            self._put_off(verdict, NO_FRESH_SAMPLE, "no fresh sample within the timeout")
             return
         now = still(verdict.key, fresh)
         if now is None:
-            self._put_off(verdict, "recovered", "")
+            self._put_off(verdict, *why_no_longer(verdict.key, fresh))
             return
         if not self._may_go(now, fresh):
             return
@@ -183,31 +208,32 @@ class Evictor:
         await self._evict(now, fresh, self._calls)
 
     async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: ClusterCalls) -> None:
-        """Read consent, test the eviction, record and announce it, read consent again, and evict.
+        """Read consent, test eviction and record, announce, test and read consent again, record, and evict.
 
-        The first consent prevents the Event of an eviction that the namespace no longer requests. The second
-        one is at most `CONSENT_SECONDS` old when the eviction is sent.
+        The first consent and the first tests prevent the Event of an eviction that does not follow. The
+        second test prevents the record of an eviction that a disruption budget forbids once the Event is
+        there. The second consent is at most `CONSENT_SECONDS` old when the eviction is sent.
         """
-        pod = verdict.pod_share.pod
+        pod, owner = verdict.pod_share.pod, owner_key(verdict.pod_share)
         if await self._consent(verdict, fresh, calls) is None:
             return
-        trial = await calls.try_eviction(pod)
-        if trial.answer is not EvictionAnswer.EVICTED:
-            self._refused(verdict, trial)
+        if not await self._would_be_granted(verdict, calls):
             return
         try:
-            await calls.record(pod, owner_key(verdict.pod_share))
-        except (ApiError, Unreachable, AccessError) as error:
+            await calls.try_record(pod, owner)
+        except _RECORD_ERRORS as error:
             self._put_off(verdict, *_not_recorded(error))
             return
         await calls.announce(verdict, fresh)
+        if not await self._would_be_granted(verdict, calls):
+            return
         newest = self._evaluation or fresh
         now = still(verdict.key, newest)
         if now is None:
-            self._put_off(verdict, "recovered", "")
+            self._put_off(verdict, *why_no_longer(verdict.key, newest))
             return
         if self._clock() - newest.snapshot.taken_at > self._timing.oldest:
-            self._put_off(now, "no-fresh-sample", "the newest sample is too old")
+            self._put_off(now, NO_FRESH_SAMPLE, "the newest sample is too old")
             return
         if (refusal := self._rules.refusal(now, newest)) is not None:
             self._put_off(now, refusal, explained(refusal))
@@ -216,10 +242,25 @@ class Evictor:
         if consent is None:
             return
         left = consent.seconds_left(self._clock())
+        if left > 0:
+            try:
+                await calls.record(pod, owner, within=left)
+            except _RECORD_ERRORS as error:
+                self._put_off(now, *_not_recorded(error))
+                return
+            left = consent.seconds_left(self._clock())
         if left <= 0:
             self._put_off(now, EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
             return
         await self._evict_with_consent(now, calls, left)
+
+    async def _would_be_granted(self, verdict: Verdict, calls: ClusterCalls) -> bool:
+        """Whether the API server would allow the eviction; logs its reason if not."""
+        trial = await calls.try_eviction(verdict.pod_share.pod)
+        if trial.answer is EvictionAnswer.EVICTED:
+            return True
+        self._refused(verdict, trial)
+        return False
 
     async def _evict_with_consent(self, verdict: Verdict, calls: ClusterCalls, seconds: float) -> None:
         try:
@@ -244,8 +285,6 @@ class Evictor:
             return consent
         if consent.result == EvictionRefusal.POD_CHANGED:
             self._edits[uid] += 1
-        if consent.result == EvictionAnswer.GONE:
-            self._done[verdict.key] = self._clock()
         self._put_off(verdict, consent.result, consent.line, consent.retry_after)
         return None
 
@@ -265,14 +304,15 @@ class Evictor:
     def _evicted(self, verdict: Verdict, result: str) -> None:
         self._budget.charge(owner_key(verdict.pod_share))
         self._done[verdict.key] = self._clock()
+        self._last_tries.pop(verdict.key.uid, None)
         self._log_decision(verdict, result, "")
 
     def _refused(self, verdict: Verdict, response: Evicted) -> None:
-        if response.answer is EvictionAnswer.GONE:
-            self._done[verdict.key] = self._clock()
         self._put_off(verdict, response.answer, response.line, response.retry_after)
 
     def _put_off(self, verdict: Verdict, result: str, line: str, at_least: float = 0.0) -> None:
+        if result == EvictionAnswer.GONE:
+            self._done[verdict.key] = self._clock()
         self._retries.fail(verdict.key.uid, self._clock(), at_least)
         self._log_decision(verdict, result, line)
 

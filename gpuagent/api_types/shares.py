@@ -4,7 +4,7 @@ None is an unknown value, and null in JSON. A field with a default may be missin
 agent. docs/api.md has the fields with these descriptions.
 """
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -451,6 +451,7 @@ def transitions_text(response: AgentResponse) -> str:
 
 
 _answer = msgspec.json.Decoder(AgentResponse)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class NotAnAnswer(ValueError):
@@ -465,10 +466,17 @@ def read_answer(body: bytes) -> AgentResponse:
     """
     try:
         return _answer.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise NotAnAnswer(str(error)) from None
 
 
 def read_document(body: bytes) -> Any:
-    """Decode the whole JSON, including fields that this version does not know."""
-    return msgspec.json.decode(body)
+    """Decode the whole JSON, including fields that this version does not know.
+
+    Raises:
+        NotAnAnswer: a field is unreadable. `read_answer` skips the fields that it does not know.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except _UNREADABLE as error:
+        raise NotAnAnswer(str(error)) from None

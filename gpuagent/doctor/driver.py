@@ -42,8 +42,8 @@ _ADVICE: Final = {
     "FunctionNotFound": "update the driver: its library lacks a call that the agent needs",
 }
 _CAUSES: Final = {
-    Cause.TRUNCATED: "the driver lists at most 950 processes of a GPU; no pod on this GPU is evaluated",
-    Cause.GARBAGE: "drivers 535.54 to 535.98 corrupt these lists: update the driver",
+    Cause.TRUNCATED: "the driver lists at most 950 processes of a GPU; memory of its pods is a lower bound",
+    Cause.GARBAGE: "drivers 535.54 to 535.86 corrupt these lists: install another version",
 }
 
 
@@ -101,7 +101,7 @@ def _gpus(observation: Observation) -> Iterator[CheckResult]:
             yield problem(
                 check,
                 f"the driver does not report the memory of {unknown_count} of {len(processes)} processes;"
-                " their pods are not evaluated",
+                " their pods are evaluated by a lower bound only",
                 "WSL 2 and some vGPU profiles never report it; elsewhere update the driver",
             )
 

@@ -7,7 +7,7 @@ samples: monotonic seconds for intervals, Unix seconds for display.
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -17,7 +17,7 @@ from gpuagent.problems import Cause, Suspension
 from gpuagent.sampling.schedule import LONGEST_GAP, longest_gap
 from gpuagent.table.rows import PodState
 from gpuagent.verdicts.reasons import OF_RECORDS
-from gpuagent.verdicts.verdict import Verdicts
+from gpuagent.verdicts.verdict import Change, Transition, Verdicts
 from kai.share import MIB
 
 WINDOW_SECONDS: Final = 900.0
@@ -59,12 +59,13 @@ class PodHistory:
 @dataclass(slots=True)
 class _Series:
     slot: int
-    scope: int
-    """Index of the GPU at which the slot is taken."""
+    scope: str
+    """UUID of the GPU at which the slot is taken, that of a MIG device's GPU; empty if unknown."""
     first_seen: float
     since: float
     state: PodState = PodState.NOT_JUDGED
     flagged_at: float | None = None
+    """Start of the flag, which lasts through times without a verdict; None without one."""
     peak: int | None = None
     share: int | None = None
     idle_since: float | None = None
@@ -91,15 +92,15 @@ class History:
         self._newest = 0
         """Number of the newest bucket since the clock's zero; its place in a ring is the remainder."""
         self._series: dict[SeriesKey, _Series] = {}
-        self._slots: defaultdict[int, set[int]] = defaultdict(set)
-        """By the index of a GPU: the slots that are taken."""
+        self._slots: defaultdict[str, set[int]] = defaultdict(set)
+        """By `_Series.scope`: the slots that are taken. The index of a GPU may become that of another one."""
         self._lost: dict[str, float] = {}
 
     def __len__(self) -> int:
         """Return the number of series."""
         return len(self._series)
 
-    def record(self, snapshot: Snapshot, verdicts: Verdicts) -> None:
+    def record(self, snapshot: Snapshot, verdicts: Verdicts, transitions: Iterable[Transition] = ()) -> None:
         """Record a sample. Usage that is unknown, or whose verdicts are suspended, leaves a gap."""
         is_continued = snapshot.taken_at - self._taken_at <= self._longest_gap
         self._taken_at = snapshot.taken_at
@@ -110,15 +111,25 @@ class History:
         current = {(holding.pod_share.pod.uid, holding.gpu_uuid): holding for holding in snapshot.holdings}
         self._forget(snapshot, current.keys() | standings.keys())
         suspension = Suspension.of(snapshot.problems, {account.gpu.uuid for account in snapshot.gpus})
+        scopes = {
+            instance.uuid: account.gpu.uuid for account in snapshot.gpus for instance in account.gpu.instances
+        }
         for key, holding in current.items():
-            series = self._series.get(key) or self._open(key, holding.gpu_index, wall_time)
+            series = self._series.get(key) or self._open(key, scopes.get(key[1], key[1]), wall_time)
             if series is not None and not suspension.covers(key[1]):
                 self._add(series, holding, key[1])
         for key in standings.keys() - current.keys():
             if key not in self._series:
-                self._open(key, _NO_INDEX, wall_time)
+                self._open(key, key[1], wall_time)
+        dropped = {
+            (transition.verdict.key.uid, transition.verdict.key.gpu_uuid)
+            for transition in transitions
+            if transition.change is Change.DROPPED
+        }
         for key, series in self._series.items():
             state, over_since = standings.get(key, _NOT_JUDGED)
+            if key in dropped and state is not PodState.FLAGGED:
+                series.flagged_at = None
             if state is not series.state or state is PodState.OVER:
                 _change_state(series, state, over_since, snapshot)
             if key not in current or suspension.covers(key[1]) or not _is_idle(current[key]):
@@ -191,7 +202,7 @@ class History:
         if series.peak is None or used > series.peak:
             series.peak = used
 
-    def _open(self, key: SeriesKey, scope: int, wall_time: float) -> _Series | None:
+    def _open(self, key: SeriesKey, scope: str, wall_time: float) -> _Series | None:
         if len(self._series) >= self._max_series:
             return None
         taken = self._slots[scope]
@@ -227,9 +238,6 @@ def _is_idle(holding: Holding) -> bool:
         return False
     return holding.used_bytes == 0 or holding.utilization_ratio == 0
 
-
-_NO_INDEX: Final = -1
-"""Scope of the slots of pods whose GPU is unknown."""
 
 _Standing = tuple[PodState, float | None]
 """State of a pod on a GPU, and the start of its violation in monotonic seconds."""

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from gpuagent.gpus.driver import ThreadNotStarted
+
 T = TypeVar("T")
 
 _STACK_BYTES: Final = 512 * 1024
@@ -78,18 +80,20 @@ class CallThread:
 
         Raises:
             RuntimeError: the last call is unanswered.
+            ThreadNotStarted: there is no thread for the call; a later call tries again to start one.
         """
         if self.is_busy:
             raise RuntimeError(f"the thread {self._name} makes a call already")
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=_make_calls, args=(self._calls,), name=self._name, daemon=True
-            )
+            thread = threading.Thread(target=_make_calls, args=(self._calls,), name=self._name, daemon=True)
             default = threading.stack_size(_STACK_BYTES)
             try:
-                self._thread.start()
+                thread.start()
+            except RuntimeError:  # EAGAIN: the container or the node has no room for another thread
+                raise ThreadNotStarted(self._name) from None
             finally:
                 threading.stack_size(default)
+            self._thread = thread
         call = Call(function)
         self._last = call
         self._calls.put(call)

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from gpuagent.gpus.calls import Call, CallThread
 from gpuagent.gpus.device import Device
-from gpuagent.gpus.driver import CallFailed, CallTimedOut, explained
+from gpuagent.gpus.driver import CallFailed, CallTimedOut, ThreadNotStarted, explained
 from gpuagent.gpus.reading import Gpu
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
@@ -34,6 +34,8 @@ class DeviceReader:
         self._retry = Backoff()
         self._is_wait_set = False
         """Whether the wait after the last late answer has begun."""
+        self._not_started: ThreadNotStarted | None = None
+        """Why the last reading was not begun; None if it was."""
 
     @property
     def device(self) -> Device:
@@ -48,7 +50,9 @@ class DeviceReader:
     @property
     def failure(self) -> CallFailed | None:
         """Why the GPU is not in the sample; None if it is."""
-        return CallTimedOut("", self._deadline) if self._is_late else self._device.failure
+        if self._is_late:
+            return CallTimedOut("", self._deadline)
+        return self._not_started or self._device.failure
 
     def problem(self, scope: str) -> Problem:
         """Return the problem of a GPU that is not in the sample."""
@@ -73,7 +77,11 @@ class DeviceReader:
             if not self._retry.is_due(now):
                 return
         self._ends_at = time.monotonic() + self._deadline
-        self._call = self._thread.begin(lambda: self._device.read(now))
+        self._not_started = None
+        try:
+            self._call = self._thread.begin(lambda: self._device.read(now))
+        except ThreadNotStarted as error:
+            self._not_started = error.with_traceback(None)
 
     def wait(self, seconds: float = math.inf) -> Call[Answer] | None:
         """Wait for the answer, at most until the deadline; return the call once it is answered."""

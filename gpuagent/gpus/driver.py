@@ -60,6 +60,13 @@ class CallTimedOut(CallFailed):
         return f"{where}no answer within {self._seconds:g} s"
 
 
+class ThreadNotStarted(CallFailed):
+    """A call was not made, since its thread could not be started. Another try may succeed."""
+
+    def __init__(self, thread: str) -> None:
+        super().__init__(f"thread {thread}", "NotStarted")
+
+
 REFUSALS: Final = (NotOffered, NotPermitted)
 """Failures that persist until the node is changed. They affect one figure, and not the whole device."""
 
@@ -72,6 +79,7 @@ _HINTS: Final = {
     "OperatingSystem": "the system blocks this container from the driver's device files",
     "GpuIsLost": "the GPU fell off the bus; see XID 79 in the kernel log",
     "ResetRequired": "the GPU must be reset",
+    "NotStarted": "the limit of threads of the agent's container or of the node is reached",
     "NoAnswer": "driver or GPU hang; see XID and hung tasks in the kernel log",
     "Unknown": "often the container has lost its device files, for example by systemctl daemon-reload",
 }

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuagent.gpus.calls import CallThread
-from gpuagent.gpus.driver import Driver, Handle
+from gpuagent.gpus.driver import Driver, Handle, ThreadNotStarted
 from gpuagent.gpus.reading import NO_SENSORS, Sensors
 from gpuagent.gpus.sensors import SensorReader
 from gpuagent.gpus.xids import NewestXids, XidReader
@@ -19,6 +19,7 @@ class HealthReader:
 
     Answers that are late are discarded, but errors are kept. While a call is unanswered the sensors are
     unknown, and no sample waits for it. After a late answer the next question waits 1, 2, 4 and at last 60 s.
+    They are unknown, too, in a sample in which the thread cannot be started.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class HealthReader:
             xids.read(device, uuid, now)
             return sensors.read(device, now) if is_open else NO_SENSORS
 
-        call = self._thread.begin(read)
+        try:
+            call = self._thread.begin(read)
+        except ThreadNotStarted:
+            return
         if call.wait(self._longest_wait):
             self._retry.reset()
             self._current = call.result()

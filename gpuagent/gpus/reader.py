@@ -1,5 +1,6 @@
 """Reads all GPUs of a node through a Driver, and recovers from failures: a GpuSource for any Driver."""
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
@@ -14,6 +15,7 @@ from gpuagent.gpus.driver import (
     DriverGone,
     NotOffered,
     NotPermitted,
+    ThreadNotStarted,
     explained,
 )
 from gpuagent.gpus.health import HealthReader
@@ -140,7 +142,8 @@ class GpuReader:
 
     def _shut_down(self) -> None:
         self._devices = self._starting = None
-        self._node_thread.begin(self._driver.stop).wait(self._deadline)
+        with contextlib.suppress(ThreadNotStarted):
+            self._node_thread.begin(self._driver.stop).wait(self._deadline)
 
     def _start(self, now: float) -> list[DeviceReader]:
         version, count = self._initialised()
@@ -178,6 +181,7 @@ class GpuReader:
 
         Raises:
             CallTimedOut: the initialisation has not returned; a later call asks for its result.
+            ThreadNotStarted: the initialisation was not begun.
         """
         if self._starting is None:
             if self._node_thread.is_busy:
@@ -213,11 +217,9 @@ class GpuReader:
 
     def _count(self) -> int | None:
         """Return the driver's number of GPUs; None if unknown."""
-        call = self._node_thread.begin(self._driver.count)
-        if not call.wait(self._deadline):
-            return None
         try:
-            return call.result()
+            call = self._node_thread.begin(self._driver.count)
+            return call.result() if call.wait(self._deadline) else None
         except DriverGone:
             raise
         except CallFailed:
@@ -346,4 +348,4 @@ class GpuReader:
         """Whether a restart may help; not if the driver refuses a call that never worked in this process."""
         if isinstance(failure, NotPermitted):
             return bool(self._known)  # the container had device files before, so a new one may get them again
-        return not isinstance(failure, NotOffered | CallTimedOut)
+        return not isinstance(failure, NotOffered | CallTimedOut | ThreadNotStarted)

@@ -43,7 +43,7 @@ def build_snapshot(
 
     A process of an unlisted pod or of a reservation pod counts as a host process, so that the memory of a
     deleted pod's process stays visible. A process that vanished before it was looked up counts in the process
-    sum of this sample only.
+    sum of this sample and in `ended_bytes` of its GPU.
 
     Args:
         sample: GPUs and processes.
@@ -84,6 +84,7 @@ def build_snapshot(
                 host_bytes=tally.host_bytes,
                 unattributed_bytes=tally.unattributed_bytes,
                 at_risk_bytes=at_risk_bytes(gpu, on_gpu, promised_bytes=promised_bytes, slack=slack),
+                ended_bytes=tally.ended_bytes,
             )
         )
     holding_uids = {holding.pod_share.pod.uid for holding in holdings}
@@ -194,6 +195,7 @@ class _Tally:
         self._unknown = 0
         """Number of processes whose memory the driver does not report."""
         self._host = _Usage()
+        self._ended = _Usage()
         self._by_device: dict[str, dict[str, _Usage]] = {}
         self._without_list: set[str] = set()
         scope = {"", gpu.uuid, *(instance.uuid for instance in gpu.instances)}
@@ -233,10 +235,16 @@ class _Tally:
                     usage = by_pod.get(pod.uid) or by_pod.setdefault(pod.uid, _Usage())
                 percent = None if utilization is None else utilization.get(pid, 0)
                 usage.add(process.used_bytes, pid in named_by_uid, percent)
+            else:
+                self._ended.add(process.used_bytes, False, None)
 
     @property
     def host_bytes(self) -> int | None:
         return None if self._hides_owners or self._without_list else self._host.bytes
+
+    @property
+    def ended_bytes(self) -> int | None:
+        return self._ended.bytes
 
     @property
     def unattributed_bytes(self) -> int | None:

@@ -39,7 +39,7 @@ def at_risk_bytes(
     unused_bytes = most_unused_bytes = 0
     for holding in holdings:
         pod_share = holding.pod_share
-        amount = pod_share.shares.get(gpu.uuid) or pod_share.shares_elsewhere.get(gpu.uuid)
+        amount = pod_share.share_on(gpu.uuid)
         share_bytes = amount.bytes if amount else 0
         if amount is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
             is_unknown |= holding.used_bytes != 0  # what it may use here is unknown

@@ -58,7 +58,7 @@ class LastBindRequests:
         for uid, (key, request) in self._by_uid.items():
             pod = pods.get(uid)
             if pod is None:
-                if current.get(key) is request:
+                if current.get(key) == request:
                     kept[uid] = key, request  # its pod may be listed later
             elif not pod.is_finished and pod.key == key:
                 known[key] = request

@@ -1,6 +1,7 @@
 """Looks processes up in a thread of its own, with a deadline: reading /proc may hang in the kernel."""
 
 from gpuagent.gpus.calls import CallThread
+from gpuagent.gpus.driver import ThreadNotStarted, explained
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.processes import Processes, processes_of
@@ -17,8 +18,8 @@ class ProcessLookup:
 
     Reading /proc/<pid>/cgroup waits for locks that all cgroups of the node share (kernel/cgroup/cgroup.c
     `proc_cgroup_show`). None of the files that are read waits for the process itself, as cmdline and environ
-    do. While a look-up is unanswered, the owner of every process is unknown (`proc-denied`), and the figures
-    of the GPUs remain.
+    do. While a look-up is unanswered, or its thread cannot be started, the owner of every process is unknown
+    (`proc-denied`), and the figures of the GPUs remain.
     """
 
     def __init__(self, processes: Processes, *, deadline: float) -> None:
@@ -30,7 +31,10 @@ class ProcessLookup:
     def look_up(self, reading: GpuReading, *, began: int | None = None) -> Lookup:
         """Look up as `Processes.look_up`."""
         if not self._thread.is_busy:
-            call = self._thread.begin(lambda: self._processes.look_up(reading, began=began))
+            try:
+                call = self._thread.begin(lambda: self._processes.look_up(reading, began=began))
+            except ThreadNotStarted as error:
+                return _unanswered(reading, f"/proc: {explained(error)}")
             if call.wait(self._deadline):
                 return call.result()
         return _unanswered(

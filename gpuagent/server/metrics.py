@@ -105,9 +105,9 @@ class Metrics:
             share, limit = pod_share.shares.get(uuid), pod_share.limits.get(uuid)
             if share is not None:
                 page.add(Family.POD_SHARE, f'{labels},source="{share.source}"', share.bytes)
-                over_seconds = verdicts.over_seconds.get((pod_share.pod.uid, uuid))
-                if over_seconds is not None:
-                    page.add(Family.POD_OVER_SECONDS, labels, over_seconds)
+            over_seconds = verdicts.over_seconds.get((pod_share.pod.uid, uuid))
+            if over_seconds is not None and pod_share.share_on(uuid) is not None:
+                page.add(Family.POD_OVER_SECONDS, labels, over_seconds)
             if limit is not None:
                 page.add(Family.POD_LIMIT, f'{labels},source="{limit.source}"', limit.bytes)
         self._add_info(page, snapshot)

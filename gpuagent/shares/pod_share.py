@@ -101,6 +101,10 @@ class PodShare:
     notes: tuple[str, ...] = ()
     """Malformed values, one line each with pod, key and allowed values."""
 
+    def share_on(self, gpu_uuid: str) -> Amount | None:
+        """Return the share with which the pod is compared on a GPU, its own or another; None without one."""
+        return self.shares.get(gpu_uuid) or self.shares_elsewhere.get(gpu_uuid)
+
     def may_own(self, gpu_uuid: str) -> bool:
         """Whether a GPU is or was the pod's, or may be."""
         return self.has_doubtful_gpus or gpu_uuid in self.gpu_uuids or gpu_uuid in self.former_gpus

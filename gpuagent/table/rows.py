@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.api_types.shares import AgentResponse, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.api_types.shares import AgentResponse, ApiAmount, ApiHolding, ApiPod, ApiVerdict
 from gpuagent.table.gpus import GpuState, index_text, known_bytes
 from gpuagent.table.risk import GpuRisk, RowRisk, gpus_at_risk, risk_of
 from gpuagent.table.words import LONGEST_NAME, NONE, UNKNOWN, percent, plain
@@ -21,6 +21,8 @@ MAX_PODS: Final = 4096
 
 MAX_ROWS: Final = 8192
 """Largest number of rows of one agent."""
+
+_OVER_SHARE: Final = "over-share"
 
 _LONGEST_MESSAGE: Final = 1000
 _IDLE_AFTER: Final = 3600.0
@@ -71,6 +73,7 @@ class PodRow(Struct, frozen=True, kw_only=True, gc=False):
     share: int | None
     """Bytes; None if there is none, or if it is unknown."""
     share_source: str
+    """The source of the share; empty without one, or if it is unknown."""
     share_is_unknown: bool
     limit: int | None
     """Bytes that an enforcer allows; None without a limit."""
@@ -240,7 +243,7 @@ def _row(
     risks: dict[str, GpuRisk],
 ) -> PodRow:
     pod = names.pod
-    amount = pod.shares.get(uuid) if holding else pod.share_on(uuid)
+    amount = (pod.shares.get(uuid) or _share_elsewhere(pod, verdicts)) if holding else pod.share_on(uuid)
     limit = pod.limits.get(uuid)
     share = known_bytes(amount.bytes) if amount else None
     used = known_bytes(holding.used_bytes) if holding else None
@@ -297,6 +300,19 @@ def _row(
         holding=holding,
         api_pod=pod,
     )
+
+
+def _share_elsewhere(pod: ApiPod, verdicts: list[ApiVerdict]) -> ApiAmount | None:
+    """Return the share with which a pod is compared on a GPU that is not known to be its own.
+
+    A pod whose GPU is unknown may use its share on any GPU, and on its former GPUs. The verdict has the share
+    then.
+    """
+    best = next((candidate for candidate in pod.candidates if candidate.counts), None)
+    for verdict in verdicts:
+        if verdict.reason == _OVER_SHARE and verdict.allowed_bytes is not None:
+            return ApiAmount(verdict.allowed_bytes, best.source if best else "")
+    return None
 
 
 def _state(verdicts: list[ApiVerdict]) -> PodState:

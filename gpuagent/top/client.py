@@ -1,13 +1,15 @@
 """HTTP client for an agent's figures."""
 
 import http.client
+import io
 import ipaddress
+import socket
 import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gpuagent.api_types.shares import SHARES_PATH, AgentResponse, NotAnAnswer, read_answer
@@ -42,6 +44,41 @@ class Received:
     def age_at(self, now: float) -> float | None:
         """Return the age of the figures at a later time."""
         return None if self.age is None else self.age + max(now - self.at, 0.0)
+
+
+class _BoundedSocket:
+    """The part of a socket that a response needs: reads status line, headers and body until one deadline.
+
+    The socket's own timeout restarts with every received byte.
+    """
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock = sock
+        self._until = until
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_BoundedReader(self._sock, self._until))
+
+
+class _BoundedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)
+        self._until = until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class Agent:
@@ -93,6 +130,11 @@ class Agent:
     def _fetch(self) -> Received:
         headers = {"Accept": "application/json"} | ({OWN_HEADER: self._token} if self._token else {})
         connection = self._connection()
+        until = time.monotonic() + self._seconds
+        connection.response_class = lambda sock, **options: http.client.HTTPResponse(  # type: ignore[assignment]
+            _BoundedSocket(sock, until),  # type: ignore[arg-type]
+            **options,
+        )
         try:
             connection.request("GET", self._path, headers=headers)
             with connection.getresponse() as response:
@@ -121,7 +163,7 @@ class Agent:
         try:
             answer = read_answer(body)
         except NotAnAnswer as error:
-            raise ReadFailed(f"the response is not from an agent: {one_line(str(error))}") from None
+            raise ReadFailed(not_an_answer(error)) from None
         age = age_of_figures(answer, date, self._wall_clock)
         return Received(answer=answer, body=body, at=time.monotonic(), age=age)
 
@@ -132,20 +174,19 @@ class Agent:
             )
         return http.client.HTTPConnection(self._host, self._port, timeout=self._seconds)
 
-    def _read(self, response: http.client.HTTPResponse) -> bytes:
-        """Read the body within one overall timeout.
-
-        The socket's timeout restarts with every received byte.
-        """
-        until = time.monotonic() + self._seconds
+    @staticmethod
+    def _read(response: http.client.HTTPResponse) -> bytes:
         body = bytearray()
         while chunk := response.read1(_CHUNK):
             body += chunk
             if len(body) > _MOST_BYTES:
                 raise ReadFailed(f"the response is not from an agent: more than {_MOST_BYTES} bytes")
-            if time.monotonic() > until:
-                raise TimeoutError
         return bytes(body)
+
+
+def not_an_answer(error: Exception) -> str:
+    """Return the message about a response that cannot be decoded."""
+    return f"the response is not from an agent: {one_line(str(error))}"
 
 
 def with_question(message: str) -> str:

@@ -8,9 +8,9 @@ import time
 from types import FrameType
 from typing import Final
 
-from gpuagent.api_types.shares import read_document
+from gpuagent.api_types.shares import NotAnAnswer, read_document
 from gpuagent.top.arrange import Arrangement
-from gpuagent.top.client import Agent, ReadFailed, Received, with_question
+from gpuagent.top.client import Agent, ReadFailed, Received, not_an_answer, with_question
 from gpuagent.top.fleet import AgentRef, Fleet
 from gpuagent.top.text import as_text
 from service.command import UsageError, columns_of, output_failed, write_output, write_warning
@@ -40,7 +40,7 @@ def run(*, url: str, watch: bool | None, output: str, token_file: str) -> int:
     is_on_screen = is_terminal and output == "text"
     try:
         if not (is_on_screen if watch is None else watch):
-            write_output(_text(_fetch_once(agent), output, indent=2))
+            write_output(_text_once(agent, output))
         elif is_on_screen:
             _watch_on_screen(agent)
         else:
@@ -52,17 +52,24 @@ def run(*, url: str, watch: bool | None, output: str, token_file: str) -> int:
     return 0
 
 
-def _fetch_once(agent: Agent) -> Received:
+def _text_once(agent: Agent, output: str) -> str:
     try:
-        return agent.fetch()
+        return _text(agent.fetch(), output, indent=2)
     except ReadFailed as silence:
         raise UsageError(f"{agent.url}: {with_question(str(silence))}") from None
 
 
 def _text(received: Received, output: str, *, indent: int | None = None) -> str:
-    """Return a response in the wanted format. JSON is ASCII, so that no name can control a terminal."""
+    """Return a response in the wanted format. JSON is ASCII, so that no name can control a terminal.
+
+    Raises:
+        ReadFailed: the response has a field that cannot be written as JSON.
+    """
     if output == "json":
-        return json.dumps(read_document(received.body), indent=indent) + "\n"
+        try:
+            return json.dumps(read_document(received.body), indent=indent) + "\n"
+        except (NotAnAnswer, RecursionError) as error:
+            raise ReadFailed(not_an_answer(error)) from None
     fleet = _fleet_of("agent", received.at)
     fleet.set_response("agent", received)
     return as_text(fleet, Arrangement(), received.at, columns=columns_of(sys.stdout))
@@ -80,7 +87,7 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
     silence = ""
     while True:
         try:
-            received = agent.fetch()
+            text = _text(agent.fetch(), output)
         except ReadFailed as error:
             if str(error) != silence:
                 silence = str(error)
@@ -88,7 +95,7 @@ def _watch_in_lines(agent: Agent, output: str) -> None:
         else:
             silence = ""
             end = "" if output == "json" else "\n"
-            if not write_output(_text(received, output) + end):
+            if not write_output(text + end):
                 return
         time.sleep(EVERY_SECONDS)
 

@@ -8,13 +8,13 @@ from itertools import compress
 from textwrap import indent
 from typing import Any, Final
 
-from gpuagent.api_types.shares import read_document, transitions_text
+from gpuagent.api_types.shares import NotAnAnswer, read_document, transitions_text
 from gpuagent.table.gpus import GPU_HEADINGS, NO_POD, GpuState
 from gpuagent.table.next_steps import FOR_FLAG, NextStep
 from gpuagent.table.rows import PodState, message_text
 from gpuagent.table.words import UNKNOWN, plain
 from gpuagent.top.arrange import AgentLine, Arrangement, GroupLine, Line, arrange, is_old
-from gpuagent.top.client import Received
+from gpuagent.top.client import Received, not_an_answer
 from gpuagent.top.columns import merge_widths
 from gpuagent.top.fleet import AgentState, Fleet
 from gpuagent.top.head import head
@@ -193,11 +193,16 @@ def json_parts(fleet: Fleet, arrangement: Arrangement, now: float) -> Iterator[s
     5,000 agents have 100 MB, which would take a gigabyte of memory as one text.
 
     Every agent has its node, whether it answered, the age of its answer, the reason of a failure, and its own
-    document; the arrangement's namespace and `flagged_only` narrow the pods in it.
+    document; the arrangement's namespace and `flagged_only` narrow the pods in it. An agent whose document
+    has an unreadable field, which the table does not show, becomes a failure in the fleet.
     """
     start = '{\n  "agents": ['
     for agent in fleet.agents.values():
-        text = json.dumps(_agent_json(agent, arrangement, now), indent=2)
+        try:
+            text = json.dumps(_agent_json(agent, arrangement, now), indent=2)
+        except (NotAnAnswer, RecursionError) as error:
+            fleet.set_failure(agent.ref.name, not_an_answer(error))
+            text = json.dumps(_agent_entry(agent, None, now), indent=2)
         yield f"{start}\n{indent(text, '    ')}"
         start = ","
     yield "\n  ]\n}\n" if fleet.agents else f"{start}]\n}}\n"
@@ -209,6 +214,11 @@ def _agent_json(agent: AgentState, arrangement: Arrangement, now: float) -> dict
     if document is not None:
         at_risk = {row.key[1] for row in agent.table.rows if row.is_cause or row.is_at_risk}
         document["pods"] = [pod for pod in document.get("pods", ()) if _is_chosen(pod, arrangement, at_risk)]
+    return _agent_entry(agent, document, now)
+
+
+def _agent_entry(agent: AgentState, document: dict[str, Any] | None, now: float) -> dict[str, Any]:
+    received = agent.received
     return {
         "agent": agent.ref.name,
         "node": agent.ref.node or (document or {}).get("node"),

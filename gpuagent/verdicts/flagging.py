@@ -35,7 +35,7 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.grounds import Ground, Grounds, Key
-from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.verdicts.reasons import OF_RECORDS, FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict, Verdicts
 
 _INTERVAL: Final = 5.0
@@ -192,6 +192,7 @@ class Judge:
             for history in self._histories.values():
                 history.forget_the_present()
 
+        self._follow_gpus(sample.grounds)
         by_key: dict[Key, Verdict] = {}
         transitions: list[Transition] = []
 
@@ -228,6 +229,25 @@ class Judge:
         if self._evaluated_at is None or not 0 <= now - self._evaluated_at <= self._longest_gap:
             return None
         return nanoseconds(now) - nanoseconds(self._evaluated_at)
+
+    def _follow_gpus(self, grounds: Grounds) -> None:
+        """Let what is known about a pod's records follow the pod when its GPU becomes known, or another one.
+
+        The key of such a reason has the pod's GPU, or no GPU while it is unknown. The flag would otherwise be
+        dropped and raised again.
+        """
+        left = [
+            key
+            for key in self._histories
+            if key.reason in OF_RECORDS and key not in grounds.by_key and not grounds.is_suspended(key)
+        ]
+        if not left:  # the usual case
+            return
+        new = {(key.uid, key.reason): key for key in grounds.by_key if key not in self._histories}
+        for key in left:
+            successor = new.pop((key.uid, key.reason), None)
+            if successor is not None:
+                self._histories[successor] = self._histories.pop(key)
 
     def _judge_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
         """Update the history of a key that the sample has no ground for.

@@ -38,7 +38,8 @@ class Ground(Struct, frozen=True, kw_only=True, gc=False):
     is_over: bool
     """Above the limit plus slack; for a reason without a limit: the violation is present."""
     is_clean: bool
-    """At or below the limit without slack. Between limit and limit plus slack a flag keeps its state."""
+    """At or below the limit without slack, and certainly so. Else, without a violation, a flag keeps its
+    state."""
     used_bytes: int | None = None
     """None if the reason is not about memory."""
     is_lower_bound: bool = False
@@ -69,6 +70,7 @@ class Grounds:
             or any(pod_share.awaits_bind_request for pod_share in snapshot.pod_shares)
         )
         self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
+        self._ended_bytes = {a.gpu.uuid: a.ended_bytes for a in snapshot.gpus if a.ended_bytes != 0}
         self.by_key = {ground.key: ground for ground in self._all() if not self._is_silenced(ground)}
 
     def is_suspended(self, key: Key) -> bool:
@@ -116,16 +118,19 @@ class Grounds:
         )
         if key.reason in _ON_FOREIGN_GPU:
             is_given = key.gpu_uuid in pod_share.gpu_uuids and not pod_share.is_whole
-            if used <= SMALL_BYTES or is_given:
+            if is_given:
                 return ground
+            if used <= SMALL_BYTES:
+                return replace(ground, is_clean=self._is_clean(key.gpu_uuid, used, SMALL_BYTES, SMALL_BYTES))
             stands = flagged_above is not None and key.reason is FlagReason.UNASSIGNED_GPU
             return replace(ground, is_over=True, is_clean=False) if stands else None
         if flagged_above is None or not pod_share.has_share:
             return None
+        most = flagged_above + self._slack.of(flagged_above)
         return replace(
             ground,
-            is_over=used > flagged_above + self._slack.of(flagged_above),
-            is_clean=used <= flagged_above,
+            is_over=used > most,
+            is_clean=self._is_clean(key.gpu_uuid, used, flagged_above, most),
             allowed_bytes=flagged_above,
         )
 
@@ -150,30 +155,53 @@ class Grounds:
                 or pod_share.pod.namespace in self._excluded
             ):
                 return None
-            return _on_foreign_gpu(holding, FlagReason.NO_SHARE)
+            return self._on_foreign_gpu(holding, FlagReason.NO_SHARE)
         if uuid in pod_share.limits:
             return self._against(holding, pod_share.limits[uuid], FlagReason.LIMIT_BYPASSED)
         if pod_share.is_whole:
             is_unavailable = uuid in pod_share.unavailable_gpus and not pod_share.pod.has_unsized_gpus
-            return _on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if is_unavailable else None
-        share = pod_share.shares.get(uuid) or pod_share.shares_elsewhere.get(uuid)
+            return self._on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if is_unavailable else None
+        share = pod_share.share_on(uuid)
         if share is not None:
             return self._against(holding, share, FlagReason.OVER_SHARE)
         if pod_share.pod.has_unsized_gpus or pod_share.is_unresolved or pod_share.may_own(uuid):
             return None
-        return _on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if pod_share.gpu_uuids else None
+        return self._on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if pod_share.gpu_uuids else None
 
     def _against(self, holding: Holding, allowed: Amount, reason: FlagReason) -> Ground:
         used, is_lower_bound = holding.known_bytes, holding.used_bytes is None
+        most = allowed.bytes + self._slack.of(allowed.bytes)
         return Ground(
             key=Key(holding.pod_share.pod.uid, holding.gpu_uuid, reason),
             pod_share=holding.pod_share,
             gpu_index=holding.gpu_index,
-            is_over=used > allowed.bytes + self._slack.of(allowed.bytes),
-            is_clean=used <= allowed.bytes,
+            is_over=used > most,
+            is_clean=self._is_clean(holding.gpu_uuid, used, allowed.bytes, most),
             used_bytes=used,
             is_lower_bound=is_lower_bound,
             allowed_bytes=allowed.bytes,
+        )
+
+    def _is_clean(self, gpu_uuid: str, used: int, allowed: int, most: int) -> bool:
+        """Whether a pod uses no more than its limit, and was not over if the processes that ended were its.
+
+        Their owner is unknown. They accuse no pod. They acquit none either: a pod that holds its memory by
+        short processes, one after the other, would otherwise seem to use nothing whenever the look-up of the
+        processes begins late, as while another GPU is slow.
+        """
+        ended = self._ended_bytes.get(gpu_uuid, 0)
+        return used <= allowed and ended is not None and used + ended <= most
+
+    def _on_foreign_gpu(self, holding: Holding, reason: FlagReason) -> Ground:
+        used = holding.known_bytes
+        return Ground(
+            key=Key(holding.pod_share.pod.uid, holding.gpu_uuid, reason),
+            pod_share=holding.pod_share,
+            gpu_index=holding.gpu_index,
+            is_over=used > SMALL_BYTES,
+            is_clean=self._is_clean(holding.gpu_uuid, used, SMALL_BYTES, SMALL_BYTES),
+            used_bytes=used,
+            is_lower_bound=holding.used_bytes is None,
         )
 
     def _of_pod_share(self, pod_share: PodShare) -> Iterator[Ground]:
@@ -199,16 +227,3 @@ class Grounds:
             for uuid in pod_share.gpu_uuids
         )
         return known if is_known else ("",)
-
-
-def _on_foreign_gpu(holding: Holding, reason: FlagReason) -> Ground:
-    used = holding.known_bytes
-    return Ground(
-        key=Key(holding.pod_share.pod.uid, holding.gpu_uuid, reason),
-        pod_share=holding.pod_share,
-        gpu_index=holding.gpu_index,
-        is_over=used > SMALL_BYTES,
-        is_clean=used <= SMALL_BYTES,
-        used_bytes=used,
-        is_lower_bound=holding.used_bytes is None,
-    )

@@ -134,7 +134,7 @@ async def test_an_eviction_that_a_disruption_budget_refuses_is_retried_with_grow
     async def pass_time(seconds: int) -> None:
         for _ in range(0, seconds, 5):
             await run.step()
-            await settled(lambda: run.done.count("try train") == sum(run.results.values()))
+            await settled(lambda: run.done.count("sample") == sum(run.results.values()))
 
     async with desk(asking=ask) as run:
         await pass_time(300)

@@ -288,16 +288,16 @@ async def test_an_eviction_that_stalls_is_not_carried_out_later(
     """The request stalls between agent and API server, and meanwhile consent is withdrawn."""
     evictions: list[SeenRequest] = []
 
-    def is_second_eviction(request: SeenRequest) -> bool:
+    def is_third_eviction(request: SeenRequest) -> bool:
         if request.path.endswith("/eviction"):
             evictions.append(request)
-        return request.path.endswith("/eviction") and len(evictions) == 2
+        return request.path.endswith("/eviction") and len(evictions) == 3
 
     in_namespace(hostile.account(ADMIN_TOKEN))
     async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, live(node, nothing, client) as run:
-        hostile.inject(Delay(seconds=6.0), is_second_eviction)
+        hostile.inject(Delay(seconds=6.0), is_third_eviction)
         decision = asyncio.create_task(run.result())
-        await settled(lambda: len(evictions) == 2)
+        await settled(lambda: len(evictions) == 3)
         began = time.monotonic()
         await label(node.admin, **{MODE: "off"})
         assert await decision == "failed"
@@ -435,4 +435,4 @@ async def test_what_an_eviction_costs(node: GpuNode, hostile: HostileApiServer) 
     read = [f"GET /api/v1/namespaces/{NAMESPACE}", f"GET {PODS}/half"]
     own = f"/api/v1/namespaces/{client.namespace}/events"
     eviction = f"POST {PODS}/half/eviction"
-    assert sent == [f"GET {own}", *read, eviction, f"POST {own}", *read, eviction]
+    assert sent == [f"GET {own}", *read, eviction, f"POST {own}", eviction, *read, f"POST {own}", eviction]

@@ -149,13 +149,15 @@ class SimulatedClient:
         path: str,
         *,
         body: bytes | None = None,
+        params: Mapping[str, str] | None = None,
         seconds: float = 10.0,
-        **options: Any,
     ) -> bytes:
-        assert not options, "a parameter such as resourceVersion would not be a quorum read"
+        assert method == "POST" or not params, (
+            "a parameter such as resourceVersion would not be a quorum read"
+        )
         try:
             async with asyncio.timeout(seconds):
-                return await self._request(method, path, json.loads(body) if body else {})
+                return await self._request(method, path, json.loads(body) if body else {}, params or {})
         except TimeoutError:
             raise Unreachable(f"{method} {path}: no answer in time") from None
 
@@ -178,7 +180,9 @@ class SimulatedClient:
     def server_time(self) -> datetime:
         return _STARTED + timedelta(seconds=_now())
 
-    async def _request(self, method: str, path: str, body: dict[str, Any]) -> bytes:
+    async def _request(
+        self, method: str, path: str, body: dict[str, Any], params: Mapping[str, str]
+    ) -> bytes:
         await self._connect()
         is_eviction = path.endswith("/eviction")
         is_trial = is_eviction and "dryRun" in body["deleteOptions"]
@@ -190,7 +194,7 @@ class SimulatedClient:
             await self._fail(fault, f"{method} {path}")
         await self._travel()
         state, at = self.state, _now()
-        answer = self._answer(method, path, body)
+        answer = self._answer(method, path, body, params)
         await self._travel()
         if self._chance.random() < self.trouble / 2:
             raise Unreachable(f"{method} {path}: the answer was cut short")
@@ -200,7 +204,7 @@ class SimulatedClient:
             self.reads.append(Read(path=path, at=at, state=state))
         return answer
 
-    def _answer(self, method: str, path: str, body: dict[str, Any]) -> bytes:
+    def _answer(self, method: str, path: str, body: dict[str, Any], params: Mapping[str, str]) -> bytes:
         state = self.state
         if path == NAMESPACE_PATH:
             self._need("namespaces", path)
@@ -221,7 +225,8 @@ class SimulatedClient:
         assert method == "POST"
         if path == EVENTS_PATH:
             self._need("events", path)
-            self._events.append((_now(), body))
+            if params != {"dryRun": "All"}:
+                self._events.append((_now(), body))
             return json.dumps(body).encode()
         assert path == f"{POD_PATH}/eviction"
         self._need("eviction", path)

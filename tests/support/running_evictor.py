@@ -50,6 +50,8 @@ class Desk:
     past_errors: list[Exception] = field(default_factory=list)
     """Errors of reading the past evictions, in order; then `past`."""
     record_errors: list[Exception] = field(default_factory=list)
+    """Errors of testing or writing a record, in order; then success."""
+    record_seconds: float = 0.0
     on_announce: Callable[[], None] = lambda: None
     accepted_edits: list[bool] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
@@ -94,8 +96,15 @@ class Desk:
     async def try_eviction(self, pod: NodePod) -> Evicted:
         return await self.ask(pod, is_trial=True)
 
-    async def record(self, pod: NodePod, owner: str) -> None:
+    async def try_record(self, pod: NodePod, owner: str) -> None:
+        self.done.append(f"try record {pod.name}")
+        if self.record_errors:
+            raise self.record_errors.pop(0)
+
+    async def record(self, pod: NodePod, owner: str, *, within: float) -> None:
+        assert 0 < within <= 5
         self.done.append(f"record {pod.name}")
+        self.now += self.record_seconds
         if self.record_errors:
             raise self.record_errors.pop(0)
 

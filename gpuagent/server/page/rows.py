@@ -134,10 +134,16 @@ def groups_text(groups: Sequence[str]) -> str:
 
 
 def _source_text(row: PodRow) -> str:
-    if row.share_source:
-        return f"{row.share_source}; limit {row.limit_text}" if row.limit is not None else row.share_source
+    elsewhere = ""
+    if row.holding is not None and row.gpu_uuid not in row.api_pod.shares:
+        elsewhere = "its GPU is unknown" if row.api_pod.gpu_unresolved else "not promised on this GPU"
+    if row.share is not None or row.share_source:
+        limit = f"limit {row.limit_text}" if row.limit is not None else ""
+        return "; ".join(filter(None, (row.share_source, elsewhere, limit)))
     if row.holding is None:
         return ""
+    if row.api_pod.gpu_unresolved:
+        return elsewhere
     return "of unknown size" if row.share_is_unknown else "none on this GPU"
 
 

@@ -68,6 +68,14 @@ def serving(body: bytes = BODY, status: int = 200, token: str = "") -> Iterator[
         server.server_close()
 
 
+def test_json_of_an_agent_with_an_unreadable_field_is_one_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(b'{"node": "node-a", "x": "\xff"}') as url:
+        assert main(["top", "--url", url, "-o", "json"]) == 1
+    (agent,) = json.loads(capsys.readouterr().out)["agents"]
+    assert (agent["answered"], agent["shares"]) == (False, None)
+    assert agent["error"].startswith("the response is not from an agent: ")
+
+
 def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     with serving() as url:
         assert main(["top", "--url", url]) == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
 from gpuagent.actions.eviction_budget import Budget, EvictionBudget, PastEviction
 from gpuagent.actions.eviction_rules import EvictionRefusal, owner_key
+from gpuagent.evaluation.status import Evaluation
+from gpuagent.pods.inventory import NodePod
 from kube.errors import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
 from service.backoff import KeyedBackoff
@@ -23,16 +26,18 @@ from tests.support.waiting import until
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 
 
-async def test_an_eviction_follows_a_fresh_sample_a_trial_a_record_an_event_and_fresh_consent() -> None:
+async def test_an_eviction_follows_a_fresh_sample_trials_an_event_fresh_consent_and_a_record() -> None:
     async with desk() as run:
         await run.step()
         assert run.done == [
             "sample",
             "read train",
             "try train",
-            "record train",
+            "try record train",
             "tell train",
+            "try train",
             "read train",
+            "record train",
             "evict train",
         ]
         assert run.results == {"evicted": 1}
@@ -105,17 +110,19 @@ async def test_retry_after_of_the_server_is_respected() -> None:
         assert run.results == {"disruption-budget": 1, "evicted": 1}
 
 
-async def test_a_refusal_after_the_trial_costs_no_budget() -> None:
-    async with desk(answers=[YES, NO]) as run:
+@pytest.mark.parametrize("trials", [1, 2])
+async def test_a_refusal_after_a_trial_costs_no_budget(trials: int) -> None:
+    async with desk(answers=[YES] * trials + [NO]) as run:
         await run.step()
         assert run.results == {"disruption-budget": 1}
+        assert run.done.count("record train") == trials - 1
         await run.step(40)
         assert run.results == {"disruption-budget": 1, "evicted": 1}
 
 
 async def test_an_eviction_without_an_answer_counts_against_the_budget() -> None:
     """The API server may have carried it out: a slow one would otherwise cost a pod in each sample."""
-    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")] * 4
+    lost = [YES, YES, Evicted(EvictionAnswer.FAILED, "timeout")] * 4
     async with desk(answers=lost, **several(4)) as run:
         for _ in range(100):
             await run.step(5)
@@ -124,7 +131,7 @@ async def test_an_eviction_without_an_answer_counts_against_the_budget() -> None
 
 
 async def test_an_eviction_without_an_answer_starts_the_back_off_of_its_owner() -> None:
-    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")]
+    lost = [YES, YES, Evicted(EvictionAnswer.FAILED, "timeout")]
     async with desk(answers=lost, budget=Budget(9, 1), **several(2, controller_uid="rs-1")) as run:
         await run.step()
         await run.step(590)
@@ -165,6 +172,51 @@ async def test_the_budget_counts_for_all_pods_of_the_node() -> None:
         assert len(evicted) == 4
         assert all(later - sooner >= 600 for sooner, later in itertools.pairwise(evicted))
         assert run.results == {"evicted": 4, "budget": 3}, "each refusal is counted once, not in each sample"
+
+
+def protected(count: int, namespace: str) -> dict[str, Any]:
+    """The pod `train` of another namespace, beside protected pods with a larger excess."""
+    shares = [of_pod(pod_share(f"pod-{number}", GIB), namespace=namespace) for number in range(count)]
+    used_bytes = {each.pod.name: 3 * GIB for each in shares}
+
+    async def ask(pod: NodePod, *, is_trial: bool) -> Evicted:
+        return YES if pod.name == "train" else NO
+
+    return {
+        "node": Node(*shares, pod_share("train", GIB)),
+        "used_bytes": {**used_bytes, "train": 2 * GIB},
+        "asking": ask,
+        "budget": Budget(9, 1),
+    }
+
+
+@pytest.mark.parametrize(("namespace", "tries"), [("team-b", 1), ("team-a", 4)])
+@pytest.mark.parametrize(
+    "seconds", [5, 900], ids=["the first tries", "the back-offs are over at each sample"]
+)
+async def test_pods_behind_a_disruption_budget_delay_another_namespace_by_one_try(
+    namespace: str, tries: int, seconds: float
+) -> None:
+    async with desk(**protected(4, namespace)) as run:
+        for _ in range(tries + 1):
+            assert "evict train" not in run.done
+            await run.step(seconds)
+        tried = [action for action in run.done if action.startswith(("try pod", "evict"))]
+        assert tried == [*(f"try pod-{number}" for number in range(tries)), "evict train"]
+
+
+async def test_namespaces_take_turns_after_failed_evictions() -> None:
+    async with desk(**protected(4, "team-b")) as run:
+        run.asking = None
+        run.answers = [NO] * 10
+        for _ in range(4):
+            await run.step(900)
+        assert [action for action in run.done if action.startswith("try")] == [
+            "try pod-0",
+            "try train",
+            "try pod-1",
+            "try train",
+        ]
 
 
 async def test_after_one_pod_of_an_owner_the_next_waits() -> None:
@@ -285,7 +337,18 @@ EDITED = NoConsent(result=EvictionRefusal.POD_CHANGED, line="edited")
     ("consents", "done"),
     [
         ([WITHDRAWN], ["sample", "read train"]),
-        ([0.0, WITHDRAWN], ["sample", "read train", "try train", "record train", "tell train", "read train"]),
+        (
+            [0.0, WITHDRAWN],
+            [
+                "sample",
+                "read train",
+                "try train",
+                "try record train",
+                "tell train",
+                "try train",
+                "read train",
+            ],
+        ),
     ],
     ids=["before the Event", "after the Event"],
 )
@@ -324,15 +387,82 @@ async def test_edits_delay_an_eviction_three_times_and_no_more() -> None:
         assert run.results == {"pod-changed": 3, "evicted": 1}
 
 
-async def test_an_eviction_that_cannot_be_recorded_is_not_requested() -> None:
+async def test_an_eviction_that_cannot_be_recorded_is_neither_announced_nor_requested() -> None:
     refused = [ApiError(403, "Forbidden", "no right to create events", "POST"), Unreachable("no answer")]
     async with desk(record_errors=refused) as run:
         await run.step()
-        assert run.done == ["sample", "read train", "try train", "record train"]
+        assert run.done == ["sample", "read train", "try train", "try record train"]
         await run.step(40)
         assert run.results == {"forbidden": 1, "failed": 1}
         await run.step(100)
         assert run.results == {"forbidden": 1, "failed": 1, "evicted": 1}, "neither costs budget"
+
+
+async def test_an_eviction_whose_record_fails_after_the_event_is_not_requested() -> None:
+    async def fail_once(pod: NodePod, owner: str, *, within: float) -> None:
+        del run.record  # type: ignore[attr-defined]
+        raise Unreachable("no answer")
+
+    async with desk() as run:
+        run.record = fail_once  # type: ignore[method-assign]
+        await run.step()
+        assert run.results == {"failed": 1}
+        assert "evict train" not in run.done
+        await run.step(40)
+        assert run.results == {"failed": 1, "evicted": 1}, "it costs no budget"
+
+
+async def test_consent_that_expires_while_the_eviction_is_recorded_requests_no_eviction() -> None:
+    async with desk(record_seconds=CONSENT_SECONDS) as run:
+        await run.step()
+        assert run.results == {"failed": 1}
+        assert "evict train" not in run.done
+
+
+def without_the_pod(run: Desk) -> Evaluation:
+    run.node.pod_shares = (pod_share("other", GIB),)
+    return run.node.judged(run.now, {"other": GIB})
+
+
+def without_a_policy(run: Desk) -> Evaluation:
+    return run.node.judged(run.now, {"train": OVER}, over_share_policies={})
+
+
+def without_the_gpu(run: Desk) -> Evaluation:
+    evaluation = run.node.judged(run.now, {"train": OVER})
+    return replace(evaluation, verdicts=replace(evaluation.verdicts, by_key={}))
+
+
+@pytest.mark.parametrize(
+    ("sample", "result"),
+    [
+        (without_the_pod, "gone"),
+        (without_a_policy, "consent-withdrawn"),
+        (without_the_gpu, "no-fresh-sample"),
+        (lambda run: run.node.judged(run.now, {"train": SHARE}), "recovered"),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True], ids=["in the fresh sample", "after the Event"])
+async def test_a_pod_that_is_no_longer_a_candidate_has_the_reason_as_its_result(
+    sample: Callable[[Desk], Evaluation], result: str, is_late: bool
+) -> None:
+    async with desk() as run:
+
+        def take_sample() -> None:
+            run.evictor.handle(sample(run))
+
+        if is_late:
+            run.on_announce = take_sample
+        else:
+            run.evictor._sample_now = lambda: asyncio.get_running_loop().call_soon(take_sample)
+        await run.step()
+        assert run.results == {result: 1}
+        (line,) = run.log_lines()
+        assert (line["result"], line["message"] == "pod not evicted: within its share again") == (
+            result,
+            result == "recovered",
+        )
+        assert "evict train" not in run.done
 
 
 async def test_a_pod_that_recovers_while_its_eviction_is_announced_is_not_evicted() -> None:

@@ -87,6 +87,23 @@ def test_a_long_interval_leaves_no_gaps() -> None:
     assert set(past(history).peaks) == {GIB}
 
 
+def test_a_flag_after_a_dropped_one_has_a_start_of_its_own() -> None:
+    history, by = History(interval=5), judge(interval=5)
+
+    def state_after(snapshot: Snapshot) -> tuple[PodState, float]:
+        history.record(snapshot, *by.judge(snapshot))
+        return past(history).state, past(history).since - WALL
+
+    for at in (0, 5, 10):
+        state = state_after(node(OVER, at=at))
+    assert state == (PodState.FLAGGED, 10)
+    taken = sample(gpu((10, OVER), mig=True), origins={10: in_pod("train")}, at=15)
+    assert state_after(snapshot_of(taken, pod_share("train", 10 * GIB)))[0] is PodState.NOT_JUDGED
+    for at in (900, 905, 910):
+        state = state_after(node(OVER, at=at))
+    assert state == (PodState.FLAGGED, 900), "its balance was left"
+
+
 def test_states_have_their_start() -> None:
     history, by = History(interval=5), judge(interval=5)
 
@@ -122,6 +139,16 @@ def test_a_series_stays_while_the_pods_are_unknown_and_while_its_gpu_is_lost() -
         history = recorded(node(GIB, at=0), snapshot)
         assert past(history).peaks[-1] == GIB
         assert past(history).share_bytes == 10 * GIB
+
+
+def test_pods_of_a_gpu_whose_index_changes_have_slots_of_their_own() -> None:
+    """Indices move up when a GPU is removed."""
+    origins = {10: in_pod("old"), 11: in_pod("new")}
+    shares = [pod_share(name, GIB, gpus=(B,)) for name in ("old", "new")]
+    before = sample(gpu(), gpu((10, GIB), uuid=B, index=1), origins=origins)
+    after = sample(gpu((10, GIB), (11, GIB), uuid=B, index=0), origins=origins, at=5)
+    history = recorded(snapshot_of(before, shares[0]), snapshot_of(after, *shares))
+    assert [past(history, name, B).slot for name in ("old", "new")] == [0, 1]
 
 
 def test_pods_of_one_gpu_have_slots_of_their_own_that_stay_and_are_used_again() -> None:

@@ -200,6 +200,29 @@ def test_a_pod_of_unknown_gpu_is_flagged_with_an_empty_gpu() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"gpus": (), "is_unresolved": True}, {"gpus": (B,), "former_gpus": frozenset({A})}],
+    ids=["a share of an unknown GPU", "a former GPU"],
+)
+def test_the_time_above_a_share_is_exported_wherever_a_pod_is_compared_with_it(
+    fields: dict[str, Any],
+) -> None:
+    elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
+    train = pod_share("train", 8 * GIB, shares_elsewhere=elsewhere, **fields)
+    snapshots = [
+        snapshot_of(sample(gpu((10, 12 * GIB)), origins={10: in_pod("train")}, at=at), train)
+        for at in (0.0, 5.0)
+    ]
+    status = status_of(*snapshots)
+    on_gpu = {gpu for (_, gpu), seconds in status.verdicts.over_seconds.items() if seconds}
+    text = text_of(status)
+    exported = [line for line in text.splitlines() if line.startswith("kaishare_pod_over_share_seconds")]
+    assert on_gpu == {A}
+    assert [f'gpu_uuid="{A}"' in line for line in exported] == [True]
+    assert by_pod(text, "kaishare_pod_over_share_seconds_total") == {"train": 5.0}
+
+
 def test_every_pod_with_a_share_or_on_a_gpu_has_its_workload_and_size() -> None:
     described = replace(TRAIN, size="train", workload=Workload("CronJob", "nightly"))
     idle = pod_share("idle", gpus=())

@@ -4,6 +4,7 @@ import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from gpuagent.server.page.rows import COLOURS
 from gpuagent.server.page.runbook_texts import SECTIONS
 from gpuagent.server.page.sections import MAX_ROWS
 from gpuagent.server.page.top import MAX_FLAGS, MAX_PROBLEMS, page_top
-from gpuagent.shares.pod_share import Candidate, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, Candidate, PodShare, ShareSource
 from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.grounds import Key
@@ -339,6 +340,34 @@ def test_no_sample_no_gpu_and_a_pod_of_unknown_gpu() -> None:
     seen = parsed_page(status_of(snapshot_of(sample(gpu()), lost)))
     assert seen.gpus()[-1].first("h2").text == "Pods without a known GPU"
     assert "GPU group nowhere has no known GPU" in seen.row("a-lost").text
+
+
+@pytest.mark.parametrize("used", [4 * GIB, 12 * GIB])
+@pytest.mark.parametrize(
+    ("fields", "source"),
+    [
+        ({"gpus": (), "is_unresolved": True}, "its GPU is unknown"),
+        ({"gpus": (B,), "former_gpus": frozenset({A})}, "not promised on this GPU"),
+    ],
+)
+def test_the_share_that_a_pod_is_compared_with_is_shown_wherever_it_is(
+    fields: dict[str, Any], source: str, used: int
+) -> None:
+    elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
+    train = pod_share("a-train", 8 * GIB, shares_elsewhere=elsewhere, **fields)
+    train = replace(train, candidates=(Candidate(ShareSource.BIND_REQUEST, "portion 0.33", {"": 8 * GIB}),))
+    snapshots = [
+        snapshot_of(
+            sample(gpu((1, used)), gpu(uuid=B, index=1), origins={1: in_pod("a-train")}, at=at), train
+        )
+        for at in (0.0, 5.0)
+    ]
+    row = parsed_page(judged(*snapshots, grace=5, interval=5)).gpus()[0].first("tbody")
+    assert f"bind-request; {source}" in row.text
+    assert "8.0 GiB" in row.text
+    assert "none on this GPU" not in row.text
+    assert "no share to compare with" not in row.text
+    assert ("flagged: over-share" if used > 8 * GIB else "within share") in row.text
 
 
 def test_mig_and_simulated_are_named() -> None:

@@ -474,6 +474,17 @@ def test_json_is_one_document_with_failures_and_is_narrowed() -> None:
     assert sorted(pods) == ["flagged-long", "flagged-short"]
 
 
+def test_an_agent_whose_document_cannot_be_read_is_one_failure_in_json() -> None:
+    fleet = fleet_of({name: document(name) for name in ("node-a", "node-b", "node-c")})
+    liar = fleet.agents["agent-of-node-b"]
+    fleet.set_response(liar.ref.name, received(b'{"node": "node-b", "x": 1e999}', 0.0))
+    agents = json.loads("".join(json_parts(fleet, Arrangement(), 1.0)))["agents"]
+    assert [agent["answered"] for agent in agents] == [True, False, True]
+    assert agents[1]["shares"] is None
+    assert agents[1]["error"].startswith("the response is not from an agent: Number out of range")
+    assert liar.failure == agents[1]["error"]
+
+
 def test_agents_line_before_the_first_answer() -> None:
     fleet = Fleet()
     fleet.set_agents([AgentRef("a", "node-x")], 10.0)

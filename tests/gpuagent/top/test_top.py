@@ -406,6 +406,23 @@ def test_json_is_the_agents_own_in_ascii(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(out) == json.loads(body_of(status))
 
 
+@pytest.mark.parametrize(
+    "value", [b'"\xff"', b"1e999", b"9" * 5000], ids=["no UTF-8", "a float", "an integer"]
+)
+def test_json_with_an_unknown_field_that_cannot_be_read_is_one_line(
+    value: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table skips the field."""
+    with serving(gives(b'{"node": "n", "of-a-newer-agent": ' + value + b"}")) as url:
+        assert main(["top", "--once", "--url", url]) == 0
+        assert "n: driver unknown, no sample yet" in capsys.readouterr().out
+        assert main(["top", "--once", "-o", "json", "--url", url]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"kaishare-agent: {url}: the response is not from an agent: ")
+    assert err.count("\n") == 1
+
+
 def test_the_age_is_by_the_agents_clock() -> None:
     """Sampled 7 s before the answer, on a node whose clock is years away from ours."""
     sampled = 1_000_000_000.0
@@ -446,6 +463,8 @@ def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
         (raw(), "Remote end closed connection without response"),
         (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "the response "),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b" "] * 40, pause=0.05), "no answer within 1 s"),
+        (raw(b"HTTP/1.1 200 OK\r\nX: ", *[b"a"] * 40, pause=0.05), "no answer within 1 s"),
+        (raw(*[b"HTTP/1.1 100 Continue\r\n\r\n"] * 40, pause=0.05), "no answer within 1 s"),
         (raw(b"HTTP/1.1 200 OK\r\nX: \x1b[31m\r\n\r\n{}", pause=1.2), "no answer within 1 s"),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,20 @@ from gpuagent.verdicts.grounds import SMALL_BYTES
 from gpuagent.verdicts.messages import message
 from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
-from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
+from tests.support.samples import (
+    GIB,
+    GONE,
+    MIB,
+    A,
+    B,
+    gpu,
+    in_pod,
+    pod,
+    pod_share,
+    sample,
+    snapshot_of,
+    uid_of,
+)
 from tests.support.verdict_steps import (
     BETWEEN,
     GRACE,
@@ -192,6 +206,27 @@ def test_share_changed_is_flagged_and_cleared_at_once() -> None:
     assert seen == [False, True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"changed": "0.5, not 0.25"}, "share-changed"), ({"lacks_reservation": True}, "no-reservation")],
+)
+def test_a_flag_about_records_is_raised_once_whether_or_not_the_gpu_is_known(
+    fields: dict[str, Any], reason: str
+) -> None:
+    by = judge()
+    on_b = replace(pod_share("train", SHARE, gpus=(B,)), **fields)
+    known, unknown = replace(TRAIN, **fields), replace(UNRESOLVED, **fields)
+    for at, (made, place) in enumerate([(unknown, ""), (known, "a"), (on_b, "b"), (unknown, "")] * 2, 1):
+        verdicts, transitions = run(
+            node(0, at=10 * at, pod_share=made), node(0, at=10 * at + 5, pod_share=made), by=by
+        )
+        raised = {key: is_flagged for key, is_flagged in flags(verdicts).items() if key.startswith(reason)}
+        assert raised == {f"{reason}@{place}": True}
+        assert [t.change for t in transitions] == ([Change.FLAGGED] if at == 1 else [])
+    _, transitions = run(*(node(0, at=at) for at in (90, 95)), by=by)
+    assert [t.change for t in transitions] == [Change.CLEARED]
+
+
 def test_a_pod_that_left_the_foreign_gpu_is_cleared_by_two_samples() -> None:
     by = judge()
     run(node(GIB, at=0, uuid=B), node(GIB, at=10, uuid=B), by=by)
@@ -350,6 +385,53 @@ def test_a_lower_bound_clears_no_flag_and_takes_nothing_off_a_balance() -> None:
     run(*(two_gpus([WITHIN], [None], BOTH, at) for at in range(9, 20)), by=by)
     verdicts, _ = run(two_gpus([BETWEEN], [], BOTH, 20), by=by)
     assert verdicts.by_key[OVER_SHARE].balance == 8, "the rest of its memory may be on the other GPU"
+
+
+def with_ended(used_bytes: int, *ended_bytes: int | None, at: float, uuid: str = A) -> Snapshot:
+    """The pod `train`, and processes that ended between the driver's list and the look-up."""
+    ended = dict(enumerate(ended_bytes, 100))
+    device = gpu((10, used_bytes), *ended.items(), uuid=uuid, index=int(uuid == B))
+    other = gpu(uuid=A if uuid == B else B, index=int(uuid == A))
+    return snapshot_of(
+        sample(device, other, origins={10: in_pod("train")} | dict.fromkeys(ended, GONE), at=at), TRAIN
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_clean"),
+    [
+        ((), True),
+        ((SHARE // 2,), True),
+        ((SHARE // 2, SHARE // 2), False),
+        ((2 * SHARE,), False),
+        ((None,), False),
+    ],
+    ids=["none", "within the share in any case", "two of them", "more than the share", "of unknown size"],
+)
+def test_processes_that_ended_before_their_look_up_accuse_and_acquit_no_pod(
+    ended: tuple[int | None, ...], is_clean: bool
+) -> None:
+    """A pod could otherwise hold its memory by short processes while another GPU answers slowly."""
+    by = judge(interval=GRACE)
+    run(node(OVER, at=0), node(OVER, at=10), by=by)
+    verdicts, transitions = run(*(with_ended(SHARE // 2, *ended, at=at) for at in (11, 12)), by=by)
+    assert verdicts.by_key[OVER_SHARE].is_flagged == (not is_clean)
+    assert [t.change for t in transitions] == [Change.CLEARED] * is_clean
+    by = judge(interval=8)
+    run(node(OVER, at=0), node(OVER, at=8), by=by)
+    verdicts, transitions = run(with_ended(SHARE // 2, *ended, at=9), by=by)
+    assert (verdicts.by_key[OVER_SHARE].balance, transitions) == (4 if is_clean else 8, [])
+    verdicts, transitions = run(*(with_ended(SHARE // 2, *ended, at=at) for at in range(100)))
+    assert not any(flags(verdicts).values())
+    assert transitions == []
+
+
+def test_processes_that_ended_on_a_foreign_gpu_clear_no_flag_there() -> None:
+    by = judge()
+    run(node(GIB, at=0, uuid=B), node(GIB, at=10, uuid=B), by=by)
+    for at in range(11, 20):
+        verdicts, transitions = run(with_ended(0, GIB, at=at, uuid=B), by=by)
+        assert (flags(verdicts)["unassigned-gpu@b"], transitions) == (True, [])
 
 
 def test_a_verdict_by_a_lower_bound_is_marked_as_such() -> None:
