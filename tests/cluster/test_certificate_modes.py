@@ -47,12 +47,12 @@ async def secret_types(client: KubeClient) -> dict[str, str]:
 
 @pytest.mark.parametrize("first", [CERT_MANAGER, SELF], ids=["cert-manager first", "self first"])
 async def test_certificates_change_between_cert_manager_and_the_webhook(
-    first: dict[str, Any], plane: ControlPlane
+    first: dict[str, Any], own_plane: ControlPlane
 ) -> None:
     second = SELF if first is CERT_MANAGER else CERT_MANAGER
-    release = Release(plane=plane, values={**WEBHOOK, **first})
+    release = Release(plane=own_plane, values={**WEBHOOK, **first})
     theirs: set[str] = set()
-    async with KubeClient(plane.access()) as client:
+    async with KubeClient(own_plane.access()) as client:
         await define_others_kinds(client)
         try:
             for values in (first, second, first):
