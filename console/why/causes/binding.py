@@ -181,10 +181,19 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
             f"KAI chose a node {duration(age)} ago, and its binder has not answered yet",
             [Remedy("Wait some seconds.")],
         )
+    remedies = [Remedy("Administrator: start KAI's binder again.", _KAI_PODS)]
+    if groups and known(evidence.shared_gpu_pods) is None:
+        remedies.insert(
+            0,
+            Remedy(
+                "Administrator: find out whether the reservation pod of the GPU has started.",
+                _RESERVATION_PODS,
+            ),
+        )
     return PodFinding(
         Code.BINDER_SILENT,
         f"KAI chose a node, and its binder has not answered{waited}",
-        [Remedy("Administrator: start KAI's binder again.", _KAI_PODS)],
+        remedies,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from console.why.evidence import Absence
 from console.why.objects import EventObject, Meta, PodObject, decode_event
 from console.why.pod_groups import is_made_for, may_concern
 from console.why.reading.requests import Requests
@@ -41,6 +42,8 @@ class EventReader:
         """
         self.is_cut = False
         """Whether a list had more Events than are kept."""
+        self.are_read = True
+        """Whether every list was read."""
         self._requests = requests
         self._path = resource_path("", "v1", "events", namespace)
 
@@ -88,7 +91,8 @@ class EventReader:
     async def _read(self, selector: str, keep: Callable[[EventObject], bool]) -> Sequence[EventObject]:
         newest = _Newest(keep)
         params = {"fieldSelector": selector}
-        await self._requests.stream(self._path, decode_event, "Events", newest.add, params=params)
+        absence = await self._requests.stream(self._path, decode_event, "Events", newest.add, params=params)
+        self.are_read &= absence in (None, Absence.PARTIAL)
         self.is_cut |= newest.is_cut
         return list(newest)
 

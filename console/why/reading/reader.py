@@ -142,6 +142,7 @@ class _Reading:
             pod_events=self.pod_events,
             group_events=self.group_events,
             creation_events=self.creation_events,
+            are_events_read=self.events.are_read,
             pod_group=self.pod_group,
             bind_request=self.bind_request,
             queues=self.queues,
@@ -251,7 +252,7 @@ class _Reading:
     async def _read_shared_gpu_pods(self, pod: PodObject) -> None:
         shared = await read_shared_gpu_pods(self.requests, pod)
         self.shared_gpu_pods, self.group_members = shared.everywhere, shared.members
-        self.sees_all = not isinstance(shared.everywhere, Absence)
+        self.sees_all = shared.everywhere is Absence.PARTIAL or not isinstance(shared.everywhere, Absence)
 
     async def _read_claims(self, pod: PodObject) -> None:
         self.claims = await read_claims(self.requests, pod)

@@ -199,6 +199,24 @@ def test_a_queue_below_its_quota_is_owed_gpus() -> None:
     assert "has a quota of 2 GPUs. If it uses less, KAI takes GPUs back" in cause.remedies[-1].text
 
 
+def test_a_binder_that_may_wait_for_a_reservation_pod_is_not_all_that_is_looked_at() -> None:
+    order = make_bind_request()
+    commands = [
+        [
+            remedy.command
+            for remedy in explain(make_evidence(bind_request=order, shared_gpu_pods=pods)).cause.remedies
+        ]
+        for pods in (Absence.PARTIAL, [])
+    ]
+    assert commands == [
+        [
+            "kubectl get pods --namespace kai-resource-reservation",
+            "kubectl get pods --namespace kai-scheduler",
+        ],
+        ["kubectl get pods --namespace kai-scheduler"],
+    ]
+
+
 def test_free_parts_are_told_only_where_they_are_too_small() -> None:
     words = "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs."
     holder = make_pod(name="other", fraction="0.3", labels={keys.GPU_GROUP: "group-1"}, node="node-1")
