@@ -162,7 +162,7 @@ class _Reading:
     def basics(self) -> _Work:
         """Return the requests of every answer."""
         pod = known(self.subject.pod)
-        work: _Work = [self._read_namespace(), self._read_group_events(pod)]
+        work: _Work = [self._read_namespace(), self._read_group_events()]
         if pod is not None:
             work += [self._read_pod_events(pod.name, pod.metadata.creation_timestamp)]
             work += [self._read_pod_group(pod), self._read_bind_request(pod)]
@@ -221,11 +221,11 @@ class _Reading:
     async def _read_pod_events(self, name: str, since: datetime | None = None) -> None:
         self.pod_events = await self.events.about_pod(name, since)
 
-    async def _read_group_events(self, pod: PodObject | None) -> None:
-        self.group_events = await self.events.about_groups(self.target.name, pod)
+    async def _read_group_events(self) -> None:
+        self.group_events = await self.events.about_groups(self.subject, self.target.name)
 
     async def _read_creation_events(self) -> None:
-        self.creation_events = await self.events.about_creation(self.target.name)
+        self.creation_events = await self.events.about_creation(self.subject, self.target.name)
 
     async def _read_pod_group(self, pod: PodObject) -> None:
         self.pod_group = await read_pod_group(self.requests, pod)

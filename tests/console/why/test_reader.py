@@ -632,11 +632,48 @@ async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectSer
     assert evidence.pod.name == "web-7f6b5d-runs"
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_events_of_another_job_with_a_longer_name_do_not_count(
+    server: ObjectServer, indexed: bool
+) -> None:
+    """The Job `train` of which the pod is gone, and the Job `train-2`, whose pods were evicted and refused."""
+    mode = "Indexed" if indexed else "NonIndexed"
+    server.add(make("Namespace", TEAM, ""), make("Job", "train", spec={"completionMode": mode}))
+    other = "99999999-2222-4333-8444-555555555555"
+    for number, about in enumerate([f"pg-train-2-{other}", f"pg-train-2-x7k2p-{other}", f"pg-train-{other}"]):
+        server.add(make_event(number, kind="PodGroup", about=about, reason="Evict"))
+    refused = {"kind": "Job", "name": "train-2", "uid": other}
+    server.add(make("Event", "refused", involvedObject=refused, reason="FailedCreate", message="no"))
+    evidence = await read(server, "train", "job")
+    names = [each.involved_object.name for each in evidence.group_events]
+    assert names == [f"pg-train-2-x7k2p-{other}"] * indexed
+    assert not evidence.creation_events
+    assert indexed or explain(evidence).cause.code is Code.NO_POD
+    server.requests.clear()
+    server.add(make_event(8, kind="PodGroup", about=f"pg-train-x7k2p-{other}", reason="Evict"))
+    server.add(make_event(9, kind="PodGroup", about=f"pg-train-{UID}", reason="Evict"))
+    names = [each.involved_object.name for each in (await read(server, "train", "job")).group_events]
+    assert names[indexed:] == [f"pg-train-x7k2p-{other}"] * (not indexed) + [f"pg-train-{UID}"]
+
+
+async def test_a_pod_that_waits_has_no_events_of_another_jobs_pods(server: ObjectServer) -> None:
+    job = owner("Job", "train-2", "batch/v1")
+    server.add(*cluster(name="train-2-x7k2p", owners=[job], annotations={"pod-group-name": "own"}))
+    other = "99999999-2222-4333-8444-555555555555"
+    groups = [f"pg-train-{other}", f"pg-train-2-bbbbb-{other}", f"pg-train-2-0-bbbbb-{other}", "own"]
+    server.add(*(make_event(5 + n, kind="PodGroup", about=about) for n, about in enumerate(groups)))
+    evidence = await read(server, "train-2-x7k2p")
+    assert {each.involved_object.name for each in evidence.group_events} == {groups[1], groups[3]}
+
+
 async def test_without_a_pod_the_events_of_its_creation_count(server: ObjectServer) -> None:
     server.add(*(item for item in cluster() if item["kind"] != "Pod"))
     denied = [
         make_event(7, kind="ReplicaSet", about="web-7f6b5d", reason="FailedCreate"),
-        make_event(8, kind="PyTorchJob", about="web", reason="FailedCreatePod"),
+        make_event(8, kind="Deployment", about="web", reason="FailedCreatePod"),
+        make_event(
+            8, kind="PyTorchJob", about="web", reason="FailedCreatePod", metadata={"name": "of-another"}
+        ),
         make_event(9, kind="ReplicaSet", about="webs-1", reason="FailedCreate"),
     ]
     server.add(*denied)
