@@ -1,6 +1,7 @@
 """What is the matter with a pod that has a node: its containers, its GPU, its flags; and notes. Pure."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
@@ -15,6 +16,7 @@ from gpuagent.api_types.shares import ApiVerdict
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
+from service.names import is_dns_label
 from service.text import first_few, quoted
 from service.units import duration, size
 
@@ -95,14 +97,33 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
                 Code.CONTAINER_WAITING, f"container {redactor.clean(each.name)} {trouble}", [remedy]
             )
             return
-    if pod.status.phase == "Pending":
-        age = evidence.age
-        waited = f" for {duration(age.total_seconds())}" if age else ""
-        yield PodFinding(
-            Code.CONTAINER_WAITING,
-            f"the pod is bound, and the kubelet has not started its containers{waited}",
-            [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
-        )
+    if pod.status.phase in ("", "Pending"):
+        yield _starting(evidence, pod, redactor)
+
+
+def _starting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
+    """Return the finding for a bound pod whose containers have not started, without an error."""
+    sidecars = {each.name for each in pod.view.init_containers if each.is_sidecar} if pod.view else set()
+    for each in pod.status.init_container_statuses or ():
+        runs = each.state.running
+        if runs is not None and not (each.name in sidecars and each.started):
+            return PodFinding(
+                Code.CONTAINER_WAITING,
+                f"the init container {redactor.clean(each.name)} runs{_since(evidence, runs.started_at)}, and"
+                " the pod's containers start after it",
+                [Remedy("Look at its log.", _logs_of(pod, each))],
+            )
+    waited = _since(evidence, pod.metadata.creation_timestamp)
+    return PodFinding(
+        Code.CONTAINER_WAITING,
+        f"the pod is bound, and the kubelet has not started its containers{waited}",
+        [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
+    )
+
+
+def _since(evidence: PodEvidence, start: datetime | None) -> str:
+    """Return how long something lasts, as the end of a clause; empty if it is not known."""
+    return "" if start is None else f" for {duration(max((evidence.now - start).total_seconds(), 0.0))}"
 
 
 def _trouble(container: ContainerObject, redactor: Redactor) -> str:
@@ -302,6 +323,11 @@ def uses_of(figures: AgentFigures) -> list[str]:
 
 def _logs(pod: PodObject) -> str:
     return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --all-containers"
+
+
+def _logs_of(pod: PodObject, container: ContainerObject) -> str:
+    name = container.name if is_dns_label(container.name) else "CONTAINER"
+    return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --container {name}"
 
 
 def _describe(pod: PodObject) -> str:

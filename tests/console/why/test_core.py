@@ -16,6 +16,7 @@ from kai import keys
 from tests.support.why_evidence import (
     GROUP,
     NAME,
+    at,
     make_bind_request,
     make_event,
     make_evidence,
@@ -272,6 +273,11 @@ def test_free_parts_are_told_only_where_they_are_too_small() -> None:
             "it ended with exit code 1",
         ),
         (make_pod(node="node-1"), Code.CONTAINER_WAITING, "the kubelet has not started its containers"),
+        (
+            make_pod(node="node-1", phase=""),
+            Code.CONTAINER_WAITING,
+            "the kubelet has not started its containers for 90 s",
+        ),
         (
             make_pod(node="node-1", phase="Running"),
             Code.RUNNING,
@@ -553,6 +559,37 @@ def test_a_running_pod_with_a_container_that_does_not_run_is_not_fine(
     answer = explain(make_evidence(pod))
     assert (answer.cause.code, answer.is_fine) == (Code.CONTAINER_WAITING, False)
     assert words in answer.cause.sentence
+
+
+def _initialising(*statuses: dict[str, Any]) -> Any:
+    """Return a bound pod with the sidecar `proxy` and the init container `download`."""
+    containers = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "download"}]
+    spec = {"initContainers": containers, "containers": [{"name": "main"}]}
+    waiting = [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    return make_pod(
+        node="node-1",
+        age=2400,
+        spec=spec,
+        containers=waiting,
+        status={"initContainerStatuses": list(statuses)},
+    )
+
+
+def test_an_init_container_that_runs_is_named_with_its_log() -> None:
+    runs = {"state": {"running": {"startedAt": at(2390)}}, "started": True}
+    cause = explain(
+        make_evidence(_initialising({"name": "proxy", **runs}, {"name": "download", **runs}))
+    ).cause
+    assert cause.code is Code.CONTAINER_WAITING
+    assert cause.sentence.startswith("the init container download runs for 40 min, and the pod's containers")
+    assert [each.command for each in cause.remedies] == [
+        f"kubectl logs {NAME} --namespace team --container download"
+    ]
+    waits = {"name": "download", "state": {"waiting": {"reason": "PodInitializing"}}}
+    cause = explain(make_evidence(_initialising({"name": "proxy", **runs}, waits))).cause
+    assert "has not started its containers for 40 min" in cause.sentence
+    unready = {"name": "proxy", **runs, "started": False}
+    assert "container proxy runs for" in explain(make_evidence(_initialising(unready, waits))).cause.sentence
 
 
 @pytest.mark.parametrize(
