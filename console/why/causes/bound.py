@@ -86,7 +86,7 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
         )
         return
     for each in pod.containers:
-        trouble = _trouble(each, redactor)
+        trouble = _trouble(evidence, each, redactor)
         if trouble:
             has_run = (each.state.terminated or each.last_state.terminated) is not None
             remedy = Remedy("The pod's Events have the kubelet's words.", _describe(pod))
@@ -126,7 +126,7 @@ def _since(evidence: PodEvidence, start: datetime | None) -> str:
     return "" if start is None else f" for {duration(max((evidence.now - start).total_seconds(), 0.0))}"
 
 
-def _trouble(container: ContainerObject, redactor: Redactor) -> str:
+def _trouble(evidence: PodEvidence, container: ContainerObject, redactor: Redactor) -> str:
     """Return what is the matter with a container, as the end of a sentence; empty if nothing is."""
     waiting, ended, last = (
         container.state.waiting,
@@ -137,11 +137,23 @@ def _trouble(container: ContainerObject, redactor: Redactor) -> str:
         words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
         tail = f"; it ended with {_exit(container)}" if last is not None else ""
         return f"does not run: {redactor.clean(words)}{tail}"
-    if ended is not None and ended.exit_code:
-        return f"has ended with {_exit(container)}"
-    if container.restart_count >= _MANY_RESTARTS and last is not None and last.exit_code:
+    if ended is not None:
+        return f"has ended with {_exit(container)}" if ended.exit_code else ""
+    has_failed = container.restart_count >= _MANY_RESTARTS and last is not None and bool(last.exit_code)
+    if has_failed and not _is_steady(evidence, container):
         return f"has been restarted {container.restart_count} times; it ended with {_exit(container)}"
     return ""
+
+
+def _is_steady(evidence: PodEvidence, container: ContainerObject) -> bool:
+    """Whether the present run of a container has lasted for more than half of the pod's life.
+
+    A container that ends again and again, at whatever interval, has no such run.
+    """
+    runs, age = container.state.running, evidence.age
+    if runs is None or runs.started_at is None or age is None:
+        return False
+    return evidence.now - runs.started_at > age / 2
 
 
 def _exit(status: ContainerObject) -> str:

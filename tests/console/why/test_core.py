@@ -561,6 +561,27 @@ def test_a_running_pod_with_a_container_that_does_not_run_is_not_fine(
     assert words in answer.cause.sentence
 
 
+@pytest.mark.parametrize(
+    ("kind", "state", "code"),
+    [
+        ("init", {"terminated": {"exitCode": 0}}, Code.RUNNING),
+        ("main", {"terminated": {"exitCode": 0}}, Code.RUNNING),
+        ("main", {"running": {"startedAt": at(800_000)}}, Code.RUNNING),
+        ("main", {"running": {"startedAt": at(400_000)}}, Code.CONTAINER_WAITING),
+        ("main", {"running": {}}, Code.CONTAINER_WAITING),
+        ("init", {"terminated": {"exitCode": 1}}, Code.CONTAINER_WAITING),
+    ],
+)
+def test_failures_that_are_over_are_no_problem_for_ever(kind: str, state: Any, code: Code) -> None:
+    failed = {"restartCount": 3, "lastState": {"terminated": {"exitCode": 1}}, "state": state}
+    statuses = {
+        "initContainerStatuses": [{"name": "wait-for-database", **(failed if kind == "init" else {})}],
+        "containerStatuses": [{"name": "main", **(failed if kind == "main" else {})}],
+    }
+    pod = make_pod(node="node-1", phase="Running", age=864_000, status=statuses)
+    assert _cause(make_evidence(pod))[0] is code
+
+
 def _initialising(*statuses: dict[str, Any]) -> Any:
     """Return a bound pod with the sidecar `proxy` and the init container `download`."""
     containers = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "download"}]
