@@ -78,10 +78,11 @@ def running(evidence: PodEvidence, pod: PodObject) -> PodFinding:
 
 
 def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
-    if pod.status.reason == "NodeLost":
+    if pod.status.reason == "NodeLost" or pod.status.phase == "Unknown":
+        reason = redactor.clean(pod.status.reason) or "phase Unknown"
         yield PodFinding(
             Code.CONTAINER_WAITING,
-            "the kubelet of the pod's node does not answer (NodeLost)",
+            f"the kubelet of the pod's node does not answer ({reason})",
             [Remedy("Administrator: look at the node.", f"kubectl get node {pod.spec.node_name}")],
         )
         return
@@ -99,6 +100,39 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
             return
     if pod.status.phase in ("", "Pending"):
         yield _starting(evidence, pod, redactor)
+    elif pod.status.phase == "Running":
+        yield from _not_ready(evidence, pod, redactor)
+
+
+def _not_ready(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
+    """Yield a finding for a pod whose containers run without an error, and that gets no requests."""
+    ready = pod.condition("Ready")
+    if ready is None or ready.status != "False":
+        return
+    how_long = _since(evidence, ready.last_transition_time)
+    statuses = pod.status.container_statuses or ()
+    unready = next((each for each in statuses if not each.ready and each.state.terminated is None), None)
+    if unready is not None:
+        yield PodFinding(
+            Code.CONTAINER_WAITING,
+            f"container {redactor.clean(unready.name)} is not ready{how_long}",
+            [
+                Remedy("The pod's Events say whether its readiness probe fails.", _describe(pod)),
+                Remedy("Look at its log: it may still load a model.", _logs_of(pod, unready)),
+            ],
+        )
+    elif all(each.ready for each in statuses):
+        words = f": {redactor.clean(ready.message)}" if ready.message else ""
+        yield PodFinding(
+            Code.CONTAINER_WAITING,
+            f"the pod is not ready{how_long}, and its containers are{words}",
+            [
+                Remedy("A readiness gate is not met; the pod's conditions name it.", _describe(pod)),
+                Remedy(
+                    "Or the kubelet of its node does not answer.", f"kubectl get node {pod.spec.node_name}"
+                ),
+            ],
+        )
 
 
 def _starting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:

@@ -582,6 +582,44 @@ def test_failures_that_are_over_are_no_problem_for_ever(kind: str, state: Any, c
     assert _cause(make_evidence(pod))[0] is code
 
 
+_NOT_READY = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "ContainersNotReady",
+    "lastTransitionTime": at(600),
+}
+
+
+@pytest.mark.parametrize(
+    ("ready", "state", "words"),
+    [
+        (False, {"running": {}}, "container main is not ready for 10 min"),
+        (True, {"running": {}}, "the pod is not ready for 10 min, and its containers are"),
+    ],
+)
+def test_a_pod_that_is_not_ready_is_not_fine(ready: bool, state: Any, words: str) -> None:
+    container = {"name": "main", "ready": ready, "state": state}
+    pod = make_pod(node="node-1", phase="Running", age=900, conditions=[_NOT_READY], containers=[container])
+    answer = explain(make_evidence(pod))
+    assert (answer.cause.code, answer.cause.sentence) == (Code.CONTAINER_WAITING, words)
+    assert not answer.is_fine
+
+
+def test_a_container_that_is_done_is_not_waited_for() -> None:
+    done = {"name": "main", "ready": False, "state": {"terminated": {"exitCode": 0}}}
+    runs = {"name": "proxy", "ready": True, "state": {"running": {}}}
+    pod = make_pod(node="node-1", phase="Running", conditions=[_NOT_READY], containers=[done, runs])
+    assert explain(make_evidence(pod)).is_fine
+
+
+@pytest.mark.parametrize(("reason", "words"), [("NodeLost", "(NodeLost)"), ("", "(phase Unknown)")])
+def test_a_pod_in_the_phase_unknown_is_not_fine(reason: str, words: str) -> None:
+    pod = make_pod(node="node-1", phase="Unknown", status={"reason": reason})
+    answer = explain(make_evidence(pod))
+    assert (answer.state, answer.is_fine) == ("Unknown", False)
+    assert answer.cause.sentence == f"the kubelet of the pod's node does not answer {words}"
+
+
 def _initialising(*statuses: dict[str, Any]) -> Any:
     """Return a bound pod with the sidecar `proxy` and the init container `download`."""
     containers = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "download"}]
