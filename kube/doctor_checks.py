@@ -47,6 +47,8 @@ async def reach(client: KubeClient, *, without: str) -> tuple[CheckResult, tuple
         if error.is_unauthorized:
             refused = f"{client.server} does not accept your credentials: {error}"
             return problem(API_SERVER, refused, f"log in again; {without}"), None
+        if error.is_redirect:
+            return _of_another_kind(client, error, without), None
         # Other requests may still be allowed.
         return ok(API_SERVER, f"{client.server} answers (no version: {error})"), None
     except (Unreachable, AccessError) as error:
@@ -55,14 +57,19 @@ async def reach(client: KubeClient, *, without: str) -> tuple[CheckResult, tuple
     try:
         version = msgspec.json.decode(answer, type=_Version)
     except MALFORMED as error:
-        other = f"{client.server} answers, but not as an API server: GET /version: {one_line(str(error))}"
-        return problem(
-            API_SERVER, other, f"compare the address with that of your kubeconfig; {without}"
-        ), None
+        return _of_another_kind(client, f"GET /version: {one_line(str(error))}", without), None
     try:
         return reached, (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
     except ValueError:
         return reached, None
+
+
+def _of_another_kind(client: KubeClient, answer: object, without: str) -> CheckResult:
+    return problem(
+        API_SERVER,
+        f"{client.server} answers, but not as an API server: {answer}",
+        f"compare the address with that of your kubeconfig; {without}",
+    )
 
 
 def installed_release(installed: Installation, namespace: str, setting: str) -> Version | CheckResult:

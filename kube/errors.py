@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 from service.text import LONGEST_LINE, MALFORMED, one_line
 
 _LONGEST_WAIT: Final = 300.0  # seconds
+_REDIRECTS: Final = range(300, 400)
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
@@ -51,6 +52,11 @@ class ApiError(Exception):
     def is_unauthorized(self) -> bool:
         """Whether the API server does not accept the credentials, such as an expired token."""
         return self.status == _UNAUTHORIZED
+
+    @property
+    def is_redirect(self) -> bool:
+        """Whether the answer names another address, as that of a proxy with a log-in page."""
+        return self.status in _REDIRECTS
 
     @property
     def is_forbidden(self) -> bool:

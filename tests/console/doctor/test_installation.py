@@ -75,18 +75,30 @@ async def test_a_server_of_another_kind_is_a_problem(text: str) -> None:
 
 
 class _Refuses(Answers):
-    """A client whose token has expired."""
+    """A client whose requests are all refused."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__("")
+        self._refusal = status, reason, ""
 
     async def get(self, path: str) -> bytes:
-        raise ApiError(401, "Unauthorized", "Unauthorized", f"GET {path}")
+        raise ApiError(*self._refusal, f"GET {path}")
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [(302, State.PROBLEM), (403, State.OK), (404, State.OK), (500, State.OK)]
+)
+async def test_a_redirect_is_no_answer_of_an_api_server(status: int, state: State) -> None:
+    refusing: Any = _Refuses(status, "Refused")
+    assert (await reach(refusing, without=""))[0].state is state
 
 
 async def test_an_expired_token_is_a_problem_after_which_nothing_else_is_checked() -> None:
-    refusing: Any = _Refuses("")
+    refusing: Any = _Refuses(401, "Unauthorized")
     reached, release = await reach(refusing, without="nothing else was checked")
     assert (reached.state, release) == (State.PROBLEM, None)
     assert reached.what == (
-        "https://cluster does not accept your credentials: GET /version: 401 Unauthorized: Unauthorized"
+        "https://cluster does not accept your credentials: GET /version: 401 Unauthorized"
     )
     assert reached.advice == "log in again; nothing else was checked"
 
