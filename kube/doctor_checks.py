@@ -34,24 +34,42 @@ class _Version(Struct):
 async def reach(client: KubeClient, *, without: str) -> tuple[CheckResult, tuple[int, int] | None]:
     """Return whether the API server answers, a problem if it does not, and its release, such as (1, 30).
 
-    The release is None if it is not known.
+    Credentials that it does not accept are a problem, too, since no other request is answered; and so is an
+    answer of another kind, such as the log-in page of a proxy. The release is None if it is not known.
 
     Args:
         client: for the API server.
-        without: advice for a server that does not answer, such as the checks that are then omitted.
+        without: the checks that are omitted after a problem, as advice.
     """
     try:
         answer = await client.get("/version")
-    except ApiError as error:  # other requests may still be allowed
+    except ApiError as error:
+        if error.is_unauthorized:
+            refused = f"{client.server} does not accept your credentials: {error}"
+            return problem(API_SERVER, refused, f"log in again; {without}"), None
+        if error.is_redirect:
+            return _of_another_kind(client, error, without), None
+        # Other requests may still be allowed.
         return ok(API_SERVER, f"{client.server} answers (no version: {error})"), None
     except (Unreachable, AccessError) as error:
         return problem(API_SERVER, f"{client.server}: {error}", without), None
     reached = ok(API_SERVER, f"{client.server} answers")
     try:
         version = msgspec.json.decode(answer, type=_Version)
+    except MALFORMED as error:
+        return _of_another_kind(client, f"GET /version: {one_line(str(error))}", without), None
+    try:
         return reached, (int(version.major), int(version.minor.rstrip("+")))  # some clouds write 30+
-    except (*MALFORMED, ValueError):
+    except ValueError:
         return reached, None
+
+
+def _of_another_kind(client: KubeClient, answer: object, without: str) -> CheckResult:
+    return problem(
+        API_SERVER,
+        f"{client.server} answers, but not as an API server: {answer}",
+        f"compare the address with that of your kubeconfig; {without}",
+    )
 
 
 def installed_release(installed: Installation, namespace: str, setting: str) -> Version | CheckResult:

@@ -9,6 +9,8 @@ from msgspec import Raw, Struct
 from service.text import LONGEST_LINE, MALFORMED, one_line
 
 _LONGEST_WAIT: Final = 300.0  # seconds
+_REDIRECTS: Final = range(300, 400)
+_UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
@@ -45,6 +47,16 @@ class ApiError(Exception):
         """Causes of the Status object, such as `NamespaceTerminating`."""
         self.object_name = object_name
         """The object that the Status object names; empty without one, as for a kind that is not served."""
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the API server does not accept the credentials, such as an expired token."""
+        return self.status == _UNAUTHORIZED
+
+    @property
+    def is_redirect(self) -> bool:
+        """Whether the answer names another address, as that of a proxy with a log-in page."""
+        return self.status in _REDIRECTS
 
     @property
     def is_forbidden(self) -> bool:

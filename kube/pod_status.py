@@ -25,6 +25,10 @@ class _Waiting(Struct, frozen=True):
     message: str = ""
 
 
+class _Runs(Struct, frozen=True, rename="camel"):
+    started_at: datetime | None = None
+
+
 class _Ended(Struct, frozen=True, rename="camel"):
     reason: str = ""
     exit_code: int | None = None
@@ -32,6 +36,7 @@ class _Ended(Struct, frozen=True, rename="camel"):
 
 class _ContainerState(Struct, frozen=True):
     waiting: _Waiting | None = None
+    running: _Runs | None = None
     terminated: _Ended | None = None
 
 
@@ -40,6 +45,8 @@ class ContainerObject(Struct, frozen=True, rename="camel"):
 
     name: str = ""
     ready: bool = False
+    started: bool | None = None
+    """Whether the startup probe has succeeded; a sidecar ends the wait of the containers after it by that."""
     restart_count: int = 0
     state: _ContainerState = _ContainerState()
     last_state: _ContainerState = _ContainerState()

@@ -37,6 +37,8 @@ class ParsedDocument:
     """The document as Python objects."""
     start: int
     """Index in the text of the document's first character after its `---` line."""
+    end: int
+    """Index after its last character; comments can be before it."""
 
 
 def load_path(path: Path) -> list[Any]:
@@ -105,7 +107,7 @@ def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocu
             _check_nodes(node, source, unique_keys=unique_keys)
             value = loader.construct_document(node)
             if value is not None:
-                yield ParsedDocument(value, node.start_mark.index)
+                yield ParsedDocument(value, node.start_mark.index, node.end_mark.index)
     finally:
         loader.dispose()
 

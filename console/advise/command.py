@@ -21,6 +21,7 @@ from console.advise.reading import read_usage
 from console.advise.suggestions import advise
 from console.advise.text import as_json, as_text, command_notes, remarks
 from console.cluster import add_cluster_options, cluster_access, default_kubeconfig
+from console.policies.reading import read_scope
 from console.prometheus.client import Prometheus
 from console.prometheus.options import add_prometheus_options, parse_prometheus_options
 from kube.client import KubeClient
@@ -36,6 +37,7 @@ from service.command import (
 )
 from service.log_capture import discard_library_logs
 from service.text import one_line, quoted
+from webhook.cli import add_running_default_mode
 
 _DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -55,6 +57,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_prometheus_options(command)
     add_time_options(command, since="14d")
     add_namespace(command, "pods of this namespace only (default: all)")
+    add_running_default_mode(command)
     command.add_argument(
         "--by",
         choices=("size", "workload"),
@@ -168,9 +171,10 @@ async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window:
         )
         namespaces = None
         if client is not None:
-            namespaces = await read_namespaces(client, arguments.namespace)
-            if namespaces is None:
-                notes.append(MAY_NOT_READ)
+            scope = await read_scope(client, arguments.default_mode)
+            namespaces = await read_namespaces(client, arguments.namespace, scope)
+            unknown = (f"{note[:1].upper()}{note[1:]}." for note in scope.notes)
+            notes += [MAY_NOT_READ] if namespaces is None else unknown
     remarks = (*usage.remarks, *prometheus.remarks, *notes)
     return advise(usage.uses, namespaces, options, dropped=usage.dropped, remarks=remarks)
 

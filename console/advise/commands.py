@@ -10,7 +10,7 @@ from console.advise.policies import KnownNamespace
 from console.advise.ranks import LIKELY_RANKS, RANKS
 from console.advise.shares import ShareValue
 from console.advise.usage import PodUse
-from webhook.policy.labels import Mode, PolicyMetadata
+from webhook.policy.labels import PolicyMetadata
 
 
 def commands_of(
@@ -29,11 +29,8 @@ def commands_of(
     if namespaces is None:
         return ()
     known = namespaces.get(key.namespace)
-    if known is None or known.policy is None:
-        notes.append("the namespace does not exist" if known is None else "the namespace is not managed")
-        return ()
-    if known.policy.mode is Mode.OFF:
-        notes.append("the mode of the namespace is off: its labels change no pod")
+    if known is None or known.without_effect:
+        notes.append("the namespace does not exist" if known is None else known.without_effect)
         return ()
     of_label = known.share_of(key.size)
     if of_label != key.share and not (key.share.is_whole and not key.size and of_label is None):

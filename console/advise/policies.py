@@ -48,6 +48,8 @@ class KnownNamespace:
     metadata: PolicyMetadata
     policy: NamespacePolicy | None
     """None if the namespace is not managed."""
+    without_effect: str = ""
+    """Why its labels change no pod, such as its mode; empty if they do."""
 
     def share_of(self, size: str) -> ShareValue | None:
         """Return the share that a size has now, or the default share for an empty name."""

@@ -85,6 +85,41 @@ class PolicyTable:
     """What could not be read, one line each."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookScope:
+    """The namespaces whose labels change pods, by the settings of the running webhook."""
+
+    default_mode: Mode = Mode.DEFAULT
+    excluded: Collection[str] = EXCLUDED_NAMESPACES
+    reads_labels: bool = True
+    """Whether the policies are the labels of the namespaces, and not files."""
+    notes: tuple[str, ...] = ()
+    """What could not be read, one line each."""
+
+
+async def read_scope(client: KubeClient, default_mode: Mode | None = None) -> WebhookScope:
+    """Read which namespaces the webhook serves; what cannot be read has its default, and a note.
+
+    Args:
+        client: for the API server, with the caller's rights.
+        default_mode: the webhook's --default-mode; None reads it from the cluster.
+
+    Raises:
+        kube.access.AccessError: the login fails.
+    """
+    reader = ApiReader(client)
+    webhooks = await reader.get(_CONFIGURATIONS, CONFIGURATION_NAME, read_configuration)
+    configuration = webhooks if isinstance(webhooks, WebhookConfiguration) else None
+    running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
+    source = running.published or running.deployed
+    return WebhookScope(
+        default_mode=running.rules.default_mode,
+        excluded=_excluded(running, configuration),
+        reads_labels=source is None or source.policies != "files",
+        notes=() if webhooks is None else tuple(_notes(running, configuration)),
+    )
+
+
 async def read_policies(
     client: KubeClient, namespace: str | None, default_mode: Mode | None = None
 ) -> PolicyTable:
@@ -99,22 +134,20 @@ async def read_policies(
         PoliciesError: the caller may not read the namespaces, or the one does not exist.
         ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read.
     """
-    reader = ApiReader(client)
-    webhooks = await reader.get(_CONFIGURATIONS, CONFIGURATION_NAME, read_configuration)
-    configuration = webhooks if isinstance(webhooks, WebhookConfiguration) else None
-    running = await read_running_settings(reader, webhook_namespace(configuration), default_mode)
-    mode = running.rules.default_mode
+    scope = await read_scope(client, default_mode)
+    mode = scope.default_mode
     namespaces = (await _namespaces(client, namespace)).items()
     policies = {name: policy for name, metadata in namespaces if (policy := metadata.policy(name, mode))}
-    notes = [] if webhooks is None else list(_notes(running, configuration))
-    excluded = _excluded(running, configuration)
+    notes = list(scope.notes)
     try:
         counts = await _count_pods(client, policies, namespace) if policies else {}
     except (ApiError, Unreachable) as error:
         counts = None
         notes.append(f"pods were not counted: {_reason(error)}")
     rows = [
-        PolicyRow(policy=policy, is_excluded=name in excluded, pods=None if counts is None else counts[name])
+        PolicyRow(
+            policy=policy, is_excluded=name in scope.excluded, pods=None if counts is None else counts[name]
+        )
         for name, policy in sorted(policies.items())
     ]
     return PolicyTable(rows=tuple(rows), notes=tuple(notes))

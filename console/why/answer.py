@@ -56,7 +56,7 @@ class Explanation:
     kind: str
     name: str
     state: str
-    """`Pending`, `Running`, `Succeeded`, `Failed`, `Terminating`, or `No pod`."""
+    """`Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`, `Terminating`, or `No pod`."""
     findings: Sequence[PodFinding]
     """The cause first, then notes. Never empty."""
     story: Sequence[Step] = ()

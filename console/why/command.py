@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     is_missing = _is_missing(evidence)
     if is_missing and not _has_traces(evidence):
         place = f"in namespace {evidence.namespace}"
-        raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and no Event tells of it")
+        events = "no Event tells of it" if evidence.are_events_read else "not all Events could be read"
+        raise UsageError(f"{evidence.kind} {evidence.name} does not exist {place}, and {events}")
     answer = explain(evidence)
     if arguments.output == "json":
         write_document(as_json(answer))

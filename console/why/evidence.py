@@ -34,6 +34,8 @@ class Absence(Enum):
     """The caller may not read it."""
     FAILED = "failed"
     """The request failed."""
+    PARTIAL = "partial"
+    """Only a part of the list was read: it exceeds a limit, or an object of it cannot be decoded."""
     NOT_READ = "not-read"
     """It was not requested."""
 
@@ -85,13 +87,18 @@ class PodEvidence:
     """Events about PodGroups of the namespace whose name contains the pod's or workload's, oldest first."""
     creation_events: Sequence[EventObject] = ()
     """Events about pods that could not be created for the workload, oldest first."""
+    are_events_read: bool = True
+    """Whether all these Events could be read, so that a missing one means something."""
     pod_group: PodGroupObject | Absence = Absence.NOT_READ
     bind_request: PodBindRequest | Absence = Absence.NOT_READ
     queues: Mapping[str, Queue | Absence] = field(default_factory=dict)
     """The pod's queue and its parents by name."""
     nodes: Sequence[NodeObject] | Absence = Absence.NOT_READ
     shared_gpu_pods: Sequence[PodObject] | Absence = Absence.NOT_READ
-    """The pods of all namespaces with the label of a GPU group, reservation pods among them."""
+    """The pods of all namespaces with the label of a GPU group, reservation pods among them.
+
+    Of a bound pod those in its own groups.
+    """
     group_members: Sequence[PodObject] = ()
     """The other pods of the pod's namespace in the pod's GPU groups."""
     claims: Mapping[str, Claim | Absence] = field(default_factory=dict)

@@ -6,7 +6,7 @@ BindRequest `scheduling.run.ai/v1alpha2`, Queue `scheduling.run.ai/v2`.
 
 from datetime import datetime
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
@@ -166,6 +166,7 @@ class PodBindRequest(Struct, frozen=True):
 class _InvolvedObject(Struct, frozen=True):
     kind: str = ""
     name: str = ""
+    uid: str = ""
 
 
 class _EventSource(Struct, frozen=True):
@@ -265,9 +266,11 @@ class Shard(Struct, frozen=True):
     spec: _ShardSpec = _ShardSpec()
 
 
-class _WorkloadSpec(Struct, frozen=True):
+class _WorkloadSpec(Struct, frozen=True, rename="camel"):
     replicas: int | None = None
     suspend: bool | None = None
+    completion_mode: Any = None
+    """`Indexed` or `NonIndexed` of a Job; a custom resource may have anything there."""
 
 
 class WorkloadObject(Struct, frozen=True):

@@ -146,6 +146,9 @@ def _matches_fields(item: Mapping[str, Any], selector: str) -> bool:
 
 def _matches_labels(item: Mapping[str, Any], selector: str) -> bool:
     labels = item["metadata"].get("labels", {})
+    one_of = re.fullmatch(r"(\S+) in \((.*)\)", selector)
+    if one_of:
+        return labels.get(one_of[1]) in one_of[2].split(",")
     for term in filter(None, selector.split(",")):
         key, equals, expected = term.partition("=")
         if key not in labels or (equals and labels[key] != expected):

@@ -23,7 +23,7 @@ from console.why.objects import (
     decode_pod_group,
     decode_workload,
 )
-from console.why.pod_groups import may_concern
+from console.why.pod_groups import NamedObject, may_concern
 from kai import keys
 from kai.queue import decode_queue
 
@@ -168,7 +168,7 @@ def managed(evidence: PodEvidence) -> PodEvidence:
 def _may_concern(group: str, pod: PodObject | None, name: str) -> bool:
     owners = [owner.name for owner in pod.metadata.owner_references] if pod else []
     return bool(pod and group == pod.pod_group_name) or any(
-        may_concern(group, each) for each in (name, *owners)
+        may_concern(group, NamedObject(name=each)) for each in (name, *owners)
     )
 
 

@@ -10,6 +10,7 @@ from kai import keys
 from kai.installation import Installation, SharingMode
 from kai.version import Version
 from kube.doctor_checks import MODES, SHARING, VERSION, installed_mode, installed_release, option_text
+from kube.objects import decode_partial_object
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined, listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
@@ -137,11 +138,11 @@ async def runtime_class_findings(reader: ApiReader, users: Mapping[str, str]) ->
     """
     findings = []
     for name, pods in users.items():
-        exists = await reader.get(_RUNTIME_CLASSES, name, lambda _document: True)
+        exists = await reader.get(_RUNTIME_CLASSES, name, decode_partial_object)
         title = f'"{one_line(name)}", which KAI sets on {pods},'
         if exists is ListOutcome.UNREAD:
             finding = unknown(_RUNTIME_CLASS, f'could not read RuntimeClass "{one_line(name)}"')
-        elif exists:
+        elif exists is not None:
             finding = ok(_RUNTIME_CLASS, f"{title} exists")
         else:
             finding = problem(

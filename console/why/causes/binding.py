@@ -171,10 +171,14 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
             " reported its GPU yet"
         )
     created = request.metadata.creation_timestamp if request else None
+    remedies = [Remedy("Administrator: start KAI's binder again.", KAI_PODS)]
+    if groups and known(evidence.shared_gpu_pods) is None:
+        what = "Administrator: find out whether the reservation pod of the GPU has started."
+        remedies.insert(0, Remedy(what, _RESERVATION_PODS))
     return silence(
         Code.BINDER_SILENT,
         evidence.since(created),
-        [Remedy("Administrator: start KAI's binder again.", KAI_PODS)],
+        remedies,
         at_first="KAI chose a node {} ago, and its binder has not answered yet",
         later="KAI chose a node, and its binder has not answered{}",
     )

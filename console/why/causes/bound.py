@@ -16,6 +16,7 @@ from gpuagent.verdicts.messages import WITHIN_SHARE
 from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from kube.pod_status import ContainerObject
+from service.names import is_dns_label
 from service.text import first_few, quoted
 from service.units import duration, size
 
@@ -77,15 +78,16 @@ def running(evidence: PodEvidence, pod: PodObject) -> PodFinding:
 
 
 def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
-    if pod.status.reason == "NodeLost":
+    if pod.status.reason == "NodeLost" or pod.status.phase == "Unknown":
+        reason = redactor.clean(pod.status.reason) or "phase Unknown"
         yield PodFinding(
             Code.CONTAINER_WAITING,
-            "the kubelet of the pod's node does not answer (NodeLost)",
+            f"the kubelet of the pod's node does not answer ({reason})",
             [Remedy("Administrator: look at the node.", f"kubectl get node {pod.spec.node_name}")],
         )
         return
     for each in pod.status.containers:
-        trouble = _trouble(each, redactor)
+        trouble = _trouble(evidence, each, redactor)
         if trouble:
             has_run = (each.state.terminated or each.last_state.terminated) is not None
             remedy = Remedy("The pod's Events have the kubelet's words.", _describe(pod))
@@ -96,15 +98,63 @@ def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Itera
                 Code.CONTAINER_WAITING, f"container {redactor.clean(each.name)} {trouble}", [remedy]
             )
             return
-    if pod.status.phase == "Pending":
+    if pod.status.phase in ("", "Pending"):
+        yield _starting(evidence, pod, redactor)
+    elif pod.status.phase == "Running":
+        yield from _not_ready(evidence, pod, redactor)
+
+
+def _not_ready(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
+    """Yield a finding for a pod whose containers run without an error, and that gets no requests."""
+    ready = pod.status.condition("Ready")
+    if ready is None or ready.status != "False":
+        return
+    how_long = waited(evidence.since(ready.last_transition_time))
+    statuses = pod.status.container_statuses or ()
+    unready = next((each for each in statuses if not each.ready and each.state.terminated is None), None)
+    if unready is not None:
         yield PodFinding(
             Code.CONTAINER_WAITING,
-            f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}",
-            [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
+            f"container {redactor.clean(unready.name)} is not ready{how_long}",
+            [
+                Remedy("The pod's Events say whether its readiness probe fails.", _describe(pod)),
+                Remedy("Look at its log: it may still load a model.", _logs_of(pod, unready)),
+            ],
+        )
+    elif all(each.ready for each in statuses):
+        words = f": {redactor.clean(ready.message)}" if ready.message else ""
+        yield PodFinding(
+            Code.CONTAINER_WAITING,
+            f"the pod is not ready{how_long}, and its containers are{words}",
+            [
+                Remedy("A readiness gate is not met; the pod's conditions name it.", _describe(pod)),
+                Remedy(
+                    "Or the kubelet of its node does not answer.", f"kubectl get node {pod.spec.node_name}"
+                ),
+            ],
         )
 
 
-def _trouble(container: ContainerObject, redactor: Redactor) -> str:
+def _starting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding:
+    """Return the finding for a bound pod whose containers have not started, without an error."""
+    sidecars = {each.name for each in pod.view.init_containers if each.is_sidecar} if pod.view else set()
+    for each in pod.status.init_container_statuses or ():
+        runs = each.state.running
+        if runs is not None and not (each.name in sidecars and each.started):
+            return PodFinding(
+                Code.CONTAINER_WAITING,
+                f"the init container {redactor.clean(each.name)} runs"
+                f"{waited(evidence.since(runs.started_at))}, and the pod's containers start after it",
+                [Remedy("Look at its log.", _logs_of(pod, each))],
+            )
+    return PodFinding(
+        Code.CONTAINER_WAITING,
+        f"the pod is bound, and the kubelet has not started its containers{waited(evidence.age)}",
+        [Remedy("The pod's Events have the kubelet's words.", _describe(pod))],
+    )
+
+
+def _trouble(evidence: PodEvidence, container: ContainerObject, redactor: Redactor) -> str:
     """Return what is the matter with a container, as the end of a sentence; empty if nothing is."""
     waiting, ended, last = (
         container.state.waiting,
@@ -115,11 +165,23 @@ def _trouble(container: ContainerObject, redactor: Redactor) -> str:
         words = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
         tail = f"; it ended with {_exit(container)}" if last is not None else ""
         return f"does not run: {redactor.clean(words)}{tail}"
-    if ended is not None and ended.exit_code:
-        return f"has ended with {_exit(container)}"
-    if container.restart_count >= _MANY_RESTARTS and last is not None and last.exit_code:
+    if ended is not None:
+        return f"has ended with {_exit(container)}" if ended.exit_code else ""
+    has_failed = container.restart_count >= _MANY_RESTARTS and last is not None and bool(last.exit_code)
+    if has_failed and not _is_steady(evidence, container):
         return f"has been restarted {container.restart_count} times; it ended with {_exit(container)}"
     return ""
+
+
+def _is_steady(evidence: PodEvidence, container: ContainerObject) -> bool:
+    """Whether the present run of a container has lasted for more than half of the pod's life.
+
+    A container that ends again and again, at whatever interval, has no such run.
+    """
+    runs, age = container.state.running, evidence.age
+    if runs is None or runs.started_at is None or age is None:
+        return False
+    return evidence.now - runs.started_at > age / 2
 
 
 def _exit(status: ContainerObject) -> str:
@@ -296,6 +358,11 @@ def uses_of(figures: AgentFigures) -> list[str]:
 
 def _logs(pod: PodObject) -> str:
     return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --all-containers"
+
+
+def _logs_of(pod: PodObject, container: ContainerObject) -> str:
+    name = container.name if is_dns_label(container.name) else "CONTAINER"
+    return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --container {name}"
 
 
 def _describe(pod: PodObject) -> str:

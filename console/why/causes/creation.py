@@ -26,6 +26,7 @@ _PRIORITY_CLASS: Final = re.compile(r"no PriorityClass with name (\S{1,253}) was
 _QUOTA: Final = re.compile(r"exceeded quota: (\S{1,253}), ")
 _STALE_JOB: Final = re.compile(r"([0-9]{1,6}) pods are active, minMember is ([0-9]{1,6})")
 _EVICT: Final = "Evict"
+_UNREAD: Final = "not all Events could be read"
 
 _LATER: Final = Remedy("A controller tries again by itself, after longer and longer pauses.")
 
@@ -50,15 +51,16 @@ def _moment(event: EventObject) -> float:
 
 def _untold(evidence: PodEvidence) -> PodFinding:
     place = f"in the namespace {evidence.namespace}"
+    unread = "" if evidence.are_events_read else _UNREAD
     if evidence.kind == "Pod":
         return PodFinding(
             Code.NO_POD,
-            f"there is no pod {evidence.name} {place}, and no Event about it",
+            f"there is no pod {evidence.name} {place}, and {unread or 'no Event about it'}",
             [Remedy("Look for its name.", f"kubectl get pods --namespace {evidence.namespace}")],
         )
     return PodFinding(
         Code.NO_POD,
-        f"{evidence.kind} {evidence.name} {place} has no pod, and no Event says why",
+        f"{evidence.kind} {evidence.name} {place} has no pod, and {unread or 'no Event says why'}",
         [Remedy("Look at the workload's own status.", _describe(evidence))],
     )
 
@@ -264,7 +266,8 @@ def _deleted(evidence: PodEvidence) -> PodFinding | None:
         return None
     return PodFinding(
         Code.POD_DELETED,
-        "the pod existed and is gone, and no Event tells of an eviction by KAI",
+        "the pod existed and is gone, and "
+        + ("no Event tells of an eviction by KAI" if evidence.are_events_read else _UNREAD),
         [
             Remedy("A person or a controller deleted it: create it again."),
             Remedy(

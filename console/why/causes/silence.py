@@ -97,7 +97,7 @@ def _node_pool(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Pod
 def _no_scheduler(evidence: PodEvidence) -> PodFinding | None:
     """Return the finding for a PodGroup about which the scheduler has said nothing."""
     group = known(evidence.pod_group)
-    if any(event.reason == "Scheduled" for event in evidence.pod_events):
+    if not evidence.are_events_read or any(event.reason == "Scheduled" for event in evidence.pod_events):
         return None
     if group is None or evidence.bind_request not in (Absence.MISSING, Absence.FORBIDDEN):
         return None

@@ -8,10 +8,12 @@ from typing import Final
 
 import msgspec
 
-from console.why.objects import EventObject, Meta, PodObject, decode_event
-from console.why.pod_groups import is_made_for, may_concern
+from console.why.evidence import Absence, known
+from console.why.objects import EventObject, Meta, decode_event
+from console.why.pod_groups import INDEXED_JOB, NamedObject, creates_for, may_concern, workload_of
 from console.why.reading.requests import Requests
 from console.why.reading.target import POD
+from console.why.reading.workload import Subject
 from kube.objects import resource_path
 from service.names import LONGEST_SUBDOMAIN
 from service.text import shorten
@@ -24,6 +26,9 @@ LONGEST_MESSAGE: Final = 4096
 
 _LONGEST_WORD: Final = 128
 """Maximum length of a reason and of a component's name, in characters."""
+
+_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+"""Annotation of the pods of an Indexed Job."""
 
 _NOT_CREATED: Final = ("FailedCreate", "FailedCreatePod")
 """Reasons of Events about pods that a controller could not create: Kubernetes', and training-operator's."""
@@ -41,6 +46,8 @@ class EventReader:
         """
         self.is_cut = False
         """Whether a list had more Events than are kept."""
+        self.are_read = True
+        """Whether every list was read."""
         self._requests = requests
         self._path = resource_path("", "v1", "events", namespace)
 
@@ -58,29 +65,32 @@ class EventReader:
         selector = f"involvedObject.kind={POD.kind},involvedObject.name={name}"
         return await self._read(selector, keep)
 
-    async def about_groups(self, target: str, pod: PodObject | None) -> Sequence[EventObject]:
+    async def about_groups(self, subject: Subject, name: str) -> Sequence[EventObject]:
         """Return the Events about PodGroups of a pod or workload, also of earlier pods of it, oldest first.
 
         Args:
-            target: name of the pod or workload.
-            pod: the pod; None without one.
+            subject: the pod, and the workload that was named.
+            name: name of the pod or workload.
         """
-        owners = pod.metadata.owner_references if pod is not None else ()
-        names = {target, *(owner.name for owner in owners), *([pod.name] if pod is not None else ())}
+        pod, workload = known(subject.pod), known(subject.workload)
+        related = _related(subject, name)
+        above = {owner.name for owner in workload.metadata.owner_references} if workload else set()
 
         def keep(event: EventObject) -> bool:
             group = event.involved_object.name
             is_own = pod is not None and group == pod.pod_group_name
-            return is_own or any(may_concern(group, name) for name in names)
+            return is_own or workload_of(group) in above or any(may_concern(group, each) for each in related)
 
         return await self._read("involvedObject.kind=PodGroup", keep)
 
-    async def about_creation(self, target: str) -> Sequence[EventObject]:
+    async def about_creation(self, subject: Subject, name: str) -> Sequence[EventObject]:
         """Return the Events about pods that could not be created for a workload, oldest first."""
+        workload = known(subject.workload)
+        target = NamedObject(kind=subject.kind, name=name, uid=workload.metadata.uid if workload else "")
 
         def keep(event: EventObject) -> bool:
-            name = event.involved_object.name
-            return name == target or is_made_for(name, target)
+            about = event.involved_object
+            return creates_for(about.kind, about.name, about.uid, target)
 
         lists = [await self._read(f"reason={reason}", keep) for reason in _NOT_CREATED]
         return sorted(chain.from_iterable(lists), key=_seconds)
@@ -88,9 +98,36 @@ class EventReader:
     async def _read(self, selector: str, keep: Callable[[EventObject], bool]) -> Sequence[EventObject]:
         newest = _Newest(keep)
         params = {"fieldSelector": selector}
-        await self._requests.stream(self._path, decode_event, "Events", newest.add, params=params)
+        absence = await self._requests.stream(self._path, decode_event, "Events", newest.add, params=params)
+        self.are_read &= absence in (None, Absence.PARTIAL)
         self.is_cut |= newest.is_cut
         return list(newest)
+
+
+def _related(subject: Subject, name: str) -> list[NamedObject]:
+    """Return the named object, its pod and the owners of the pod."""
+    pod, workload = known(subject.pod), known(subject.workload)
+    is_indexed = None if pod is None else _COMPLETION_INDEX in pod.metadata.annotations
+    if workload is not None:
+        is_indexed = workload.spec.completion_mode == "Indexed"
+    uid = workload.metadata.uid if workload is not None else ""
+    is_read = pod is not None or workload is not None
+    named = NamedObject(kind=_kind(subject.kind, is_indexed=is_indexed), name=name, uid=uid, is_read=is_read)
+    if pod is None:
+        return [named]
+    is_indexed = _COMPLETION_INDEX in pod.metadata.annotations
+    owners = [
+        NamedObject(kind=_kind(owner.kind, is_indexed=is_indexed), name=owner.name, is_read=True)
+        for owner in pod.metadata.owner_references
+    ]
+    return [named, NamedObject(kind=POD.kind, name=pod.name, is_read=True), *owners]
+
+
+def _kind(kind: str, *, is_indexed: bool | None) -> str:
+    """Return a kind, by which the names of its pods are known; empty for a Job that may have either form."""
+    if kind != "Job" or is_indexed is False:
+        return kind
+    return INDEXED_JOB if is_indexed else ""
 
 
 def is_since(since: datetime | None, metadata: Meta) -> bool:
@@ -140,7 +177,9 @@ def _bounded(event: EventObject) -> EventObject:
         metadata=Meta(
             name=metadata.name, namespace=metadata.namespace, creation_timestamp=metadata.creation_timestamp
         ),
-        involved_object=msgspec.structs.replace(about, name=shorten(about.name, LONGEST_SUBDOMAIN)),
+        involved_object=msgspec.structs.replace(
+            about, name=shorten(about.name, LONGEST_SUBDOMAIN), uid=shorten(about.uid, _LONGEST_WORD)
+        ),
         reason=shorten(event.reason, _LONGEST_WORD),
         message=shorten(event.message, LONGEST_MESSAGE),
         source=msgspec.structs.replace(source, component=shorten(source.component, _LONGEST_WORD)),

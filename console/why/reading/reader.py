@@ -34,7 +34,7 @@ from console.why.reading.surroundings import (
     read_shared_gpu_pods,
 )
 from console.why.reading.target import Target
-from console.why.reading.workload import find_pod
+from console.why.reading.workload import Subject, find_pod
 from kube.client import KubeClient
 from service.command import UsageError
 from webhook.namespaces.decode import PATH, decode_metadata
@@ -78,13 +78,14 @@ async def read_evidence(
         pod=subject.pod,
         workload=subject.workload,
     )
-    reading = _Reading(requests, target, evidence, EventReader(requests, target.namespace))
+    reading = _Reading(requests, target, subject, evidence, EventReader(requests, target.namespace))
     await _run(reading.basics())
     if reading.namespace is Absence.MISSING:
         raise UsageError(does_not_exist(target.namespace))
     await _run(reading.details(agents, settings_namespace))
     await _run(reading.rest())
     evidence.now = requests.client.server_time() or datetime.now(UTC)
+    evidence.are_events_read = reading.events.are_read
     evidence.not_visible = requests.not_visible
     evidence.notes = (*requests.notes, *([_CUT] if reading.events.is_cut else []))
     return evidence
@@ -102,6 +103,7 @@ class _Reading:
 
     requests: Requests
     target: Target
+    subject: Subject
     evidence: PodEvidence
     events: EventReader
     namespace: PolicyMetadata | Absence = Absence.NOT_READ
@@ -116,7 +118,7 @@ class _Reading:
     def basics(self) -> _Work:
         """Return the requests of every answer."""
         pod = known(self.evidence.pod)
-        work: _Work = [self._read_namespace(), self._read_group_events(pod)]
+        work: _Work = [self._read_namespace(), self._read_group_events()]
         if pod is not None:
             work += [self._read_pod_events(pod.name, pod.metadata.creation_timestamp)]
             work += [self._read_pod_group(pod), self._read_bind_request(pod)]
@@ -177,11 +179,11 @@ class _Reading:
     async def _read_pod_events(self, name: str, since: datetime | None = None) -> None:
         self.evidence.pod_events = await self.events.about_pod(name, since)
 
-    async def _read_group_events(self, pod: PodObject | None) -> None:
-        self.evidence.group_events = await self.events.about_groups(self.target.name, pod)
+    async def _read_group_events(self) -> None:
+        self.evidence.group_events = await self.events.about_groups(self.subject, self.target.name)
 
     async def _read_creation_events(self) -> None:
-        self.evidence.creation_events = await self.events.about_creation(self.target.name)
+        self.evidence.creation_events = await self.events.about_creation(self.subject, self.target.name)
 
     async def _read_pod_group(self, pod: PodObject) -> None:
         self.evidence.pod_group = await read_pod_group(self.requests, pod)
@@ -208,7 +210,8 @@ class _Reading:
     async def _read_shared_gpu_pods(self, pod: PodObject) -> None:
         shared = await read_shared_gpu_pods(self.requests, pod)
         self.evidence.shared_gpu_pods, self.evidence.group_members = shared.everywhere, shared.members
-        self.evidence.sees_all = not isinstance(shared.everywhere, Absence)
+        is_allowed = shared.everywhere is Absence.PARTIAL or not isinstance(shared.everywhere, Absence)
+        self.evidence.sees_all = is_allowed
 
     async def _read_claims(self, pod: PodObject) -> None:
         self.evidence.claims = await read_claims(self.requests, pod)

@@ -10,6 +10,7 @@ from kube.client import KubeClient
 from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
 from kube.shallow import shallow_object
 from service.text import MALFORMED, counted, listed, one_line
+from service.units import size
 
 T = TypeVar("T")
 
@@ -86,7 +87,9 @@ class Requests:
         params: Mapping[str, str] | None = None,
         keep: Callable[[T], bool] = lambda _: True,
     ) -> list[T] | Absence:
-        """List objects; those that cannot be decoded are skipped and noted.
+        """List objects; PARTIAL, with a note, if one cannot be decoded or the list exceeds a limit.
+
+        What is not in a part of a list proves nothing, and a tenant's pods can fill any limit.
 
         Args:
             path: path of the list.
@@ -96,15 +99,15 @@ class Requests:
             keep: selects the objects to keep.
         """
         kept: list[T] = []
-        size = 0
+        kept_bytes = 0
 
         def add(item: T, document: bytes) -> bool:
-            nonlocal size
+            nonlocal kept_bytes
             if not keep(item):
                 return True
-            size += len(document)
-            if len(kept) == MOST_OBJECTS or size > MOST_BYTES:
-                self.note(f"only {counted(len(kept), 'object')} of {what} were read")
+            kept_bytes += len(document)
+            if len(kept) == MOST_OBJECTS or kept_bytes > MOST_BYTES:
+                self.note(f"{what} not read: more than {MOST_OBJECTS} objects or {size(MOST_BYTES)}")
                 return False
             kept.append(item)
             return True
@@ -121,7 +124,7 @@ class Requests:
         *,
         params: Mapping[str, str] | None = None,
     ) -> Absence | None:
-        """Pass each object of a list to a function; return why the list was not read, or None.
+        """Pass each object of a list to a function; return why the list was not read whole, or None.
 
         Args:
             path: path of the list.
@@ -131,6 +134,7 @@ class Requests:
             params: query parameters.
         """
         unreadable = 0
+        is_cut = False
         try:
             async with asyncio.timeout(_SECONDS), self.client.list_objects(path, params=params) as objects:
                 async for document in objects:
@@ -140,6 +144,7 @@ class Requests:
                         unreadable += 1
                         continue
                     if not add(item, document):
+                        is_cut = True
                         break
         except _READ_ERRORS as error:
             absence = self.record(error, what)
@@ -147,7 +152,7 @@ class Requests:
             return Absence.UNSERVED if absence is Absence.MISSING else absence
         if unreadable:
             self.note(f"{counted(unreadable, 'object')} of {what} cannot be decoded")
-        return None
+        return Absence.PARTIAL if unreadable or is_cut else None
 
     def record(self, error: Exception, what: str) -> Absence:
         """Record why objects were not read, and return it."""

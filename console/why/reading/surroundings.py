@@ -28,8 +28,6 @@ from kube.rights import review_right
 from service.names import is_dns_subdomain
 
 _MOST_OWNERS: Final = 3
-_SHARED: Final = {"labelSelector": keys.GPU_GROUP}
-"""Selects pods in one GPU group and reservation pods; a share of several GPUs has other labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class SharedGpuPods:
     """The pods in GPU groups."""
 
     everywhere: list[PodObject] | Absence
-    """Those of all namespaces."""
+    """Those of all namespaces; of a bound pod those in its own groups."""
     members: Sequence[PodObject]
     """The other pods of the pod's namespace in its GPU groups."""
 
@@ -80,16 +78,26 @@ async def read_nodes(requests: Requests) -> list[NodeObject] | Absence:
 
 
 async def read_shared_gpu_pods(requests: Requests, pod: PodObject) -> SharedGpuPods:
-    """Read the pods in GPU groups: of all namespaces if the caller may, else of the pod's namespace."""
+    """Read the pods in GPU groups: of all namespaces if the caller may, else of the pod's namespace.
+
+    Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list.
+    """
+    params = {"labelSelector": _in_groups(pod)}
     pods = await requests.list(
-        resource_path("", "v1", "pods"), decode_one_pod, "pods of other namespaces", params=_SHARED
+        resource_path("", "v1", "pods"), decode_one_pod, "pods of other namespaces", params=params
     )
     near = pods
     if isinstance(pods, Absence) and pod.gpu_groups:
         path = POD.path_in(pod.metadata.namespace)
-        near = await requests.list(path, decode_one_pod, "pods", params=_SHARED)
+        near = await requests.list(path, decode_one_pod, "pods", params=params)
     members = [] if isinstance(near, Absence) else [each for each in near if _is_neighbour(each, pod)]
     return SharedGpuPods(pods, members)
+
+
+def _in_groups(pod: PodObject) -> str:
+    """Return the label selector of pods in GPU groups; a share of several GPUs has other labels."""
+    groups = sorted(pod.gpu_groups) if pod.is_bound else []
+    return f"{keys.GPU_GROUP} in ({','.join(groups)})" if groups else keys.GPU_GROUP
 
 
 def _is_neighbour(other: PodObject, pod: PodObject) -> bool:

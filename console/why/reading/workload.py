@@ -115,7 +115,7 @@ async def _newest_pod(
     params = {"labelSelector": selector} if selector else None
     path = POD.path_in(target.namespace)
     absence = await requests.stream(path, decode_one_pod, "pods", add, params=params)
-    if absence is not None:
+    if absence is not None and not (absence is Absence.PARTIAL and best is not None):
         raise UsageError(_unreadable(requests, absence, f"list pods in namespace {target.namespace}"))
     return best or Absence.MISSING
 

@@ -1,12 +1,18 @@
 import pytest
 
-from console.advise.namespaces import read_namespaces
+from console.advise.namespaces import known_namespace, read_namespaces
 from console.advise.shares import ShareValue
+from console.policies.reading import WebhookScope, read_scope
 from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.support.api_server import ApiServer, refuses
+from tests.support.published_settings import settings_object
+from webhook.policy.labels import Mode, PolicyMetadata
+from webhook.policy.rules import Rules
+from webhook.settings.document import NAME, NAMESPACE
 
 PATH = "/api/v1/namespaces"
+SCOPE = WebhookScope()
 VISION = {
     "metadata": {
         "name": "vision",
@@ -22,7 +28,7 @@ VISION = {
 async def test_all_namespaces_are_read(server: ApiServer, client: KubeClient) -> None:
     server.path = PATH
     server.pods = {"vision": VISION, "plain": {"metadata": {"name": "plain"}}}
-    known = await read_namespaces(client, None)
+    known = await read_namespaces(client, None, SCOPE)
     assert known is not None
     assert known["vision"].share_of("small") == ShareValue(hundredths=25)
     assert known["vision"].share_of("") == ShareValue(mib=8192)
@@ -32,8 +38,8 @@ async def test_all_namespaces_are_read(server: ApiServer, client: KubeClient) ->
 
 async def test_one_namespace_is_read(server: ApiServer, client: KubeClient) -> None:
     server.named = {f"{PATH}/vision": VISION}
-    assert list(await read_namespaces(client, "vision") or ()) == ["vision"]
-    assert await read_namespaces(client, "absent") == {}
+    assert list(await read_namespaces(client, "vision", SCOPE) or ()) == ["vision"]
+    assert await read_namespaces(client, "absent", SCOPE) == {}
 
 
 @pytest.mark.parametrize("namespace", [None, "vision"])
@@ -41,10 +47,47 @@ async def test_without_the_right_the_labels_are_unknown(
     server: ApiServer, client: KubeClient, namespace: str | None
 ) -> None:
     server.refusals = {PATH: refuses(403, "Forbidden")}
-    assert await read_namespaces(client, namespace) is None
+    assert await read_namespaces(client, namespace, SCOPE) is None
 
 
 async def test_other_errors_are_raised(server: ApiServer, client: KubeClient) -> None:
     server.refusals = {PATH: refuses(500, "InternalError")}
     with pytest.raises(ApiError, match="500"):
-        await read_namespaces(client, None)
+        await read_namespaces(client, None, SCOPE)
+
+
+QUEUE = {"kai.scheduler/queue": "team"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "scope", "words"),
+    [
+        (QUEUE, SCOPE, ""),
+        ({}, SCOPE, "is not managed"),
+        (QUEUE | {"kaishare.dev/mode": "observe"}, SCOPE, "the mode of the namespace is observe: its labels"),
+        (
+            QUEUE,
+            WebhookScope(default_mode=Mode.OFF),
+            "is off, the webhook's default: its labels change no pod",
+        ),
+        (QUEUE | {"kaishare.dev/mode": "default"}, WebhookScope(default_mode=Mode.OBSERVE), ""),
+        (QUEUE, WebhookScope(excluded=["vision"]), "excludes the namespace"),
+        (QUEUE, WebhookScope(reads_labels=False), "from files"),
+        ({"kai.scheduler/queue": "Team!"}, SCOPE, "kai.scheduler/queue of the namespace is invalid"),
+    ],
+)
+def test_labels_may_change_no_pod(labels: dict[str, str], scope: WebhookScope, words: str) -> None:
+    reason = known_namespace("vision", PolicyMetadata(labels), scope).without_effect
+    assert words in reason
+    assert bool(reason) is bool(words)
+
+
+async def test_the_scope_is_that_of_the_running_webhook(server: ApiServer, client: KubeClient) -> None:
+    rules = Rules(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({"vision"}))
+    item = settings_object(rules)
+    server.named = {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}": item}
+    scope = await read_scope(client)
+    assert (scope.default_mode, set(scope.excluded), scope.reads_labels) == (Mode.OBSERVE, {"vision"}, True)
+    assert (await read_scope(client, Mode.OFF)).default_mode is Mode.OFF
+    item["data"] = {key: text.replace('"cluster"', '"files"') for key, text in item["data"].items()}
+    assert not (await read_scope(client)).reads_labels

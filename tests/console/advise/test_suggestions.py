@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
 from console.advise.html import as_html
+from console.advise.namespaces import known_namespace
 from console.advise.parts import quantile_of
 from console.advise.policies import KnownNamespace, TargetCluster
 from console.advise.queries import Window
@@ -18,6 +19,7 @@ from console.advise.shares import ShareValue, card_of, seen_share, smallest_frac
 from console.advise.suggestions import advise, needed_bytes
 from console.advise.text import as_json, as_text
 from console.advise.usage import PodNames, PodUse
+from console.policies.reading import WebhookScope
 from console.prometheus.series import RangeSeries
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
@@ -50,7 +52,7 @@ def namespaces(**labels: str) -> dict[str, KnownNamespace]:
     }
     own = {key if "/" in key else f"kaishare.dev/{key}": value for key, value in own.items()}
     metadata = PolicyMetadata({"kai.scheduler/queue": "team", **own})
-    return {"team": KnownNamespace(metadata, metadata.policy("team"))}
+    return {"team": known_namespace("team", metadata, WebhookScope())}
 
 
 def only(*uses: PodUse, options: AdviceOptions = OPTIONS, **labels: str) -> AdviceRow:
@@ -216,6 +218,7 @@ def test_balance() -> None:
         "a size with another share": (pod(), {"size_small": "0.25"}),
         "a cap below the need": (pod(quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
         "mode off": (pod(), {"size_small": "0.5", "mode": "off"}),
+        "mode observe": (pod(), {"size_small": "0.5", "mode": "observe"}),
         "an unknown default share of a vCluster": (pod(size="", vcluster="red", virtual_namespace="default"), {}),
     }.values(),
     ids=lambda value: "",

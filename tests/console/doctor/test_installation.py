@@ -9,11 +9,13 @@ import yaml
 from console.doctor.installation import OLDEST_KUBERNETES, managed_findings, release_finding, right_finding
 from kube.client import KubeClient
 from kube.doctor_checks import reach
+from kube.errors import ApiError
 from service.check_results import CheckResult, State
 from tests.support.cluster_facts import but, mutating, namespace, queue, result_lines, running, whole
 from tests.support.helm_chart import CHART
-from webhook.doctor.api_reader import ListOutcome, ListResult
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult
 from webhook.doctor.cluster import Cluster
+from webhook.doctor.kai import runtime_class_findings
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import usable_queue_findings
 from webhook.policy.labels import Mode
@@ -62,6 +64,56 @@ async def test_the_release_of_the_api_server(version: str, state: State, words: 
     assert (finding.state, finding.check) == (state, "API server")
     assert finding.what.startswith(words)
     assert (release is None) is (state is State.UNKNOWN)
+
+
+@pytest.mark.parametrize("text", ["<!DOCTYPE html><p>Log in", "[]", "{}", "null", ""])
+async def test_a_server_of_another_kind_is_a_problem(text: str) -> None:
+    reached, release = await reach(client(text), without="nothing else was checked")
+    assert (reached.state, release) == (State.PROBLEM, None)
+    assert "answers, but not as an API server: GET /version: " in reached.what
+    assert reached.advice.endswith("nothing else was checked")
+
+
+class _Refuses(Answers):
+    """A client whose requests are all refused."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__("")
+        self._refusal = status, reason, ""
+
+    async def get(self, path: str) -> bytes:
+        raise ApiError(*self._refusal, f"GET {path}")
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [(302, State.PROBLEM), (403, State.OK), (404, State.OK), (500, State.OK)]
+)
+async def test_a_redirect_is_no_answer_of_an_api_server(status: int, state: State) -> None:
+    refusing: Any = _Refuses(status, "Refused")
+    assert (await reach(refusing, without=""))[0].state is state
+
+
+async def test_an_expired_token_is_a_problem_after_which_nothing_else_is_checked() -> None:
+    refusing: Any = _Refuses(401, "Unauthorized")
+    reached, release = await reach(refusing, without="nothing else was checked")
+    assert (reached.state, release) == (State.PROBLEM, None)
+    assert reached.what == (
+        "https://cluster does not accept your credentials: GET /version: 401 Unauthorized"
+    )
+    assert reached.advice == "log in again; nothing else was checked"
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ('{"metadata": {"name": "nvidia"}}', State.OK),
+        ("<!DOCTYPE html><p>Log in", State.UNKNOWN),
+        ("{}", State.UNKNOWN),
+    ],
+)
+async def test_only_an_object_proves_that_a_runtime_class_exists(text: str, state: State) -> None:
+    (finding,) = await runtime_class_findings(ApiReader(client(text)), {"nvidia": "pods with a share"})
+    assert finding.state is state
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ async def test_a_pod_that_is_gone_is_status_2_and_its_events_are_an_answer(serve
     line = f"kaishare: Pod gone does not exist in namespace {TEAM}, and no Event tells of it\n"
     ended = await why(server, "gone")
     assert (ended.status, ended.out, ended.err) == (2, "", line)
+    server.forbidden = lambda path: path.endswith("/events")
+    assert (await why(server, "gone")).err == line.replace(
+        "no Event tells of it", "not all Events could be read"
+    )
+    server.forbidden = lambda _: False
     message = f"Pod {TEAM}/gone was preempted by higher priority workload {TEAM}/pg-b"
     group = "pg-gone-11111111-2222-4333-8444-555555555555"
     server.add(make_event(kind="PodGroup", about=group, reason="Evict", message=message))

@@ -16,6 +16,7 @@ from kai import keys
 from tests.support.why_evidence import (
     GROUP,
     NAME,
+    at,
     make_bind_request,
     make_event,
     make_evidence,
@@ -199,6 +200,24 @@ def test_a_queue_below_its_quota_is_owed_gpus() -> None:
     assert "has a quota of 2 GPUs. If it uses less, KAI takes GPUs back" in cause.remedies[-1].text
 
 
+def test_a_binder_that_may_wait_for_a_reservation_pod_is_not_all_that_is_looked_at() -> None:
+    order = make_bind_request()
+    commands = [
+        [
+            remedy.command
+            for remedy in explain(make_evidence(bind_request=order, shared_gpu_pods=pods)).cause.remedies
+        ]
+        for pods in (Absence.PARTIAL, [])
+    ]
+    assert commands == [
+        [
+            "kubectl get pods --namespace kai-resource-reservation",
+            "kubectl get pods --namespace kai-scheduler",
+        ],
+        ["kubectl get pods --namespace kai-scheduler"],
+    ]
+
+
 def test_free_parts_are_told_only_where_they_are_too_small() -> None:
     words = "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs."
     holder = make_pod(name="other", fraction="0.3", labels={keys.GPU_GROUP: "group-1"}, node="node-1")
@@ -254,6 +273,11 @@ def test_free_parts_are_told_only_where_they_are_too_small() -> None:
             "it ended with exit code 1",
         ),
         (make_pod(node="node-1"), Code.CONTAINER_WAITING, "the kubelet has not started its containers"),
+        (
+            make_pod(node="node-1", phase=""),
+            Code.CONTAINER_WAITING,
+            "the kubelet has not started its containers for 90 s",
+        ),
         (
             make_pod(node="node-1", phase="Running"),
             Code.RUNNING,
@@ -535,6 +559,96 @@ def test_a_running_pod_with_a_container_that_does_not_run_is_not_fine(
     answer = explain(make_evidence(pod))
     assert (answer.cause.code, answer.is_fine) == (Code.CONTAINER_WAITING, False)
     assert words in answer.cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "code"),
+    [
+        ("init", {"terminated": {"exitCode": 0}}, Code.RUNNING),
+        ("main", {"terminated": {"exitCode": 0}}, Code.RUNNING),
+        ("main", {"running": {"startedAt": at(800_000)}}, Code.RUNNING),
+        ("main", {"running": {"startedAt": at(400_000)}}, Code.CONTAINER_WAITING),
+        ("main", {"running": {}}, Code.CONTAINER_WAITING),
+        ("init", {"terminated": {"exitCode": 1}}, Code.CONTAINER_WAITING),
+    ],
+)
+def test_failures_that_are_over_are_no_problem_for_ever(kind: str, state: Any, code: Code) -> None:
+    failed = {"restartCount": 3, "lastState": {"terminated": {"exitCode": 1}}, "state": state}
+    statuses = {
+        "initContainerStatuses": [{"name": "wait-for-database", **(failed if kind == "init" else {})}],
+        "containerStatuses": [{"name": "main", **(failed if kind == "main" else {})}],
+    }
+    pod = make_pod(node="node-1", phase="Running", age=864_000, status=statuses)
+    assert _cause(make_evidence(pod))[0] is code
+
+
+_NOT_READY = {
+    "type": "Ready",
+    "status": "False",
+    "reason": "ContainersNotReady",
+    "lastTransitionTime": at(600),
+}
+
+
+@pytest.mark.parametrize(
+    ("ready", "state", "words"),
+    [
+        (False, {"running": {}}, "container main is not ready for 10 min"),
+        (True, {"running": {}}, "the pod is not ready for 10 min, and its containers are"),
+    ],
+)
+def test_a_pod_that_is_not_ready_is_not_fine(ready: bool, state: Any, words: str) -> None:
+    container = {"name": "main", "ready": ready, "state": state}
+    pod = make_pod(node="node-1", phase="Running", age=900, conditions=[_NOT_READY], containers=[container])
+    answer = explain(make_evidence(pod))
+    assert (answer.cause.code, answer.cause.sentence) == (Code.CONTAINER_WAITING, words)
+    assert not answer.is_fine
+
+
+def test_a_container_that_is_done_is_not_waited_for() -> None:
+    done = {"name": "main", "ready": False, "state": {"terminated": {"exitCode": 0}}}
+    runs = {"name": "proxy", "ready": True, "state": {"running": {}}}
+    pod = make_pod(node="node-1", phase="Running", conditions=[_NOT_READY], containers=[done, runs])
+    assert explain(make_evidence(pod)).is_fine
+
+
+@pytest.mark.parametrize(("reason", "words"), [("NodeLost", "(NodeLost)"), ("", "(phase Unknown)")])
+def test_a_pod_in_the_phase_unknown_is_not_fine(reason: str, words: str) -> None:
+    pod = make_pod(node="node-1", phase="Unknown", status={"reason": reason})
+    answer = explain(make_evidence(pod))
+    assert (answer.state, answer.is_fine) == ("Unknown", False)
+    assert answer.cause.sentence == f"the kubelet of the pod's node does not answer {words}"
+
+
+def _initialising(*statuses: dict[str, Any]) -> Any:
+    """Return a bound pod with the sidecar `proxy` and the init container `download`."""
+    containers = [{"name": "proxy", "restartPolicy": "Always"}, {"name": "download"}]
+    spec = {"initContainers": containers, "containers": [{"name": "main"}]}
+    waiting = [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    return make_pod(
+        node="node-1",
+        age=2400,
+        spec=spec,
+        containers=waiting,
+        status={"initContainerStatuses": list(statuses)},
+    )
+
+
+def test_an_init_container_that_runs_is_named_with_its_log() -> None:
+    runs = {"state": {"running": {"startedAt": at(2390)}}, "started": True}
+    cause = explain(
+        make_evidence(_initialising({"name": "proxy", **runs}, {"name": "download", **runs}))
+    ).cause
+    assert cause.code is Code.CONTAINER_WAITING
+    assert cause.sentence.startswith("the init container download runs for 40 min, and the pod's containers")
+    assert [each.command for each in cause.remedies] == [
+        f"kubectl logs {NAME} --namespace team --container download"
+    ]
+    waits = {"name": "download", "state": {"waiting": {"reason": "PodInitializing"}}}
+    cause = explain(make_evidence(_initialising({"name": "proxy", **runs}, waits))).cause
+    assert "has not started its containers for 40 min" in cause.sentence
+    unready = {"name": "proxy", **runs, "started": False}
+    assert "container proxy runs for" in explain(make_evidence(_initialising(unready, waits))).cause.sentence
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from console.agent_options import AgentOptions
+from console.why.codes import Code
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
 from console.why.objects import PodGroupObject, PodObject
@@ -395,7 +396,7 @@ async def test_a_node_that_no_node_can_be_named_after_is_not_requested(server: O
     assert not requested(server, "kaishare-agent")
 
 
-async def test_the_objects_of_a_list_are_bounded(
+async def test_a_list_that_is_cut_is_not_taken_for_a_whole_one(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("console.why.reading.requests.MOST_OBJECTS", 2)
@@ -403,18 +404,72 @@ async def test_the_objects_of_a_list_are_bounded(
     server.add(*cluster(), *(make("Node", f"more-{number}", "") for number in range(3)))
     server.add(make_pod("large", "rivals", labels={"runai-gpu-group": "a"}, annotations={"x": "y" * 10_000}))
     evidence = await read(server)
-    assert [len(each) for each in (evidence.nodes, evidence.shared_gpu_pods)] == [2, 1]  # type: ignore[arg-type]
+    assert evidence.nodes is evidence.shared_gpu_pods is Absence.PARTIAL
+    assert evidence.sees_all is True, "the API server has answered the list of all namespaces"
     assert set(evidence.notes) == {
-        "only 2 objects of nodes were read",
-        "only 1 object of pods of other namespaces were read",
+        "nodes not read: more than 2 objects or 9.8 KiB",
+        "pods of other namespaces not read: more than 2 objects or 9.8 KiB",
     }
+    assert explain(evidence).cause.code is Code.NO_GPU_FITS
 
 
-async def test_objects_that_cannot_be_decoded_are_skipped(server: ObjectServer) -> None:
-    server.add(*cluster(), {**make("Node", "broken", ""), "spec": {"taints": 7}})
+async def test_objects_that_cannot_be_decoded_may_be_those_that_are_looked_for(server: ObjectServer) -> None:
+    words = f"Resources were not found for pod {TEAM}/{NAME} due to: Unable to schedule pod"  # all that KAI says where no node offers GPUs
+    plain = make_event(message=words)
+    server.add(*cluster(message=words), plain)
+    assert explain(await read(server)).cause.code is Code.NO_GPU_NODES
+    server.add({**make("Node", "broken", ""), "spec": {"taints": 7}})
+    server.requests.clear()
     evidence = await read(server)
-    assert [each.metadata.name for each in evidence.nodes] == ["node-1"]  # type: ignore[union-attr]
+    assert evidence.nodes is Absence.PARTIAL
     assert evidence.notes == ("1 object of nodes cannot be decoded",)
+    assert explain(evidence).cause.code is not Code.NO_GPU_NODES
+
+
+async def test_pods_of_others_hide_no_reservation_pod(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.why.reading.requests.MOST_BYTES", 50_000)
+    runs: dict[str, Any] = {"node": "node-1", "phase": "Running"}
+    reservation = make_pod(
+        "gpu-reservation-1",
+        "kai-resource-reservation",
+        labels={"app": "kai-resource-reservation", "runai-gpu-group": "group-2"},
+        annotations={"run.ai/reserve_for_gpu_index": "GPU-2"},
+        **runs,
+    )
+    crowd = [
+        make_pod(
+            f"large-{number}", "a-tenant", labels={"runai-gpu-group": "x"}, annotations={"x": "y" * 9000}
+        )
+        for number in range(9)
+    ]
+    server.add(*crowd, *cluster(labels={"runai-gpu-group": "group-2"}, **runs))
+    without = await read(server)
+    assert explain(without).cause.code is Code.NO_RESERVATION
+    server.add(reservation)
+    server.requests.clear()
+    whole = await read(server)
+    assert (explain(whole).cause.code, whole.notes) == (Code.RUNNING, ())
+    for pod in crowd:
+        pod["metadata"]["labels"]["runai-gpu-group"] = "group-2"
+    server.requests.clear()
+    cut = await read(server)
+    assert cut.shared_gpu_pods is Absence.PARTIAL
+    assert explain(cut).cause.code is Code.RUNNING, "nothing is known of its reservation pod"
+
+
+async def test_events_that_cannot_be_read_are_not_missing(server: ObjectServer) -> None:
+    server.add(make("Namespace", TEAM, ""), make("Deployment", "web", spec={"replicas": 1}))
+    server.forbidden = lambda path: path.endswith("/events")
+    cause = explain(await read(server, "web", "deploy")).cause
+    assert (
+        cause.sentence == "Deployment web in the namespace team has no pod, and not all Events could be read"
+    )
+    server.add(*cluster(message=""))
+    server.requests.clear()
+    server.add(make("BindRequest", "other"))
+    assert explain(await read(server)).cause.code is not Code.SCHEDULER_SILENT
 
 
 # --- what the policy decides ---
@@ -577,11 +632,48 @@ async def test_the_newest_pod_that_waits_stands_for_a_workload(server: ObjectSer
     assert evidence.pod.name == "web-7f6b5d-runs"
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+async def test_events_of_another_job_with_a_longer_name_do_not_count(
+    server: ObjectServer, indexed: bool
+) -> None:
+    """The Job `train` of which the pod is gone, and the Job `train-2`, whose pods were evicted and refused."""
+    mode = "Indexed" if indexed else "NonIndexed"
+    server.add(make("Namespace", TEAM, ""), make("Job", "train", spec={"completionMode": mode}))
+    other = "99999999-2222-4333-8444-555555555555"
+    for number, about in enumerate([f"pg-train-2-{other}", f"pg-train-2-x7k2p-{other}", f"pg-train-{other}"]):
+        server.add(make_event(number, kind="PodGroup", about=about, reason="Evict"))
+    refused = {"kind": "Job", "name": "train-2", "uid": other}
+    server.add(make("Event", "refused", involvedObject=refused, reason="FailedCreate", message="no"))
+    evidence = await read(server, "train", "job")
+    names = [each.involved_object.name for each in evidence.group_events]
+    assert names == [f"pg-train-2-x7k2p-{other}"] * indexed
+    assert not evidence.creation_events
+    assert indexed or explain(evidence).cause.code is Code.NO_POD
+    server.requests.clear()
+    server.add(make_event(8, kind="PodGroup", about=f"pg-train-x7k2p-{other}", reason="Evict"))
+    server.add(make_event(9, kind="PodGroup", about=f"pg-train-{UID}", reason="Evict"))
+    names = [each.involved_object.name for each in (await read(server, "train", "job")).group_events]
+    assert names[indexed:] == [f"pg-train-x7k2p-{other}"] * (not indexed) + [f"pg-train-{UID}"]
+
+
+async def test_a_pod_that_waits_has_no_events_of_another_jobs_pods(server: ObjectServer) -> None:
+    job = owner("Job", "train-2", "batch/v1")
+    server.add(*cluster(name="train-2-x7k2p", owners=[job], annotations={"pod-group-name": "own"}))
+    other = "99999999-2222-4333-8444-555555555555"
+    groups = [f"pg-train-{other}", f"pg-train-2-bbbbb-{other}", f"pg-train-2-0-bbbbb-{other}", "own"]
+    server.add(*(make_event(5 + n, kind="PodGroup", about=about) for n, about in enumerate(groups)))
+    evidence = await read(server, "train-2-x7k2p")
+    assert {each.involved_object.name for each in evidence.group_events} == {groups[1], groups[3]}
+
+
 async def test_without_a_pod_the_events_of_its_creation_count(server: ObjectServer) -> None:
     server.add(*(item for item in cluster() if item["kind"] != "Pod"))
     denied = [
         make_event(7, kind="ReplicaSet", about="web-7f6b5d", reason="FailedCreate"),
-        make_event(8, kind="PyTorchJob", about="web", reason="FailedCreatePod"),
+        make_event(8, kind="Deployment", about="web", reason="FailedCreatePod"),
+        make_event(
+            8, kind="PyTorchJob", about="web", reason="FailedCreatePod", metadata={"name": "of-another"}
+        ),
         make_event(9, kind="ReplicaSet", about="webs-1", reason="FailedCreate"),
     ]
     server.add(*denied)

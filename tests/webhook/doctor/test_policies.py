@@ -277,7 +277,8 @@ def test_kais_queue_label_selector_is_reported() -> None:
 async def test_the_runtime_class_must_exist(
     server: ApiServer, client: KubeClient, status: int, state: State
 ) -> None:
-    server.always = says("{}", status=status) if status == 200 else refuses(status, "Refused")
+    exists = says('{"metadata": {"name": "nvidia"}}')
+    server.always = exists if status == 200 else refuses(status, "Refused")
     (finding,) = await runtime_class_findings(ApiReader(client), {"nvidia": "pods with a share"})
     assert finding.state is state
 

@@ -4,8 +4,10 @@ import json
 import re
 import sys
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +15,16 @@ import yaml
 
 from service.command import UsageError
 from service.documents import DocumentError, Place, decode_text, document_files, read_text
-from service.yaml_documents import LOADER, parse_documents
+from service.yaml_documents import LOADER, ParsedDocument, parse_documents
 
 STANDARD_INPUT: Final = "-"
 
 _MARKER: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 """The line that begins a document. YAML allows it nowhere else, not even in a block of text."""
+_DIRECTIVE: Final = re.compile(r"^%", re.MULTILINE)
+"""The line of a directive such as `%YAML 1.2`, which belongs to the document after it."""
+_END: Final = re.compile(r"^(?:%|\.\.\.(?=[ \t\r\n]|\Z))", re.MULTILINE)
+"""The line after a document: its `...`, or a directive."""
 
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
@@ -35,8 +41,9 @@ class SourceDocument:
 
     value: Any
     start: int
-    """Index of the document's text in the input; the text begins with its `---` line, if it has one."""
+    """Index of the document's text in the input, which begins with its directives and its `---` line."""
     end: int
+    """Index after the text, which a line `...` does not belong to."""
     lines_before: int
     """Number of line breaks in the input before the document."""
 
@@ -141,17 +148,33 @@ def read_source(text: str, name: str) -> ManifestSource:
         if "{{" in text:
             raise DocumentError(f"{name}, line {_line(text, text.index('{{'))}: {_HELM} ({error})") from None
         raise
-    starts = [0, *(match.start() for match in _MARKER.finditer(text))]
+    parts = _parts(text, parsed)
+    starts = [start for start, _ in parts]
     documents = []
     lines_before = counted = 0
     for document in parsed:
-        part = bisect_right(starts, document.start) - 1
-        start, end = starts[part], starts[part + 1] if part + 1 < len(starts) else len(text)
+        start, end = parts[bisect_right(starts, document.start) - 1]
         lines_before += text.count("\n", counted, start)
         counted = start
         documents.append(SourceDocument(document.value, start, end, lines_before))
     _refuse_helm(text, name, documents)
     return ManifestSource(name, text, documents)
+
+
+def _parts(text: str, documents: Sequence[ParsedDocument]) -> list[tuple[int, int]]:
+    """Return start and end of the parts of a text that each hold one document, or none."""
+    markers = [*(match.start() for match in _MARKER.finditer(text)), len(text)]
+    remaining = deque(documents)
+    parts, start = [], 0
+    for marker, following in pairwise([0, *markers]):
+        content_end = marker
+        while remaining and remaining[0].start < following:
+            content_end = remaining.popleft().end
+        end = _END.search(text, content_end, following)
+        directive = _DIRECTIVE.search(text, content_end, following)
+        parts.append((start, end.start() if end else following))
+        start = directive.start() if directive else following
+    return parts
 
 
 def _character(match: re.Match[str]) -> str:

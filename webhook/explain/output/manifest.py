@@ -56,9 +56,12 @@ def _joined(texts: list[str]) -> str:
     for text in texts:
         if stream and not stream.endswith("\n"):
             stream += "\n"
-        if stream and text.startswith("%"):
+        first = next(
+            (line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")), ""
+        )
+        if stream and first.startswith("%"):
             stream += "...\n"  # a directive may follow only the end of a document
-        elif stream and not text.startswith("---"):
+        elif stream and not first.startswith("---"):
             stream += "---\n"
         stream += text
     return stream if not stream or stream.endswith("\n") else stream + "\n"
@@ -104,7 +107,7 @@ def _rewritten(text: str, value: Any, pods: Iterable[ExplainedPod]) -> tuple[str
         if [document.value for document in parsed] == [expected]:
             return edited, False
     dumped = yaml.dump(expected, Dumper=Dumper, sort_keys=False, allow_unicode=True)
-    return ("---\n" if text.startswith("---") else "") + dumped, True
+    return ("---\n" if text.startswith(("---", "%")) else "") + dumped, True
 
 
 def _without_sharing(value: Any) -> Any:

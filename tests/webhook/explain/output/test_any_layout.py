@@ -67,6 +67,7 @@ LAYOUTS = st.fixed_dictionaries(
         "allow_unicode": st.booleans(),
         "explicit_start": st.booleans(),
         "explicit_end": st.booleans(),
+        "version": st.sampled_from([None, (1, 1)]),
     }
 )
 

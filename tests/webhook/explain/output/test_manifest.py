@@ -136,6 +136,29 @@ def test_inputs_are_joined_to_one_stream(run: Run, tmp_path: Path) -> None:
         (tmp_path / f"{number}.yaml").write_text(text)
     out = run("", QUEUE, "-f", str(tmp_path), *MANIFEST).out
     assert [each["kind"] for each in yaml.safe_load_all(out)] == ["Secret", "ConfigMap", "Service"]
+    (tmp_path / "3.yaml").write_text("# head\n\n%YAML 1.1\n---\nkind: Node\n")
+    (tmp_path / "4.yaml").write_text("# head\n---\nkind: Event\n")
+    out = run("", QUEUE, "-f", str(tmp_path), *MANIFEST).out
+    kinds = ["Secret", "ConfigMap", "Service", "Node", "Event"]
+    assert [each["kind"] for each in yaml.safe_load_all(out)] == kinds
+
+
+@pytest.mark.parametrize("output", ["text", "table", "json", "patch", "manifest"])
+def test_a_directive_belongs_to_the_document_after_it(run: Run, output: str) -> None:
+    tag = "%TAG !y! tag:yaml.org,2002:\n---\n"
+    pod = (
+        "kind: Pod\nmetadata: {name: !y!str 7}\n"
+        "spec: {containers: [{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}\n"
+    )
+    result = run(
+        f"{tag}{pod}...\n{tag}{pod}...\n---\n{pod.replace('!y!str 7', 'last')}", QUEUE, HALF, "-o", output
+    )
+    assert result.err == ""
+    if output == "manifest":
+        assert [each["metadata"]["name"] for each in yaml.safe_load_all(result.out)] == ["7", "7", "last"]
+        assert run(result.out, QUEUE, HALF, *MANIFEST).out == result.out
+    if output == "json":
+        assert [each["line"] for each in json.loads(result.out)] == [3, 9, 14]
 
 
 def test_json_stays_json(run: Run) -> None:
@@ -330,7 +353,16 @@ spec:
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("begins", ["", "# head\n---\n", "kind: Service\n--- # pod\n"])
+@pytest.mark.parametrize(
+    "begins",
+    [
+        "",
+        "# head\n---\n",
+        "kind: Service\n--- # pod\n",
+        "kind: Service\n... # end\n# head\n%YAML 1.1\n---\n",
+        "{kind: Service, a: 'b\n%c'}\n%YAML 1.1\n---\n",
+    ],
+)
 def test_every_form_of_yaml_is_edited_in_place(run: Run, name: str, begins: str) -> None:
     text = f"{begins}apiVersion: v1\nkind: Pod{FORMS[name]}"
     if "metadata:\n" not in text:
@@ -370,6 +402,8 @@ spec:
     pod = yaml.safe_load(result.out)
     assert pod["spec"]["containers"][0]["resources"] == {"limits": {}}
     assert pod["gpu"] == {"limits": {"nvidia.com/gpu": 1}}
+    after_another = run(f"kind: Service\n...\n%YAML 1.1\n---\n{text}", QUEUE, HALF, *MANIFEST)
+    assert (after_another.err, list(yaml.safe_load_all(after_another.out))[1:]) == (note, [pod])
 
 
 def test_nothing_is_written_if_a_pod_would_be_denied(run: Run) -> None:
