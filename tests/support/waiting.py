@@ -10,7 +10,7 @@ from typing import Any, Final
 
 PATIENCE_SECONDS: Final = 45.0
 """Longest wait for a condition on a loaded machine."""
-_PAUSE_SECONDS: Final = 0.01
+_PAUSE_SECONDS: Final = 0.02
 
 
 class _Wait:
