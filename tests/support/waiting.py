@@ -10,6 +10,8 @@ from typing import Any, Final
 
 PATIENCE_SECONDS: Final = 45.0
 """Longest wait for a condition on a loaded machine."""
+_FIRST_PAUSE_SECONDS: Final = 0.005
+"""Pause within the first second: what a simulated server does is over soon."""
 _PAUSE_SECONDS: Final = 0.02
 
 
@@ -19,13 +21,18 @@ class _Wait:
     def __init__(self, what: Callable[[], object] | object, seconds: float) -> None:
         self._what = what
         self._seconds = seconds
-        self._ends = time.monotonic() + seconds
+        self._began = time.monotonic()
 
     def go_on(self, error: LookupError | None) -> None:
         """Raise AssertionError if the time is over."""
-        if time.monotonic() > self._ends:
+        if time.monotonic() > self._began + self._seconds:
             what = self._what() if callable(self._what) else self._what
             raise AssertionError(f"still not after {self._seconds:g} s: {what}") from error
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return _FIRST_PAUSE_SECONDS if time.monotonic() < self._began + 1 else _PAUSE_SECONDS
 
 
 async def until(
@@ -52,7 +59,7 @@ async def until(
         if result:
             return result
         wait.go_on(error)
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(wait.pause)
 
 
 async def seconds_until(
