@@ -111,7 +111,7 @@ class Evictor:
         self._edits: Counter[str] = Counter()
         """Number of evictions that an edit of the pod delayed, by UID."""
         self._last_tries: dict[str, tuple[str, float]] = {}
-        """Namespace and time of the last attempt that evicted no pod, by UID."""
+        """Namespace and time of the last attempt to evict a pod, by UID, while the pod is listed."""
         self._must_recall = calls is not None
         self._evaluation: Evaluation | None = None
         self._news = asyncio.Event()

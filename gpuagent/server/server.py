@@ -18,6 +18,7 @@ from gpuagent.server.page.links import NO_LINKS, PageLinks
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.server.processes import ProcessAnswers
 from gpuagent.server.sample_text import SampleText
+from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
 from service.http.limits import ConnectionLimits, plain_port_limits
 from service.http.listeners import Address
@@ -33,7 +34,7 @@ from service.http.page_server import (
 from service.log import JsonLog
 
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
-FORWARDED_PATHS: Final = frozenset({SHARES_PATH, "/healthz", "/readyz"})
+FORWARDED_PATHS: Final = HEALTH_PATHS | {SHARES_PATH}
 """Paths that the API server's pod proxy may request under the API server's host name."""
 AUDIENCE: Final = "kaishare-agent"
 """Audience of the tokens in X-Kaishare-Token."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from service.http.bounded_server import BoundedServer
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Longest request head, and most bytes of a read after which several requests wait for an answer.
+"""Longest request head, and most bytes that a client sends while several of its requests wait.
 
 The heads of an API server are shorter than one KiB, and it sends the next request after the answer, as
 Prometheus and browsers do. A parsed head takes up to five times its bytes.

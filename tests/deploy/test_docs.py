@@ -183,8 +183,8 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "TLS handshakes at once on 8443": f"{tls.max_handshakes}",
         "a request head, from its first byte to its last": f"{tls.head_seconds:.0f} s",
         "size of a request head": in_units(protocols.MAX_HEAD_BYTES),
-        "requests sent before the answer to the one before": (
-            f"two of any size, or more of together {in_units(protocols.MAX_HEAD_BYTES)}"
+        "requests that wait for the answer to the one before": (
+            f"one, or several of together {in_units(protocols.MAX_HEAD_BYTES)}"
         ),
         "a request line": f"{protocols.MAX_REQUEST_LINE_BYTES} bytes",
         "a header": f"{protocols.MAX_FIELD_BYTES} bytes",
