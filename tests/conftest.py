@@ -14,9 +14,15 @@ from tests.support import workers
 from tests.support.kubernetes_release import skip_on_older
 from tests.support.markers import NIGHTLY, OLDEST, is_deselected, marker_of, runs_on_the_oldest
 
+# Hardly anything is freed until all tests are collected, and each pass looks at all of them.
+gc.disable()
+
 # Many tests start Python. Without stored bytecode each process would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# API servers, Prometheus and helm spend a fifth of their time on collecting garbage otherwise, and most end soon.
+os.environ.setdefault("GOGC", "400")
 
 # A background job of a shell (`make test &`) ignores SIGINT, and the programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -82,6 +88,7 @@ def pytest_collection_finish() -> None:
     """Exempt what exists so far from garbage collection: a pass over the objects of all tests takes 0.15 s."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
