@@ -35,7 +35,6 @@ ON_THE_OLDEST: Final = frozenset(
     f"cluster/test_{name}.py"
     for name in (
         "agent",  # the agent with the chart's rights
-        "agent_simulated",
         "chart",  # installed, used, upgraded, uninstalled
         "chart_objects",  # every object, validated strictly
         "cluster_pods",  # the agent's watches

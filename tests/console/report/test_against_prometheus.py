@@ -391,7 +391,7 @@ def unequal_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
-@pytest.mark.parametrize("days", [0, 90], ids=["looks in the time of the pod", "rare looks"])
+@pytest.mark.parametrize("days", [0, 35], ids=["looks in the time of the pod", "rare looks"])
 async def test_a_cluster_without_records_is_not_missed_between_the_looks(
     unequal_clusters: str, days: int
 ) -> None:
@@ -404,7 +404,7 @@ async def test_a_cluster_without_records_is_not_missed_between_the_looks(
 
 async def test_a_pod_between_the_looks_is_a_pod(unequal_clusters: str) -> None:
     report = await report_of(
-        unequal_clusters, "namespace", start=START - 90 * 86_400, selector=f'job="{JOB}",cluster="b"'
+        unequal_clusters, "namespace", start=START - 35 * 86_400, selector=f'job="{JOB}",cluster="b"'
     )
     assert report.total.promised == pytest.approx(0.25 * 5, rel=0.01)
 
