@@ -68,7 +68,10 @@ class Selector:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the selector selects an object with these labels."""
-        return all(condition.matches(labels) for condition in self.conditions)
+        for condition in self.conditions:  # noqa: SIM110 - a generator doubles the time of most selectors
+            if not condition.matches(labels):
+                return False
+        return True
 
     @cached_property
     def keys(self) -> frozenset[str]:
