@@ -16,6 +16,7 @@ from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import bare_pod, ensure_namespaces, installed, managed_namespace
 from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
+from tests.support.helm_release import until_kind_is_deleted
 from tests.support.operator_jobs import py_torch_job
 from tests.support.pods import container
 from tests.support.waiting import until
@@ -121,7 +122,7 @@ async def team(
         for namespace in (TEAM, OTHER, PLAIN):
             await delete_all(admin, f"/api/v1/namespaces/{namespace}/pods")
         await admin.delete(JOBS_DEFINITION)
-        await until(lambda: is_gone(admin, JOBS_DEFINITION), "the kind is deleted")
+        await until_kind_is_deleted(admin.client, JOBS_DEFINITION)
 
 
 async def create_all(admin: Administrator) -> None:
@@ -161,10 +162,6 @@ async def create_all(admin: Administrator) -> None:
 def without_namespace(item: dict[str, Any]) -> dict[str, Any]:
     metadata = {key: value for key, value in item["metadata"].items() if key != "namespace"}
     return {**item, "metadata": metadata}
-
-
-async def is_gone(admin: Administrator, path: str) -> bool:
-    return not await answers(admin, path)
 
 
 async def answers(admin: Administrator, path: str) -> bool:

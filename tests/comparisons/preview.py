@@ -8,7 +8,6 @@ Every difference is printed whole, and the exit status is 1.
 import argparse
 import asyncio
 import contextlib
-import functools
 import json
 import random
 import subprocess
@@ -47,7 +46,7 @@ from tests.support.cluster_webhook import (
     serving,
 )
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
-from tests.support.helm_release import kept, let_go, path_of, token_of
+from tests.support.helm_release import kept, let_go, path_of, token_of, until_kind_is_deleted
 from tests.support.kube_user import Asker
 from tests.support.waiting import until
 from tests.support.webhook_process import trust_of
@@ -181,7 +180,7 @@ class Previews:
                 await self._delete_namespace(name)
             for item in objects:
                 if item["kind"] == "CustomResourceDefinition":
-                    await until(functools.partial(self._is_deleted, path_of(item)), "the kind is deleted")
+                    await until_kind_is_deleted(self.client, path_of(item))
 
     @contextlib.asynccontextmanager
     async def _registered(
@@ -219,16 +218,6 @@ class Previews:
             return DEFAULT_CLASS in published.known and is_known
 
         await until(is_published, "the settings are published")
-
-    async def _is_deleted(self, path: str) -> bool:
-        """Whether no object is at a path; the API server deletes a kind after a delay."""
-        try:
-            await self.client.get(path)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return True
-        return False
 
     async def _delete_namespace(self, name: str) -> None:
         try:

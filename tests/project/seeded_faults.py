@@ -19,7 +19,7 @@ from typing import Final
 from tests.project.sources import ROOT, modules
 
 _NOT_COPIED: Final = shutil.ignore_patterns(
-    ".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "dist", "shared"
+    ".git", ".venv", ".newest-python", ".site", "__pycache__", ".*_cache", ".hypothesis", "build", "dist"
 )
 _SECONDS: Final = 600.0
 """Time limit of the tests of one fault."""
