@@ -10,7 +10,7 @@ from dataclasses import replace
 from console.why.answer import Explanation, PodFinding, Remedy
 from console.why.causes.binding import binding, chosen, waiting_for_evicted
 from console.why.causes.bound import bound, failed, running, terminating
-from console.why.causes.creation import evicted_before, why_no_pod
+from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.delays import waited
 from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
@@ -81,6 +81,7 @@ def _findings(evidence: PodEvidence, redactor: Redactor) -> Iterator[PodFinding]
     else:
         findings = [] if is_in_kai(evidence, pod) else [outside_kai(evidence, pod, redactor)]
         findings += bound(evidence, pod, redactor)
+        findings += refused_later(evidence, pod, redactor)
         yield from findings or [running(evidence, pod)]
 
 

@@ -13,9 +13,11 @@ _GENERATED: Final = re.compile(
     r"[bcdfghjklmnpqrstvwxz2456789]{5,10}(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
     r"|[0-9]{1,10}(?:-[0-9]{1,5})?(?:-[bcdfghjklmnpqrstvwxz2456789]{5})?"
     r"|(?:chief|evaluator|head|launcher|leader|master|ps|server|worker)-[0-9]{1,5}"
+    r"|raycluster-[bcdfghjklmnpqrstvwxz2456789]{5}"
 )
 """What controllers add to an owner's name: hashes without vowels (apimachinery, `util/rand`), an index, the
-time of a CronJob, or a role and an index (training-operator)."""
+time of a CronJob, a role and an index (training-operator), or `raycluster` (KubeRay, for a RayJob or
+RayService)."""
 
 INDEXED_JOB: Final = "Job, Indexed"
 """Kind of a Job whose pods have an index; the kind `Job` is one whose pods have none."""

@@ -34,6 +34,8 @@ _RESOURCES = {
     "Job": ("batch/v1", "jobs"),
     "CronJob": ("batch/v1", "cronjobs"),
     "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
+    "Notebook": ("kubeflow.org/v1", "notebooks"),
+    "RayJob": ("ray.io/v1", "rayjobs"),
     "PodGroup": ("scheduling.run.ai/v2alpha2", "podgroups"),
     "BindRequest": ("scheduling.run.ai/v1alpha2", "bindrequests"),
     "Queue": ("scheduling.run.ai/v2", "queues"),

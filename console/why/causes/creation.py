@@ -1,13 +1,16 @@
 """Why a workload has no pod, or how a pod that is gone has ended. Pure."""
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
 from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
-from console.why.objects import EventObject
+from console.why.objects import EventObject, PodObject
 from console.why.telling.words import Redactor
+from service.units import duration
 
 _KAI_WEBHOOK: Final = "kai-scheduler"
 _OUR_WEBHOOK: Final = "kaishare"
@@ -43,6 +46,19 @@ def why_no_pod(evidence: PodEvidence, redactor: Redactor) -> PodFinding:
         or _deleted(evidence)
         or _untold(evidence)
     )
+
+
+def refused_later(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
+    """Yield the refusal of a further pod of a named workload, if it is later than the newest one's creation."""
+    refused = max(evidence.creation_events, key=_moment, default=None)
+    created = pod.metadata.creation_timestamp
+    if refused is None or created is None or _moment(refused) <= created.timestamp() or _not_wanted(evidence):
+        return
+    finding = refusal(refused.message, evidence, redactor)
+    age = evidence.since(refused.last)
+    ago = f" {duration(age.total_seconds())} ago" if age else ""
+    further = f"a further pod of {evidence.kind} {evidence.name} was refused{ago}"
+    yield replace(finding, sentence=f"{further}: {finding.sentence}")
 
 
 def _moment(event: EventObject) -> float:

@@ -22,6 +22,8 @@ from service.text import MALFORMED, quoted
 from webhook.registration.objects import LabelSelector
 
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+_BUILT_IN_GROUPS: Final = frozenset({"", "apps", "batch"})
+"""API groups of Kubernetes' own workloads; the core group has the empty name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,13 @@ def _is_owned(owners: Sequence[ObjectOwner], kind: ServedKind, name: str) -> boo
 
 
 def _is_between(owner: str, kind: ServedKind, name: str) -> bool:
-    """Whether an owner of pods has a name that a controller gives to one that belongs to a workload."""
+    """Whether an owner of pods has a name that a controller gives to one that belongs to a workload.
+
+    Controllers outside Kubernetes also give it the workload's own name: the StatefulSet of a Notebook
+    (notebook-controller), the Job that submits a RayJob (KubeRay).
+    """
+    if owner == name:
+        return kind.group not in _BUILT_IN_GROUPS
     return is_made_for(owner, name) and (kind.kind != "CronJob" or owner[len(name) + 1 :].isdigit())
 
 

@@ -1,5 +1,6 @@
 """The causes that no recording has, and what must hold for every pod."""
 
+import json
 from typing import Any
 
 import pytest
@@ -662,6 +663,34 @@ def test_the_newer_of_a_refusal_and_an_eviction_is_the_cause(
         "group_events": [make_event("Evict", "by higher priority", kind="PodGroup", name="a", age=evicted)],
     }
     assert _cause(make_evidence(Absence.MISSING, kind="Job", name="a", **fields))[0] is code
+
+
+@pytest.mark.parametrize(
+    ("refused", "replicas", "code"),
+    [(5, 3, Code.RESOURCE_QUOTA_EXCEEDED), (95, 3, Code.RUNNING), (5, 0, Code.RUNNING)],
+)
+def test_a_running_pod_does_not_hide_that_a_further_one_is_refused(
+    refused: float, replicas: int, code: Code
+) -> None:
+    words = 'pods "web-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
+    evidence = make_evidence(
+        make_pod(whole=1, node="node-1", phase="Running"),
+        kind="Deployment",
+        name="web",
+        workload=decode_workload(
+            json.dumps(
+                {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": replicas}}
+            ).encode()
+        ),
+        creation_events=[
+            make_event("FailedCreate", words, kind="ReplicaSet", name="web-7f6b5d", age=refused)
+        ],
+        are_events_read=True,
+    )
+    answer = explain(evidence)
+    assert (answer.cause.code, answer.is_fine) == (code, code is Code.RUNNING)
+    if code is not Code.RUNNING:
+        assert answer.cause.sentence.startswith("a further pod of Deployment web was refused 5 s ago: ")
 
 
 def test_a_workload_without_replicas_is_not_refused_any_more() -> None:

@@ -26,6 +26,8 @@ _OTHER = "99999999-2222-4333-8444-555555555555"
         ("nightly-29371200-x2vqk", "nightly", True),
         ("llm-worker-3", "llm", True),
         ("llm-0-2", "llm", True),
+        ("llm-raycluster-x7k2p", "llm", True),
+        ("llm-raycluster", "llm", False),
         ("train-large", "train", False),
         ("train-large-0", "train", False),
         ("train-large-7f6b5d4c8x", "train", False),

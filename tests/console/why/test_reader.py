@@ -688,12 +688,18 @@ async def test_without_a_pod_the_events_of_its_creation_count(server: ObjectServ
         ("job", "train", owner("Job", "train", "batch/v1"), {}),
         ("cj", "night", owner("Job", "night-29000000", "batch/v1"), {}),
         ("pytorchjob", "llm", None, {"training.kubeflow.org/job-name": "llm"}),
+        ("notebook", "nb", owner("StatefulSet", "nb"), {}),
+        ("rayjob", "tune", owner("RayCluster", "tune-x7k2p", "ray.io/v1"), {}),
+        ("rayjob", "tune", owner("RayCluster", "tune-raycluster-x7k2p", "ray.io/v1"), {}),
+        ("rayjob", "tune", owner("Job", "tune", "batch/v1"), {}),
     ],
 )
 async def test_the_pods_of_a_workload_without_selector(
     server: ObjectServer, kind: str, name: str, pod_owner: Item | None, labels: Mapping[str, str]
 ) -> None:
-    served = {"job": "Job", "cj": "CronJob", "pytorchjob": "PyTorchJob"}[kind]
+    served = {
+        "job": "Job", "cj": "CronJob", "pytorchjob": "PyTorchJob", "notebook": "Notebook", "rayjob": "RayJob"
+    }[kind]  # fmt: skip
     server.add(
         make("Namespace", TEAM, ""),
         make(served, name),
