@@ -49,7 +49,7 @@ def why_no_pod(evidence: PodEvidence, redactor: Redactor) -> PodFinding:
 
 
 def refused_later(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
-    """Yield the refusal of a further pod of a named workload, if it is later than the newest one's creation."""
+    """Yield the refusal of a further pod of a named workload later than the newest one's creation."""
     refused = max(evidence.creation_events, key=_moment, default=None)
     created = pod.metadata.creation_timestamp
     if refused is None or created is None or _moment(refused) <= created.timestamp() or _not_wanted(evidence):
