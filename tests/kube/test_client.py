@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from certs.authority import Authority
@@ -305,6 +305,10 @@ async def test_cookies_of_a_load_balancer_are_not_kept(server: ApiServer, accoun
     assert "Cookie" not in server.requests[1].headers
 
 
+def complete(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
 BYTES = st.one_of(
     st.binary(max_size=200),
     st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 200 OK\r\n" + rest),
@@ -312,10 +316,14 @@ BYTES = st.one_of(
     st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + rest),
     st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 500 \r\nContent-Length: 60\r\n\r\n" + rest),
     st.binary(max_size=80).map(lambda rest: b"HTTP/1.1 302 Found\r\nLocation: //%zz\r\n\r\n" + rest),
+    st.binary(max_size=80).map(complete),
 )
 
 
 @given(garbage=BYTES)
+@example(garbage=complete(b"{}"))
+@example(garbage=complete(b'{"items":[1]}'))
+@example(garbage=complete(b"a\n\nb\n"))
 @settings(max_examples=scaled(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_any_bytes_from_a_server_are_an_answer_or_a_known_error(
     served: ssl.SSLContext, account: Path, garbage: bytes

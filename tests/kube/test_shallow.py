@@ -48,8 +48,12 @@ def test_values_that_are_deep_elsewhere_are_null() -> None:
 
 
 @pytest.mark.parametrize(
-    "item", [b"", b"[", b"null", b'{"metadata":{"name":"a"}}', b"\xff", b'{"metadata":[]}']
-)
+    "item",
+    [
+        b"", b"[", b"null", b'{"metadata":{"name":"a"}}', b"\xff", b'{"metadata":[]}',
+        b'{"metadata": {"name": "a", "managedFields": [{"fieldsV1": {"f:spec": {}}}]}}',
+    ],
+)  # fmt: skip
 def test_other_bytes_stay_as_they_are(item: bytes) -> None:
     assert shallow_object(item) == item
 

@@ -1,5 +1,6 @@
 """Cgroup paths as kernels, kubelets and runtimes write them, and forged paths."""
 
+import contextlib
 import re
 
 import pytest
@@ -266,16 +267,6 @@ def test_a_cgroup_name_with_a_line_break_starts_no_line(mark: str) -> None:
     assert read_names(text).pod_uids[0] == OUTER
 
 
-@given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
-    try:
-        names = read_names(text)
-    except MalformedCgroup:
-        return
-    assert all(re.fullmatch(r"[0-9a-f-]{36}|[0-9a-f]{32}", uid) for uid in names.pod_uids)
-    assert re.fullmatch(r"(?:[0-9a-f]{64})?", names.container_id)
-
-
 _segments = st.lists(
     st.one_of(
         st.text(st.characters(exclude_characters="/\n", exclude_categories=["Cs"]), max_size=20),
@@ -286,6 +277,24 @@ _segments = st.lists(
     ),
     max_size=6,
 )  # fmt: skip
+
+
+_LINES = st.builds(
+    "{}:{}:/{}".format, st.integers(0, 20), st.sampled_from(["", "devices"]), _segments.map("/".join)
+)
+
+
+@given(st.lists(_LINES, min_size=1, max_size=3).map("\n".join))
+def test_any_names_of_cgroups_are_read(text: str) -> None:
+    names = read_names(text)
+    assert all(re.fullmatch(r"[0-9a-f-]{36}|[0-9a-f]{32}", uid) for uid in names.pod_uids)
+    assert re.fullmatch(r"(?:[0-9a-f]{64})?", names.container_id)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(MalformedCgroup):
+        read_names(text)
 
 
 _IN_A_POD = [row for row in WORKLOADS if row[2] and row[3] and "\n" not in row[1] and "deleted" not in row[0]]

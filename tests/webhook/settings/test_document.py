@@ -118,4 +118,4 @@ def test_another_text_is_refused_in_one_short_line(text: str) -> None:
 @given(text=st.text() | st.recursive(st.none() | st.booleans() | st.text(), lambda inner: st.dictionaries(st.sampled_from([*DOCUMENT, "newKey"]), inner)).map(json.dumps))  # fmt: skip
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(SettingsError):
-        assert isinstance(decode_settings(text), PublishedSettings)
+        decode_settings(text)

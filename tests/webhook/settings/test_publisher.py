@@ -217,7 +217,7 @@ async def test_an_unreachable_server_is_a_failure_with_one_line(
     assert publishing.messages[1:] == ["settings published again"]
 
 
-async def test_a_server_that_never_answers_delays_no_other_task(
+async def test_an_answer_that_never_comes_is_awaited_and_the_publisher_can_be_cancelled(
     publishing: Publishing, server: ApiServer
 ) -> None:
     async def never(_request: web.Request) -> web.StreamResponse:
