@@ -27,7 +27,7 @@ _UNEXPLAINED: Final = ("Unable to schedule pod", "Unable to schedule podgroup")
 _LIST_QUEUES: Final = "kubectl get queues.scheduling.run.ai"
 _SMALLEST: Final = 0.005
 _FULL: Final = ("OverLimit", "NonPreemptibleOverQuota")
-_OF_NODE: Final = re.compile(r"Reason: (OverLimit|NonPreemptibleOverQuota), Details: ([^\n]{1,1024})")
+_OF_NODE: Final = re.compile(r"Reason: (OverLimit|NonPreemptibleOverQuota), Details: ")
 _RESOURCES: Final = {"GPU": "gpu", "CPU": "cpu", "memory": "memory"}
 _NOT_PREEMPTIBLE: Final = "non-preemptible"
 _PREEMPTIBLE_PRIORITIES: Final = ("train", "build-preemptible")
@@ -124,7 +124,8 @@ def _is_from_workload(evidence: PodEvidence) -> bool | None:
     owners = evidence.owners
     if any(owner.label(keys.QUEUE_LABEL) == evidence.queue_name for owner in owners):
         return True
-    return False if owners and owners[0].has_template else None
+    are_all_read = bool(owners) and not owners[-1].metadata.owner_references
+    return False if are_all_read and owners[0].has_template else None
 
 
 def _place(evidence: PodEvidence) -> str:
@@ -192,19 +193,19 @@ class _Words:
     never: str
     """How a request is told that exceeds the whole limit or quota."""
 
-    def name(self, evidence: PodEvidence, shown: str) -> str:
+    def name(self, evidence: PodEvidence, display_name: str) -> str:
         """Return the name of the queue; empty if it is not known.
 
         Args:
             evidence: what is known.
-            shown: the queue's name in the text: the display name, if the queue has one.
+            display_name: the queue's name in the text, which is its name if it has no display name.
         """
         if self.queue:
             return self.queue
         names = [
             name
             for name, queue in evidence.queues.items()
-            if shown == (queue.display_name if isinstance(queue, Queue) else name)
+            if display_name == (queue.display_name if isinstance(queue, Queue) else name)
         ]
         return names[0] if len(names) == 1 else ""
 
@@ -218,7 +219,8 @@ def _words_of(verdict: SchedulerVerdict) -> _Words | None:
     if verdict.reason in _FULL:
         text = verdict.text.removeprefix(f"{verdict.reason}:").strip()
         return _Words(verdict.reason, text, verdict.queue, ": it can never start there")
-    of_nodes = [(match[1], match[2]) for match in _OF_NODE.finditer(verdict.text)]
+    matches = filter(None, map(_OF_NODE.search, verdict.text.split("\n")))
+    of_nodes = [(match[1], match.string[match.end() :]) for match in matches]
     if not of_nodes:
         return None
     reason, text = min(of_nodes, key=lambda each: _requested(each[1]))
@@ -242,9 +244,9 @@ def _over_limit(evidence: PodEvidence, words: _Words, redactor: Redactor) -> Pod
             f"a limit of the queue is reached: {redactor.clean(text)}",
             [Remedy("Wait until other pods of the queue end, or ask for a higher limit.")],
         )
-    shown = text.partition(" quota has reached")[0]
-    name = words.name(evidence, shown)
-    queue = _whose(evidence, name, shown, redactor)
+    display_name = text.partition(" quota has reached")[0]
+    name = words.name(evidence, display_name)
+    queue = _whose(evidence, name, display_name, redactor)
     unit = redactor.clean(_unit(between(text, "Limit is ", ", currently ")))
     amount = _amount(resource, unit, limit)
     details: dict[str, float | str] = {"limit": limit, "used": used, "requested": requested}
@@ -277,13 +279,13 @@ def _over_quota(evidence: PodEvidence, words: _Words, redactor: Redactor) -> Pod
             f"the pod is not preemptible, and the queue's quota is used: {redactor.clean(text)}",
             [preemptible],
         )
-    shown = between(text, ", but ", " quota is ")
-    name = words.name(evidence, shown)
-    queue = _whose(evidence, name, shown, redactor).rstrip(",")
+    display_name = between(text, ", but ", " quota is ")
+    name = words.name(evidence, display_name)
+    queue = _whose(evidence, name, display_name, redactor).rstrip(",")
     unit = redactor.clean(_unit(between(text, " quota is ", ", while ")))
     because = f" ({why})" if why else ""
     others = [_edit_queue(evidence, f"raise spec.resources.{resource}.quota of the queue", name, redactor)]
-    if keys.DEFAULT_QUEUE in (name, shown) and not _names_queue(evidence):
+    if keys.DEFAULT_QUEUE in (name, display_name) and not _names_queue(evidence):
         others.insert(0, Remedy(f"Or name a queue with the label {keys.QUEUE_LABEL}, {_place(evidence)}."))
     never = words.never if requested > quota + _SMALLEST else ""
     if not never:
@@ -325,17 +327,17 @@ def _names_queue(evidence: PodEvidence) -> bool:
     return bool(pod and pod.queue_label) or any(owner.label(keys.QUEUE_LABEL) for owner in evidence.owners)
 
 
-def _whose(evidence: PodEvidence, name: str, shown: str, redactor: Redactor) -> str:
+def _whose(evidence: PodEvidence, name: str, display_name: str, redactor: Redactor) -> str:
     """Return a queue in words, and its relation to the pod's queue.
 
     Args:
         evidence: what is known.
         name: name of the queue; empty if it is not known.
-        shown: its name in KAI's text.
+        display_name: its name in KAI's text.
         redactor: hides names.
     """
     own = evidence.queue_name
-    queue = f"the queue {redactor.clean(name or shown)}"
+    queue = f"the queue {redactor.clean(name or display_name)}"
     if own in ("", name):
         return queue
     if not name:

@@ -56,13 +56,13 @@ def verdict_of(evidence: PodEvidence) -> SchedulerVerdict | None:
     if not text and not group_text:
         return None
     reasons = (condition.reasons if condition else None) or ()
-    shown = (text or group_text)[:_LONGEST]
+    own_text = (text or group_text)[:_LONGEST]
     is_same = not text or text.strip(". \n") in group_text
-    of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in shown)
+    of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
     match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
     reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
     return SchedulerVerdict(
-        text=shown,
+        text=own_text,
         group_text=group_text[:_LONGEST],
         queue=next(filter(None, (each.queue for each in of_text)), ""),
         reason=reason,

@@ -219,6 +219,9 @@ def test_the_resource_that_is_used_up_is_named(words: str, amount: str, remedy: 
     assert any(remedy in each.text for each in cause.remedies)
 
 
+_JOB_SET = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "web", "uid": "u"}
+
+
 def _owner(kind: str = "Deployment", name: str = "web", **fields: Any) -> WorkloadObject:
     return decode_workload(json.dumps({"kind": kind, "metadata": {"name": name}} | fields).encode())
 
@@ -265,7 +268,22 @@ class TestAnotherQueue:
         assert cause.remedies[0].command.startswith("kubectl label namespace team ")
 
     @pytest.mark.parametrize(
-        "owners", [[], [_owner("RayCluster", "ray")], [_owner(spec={"template": "text"})]]
+        "owners",
+        [
+            [],
+            [_owner("RayCluster", "ray")],
+            [_owner(spec={"template": "text"})],
+            [
+                _owner(
+                    "Job",
+                    metadata={
+                        "name": "web",
+                        "ownerReferences": [_JOB_SET],
+                    },
+                    spec=_template(app="web"),
+                )
+            ],
+        ],
     )
     def test_both_are_told_where_the_origin_of_the_label_is_not_known(
         self, owners: list[WorkloadObject]
