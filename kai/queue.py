@@ -26,6 +26,7 @@ class _Resources(Struct, frozen=True):
 
 class _Spec(Struct, frozen=True, rename="camel"):
     parent_queue: str = ""
+    display_name: str = ""
     resources: _Resources | None = None
 
 
@@ -45,6 +46,11 @@ class Queue(Struct, frozen=True):
     def name(self) -> str:
         """Name of the queue."""
         return self.metadata.name
+
+    @property
+    def display_name(self) -> str:
+        """Name of the queue in KAI's messages (v0.9.8, `queue_info.go`); it may have several words."""
+        return self.spec.display_name or self.name
 
     @property
     def parent(self) -> str:

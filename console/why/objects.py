@@ -96,10 +96,25 @@ class PodObject(Struct, frozen=True, dict=True):
         return tuple(volume.claim_name for volume in volumes if volume is not None)
 
 
+def _text_at(value: Any, *path: str) -> str:
+    """Return the text at a path of decoded JSON; empty if there is none."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else ""
+
+
 class UnschedulableReason(Struct, frozen=True):
     """One of `reasons` of a PodGroup's scheduling condition."""
 
     reason: str = ""
+    message: str = ""
+    details: Any = None
+    """Its form depends on the reason."""
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue that is full, not its display name; empty if KAI names none."""
+        return _text_at(self.details, "queueDetails", "name")
 
 
 class SchedulingCondition(Struct, frozen=True, rename="camel"):
@@ -271,6 +286,8 @@ class _WorkloadSpec(Struct, frozen=True, rename="camel"):
     suspend: bool | None = None
     completion_mode: Any = None
     """`Indexed` or `NonIndexed` of a Job; a custom resource may have anything there."""
+    template: Any = None
+    """The pod template; a custom resource may have anything there."""
 
 
 class WorkloadObject(Struct, frozen=True):
@@ -279,6 +296,15 @@ class WorkloadObject(Struct, frozen=True):
     metadata: Meta
     kind: str = ""
     spec: _WorkloadSpec = _WorkloadSpec()
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the object has a pod template in `spec.template`."""
+        return isinstance(self.spec.template, dict)
+
+    def label(self, key: str) -> str:
+        """Return a label of the object, else of its pod template; empty if both lack it."""
+        return self.metadata.labels.get(key, "") or _text_at(self.spec.template, "metadata", "labels", key)
 
 
 _pod = msgspec.json.Decoder(PodObject).decode

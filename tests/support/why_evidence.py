@@ -111,10 +111,17 @@ def make_event(
 
 
 def make_pod_group(
-    *, queue: str = "vision", age: float = 80, message: str = "", reason: str = "", **spec: Any
+    *,
+    queue: str = "vision",
+    age: float = 80,
+    message: str = "",
+    reason: str = "",
+    details: Any = None,
+    **spec: Any,
 ) -> PodGroupObject:
     """Return the pod's PodGroup; without a message KAI has said nothing about it."""
-    conditions = [{"message": message, "reasons": [{"reason": reason}] if reason else []}] if message else []
+    reasons = [{"reason": reason, "message": message.removeprefix(f"{reason}: "), "details": details}]
+    conditions = [{"message": message, "reasons": reasons if reason else []}] if message else []
     document = {
         "metadata": {"name": GROUP, "namespace": NAMESPACE, "creationTimestamp": at(age)},
         "spec": {"queue": queue, "minMember": 1, "priorityClassName": "train", **spec},
@@ -140,12 +147,18 @@ def make_bind_request(
 
 
 def make_queue(
-    name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), quota: float = -1
+    name: str = "vision",
+    *,
+    parent: str = "research",
+    children: Sequence[str] = (),
+    quota: float = -1,
+    display_name: str = "",
 ) -> Queue:
     """Return a queue."""
+    spec = {"parentQueue": parent, "displayName": display_name}
     document = {
         "metadata": {"name": name},
-        "spec": {"parentQueue": parent, "resources": {"gpu": {"quota": quota, "limit": -1}}},
+        "spec": spec | {"resources": {"gpu": {"quota": quota, "limit": -1}}},
         "status": {"childQueues": list(children)},
     }
     return decode_queue(json.dumps(document).encode())

@@ -17,6 +17,8 @@ from console.why.objects import EventObject, PodGroupObject, PodObject
 _REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
 _LONGEST: Final = 8192
 """Characters of a verdict that are read: one line for each reason and node."""
+_MOST_REASONS: Final = 16
+"""Reasons of a PodGroup's condition that are compared with the text; KAI writes one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class SchedulerVerdict:
     """The pod's own text, else its group's; at most 8192 characters."""
     group_text: str
     """The text of the PodGroup, which has the gang's cause; empty if unknown."""
+    queue: str
+    """Name of the queue that is full, by the PodGroup; empty if that does not name one for this text."""
     reason: str
     """The code of the reason, such as `OverLimit`; empty if KAI gives none."""
     since: datetime | None
@@ -52,12 +56,15 @@ def verdict_of(evidence: PodEvidence) -> SchedulerVerdict | None:
     if not text and not group_text:
         return None
     reasons = (condition.reasons if condition else None) or ()
+    own_text = (text or group_text)[:_LONGEST]
     is_same = not text or text.strip(". \n") in group_text
+    of_text = (each for each in reasons[:_MOST_REASONS] if each.message and each.message in own_text)
     match = _REASON.match(text) or (_REASON.match(group_text) if is_same else None)
     reason = match[1] if match else reasons[0].reason if reasons and is_same else ""
     return SchedulerVerdict(
-        text=(text or group_text)[:_LONGEST],
+        text=own_text,
         group_text=group_text[:_LONGEST],
+        queue=next(filter(None, (each.queue for each in of_text)), ""),
         reason=reason,
         since=since or (condition.last_transition_time if condition else None),
     )
@@ -80,12 +87,6 @@ def between(text: str, start: str, end: str) -> str:
     _, _, rest = text.partition(start)
     inner, phrase, _ = rest.partition(end)
     return inner if phrase else ""
-
-
-def word_before(text: str, phrase: str) -> str:
-    """Return the word before a phrase; empty without the phrase."""
-    before, match, _ = text.partition(phrase)
-    return before.rpartition(" ")[2] if match else ""
 
 
 def number_after(text: str, phrase: str) -> float | None:
