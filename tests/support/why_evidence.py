@@ -140,13 +140,21 @@ def make_bind_request(
 
 
 def make_queue(
-    name: str = "vision", *, parent: str = "research", children: Sequence[str] = (), quota: float = -1
+    name: str = "vision",
+    *,
+    parent: str = "research",
+    children: Sequence[str] = (),
+    quota: float = -1,
+    used: float | None = None,
 ) -> Queue:
-    """Return a queue."""
+    """Return a queue; what it uses is unknown by default."""
     document = {
         "metadata": {"name": name},
         "spec": {"parentQueue": parent, "resources": {"gpu": {"quota": quota, "limit": -1}}},
-        "status": {"childQueues": list(children)},
+        "status": {
+            "childQueues": list(children),
+            "allocated": {} if used is None else {keys.GPU_RESOURCE: str(used)},
+        },
     }
     return decode_queue(json.dumps(document).encode())
 
