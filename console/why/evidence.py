@@ -97,7 +97,7 @@ class PodEvidence:
     shared_gpu_pods: Sequence[PodObject] | Absence = Absence.NOT_READ
     """The pods of all namespaces with the label of a GPU group, reservation pods among them.
 
-    Of a bound pod those in its own groups.
+    Of a bound pod those in its own groups; if they have no reservation pod, those of other groups as well.
     """
     group_members: Sequence[PodObject] = ()
     """The other pods of the pod's namespace in the pod's GPU groups."""

@@ -137,11 +137,11 @@ class ObjectServer:
 
 def _matches_fields(item: Mapping[str, Any], selector: str) -> bool:
     for term in filter(None, selector.split(",")):
-        place, _, expected = term.partition("=")
+        place, sign, expected = term.partition("!=" if "!=" in term else "=")
         value: Any = item
         for part in place.split("."):
             value = value.get(part, {})
-        if value != expected:
+        if (value == expected) is (sign == "!="):
             return False
     return True
 

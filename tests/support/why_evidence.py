@@ -152,14 +152,18 @@ def make_queue(
     parent: str = "research",
     children: Sequence[str] = (),
     quota: float = -1,
+    used: float | None = None,
     display_name: str = "",
 ) -> Queue:
-    """Return a queue."""
+    """Return a queue; what it uses is unknown by default."""
     spec = {"parentQueue": parent, "displayName": display_name}
     document = {
         "metadata": {"name": name},
         "spec": spec | {"resources": {"gpu": {"quota": quota, "limit": -1}}},
-        "status": {"childQueues": list(children)},
+        "status": {
+            "childQueues": list(children),
+            "allocated": {} if used is None else {keys.GPU_RESOURCE: str(used)},
+        },
     }
     return decode_queue(json.dumps(document).encode())
 

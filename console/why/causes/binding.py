@@ -22,7 +22,9 @@ _ATTEMPT: Final = timedelta(minutes=2)
 """Time within which an error of the binder explains the next attempt, which KAI makes every 40 s."""
 _LONGEST_END: Final = timedelta(minutes=10)
 """Time after which a pod that waits for the end of evicted pods waits for something else."""
-_RESERVATION_PODS: Final = f"kubectl get pods --namespace {keys.RESERVATION_APP}"
+_RESERVATION_PODS: Final = (
+    f"kubectl get pods --all-namespaces --selector {keys.APP_LABEL}={keys.RESERVATION_APP}"
+)
 
 
 def binding(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFinding | None:
@@ -172,7 +174,7 @@ def _in_progress(evidence: PodEvidence) -> PodFinding:
         )
     created = request.metadata.creation_timestamp if request else None
     remedies = [Remedy("Administrator: start KAI's binder again.", KAI_PODS)]
-    if groups and known(evidence.shared_gpu_pods) is None:
+    if groups and not are_reservations_visible(evidence):
         what = "Administrator: find out whether the reservation pod of the GPU has started."
         remedies.insert(0, Remedy(what, _RESERVATION_PODS))
     return silence(
@@ -189,11 +191,20 @@ def _reservations(pods: Sequence[PodObject], groups: Sequence[str]) -> list[PodO
 
 
 def is_reservation(pod: PodObject) -> bool:
-    """Whether the pod is one of KAI's reservation pods, which only KAI may create in their namespace."""
+    """Whether the pod is one of KAI's reservation pods, in the namespace that KAI uses by default.
+
+    Only KAI may create pods in that namespace, and anyone may write the labels on pods elsewhere. KAI can use
+    another namespace (`--resource-reservation-namespace` of the binder), whose pods do not count.
+    """
     return (
         pod.metadata.namespace == keys.RESERVATION_APP
         and pod.metadata.labels.get(keys.APP_LABEL) == keys.RESERVATION_APP
     )
+
+
+def are_reservations_visible(evidence: PodEvidence) -> bool:
+    """Whether any reservation pod was read, so that a missing one means something."""
+    return any(map(is_reservation, known(evidence.shared_gpu_pods) or ()))
 
 
 def _reserved_gpu(pod: PodObject) -> str:

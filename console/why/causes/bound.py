@@ -1,15 +1,16 @@
 """What is the matter with a pod that has a node: its containers, its GPU, its flags; and notes. Pure."""
 
 from collections.abc import Iterator
+from datetime import UTC
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
-from console.why.causes.binding import is_reservation
+from console.why.causes.binding import are_reservations_visible, is_reservation
 from console.why.causes.delays import KAI_PODS, SETTLED, waited
 from console.why.codes import Code
 from console.why.evidence import AgentFigures, PodEvidence, known
-from console.why.objects import NO_RESERVED_GPU, PodObject
+from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
 from console.why.telling.words import Redactor
 from gpuagent.api_types.shares import ApiVerdict
 from gpuagent.verdicts.messages import WITHIN_SHARE
@@ -74,7 +75,21 @@ def bound(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator
 
 def running(evidence: PodEvidence, pod: PodObject) -> PodFinding:
     """Return the finding for a pod with which nothing is wrong."""
-    return PodFinding(Code.RUNNING, f"nothing is wrong{_use(evidence, pod)}")
+    unknown = "".join(f"; {clause}" for clause in _unknown(evidence, pod))
+    verdict = "nothing wrong is seen" if unknown else "nothing is wrong"
+    return PodFinding(Code.RUNNING, f"{verdict}{_use(evidence, pod)}{unknown}")
+
+
+def _unknown(evidence: PodEvidence, pod: PodObject) -> Iterator[str]:
+    """Yield what is not known about a running pod though the caller may read it, as clauses."""
+    if not evidence.are_events_read and (evidence.figures is None or evidence.figures.failure):
+        yield "its flags are not known, since neither all of its Events nor its node's agent could be read"
+    is_listed = known(evidence.shared_gpu_pods) is not None
+    if pod.gpu_groups and is_listed and not are_reservations_visible(evidence):
+        yield (
+            f"whether its GPU is reserved is not known, since the namespace {keys.RESERVATION_APP} has no"
+            " reservation pod"
+        )
 
 
 def _waiting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
@@ -193,9 +208,12 @@ def _exit(status: ContainerObject) -> str:
 
 
 def _reservation(evidence: PodEvidence, pod: PodObject) -> Iterator[PodFinding]:
-    """Yield a finding for a GPU group without a reservation pod: KAI may give the GPU to others."""
-    pods = known(evidence.shared_gpu_pods)
-    if pods is None or not pod.gpu_groups or pod.status.phase != "Running":
+    """Yield a finding for a GPU group without a reservation pod: KAI may give the GPU to others.
+
+    None without any reservation pod: KAI may create them in another namespace.
+    """
+    pods = known(evidence.shared_gpu_pods) or ()
+    if not are_reservations_visible(evidence) or not pod.gpu_groups or pod.status.phase != "Running":
         return
     reserved = {
         group
@@ -253,30 +271,39 @@ def _ranks(evidence: PodEvidence, pod: PodObject) -> Iterator[PodFinding]:
 
 def _flags(evidence: PodEvidence, redactor: Redactor) -> Iterator[PodFinding]:
     """Yield a finding for each flag, by the node's agent, else by the newest of its Events."""
-    messages = _messages(evidence)
+    events = _flag_events(evidence)
     figures = evidence.figures
     if figures is not None and figures.pod is not None and not figures.failure:
         flagged = {verdict.reason: verdict for verdict in figures.pod.verdicts if verdict.flagged}
         for reason in FlagReason:
             if reason.value in flagged:
-                yield _flag(reason, messages.get(reason, ""), redactor, flagged[reason.value])
+                yield _flag(reason, events.get(reason), redactor, flagged[reason.value])
         return
-    for reason, message in messages.items():
-        yield _flag(reason, message, redactor, None)
+    for reason, event in events.items():
+        yield _flag(reason, event, redactor, None)
 
 
-def _messages(evidence: PodEvidence) -> dict[FlagReason, str]:
-    """Return the messages of the agent's Events about flags that no later Event ends."""
-    messages: dict[FlagReason, str] = {}
+def _flag_events(evidence: PodEvidence) -> dict[FlagReason, EventObject]:
+    """Return the agent's newest Event of each reason that no later Event about the same GPU ends."""
+    events: dict[tuple[FlagReason, str], EventObject] = {}
     for event in sorted(evidence.pod_events, key=lambda event: event.last.timestamp() if event.last else 0.0):
         if event.reason in _FLAG_REASONS:
-            messages[_FLAG_REASONS[event.reason]] = event.message
+            key = _FLAG_REASONS[event.reason], _gpu_of(event)
+            events.pop(key, None)  # so that the newest Event is the last one
+            events[key] = event
         elif event.reason == WITHIN_SHARE:
-            messages.pop(FlagReason.OVER_SHARE, None)
-    return messages
+            events.pop((FlagReason.OVER_SHARE, _gpu_of(event)), None)
+    return {reason: event for (reason, _), event in events.items()}
 
 
-def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerdict | None) -> PodFinding:
+def _gpu_of(event: EventObject) -> str:
+    """Return the GPU that a message about memory names: `uses 9.0 GiB on GPU 0 (GPU-1), within its share`."""
+    return event.message.partition(" on ")[2].partition(",")[0]
+
+
+def _flag(
+    reason: FlagReason, event: EventObject | None, redactor: Redactor, verdict: ApiVerdict | None
+) -> PodFinding:
     summary = reason.summary
     details: dict[str, float | str] = {"reason": reason.value}
     if verdict is not None and verdict.is_of_memory:
@@ -288,7 +315,14 @@ def _flag(reason: FlagReason, message: str, redactor: Redactor, verdict: ApiVerd
             summary += f", and may use {size(verdict.allowed_bytes)}"
         summary += f", for {duration(verdict.over_seconds)}"
     sentence = f"the pod is flagged ({reason.value}): it {summary}"
-    hint = message.partition("; ")[2]
+    if verdict is None and event is not None and reason is not FlagReason.OVER_SHARE:
+        # Only over-share has an Event when it clears.
+        when = f" at {event.last.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if event.last else ""
+        sentence = (
+            f"the pod was flagged ({reason.value}){when}, because it {summary}; whether it still is cannot be"
+            " seen without its node's agent"
+        )
+    hint = event.message.partition("; ")[2] if event is not None else ""
     advice = redactor.clean(hint) if hint else f"It clears with {reason.cleared_by}."
     return PodFinding(Code.FLAGGED, sentence, [Remedy(advice)], details)
 

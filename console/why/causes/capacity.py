@@ -1,14 +1,15 @@
 """Why no GPU has room for a pod: all are full, or their free parts are too small. Pure.
 
 KAI has the same words for both. The free part of a shared GPU follows from the shares of the pods of its
-group; pods with the label of one group only are counted, so that the part is an upper bound.
+group. Pods with shares of several GPUs have other labels and are not listed, so that the part is an upper
+bound.
 """
 
 from collections import defaultdict
 from typing import Final
 
 from console.why.answer import PodFinding, Remedy
-from console.why.causes.amounts import gpus, number, request_of
+from console.why.causes.amounts import Request, gpus, number, request_of
 from console.why.causes.binding import is_reservation
 from console.why.causes.delays import KAI_PODS
 from console.why.codes import Code
@@ -35,28 +36,32 @@ def no_gpu_fits(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Po
     if free and (portion is None or max(free) < portion - _SMALLEST):
         largest, together = max(free), sum(free)
         details = {"largestFreeGpu": round(largest, 2), "freeGpus": round(together, 2)}
-        sentence += f": the largest free part of a shared GPU is {number(largest)}"
+        sentence += f": the largest free part of a shared GPU is at most {number(largest)}"
         if len(free) > 1:
             sentence += f" ({number(together)} in {len(free)} parts)"
-        if request.is_share:
-            remedies.insert(0, Remedy(f"Request at most {number(largest)} of a GPU."))
-    elif request.is_share:
+    if request.is_share:
         remedies.append(Remedy("Or request less, if a smaller part of a GPU is enough."))
-    return PodFinding(Code.NO_GPU_FITS, sentence, [*remedies, *_owed(evidence, redactor)], details)
+    return PodFinding(Code.NO_GPU_FITS, sentence, [*remedies, *_owed(evidence, request, redactor)], details)
 
 
-def _owed(evidence: PodEvidence, redactor: Redactor) -> list[Remedy]:
-    """Return advice for a queue that may use less than its quota: KAI should take GPUs back for it.
+def _owed(evidence: PodEvidence, request: Request, redactor: Redactor) -> list[Remedy]:
+    """Return advice for a queue whose quota has room for the pod: KAI should take GPUs back for it.
 
     KAI leaves out what is zero, and v0.9.8 counts by the PodGroup's label: an absent figure is unknown.
     """
     queue = known(evidence.queues.get(evidence.queue_name, Absence.NOT_READ))
     if queue is None or not queue.gpu_quota:
         return []
-    used = queue.allocated_gpus
-    if used is not None and used > queue.gpu_quota - _SMALLEST:
+    used, portion = queue.allocated_gpus, request.portion(None)
+    requested = None if portion is None else portion * (request.whole or request.devices)
+    room = queue.gpu_quota - (requested or 2 * _SMALLEST)
+    if (used or 0) > room + _SMALLEST:
         return []
-    uses = "If it uses less, KAI takes" if used is None else f"It uses {number(used)}, so KAI takes"
+    uses = "" if used is None else f"It uses {number(used)}, so KAI takes"
+    if requested is None:
+        uses = "If the pod fits into the rest of it, KAI takes"
+    elif used is None:
+        uses = f"If it uses at most {number(room)}, KAI takes"
     return [
         Remedy(
             f"The queue {redactor.clean(queue.name)} has a quota of {gpus(queue.gpu_quota)}. {uses} GPUs back"

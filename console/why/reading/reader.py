@@ -5,12 +5,13 @@ story, as far as requests remain.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from console.agent_options import AgentOptions
+from console.why.causes.binding import are_reservations_visible
 from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
 from console.why.evidence import Absence, PodEvidence, known
 from console.why.objects import PodObject
@@ -31,6 +32,7 @@ from console.why.reading.surroundings import (
     read_figures,
     read_nodes,
     read_owners,
+    read_reservations,
     read_shared_gpu_pods,
 )
 from console.why.reading.target import Target
@@ -166,6 +168,10 @@ class _Reading:
         work: _Work = []
         if self.evidence.shared_gpu_pods in (Absence.NOT_READ, Absence.FAILED) and self.requests.remaining:
             work += [self._read_rights()]
+        shared = known(self.evidence.shared_gpu_pods)
+        is_bound = pod is not None and pod.is_bound
+        if is_bound and shared is not None and not are_reservations_visible(self.evidence):
+            work += [self._read_reservations(shared)]
         if pod is not None and not self.evidence.owners and self.requests.remaining > len(work):
             work += [self._read_owners(pod, is_optional=True)]
         return work
@@ -212,6 +218,11 @@ class _Reading:
         self.evidence.shared_gpu_pods, self.evidence.group_members = shared.everywhere, shared.members
         is_allowed = shared.everywhere is Absence.PARTIAL or not isinstance(shared.everywhere, Absence)
         self.evidence.sees_all = is_allowed
+
+    async def _read_reservations(self, shared: Sequence[PodObject]) -> None:
+        """Read the reservation pods of other groups, which show whether KAI uses the default namespace."""
+        others = await read_reservations(self.requests)
+        self.evidence.shared_gpu_pods = Absence.PARTIAL if isinstance(others, Absence) else [*shared, *others]
 
     async def _read_claims(self, pod: PodObject) -> None:
         self.evidence.claims = await read_claims(self.requests, pod)

@@ -28,6 +28,8 @@ from kube.rights import review_right
 from service.names import is_dns_subdomain
 
 _MOST_OWNERS: Final = 3
+_NOT_ENDED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+"""Selects pods that hold their GPUs; an ended pod keeps its labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,11 @@ async def read_nodes(requests: Requests) -> list[NodeObject] | Absence:
 
 
 async def read_shared_gpu_pods(requests: Requests, pod: PodObject) -> SharedGpuPods:
-    """Read the pods in GPU groups: of all namespaces if the caller may, else of the pod's namespace.
+    """Read the pods in GPU groups that have not ended: of all namespaces if the caller may, else of one.
 
     Of a bound pod only its own groups are read, so that the pods of other groups do not fill the list.
     """
-    params = {"labelSelector": _in_groups(pod)}
+    params = {"labelSelector": _in_groups(pod), **_NOT_ENDED}
     pods = await requests.list(
         resource_path("", "v1", "pods"), decode_one_pod, "pods of other namespaces", params=params
     )
@@ -92,6 +94,13 @@ async def read_shared_gpu_pods(requests: Requests, pod: PodObject) -> SharedGpuP
         near = await requests.list(path, decode_one_pod, "pods", params=params)
     members = [] if isinstance(near, Absence) else [each for each in near if _is_neighbour(each, pod)]
     return SharedGpuPods(pods, members)
+
+
+async def read_reservations(requests: Requests) -> list[PodObject] | Absence:
+    """Read the reservation pods of all groups in KAI's default namespace for them."""
+    params = {"labelSelector": f"{keys.APP_LABEL}={keys.RESERVATION_APP}", **_NOT_ENDED}
+    path = resource_path("", "v1", "pods", keys.RESERVATION_APP)
+    return await requests.list(path, decode_one_pod, "reservation pods", params=params)
 
 
 def _in_groups(pod: PodObject) -> str:

@@ -13,6 +13,7 @@ from console.why.core import explain
 from console.why.evidence import Absence, AgentFigures, PodEvidence
 from console.why.objects import decode_claim, decode_shard, decode_workload
 from gpuagent.api_types.shares import ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from tests.support.why_evidence import (
     GROUP,
@@ -198,7 +199,41 @@ def test_a_queue_below_its_quota_is_owed_gpus() -> None:
     evidence = make_evidence(make_pod(unschedulable=words), queues={"vision": make_queue(quota=2)})
     cause = explain(evidence).cause
     assert cause.code is Code.NO_GPU_FITS
-    assert "has a quota of 2 GPUs. If it uses less, KAI takes GPUs back" in cause.remedies[-1].text
+    text = cause.remedies[-1].text
+    assert "has a quota of 2 GPUs. If it uses at most 1.5, KAI takes GPUs back" in text
+
+
+@pytest.mark.parametrize(
+    ("used", "requested", "words"),
+    [
+        (1.4, {"fraction": "0.6"}, "It uses 1.4, so KAI takes GPUs back"),
+        (1.41, {"fraction": "0.6"}, ""),
+        (1.8, {"fraction": "0.6"}, ""),
+        (1.0, {"whole": 1}, "It uses 1, so KAI takes GPUs back"),
+        (1.0, {"whole": 2}, ""),
+        (None, {"whole": 3}, ""),
+        (1.0, {"fraction": "0.6", "annotations": {keys.NUM_DEVICES: "2"}}, ""),
+        (
+            1.0,
+            {"fraction": None, "annotations": {keys.GPU_MEMORY: "4000"}},
+            "If the pod fits into the rest of it",
+        ),
+        (2.0, {"fraction": None, "annotations": {keys.GPU_MEMORY: "4000"}}, ""),
+    ],
+)
+def test_a_queue_is_owed_what_fits_into_its_quota(
+    used: float | None, requested: dict[str, Any], words: str
+) -> None:
+    waits = make_pod(
+        unschedulable="no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs.",
+        **requested,
+    )
+    queue = make_queue(quota=2, used=used)
+    cause = explain(make_evidence(waits, queues={"vision": queue})).cause
+    text = " ".join(remedy.text for remedy in cause.remedies)
+    assert cause.code is Code.NO_GPU_FITS
+    assert words in text
+    assert ("quota" in text) is bool(words)
 
 
 def test_a_binder_that_may_wait_for_a_reservation_pod_is_not_all_that_is_looked_at() -> None:
@@ -208,15 +243,33 @@ def test_a_binder_that_may_wait_for_a_reservation_pod_is_not_all_that_is_looked_
             remedy.command
             for remedy in explain(make_evidence(bind_request=order, shared_gpu_pods=pods)).cause.remedies
         ]
-        for pods in (Absence.PARTIAL, [])
+        for pods in (Absence.PARTIAL, [], [make_reservation("group-2")])
     ]
-    assert commands == [
-        [
-            "kubectl get pods --namespace kai-resource-reservation",
-            "kubectl get pods --namespace kai-scheduler",
-        ],
-        ["kubectl get pods --namespace kai-scheduler"],
-    ]
+    reservations = "kubectl get pods --all-namespaces --selector app=kai-resource-reservation"
+    binder = "kubectl get pods --namespace kai-scheduler"
+    assert commands == [[reservations, binder], [reservations, binder], [binder]]
+
+
+def test_reservation_pods_in_another_namespace_prove_nothing() -> None:
+    runs = make_pod(node="node-1", phase="Running", labels={keys.GPU_GROUP: "group-1"})
+    elsewhere = make_pod(
+        name="poses",
+        labels={keys.APP_LABEL: keys.RESERVATION_APP, keys.GPU_GROUP: "group-1"},
+        annotations={keys.RESERVED_GPU: "GPU-1"},
+        node="node-1",
+        phase="Running",
+    )
+    code, sentence = _cause(make_evidence(runs, shared_gpu_pods=[runs, elsewhere]))
+    assert code is Code.RUNNING
+    assert sentence.startswith(
+        "nothing wrong is seen; the pod has 0.5 of a GPU; whether its GPU is reserved is"
+    )
+    with_default = [runs, elsewhere, make_reservation("group-2")]
+    assert _cause(make_evidence(runs, shared_gpu_pods=with_default))[0] is Code.NO_RESERVATION
+    assert _cause(make_evidence(runs, shared_gpu_pods=[runs, make_reservation()])) == (
+        Code.RUNNING,
+        "nothing is wrong; the pod has 0.5 of a GPU",
+    )
 
 
 def test_free_parts_are_told_only_where_they_are_too_small() -> None:
@@ -227,6 +280,9 @@ def test_free_parts_are_told_only_where_they_are_too_small() -> None:
     assert not fits.details  # 0.7 is free by these labels, and KAI knows better
     too_large = explain(make_evidence(make_pod(unschedulable=words, fraction="0.8"), **fields)).cause
     assert too_large.details == {"largestFreeGpu": 0.7, "freeGpus": 0.7}
+    # Pods with shares of several GPUs are not listed, so the part is an upper bound and no advice.
+    assert too_large.sentence.endswith("the largest free part of a shared GPU is at most 0.7")
+    assert not any("0.7" in remedy.text for remedy in too_large.remedies)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +400,58 @@ def test_without_the_agent_the_newest_event_tells_of_a_flag() -> None:
     within = make_event("GPUMemoryWithinShare", "within its share again", age=30)
     assert _cause(make_evidence(running, pod_events=[over]))[0] is Code.FLAGGED
     assert _cause(make_evidence(running, pod_events=[over, within]))[0] is Code.RUNNING
+
+
+def test_each_gpu_has_its_own_end_of_a_flag() -> None:
+    running = make_pod(node="node-1", phase="Running")
+    over = [
+        make_event(
+            "GPUMemoryOverShare",
+            f"uses 12.0 GiB on GPU {gpu} (GPU-{gpu}), above its share of 10.0 GiB, for 5 min; set {gpu}",
+            age=300 - gpu,
+        )
+        for gpu in (0, 1)
+    ]
+    ends = [
+        make_event(
+            "GPUMemoryWithinShare",
+            f"uses 9.0 GiB on GPU {gpu} (GPU-{gpu}), within its share of 10.0 GiB again",
+            age=60 - gpu,
+        )
+        for gpu in (1, 0)
+    ]
+    cause = explain(make_evidence(running, pod_events=[*over, ends[0]])).cause
+    assert (cause.code, cause.remedies[0].text) == (Code.FLAGGED, "set 0")
+    assert cause.sentence == "the pod is flagged (over-share): it uses more memory than its share"
+    assert len(explain(make_evidence(running, pod_events=over)).findings) == 1
+    assert _cause(make_evidence(running, pod_events=[*over, *ends]))[0] is Code.RUNNING
+
+
+@pytest.mark.parametrize("reason", [reason for reason in FlagReason if reason is not FlagReason.OVER_SHARE])
+def test_a_flag_whose_end_has_no_event_is_told_in_the_past(reason: FlagReason) -> None:
+    event = make_event(reason.event_reason, "is flagged; do this", age=3300, component="kaishare-agent")
+    running = make_pod(node="node-1", phase="Running", age=7200)
+    cause = explain(make_evidence(running, pod_events=[event])).cause
+    assert cause.code is Code.FLAGGED
+    assert cause.sentence.startswith(
+        f"the pod was flagged ({reason.value}) at 2026-05-01 11:05 UTC, because it"
+    )
+    assert cause.sentence.endswith("whether it still is cannot be seen without its node's agent")
+    assert cause.remedies[0].text == "do this"
+
+
+def test_flags_are_unknown_without_events_and_agent() -> None:
+    running = make_pod(node="node-1", phase="Running")
+    failed = AgentFigures(pod=None, gpus=(), neighbours=0, failure="time-out")
+    for figures in (None, failed):
+        answer = explain(make_evidence(running, are_events_read=False, figures=figures))
+        assert (answer.cause.code, answer.is_fine) == (Code.RUNNING, True)
+        assert answer.cause.sentence == (
+            "nothing wrong is seen; the pod has 0.5 of a GPU; its flags are not known, since neither all of its"
+            " Events nor its node's agent could be read"
+        )
+    seen = make_evidence(running, are_events_read=False, figures=_figures(flagged=False))
+    assert _cause(seen)[1].startswith("nothing is wrong")
 
 
 def test_the_agent_is_believed_before_an_older_event() -> None:

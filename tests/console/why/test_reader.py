@@ -55,6 +55,17 @@ async def read(
     return evidence
 
 
+def make_reservation(group: str, namespace: str = "kai-resource-reservation") -> Item:
+    return make_pod(
+        f"gpu-reservation-{group}",
+        namespace,
+        labels={"app": "kai-resource-reservation", "runai-gpu-group": group},
+        annotations={"run.ai/reserve_for_gpu_index": "GPU-1"},
+        node="node-1",
+        phase="Running",
+    )
+
+
 def requested(server: ObjectServer, part: str) -> list[str]:
     return [path for path in server.requests if part in path]
 
@@ -431,23 +442,18 @@ async def test_pods_of_others_hide_no_reservation_pod(
 ) -> None:
     monkeypatch.setattr("console.why.reading.requests.MOST_BYTES", 50_000)
     runs: dict[str, Any] = {"node": "node-1", "phase": "Running"}
-    reservation = make_pod(
-        "gpu-reservation-1",
-        "kai-resource-reservation",
-        labels={"app": "kai-resource-reservation", "runai-gpu-group": "group-2"},
-        annotations={"run.ai/reserve_for_gpu_index": "GPU-2"},
-        **runs,
-    )
     crowd = [
         make_pod(
             f"large-{number}", "a-tenant", labels={"runai-gpu-group": "x"}, annotations={"x": "y" * 9000}
         )
         for number in range(9)
     ]
-    server.add(*crowd, *cluster(labels={"runai-gpu-group": "group-2"}, **runs))
+    server.add(
+        make_reservation("of-another-gpu"), *crowd, *cluster(labels={"runai-gpu-group": "group-2"}, **runs)
+    )
     without = await read(server)
     assert explain(without).cause.code is Code.NO_RESERVATION
-    server.add(reservation)
+    server.add(make_reservation("group-2"))
     server.requests.clear()
     whole = await read(server)
     assert (explain(whole).cause.code, whole.notes) == (Code.RUNNING, ())
@@ -457,6 +463,50 @@ async def test_pods_of_others_hide_no_reservation_pod(
     cut = await read(server)
     assert cut.shared_gpu_pods is Absence.PARTIAL
     assert explain(cut).cause.code is Code.RUNNING, "nothing is known of its reservation pod"
+
+
+async def test_kai_may_reserve_gpus_in_another_namespace(server: ObjectServer) -> None:
+    runs: dict[str, Any] = {"labels": {"runai-gpu-group": "group-2"}, "node": "node-1", "phase": "Running"}
+    server.add(make_reservation("group-2", "gpu-reservations"), *cluster(**runs))
+    answer = explain(await read(server))
+    assert answer.cause.code is Code.RUNNING
+    assert not any(remedy.command for finding in answer.findings for remedy in finding.remedies)
+    assert "the namespace kai-resource-reservation has no reservation pod" in answer.cause.sentence
+    # A reservation pod of another GPU shows that KAI uses the default namespace. A tenant's labels do not count.
+    server.add(make_reservation("of-another-gpu"))
+    server.requests.clear()
+    assert explain(await read(server)).cause.code is Code.NO_RESERVATION
+
+
+async def test_reservation_pods_that_cannot_be_read_are_not_missing(server: ObjectServer) -> None:
+    server.add(*cluster(labels={"runai-gpu-group": "group-2"}, node="node-1", phase="Running"))
+    server.faults = {"/namespaces/kai-resource-reservation/pods": refuses(500, "InternalError")}
+    evidence = await read(server)
+    assert evidence.shared_gpu_pods is Absence.PARTIAL
+    assert explain(evidence).cause.sentence.startswith("nothing is wrong")
+    assert any("reservation pods not read" in note for note in evidence.notes)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_pod_that_has_ended_holds_no_gpu(server: ObjectServer, phase: str) -> None:
+    shared: dict[str, Any] = {"labels": {"runai-gpu-group": "group-1"}, "node": "node-1"}
+    ended = make_pod("ended", phase=phase, **shared)
+    lives = make_pod("lives", phase="Running", annotations={"gpu-fraction": "0.3"}, **shared)
+    waits = [
+        item for item in cluster(annotations={"gpu-fraction": "0.8"}) if item["metadata"]["name"] != "other"
+    ]
+    server.add(*waits, make_reservation("group-1"), ended, lives)
+    assert explain(await read(server)).cause.details["largestFreeGpu"] == 0.7
+    gang = [*running_cluster(), ended]
+    next(item for item in gang if item["kind"] == "PodGroup")["spec"]["minMember"] = 3
+    server.objects.clear()
+    server.add(*gang)
+    server.requests.clear()
+    evidence = await read(server)
+    assert [pod.name for pod in evidence.group_members] == ["mate"]
+    server.forbidden = lambda path: path == list_path("Pod")
+    server.requests.clear()
+    assert [pod.name for pod in (await read(server)).group_members] == ["mate"]
 
 
 async def test_events_that_cannot_be_read_are_not_missing(server: ObjectServer) -> None:
@@ -542,6 +592,7 @@ def figures(**more: Any) -> str:
 def running_cluster() -> list[Item]:
     shared = {"runai-gpu-group": "group-1"}
     return [
+        make_reservation("group-1"),
         *cluster(labels=shared, node="node-1", phase="Running"),
         make_pod("mate", labels=shared, node="node-1", phase="Running"),
         make_pod("far", labels={"runai-gpu-group": "group-2"}, node="node-1", phase="Running"),

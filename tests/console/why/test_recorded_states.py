@@ -101,9 +101,6 @@ _OF_RELEASE: dict[tuple[str, str, str], tuple[Code, Code]] = {
         ("kai-v0.9.8", "02c", f"lonely-{number}"): (Code.QUEUE_WITHOUT_PARENT, Code.UNDECIDED)
         for number in range(4)
     },
-    # The reservation pods of this state were not recorded.
-    ("kai-v0.9.8", "04d", "plain"): (Code.NO_RESERVATION, Code.RUNNING),
-    ("kai-v0.9.8", "04d", "server-train"): (Code.NO_RESERVATION, Code.RUNNING),
     ("kai-v0.9.8", "26", "train-1"): _RUNNING,
 }
 """Where a release differs."""
@@ -183,8 +180,8 @@ def test_events_tell_how_a_pod_that_is_gone_has_ended(release: str, number: str,
             "train-2",
             "limited-department, above the pod's queue limited-team-b, may use 1 GPU and uses 1",
         ),
-        ("09", "share-3", "the largest free part of a shared GPU is 0.4 (0.8 in 2 parts)"),
-        ("09", "memory-3", "Request at most 0.4 of a GPU"),
+        ("09", "share-3", "the largest free part of a shared GPU is at most 0.4 (0.8 in 2 parts)"),
+        ("09", "memory-3", "the largest free part of a shared GPU is at most 0.4 (0.8 in 2 parts)"),
         ("12a", "train-1", "no node has more than 2"),
         ("12d", "share-1", "64 CPU cores, and no node has more than 16 cores"),
         ("14c", "rank-0", "needs 4 pods at the same time, and KAI finds room for 2"),
