@@ -17,6 +17,10 @@ if ! "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
   echo "apt-get install -y python3-venv"
   exit 1
 fi
+if [ -L "$venv" ]; then
+  echo "$venv is a link: remove it, since its target would be emptied" >&2
+  exit 1
+fi
 echo "Creating the virtual environment $venv" >&2
 "$python" -m venv --clear "$venv"
 exec "$venv/bin/python" "$(dirname "$0")/install.py" "$requirements"
