@@ -15,7 +15,7 @@ from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.guard.comparison import spec_differences
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.policy.rules import Rules
-from webhook.registration.objects import NAME_LABEL, LabelSelector
+from webhook.registration.objects import EVERYTHING, NAME_LABEL, LabelSelector
 from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 from webhook.settings.options import SETTINGS
 
@@ -36,6 +36,15 @@ _EFFECTS: Final = {
     "ValidatingAdmissionPolicyBinding": "pods or labels are not validated",
 }
 _REMEDY: Final = "upgrade the chart with webhook.kind=policy, or apply the output of kaishare-webhook render"
+
+
+class PolicySelectors(Struct, frozen=True, rename="camel"):
+    """The selectors of an admission policy, as those of a webhook."""
+
+    name: str
+    """Kind and name of the policy."""
+    namespace_selector: LabelSelector = EVERYTHING
+    object_selector: LabelSelector = EVERYTHING
 
 
 class _Object(Struct, frozen=True):
@@ -69,8 +78,23 @@ class InstalledPolicies:
         )
         return DeploymentOptions(rules=rules, known=SETTINGS - {"kai_version"}, policies="cluster")
 
+    @property
+    def mutate(self) -> PolicySelectors:
+        """The selectors of the policy that changes pods."""
+        return self._selectors(_POLICY)
+
+    @property
+    def validate_pods(self) -> PolicySelectors | None:
+        """The selectors of the policy that validates pods; None if it is missing or could not be read."""
+        return self._selectors(_VALIDATE_PODS) if _VALIDATE_PODS in self.specs else None
+
+    def _selectors(self, policy: tuple[str, str]) -> PolicySelectors:
+        constraints = self.specs[policy].get("matchConstraints") or {}
+        return msgspec.convert({**constraints, "name": " ".join(policy)}, PolicySelectors)
+
 
 _POLICY: Final = ("MutatingAdmissionPolicy", NAME)
+_VALIDATE_PODS: Final = ("ValidatingAdmissionPolicy", f"{NAME}-pods")
 
 
 async def read_installed_policies(reader: ApiReader) -> InstalledPolicies | None:
@@ -141,9 +165,14 @@ def _selector(spec: Mapping[str, Any]) -> LabelSelector:
 
 def _without_excluded(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a spec whose namespaceSelector excludes no namespaces by name: those may be chosen."""
-    if not any(line.key == NAME_LABEL for line in _selector(spec).expressions or ()):
+    if not _selector(spec).excluded_namespaces:
         return spec
     constraints = spec["matchConstraints"]
-    lines = constraints["namespaceSelector"]["matchExpressions"]
-    kept = {"matchExpressions": [line for line in lines if line.get("key") != NAME_LABEL]}
-    return {**spec, "matchConstraints": {**constraints, "namespaceSelector": kept}}
+    selector = constraints["namespaceSelector"]
+    kept = [
+        line
+        for line in selector["matchExpressions"]
+        if (line["key"], line["operator"]) != (NAME_LABEL, "NotIn")
+    ]
+    selector = {**selector, "matchExpressions": kept}
+    return {**spec, "matchConstraints": {**constraints, "namespaceSelector": selector}}

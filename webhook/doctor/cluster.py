@@ -118,6 +118,11 @@ class Cluster:
         return all(listed.is_known for listed in lists) and not (self.our_mutating or self.our_validating)
 
     @property
+    def is_by_policies(self) -> bool:
+        """Whether admission policies alone decide about pods."""
+        return self.policies is not None and self.is_absent
+
+    @property
     def kai_version(self) -> Version | None:
         """The release of KAI; None if unknown, or several are installed."""
         return self.installation.version if self.installation else None
