@@ -1,6 +1,5 @@
 """Checks of the KAI installation: release, GPU sharing, webhooks, queue label and RuntimeClass."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ _RUNTIME_CLASSES: Final = ListSpec(
     group="node.k8s.io",
     without="the RuntimeClass of pods with a share was not checked",
 )
-_SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,13 +155,7 @@ async def runtime_class_findings(reader: ApiReader, users: Mapping[str, str]) ->
 
 def matched_schedulers(cluster: Cluster) -> set[str]:
     """Return the names of schedulers that KAI's webhook matches; empty before v0.13.0, which has no match."""
-    conditions = [
-        condition.expression
-        for configuration in cluster.kai_mutating
-        for hook in configuration.hooks
-        for condition in hook.match_conditions or ()
-    ]
-    return {name for expression in conditions for name in _SCHEDULER.findall(expression)}
+    return {name for configuration in cluster.kai_mutating for name in configuration.scheduler_names}
 
 
 def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:

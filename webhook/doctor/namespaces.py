@@ -69,7 +69,7 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
 
 
 def _not_selected(cluster: Cluster) -> Iterator[CheckResult]:
-    """Yield problems for managed namespaces that webhook configurations or admission policies do not select."""
+    """Yield problems for managed namespaces that the webhooks or admission policies do not select."""
     enforced, policies = cluster.enforced, cluster.policies
     if cluster.mutate is not None:
         yield from _hidden(_MANAGED, cluster.mutate, cluster, cluster.managed)

@@ -177,7 +177,7 @@ def _order(cluster: Cluster) -> Iterator[CheckResult]:
     own = cluster.our_mutating
     if own is None:
         return
-    early = called_before_us(map(Mutator.of, cluster.mutating.items), own.name)
+    early = called_before_us(map(Mutator.of, cluster.mutating.items), own.name, cluster.kai_schedulers)
     if early:
         yield problem(
             _ORDER,

@@ -29,7 +29,7 @@ def test_policies_as_rendered_have_no_problem() -> None:
 @pytest.mark.parametrize(
     ("added", "field"),
     [
-        ({"matchLabels": {"nobody": "has-this"}}, "matchLabels"),
+        ({"matchLabels": {"team/x": "yes"}}, "matchLabels"),
         (named("In", "only-this"), "matchExpressions"),
         ({"matchExpressions": [{"key": NAME, "operator": "DoesNotExist"}]}, "matchExpressions"),
     ],
@@ -39,11 +39,15 @@ def test_a_narrower_selector_is_a_difference_and_names_the_namespaces(
 ) -> None:
     cluster = alone(by_policies(**{policy: added}), namespaces=TEAMS)
     (line,) = result_lines(registration_findings(cluster))
-    name = {"mutate": "MutatingAdmissionPolicy kaishare"}.get(policy, "ValidatingAdmissionPolicy kaishare-pods")
+    name = {"mutate": "MutatingAdmissionPolicy kaishare"}.get(
+        policy, "ValidatingAdmissionPolicy kaishare-pods"
+    )
     assert line == f"problem: admission policies: {name} {SELECTOR}.{field}"
     (line,) = result_lines(namespace_findings(cluster))
     check, teams = ("managed namespaces", "a, e") if policy == "mutate" else ("enforce", "e")
-    assert line.startswith(f"problem: {check}: {teams}: hidden from {name}, whose namespaceSelector requires ")
+    assert line.startswith(
+        f"problem: {check}: {teams}: hidden from {name}, whose namespaceSelector requires "
+    )
 
 
 def test_other_excluded_namespaces_are_no_difference() -> None:
