@@ -109,6 +109,8 @@ class Cluster:
     """The settings of the running webhook."""
     policies: InstalledPolicies | None = None
     """The admission policies that decide about pods; None if there are none, or they could not be read."""
+    knows_policies: bool = True
+    """Whether it is known that `policies` exist or not."""
     webhook_pods: ListResult[WebhookPod] = UNREAD
     """The webhook's pods, in the namespace that the API server calls."""
 
@@ -224,7 +226,8 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         webhook = webhook_namespace(own)
         running = await read_running_settings(reader, webhook, default_mode)
         pods = await list_webhook_pods(reader, webhook)
-    policies = await read_installed_policies(reader)
+    read = await read_installed_policies(reader)
+    policies = None if isinstance(read, ListOutcome) else read
     if policies is not None and own is None and mutating.is_known:
         running = RunningSettings(deployed=policies.settings, default_mode=default_mode)
     namespaces = await _list_namespaces(reader, running.rules.default_mode)
@@ -244,6 +247,7 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         namespace=reader.namespace,
         running=running,
         policies=policies,
+        knows_policies=read is not ListOutcome.UNREAD,
         webhook_pods=pods,
     )
     if reader.namespace is not None:

@@ -77,10 +77,10 @@ def _not_selected(cluster: Cluster) -> Iterator[CheckResult]:
         yield from _hidden(_MANAGED, policies.mutate, cluster, cluster.acting)
     if cluster.validating.is_known and enforced:
         hook: Webhook | PolicySelectors | None = cluster.validate_pods
-        if hook is None and policies is not None:
-            hook = policies.validate_pods
+        if hook is None and (policies is not None or not cluster.knows_policies):
+            hook = policies.validate_pods if policies else None
             if hook is None:
-                return  # the check of admission policies says that it is missing, or was not read
+                return  # other findings say that the policy is missing, or was not read
         if hook is None:
             what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
             yield problem(_ENFORCE, what, "upgrade the chart to this version")

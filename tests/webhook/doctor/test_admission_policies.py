@@ -1,13 +1,23 @@
 """Admission policies that decide about pods, after manual changes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kai.version import Version
+from kube.client import KubeClient
 from service.check_results import State
-from tests.support.cluster_facts import alone, by_policies, namespace, result_lines, whole
+from tests.support.api_server import Answer, ApiServer, lists, refuses, says
+from tests.support.cluster_facts import alone, by_policies, installed, namespace, result_lines, whole
+from webhook.doctor.admission_policies import RELEASE_PROPERTIES
+from webhook.doctor.api_reader import ApiReader
+from webhook.doctor.cluster import read_cluster
+from webhook.doctor.kai import DIFFERENCES, version_finding
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.registration import registration_findings
+from webhook.policy.rules import Rules
+from webhook.render.manifests import RELEASES
 
 TEAMS = whole(namespace("a"), namespace("e", mode="enforce"), namespace("o", mode="observe"))
 NAME = "kubernetes.io/metadata.name"
@@ -64,3 +74,86 @@ def test_excluded_namespaces_with_policies_are_named() -> None:
     enforced = alone(by_policies(validate_pods=named("NotIn", "e")), namespaces=TEAMS)
     (line,) = result_lines(namespace_findings(enforced))
     assert line.startswith("problem: enforce: e: hidden from ValidatingAdmissionPolicy kaishare-pods, ")
+
+
+def list_path(kind: str) -> str:
+    return f"/apis/admissionregistration.k8s.io/v1/{kind}"
+
+
+UNREADABLE = says('{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}')
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (refuses(403, "Forbidden"), "unknown: installation: no configuration kai-00-kaishare exists, and whether "),
+        (refuses(500, "InternalError"), "unknown: installation: no configuration kai-00-kaishare exists, and whether "),
+        (UNREADABLE, "unknown: installation: no configuration kai-00-kaishare exists, and whether "),
+        (refuses(404, "NotFound"), "problem: installation: kaishare's webhook is not installed here"),
+        (lists(), "problem: installation: kaishare's webhook is not installed here"),
+    ],
+)  # fmt: skip
+async def test_policies_that_could_not_be_read_are_not_missing(
+    server: ApiServer, client: KubeClient, answer: Answer, expected: str
+) -> None:
+    server.refusals = {
+        list_path("mutatingwebhookconfigurations"): lists(),
+        list_path("validatingwebhookconfigurations"): lists(),
+        list_path("mutatingadmissionpolicies"): answer,
+    }
+    cluster = await read_cluster(ApiReader(client), "kai-00-kaishare")
+    cluster = replace(cluster, namespaces=TEAMS)
+    (line,) = result_lines(registration_findings(cluster), *State)
+    assert line.startswith(expected)
+    enforced = [line for line in result_lines(namespace_findings(cluster)) if ": enforce: " in line]
+    assert bool(enforced) is expected.startswith("problem")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["MutatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"],
+)
+def test_a_kind_that_could_not_be_read_is_neither_missing_nor_as_expected(kind: str) -> None:
+    cluster = alone(by_policies(unread=[kind]), namespaces=TEAMS)
+    findings = [*registration_findings(cluster), *namespace_findings(cluster)]
+    assert result_lines(findings) == []
+    assert not any(": admission policies: " in line for line in result_lines(findings, State.OK))
+
+
+def test_every_variable_of_kais_release_is_compared() -> None:
+    assert RELEASE_PROPERTIES.keys() == RELEASES.keys()
+    assert set(RELEASE_PROPERTIES.values()) <= {difference.name for difference in DIFFERENCES}
+
+
+@pytest.mark.parametrize(
+    ("tag", "rendered", "state", "expected"),
+    [
+        ("v0.17.0", "0.17.0", State.OK, "v0.17.0, and MutatingAdmissionPolicy kaishare fits it"),
+        ("v0.9.8", None, State.OK, "v0.9.8, and MutatingAdmissionPolicy kaishare fits it"),
+        ("v0.9.8", "0.17.0", State.PROBLEM, "fits another release; it gives shares to containers that are not the first"),
+        ("v0.17.0", "0.13.4", State.PROBLEM, "fits another release; it keeps shares from pods with a dot in the name, which v0.17.0 accepts"),
+        ("v0.17.0", None, State.WARNING, "fits KAI's oldest releases; it keeps shares from pods whose GPU container"),
+        ("latest", "0.17.0", State.UNKNOWN, "MutatingAdmissionPolicy kaishare was not compared with KAI's release"),
+    ],
+)  # fmt: skip
+def test_kais_release_is_compared_with_the_policies(
+    tag: str, rendered: str | None, state: State, expected: str
+) -> None:
+    rules = Rules(kai_version=Version.parse(rendered) if rendered else None)
+    finding = version_finding(installed(tag=tag), alone(by_policies(rules=rules)))
+    assert finding.state is state, finding
+    assert expected in finding.what
+    if state in (State.WARNING, State.PROBLEM):
+        assert finding.advice == f"install kaishare with kaiVersion={tag} (--kai-version)"
+
+
+def test_a_variable_of_kais_release_without_a_value_is_unknown() -> None:
+    policies = by_policies()
+    (variable,) = [
+        each for each in policies.specs["MutatingAdmissionPolicy", "kaishare"]["variables"]
+        if each["name"] == "acceptsDottedNames"
+    ]  # fmt: skip
+    variable["expression"] = "1 == 1"
+    finding = version_finding(installed(), alone(policies))
+    assert finding.state is State.UNKNOWN
+    assert finding.what.endswith("has no value true or false for acceptsDottedNames")
