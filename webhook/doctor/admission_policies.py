@@ -13,6 +13,7 @@ from service.text import listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.guard.comparison import spec_differences
+from webhook.doctor.policy_specs import check_spec
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.policy.rules import Rules
 from webhook.registration.objects import EVERYTHING, NAME_LABEL, LabelSelector
@@ -58,6 +59,15 @@ class _Object(Struct, frozen=True):
 
 
 _object = msgspec.json.Decoder(_Object).decode
+
+
+def _read_object(item: bytes) -> _Object | None:
+    """Decode a policy or binding; None for one without kaishare's name."""
+    decoded = _object(item)
+    if not decoded.metadata.name.startswith(NAME):
+        return None
+    check_spec(decoded.spec)
+    return decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +138,7 @@ async def read_installed_policies(reader: ApiReader) -> InstalledPolicies | List
     unread = set()
     for kind, resource in _KINDS.items():
         spec = ListSpec(resource=resource, group=_GROUP, without="the admission policies were not checked")
-        listing = await reader.list(spec, _object)
+        listing = await reader.list(spec, _read_object)
         if listing.outcome in (ListOutcome.PART, ListOutcome.UNREAD):
             unread.add(kind)
         specs |= {(kind, item.metadata.name): item.spec for item in listing.items}

@@ -1,8 +1,10 @@
 """Admission policies that decide about pods, after manual changes."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kai.version import Version
@@ -13,11 +15,13 @@ from tests.support.cluster_facts import alone, by_policies, installed, namespace
 from webhook.doctor.admission_policies import RELEASE_PROPERTIES
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import read_cluster
+from webhook.doctor.guard.objects import read_binding, read_policy
 from webhook.doctor.kai import DIFFERENCES, version_finding
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.registration import registration_findings
+from webhook.guard.manifests import guard_objects
 from webhook.policy.rules import Rules
-from webhook.render.manifests import RELEASES
+from webhook.render.manifests import MUTATING, RELEASES, objects_of
 
 TEAMS = whole(namespace("a"), namespace("e", mode="enforce"), namespace("o", mode="observe"))
 NAME = "kubernetes.io/metadata.name"
@@ -157,3 +161,47 @@ def test_a_variable_of_kais_release_without_a_value_is_unknown() -> None:
     finding = version_finding(installed(), alone(policies))
     assert finding.state is State.UNKNOWN
     assert finding.what.endswith("has no value true or false for acceptsDottedNames")
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", [None], [1], [{"name": None}]])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "variables",
+        "matchConstraints",
+        "matchConstraints/namespaceSelector",
+        "matchConstraints/objectSelector",
+        "matchConstraints/resourceRules",
+    ],
+)
+async def test_a_policy_of_another_form_is_not_known(
+    server: ApiServer, client: KubeClient, field: str, value: Any
+) -> None:
+    (item, *_) = objects_of(MUTATING, Rules())
+    *parents, last = field.split("/")
+    holder = item["spec"]
+    for parent in parents:
+        holder = holder[parent]
+    holder[last] = value
+    server.refusals = {
+        list_path("mutatingwebhookconfigurations"): lists(),
+        list_path("validatingwebhookconfigurations"): lists(),
+        list_path("mutatingadmissionpolicies"): lists(item),
+    }
+    reader = ApiReader(client)
+    cluster = await read_cluster(reader, "kai-00-kaishare")
+    assert not cluster.knows_policies
+    assert "unknown: mutatingadmissionpolicies: 1 object cannot be decoded" in result_lines(
+        reader.missing, State.UNKNOWN
+    )
+
+
+def test_a_policy_or_binding_of_the_guard_of_another_form_cannot_be_decoded() -> None:
+    readers = {"ValidatingAdmissionPolicy": read_policy, "ValidatingAdmissionPolicyBinding": read_binding}
+    for item in guard_objects():
+        read = readers[item["kind"]]
+        assert read(json.dumps(item).encode()) is not None
+        for field in ("variables", "matchConstraints", "matchResources"):
+            odd = {**item, "spec": {**item["spec"], field: None}}
+            with pytest.raises(msgspec.ValidationError):
+                read(json.dumps(odd).encode())
