@@ -132,7 +132,7 @@ async def _agent_findings(reader: ApiReader, cluster: Cluster, options: AgentOpt
         daemon_sets = (await list_agent_daemon_sets(reader, namespace)).items
         if pods or daemon_sets:
             with_agent = frozenset(pod.node for pod in pods)
-        elif not cluster.is_absent:
+        elif not cluster.is_absent or cluster.is_by_policies:
             findings.append(_no_agents(namespace, has_gpus=has_gpus))
         if daemon_sets and not pods and not has_gpus:
             findings.append(unknown(AGENTS, f"DaemonSet {daemon_sets[0].metadata.name} selects no node"))

@@ -10,6 +10,7 @@ from kai.installation import Installation, ProgramContainer, ProgramPod, Program
 from kai.queue import Queue
 from kai.version import Version
 from service.check_results import CheckResult, State
+from webhook.doctor.admission_policies import InstalledPolicies
 from webhook.doctor.api_reader import ListOutcome, ListResult
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.doctor.settings import RunningSettings
@@ -22,6 +23,7 @@ from webhook.registration.configurations import (
     validating_configuration,
 )
 from webhook.registration.objects import WebhookConfiguration
+from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 from webhook.settings.document import PublishedSettings
 
 SERVICE = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
@@ -106,6 +108,44 @@ def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rul
 
 def whole(*items: Any) -> ListResult[Any]:
     return ListResult(items, ListOutcome.WHOLE)
+
+
+def by_policies(
+    *, rules: Rules | None = None, unread: Iterable[str] = (), **selectors: dict[str, Any]
+) -> InstalledPolicies:
+    """Return kaishare's admission policies.
+
+    Args:
+        rules: the settings; None for the defaults.
+        unread: kinds that could not be listed.
+        selectors: what is added to the namespaceSelector of the policy `mutate` or `validate_pods`; lines of
+            matchExpressions are appended.
+    """
+    items = [*objects_of(MUTATING, rules or Rules()), *objects_of(VALIDATING, rules or Rules())]
+    specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in items}
+    policies = {
+        "mutate": ("MutatingAdmissionPolicy", "kaishare"),
+        "validate_pods": ("ValidatingAdmissionPolicy", "kaishare-pods"),
+    }
+    for policy, added in selectors.items():
+        selector = specs[policies[policy]]["matchConstraints"]["namespaceSelector"]
+        selector |= added | {
+            "matchExpressions": [*selector["matchExpressions"], *added.get("matchExpressions", ())]
+        }
+    return InstalledPolicies(
+        {key: spec for key, spec in specs.items() if key[0] not in unread}, frozenset(unread)
+    )
+
+
+def alone(policies: InstalledPolicies, **changes: Any) -> Cluster:
+    """Return a cluster in which admission policies decide about pods, without kaishare's webhook."""
+    return but(
+        mutating=whole(of_kai()),
+        validating=whole(),
+        policies=policies,
+        running=RunningSettings(deployed=policies.settings),
+        **changes,
+    )
 
 
 WELL = Cluster(

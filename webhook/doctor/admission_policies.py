@@ -10,12 +10,13 @@ from msgspec import Struct
 from kube.objects import ObjectMeta
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import listed, one_line
-from webhook.doctor.api_reader import ApiReader, ListSpec
+from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.deployment import DeploymentOptions
 from webhook.doctor.guard.comparison import spec_differences
+from webhook.doctor.policy_specs import check_spec
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.policy.rules import Rules
-from webhook.registration.objects import NAME_LABEL, LabelSelector
+from webhook.registration.objects import EVERYTHING, NAME_LABEL, LabelSelector
 from webhook.render.manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 from webhook.settings.options import SETTINGS
 
@@ -29,6 +30,11 @@ _KINDS: Final = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
+RELEASE_PROPERTIES: Final = {
+    "readsContainerName": "reads_container_name",
+    "acceptsDottedNames": "accepts_dotted_names",
+}
+"""The variables that follow from KAI's release, each with the property of `kai.version.Version`."""
 _EFFECTS: Final = {
     "MutatingAdmissionPolicy": "no pod is changed",
     "MutatingAdmissionPolicyBinding": "no pod is changed",
@@ -36,6 +42,15 @@ _EFFECTS: Final = {
     "ValidatingAdmissionPolicyBinding": "pods or labels are not validated",
 }
 _REMEDY: Final = "upgrade the chart with webhook.kind=policy, or apply the output of kaishare-webhook render"
+
+
+class PolicySelectors(Struct, frozen=True, rename="camel"):
+    """The selectors of an admission policy, as those of a webhook."""
+
+    name: str
+    """Kind and name of the policy."""
+    namespace_selector: LabelSelector = EVERYTHING
+    object_selector: LabelSelector = EVERYTHING
 
 
 class _Object(Struct, frozen=True):
@@ -46,19 +61,27 @@ class _Object(Struct, frozen=True):
 _object = msgspec.json.Decoder(_Object).decode
 
 
+def _read_object(item: bytes) -> _Object | None:
+    """Decode a policy or binding; None for one without kaishare's name."""
+    decoded = _object(item)
+    if not decoded.metadata.name.startswith(NAME):
+        return None
+    check_spec(decoded.spec)
+    return decoded
+
+
 @dataclass(frozen=True, slots=True)
 class InstalledPolicies:
     """The objects of kaishare's admission policies in a cluster, by kind and name."""
 
     specs: Mapping[tuple[str, str], Mapping[str, Any]]
     unread: frozenset[str] = frozenset()
-    """The kinds that could not be listed."""
+    """The kinds of which not all objects could be read."""
 
     @property
     def settings(self) -> DeploymentOptions:
         """The settings in the variables of the MutatingAdmissionPolicy; KAI's release is not among them."""
-        spec = self.specs[_POLICY]
-        texts = {each["name"]: each["expression"].strip("'") for each in spec.get("variables", ())}
+        spec, texts = self.specs[_POLICY], self._texts
         modes = {mode.value: mode for mode in DEFAULT_MODES}
         rules = Rules(
             inject_shares=texts.get("injectShares") != "false",
@@ -69,22 +92,58 @@ class InstalledPolicies:
         )
         return DeploymentOptions(rules=rules, known=SETTINGS - {"kai_version"}, policies="cluster")
 
+    @property
+    def release_properties(self) -> Mapping[str, bool | None]:
+        """The properties of KAI's release that the MutatingAdmissionPolicy assumes, by name.
+
+        None: the variable is neither `true` nor `false`.
+        """
+        texts = self._texts
+        values = {"true": True, "false": False}
+        return {name: values.get(texts.get(key, "")) for key, name in RELEASE_PROPERTIES.items()}
+
+    @property
+    def mutate(self) -> PolicySelectors:
+        """The selectors of the policy that changes pods."""
+        return self._selectors(_POLICY)
+
+    @property
+    def validate_pods(self) -> PolicySelectors | None:
+        """The selectors of the policy that validates pods; None if it is missing or could not be read."""
+        return self._selectors(_VALIDATE_PODS) if _VALIDATE_PODS in self.specs else None
+
+    @property
+    def _texts(self) -> Mapping[str, str]:
+        """The expressions of the MutatingAdmissionPolicy's variables, by name."""
+        variables = self.specs[_POLICY].get("variables", ())
+        return {each["name"]: each["expression"].strip("'") for each in variables}
+
+    def _selectors(self, policy: tuple[str, str]) -> PolicySelectors:
+        constraints = self.specs[policy].get("matchConstraints") or {}
+        return msgspec.convert({**constraints, "name": " ".join(policy)}, PolicySelectors)
+
 
 _POLICY: Final = ("MutatingAdmissionPolicy", NAME)
+_VALIDATE_PODS: Final = ("ValidatingAdmissionPolicy", f"{NAME}-pods")
 
 
-async def read_installed_policies(reader: ApiReader) -> InstalledPolicies | None:
-    """Read kaishare's admission policies; None if there is no such MutatingAdmissionPolicy."""
+async def read_installed_policies(reader: ApiReader) -> InstalledPolicies | ListOutcome | None:
+    """Read kaishare's admission policies.
+
+    Returns:
+        The policies; None without the MutatingAdmissionPolicy; `ListOutcome.UNREAD` if it is not known
+        whether there is one.
+    """
     specs: dict[tuple[str, str], Mapping[str, Any]] = {}
     unread = set()
     for kind, resource in _KINDS.items():
         spec = ListSpec(resource=resource, group=_GROUP, without="the admission policies were not checked")
-        listing = await reader.list(spec, _object)
-        if not listing.is_known:
+        listing = await reader.list(spec, _read_object)
+        if listing.outcome in (ListOutcome.PART, ListOutcome.UNREAD):
             unread.add(kind)
         specs |= {(kind, item.metadata.name): item.spec for item in listing.items}
         if _POLICY not in specs:
-            return None
+            return ListOutcome.UNREAD if unread else None
     return InstalledPolicies(specs, frozenset(unread))
 
 
@@ -98,12 +157,11 @@ def admission_policy_findings(installed: InstalledPolicies, *, is_alone: bool) -
     is_as_expected = True
     for item in [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]:
         kind, name = item["kind"], item["metadata"]["name"]
-        if kind in installed.unread:
-            is_as_expected = False
-            continue
         actual = installed.specs.get((kind, name))
         if actual is None:
             is_as_expected = False
+            if kind in installed.unread:
+                continue
             yield problem(_CHECK, f"{kind} {name} does not exist: {_EFFECTS[kind]}", _REMEDY)
             continue
         paths = spec_differences(_without_excluded(actual), _without_excluded(item["spec"]), _SETTINGS)
@@ -141,9 +199,14 @@ def _selector(spec: Mapping[str, Any]) -> LabelSelector:
 
 def _without_excluded(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a spec whose namespaceSelector excludes no namespaces by name: those may be chosen."""
-    if not any(line.key == NAME_LABEL for line in _selector(spec).expressions or ()):
+    if not _selector(spec).excluded_namespaces:
         return spec
     constraints = spec["matchConstraints"]
-    lines = constraints["namespaceSelector"]["matchExpressions"]
-    kept = {"matchExpressions": [line for line in lines if line.get("key") != NAME_LABEL]}
-    return {**spec, "matchConstraints": {**constraints, "namespaceSelector": kept}}
+    selector = constraints["namespaceSelector"]
+    kept = [
+        line
+        for line in selector["matchExpressions"]
+        if (line["key"], line["operator"]) != (NAME_LABEL, "NotIn")
+    ]
+    selector = {**selector, "matchExpressions": kept}
+    return {**spec, "matchConstraints": {**constraints, "namespaceSelector": selector}}

@@ -28,6 +28,7 @@ from webhook.doctor.settings import (
 from webhook.doctor.webhook_pods import WebhookPod, list_webhook_pods
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configurations import MUTATE, VALIDATE_NAMESPACES, VALIDATE_PODS
+from webhook.registration.kai import is_of_kai, kai_schedulers
 from webhook.registration.objects import Webhook, WebhookConfiguration, read_configuration
 
 _ADMISSION: Final = "admissionregistration.k8s.io"
@@ -108,6 +109,8 @@ class Cluster:
     """The settings of the running webhook."""
     policies: InstalledPolicies | None = None
     """The admission policies that decide about pods; None if there are none, or they could not be read."""
+    knows_policies: bool = True
+    """Whether it is known that `policies` exist or not."""
     webhook_pods: ListResult[WebhookPod] = UNREAD
     """The webhook's pods, in the namespace that the API server calls."""
 
@@ -116,6 +119,11 @@ class Cluster:
         """Whether kaishare's webhook is certainly not installed: neither configuration exists."""
         lists = (self.mutating, self.validating)
         return all(listed.is_known for listed in lists) and not (self.our_mutating or self.our_validating)
+
+    @property
+    def is_by_policies(self) -> bool:
+        """Whether admission policies alone decide about pods."""
+        return self.policies is not None and self.is_absent
 
     @property
     def kai_version(self) -> Version | None:
@@ -184,30 +192,20 @@ class Cluster:
     @property
     def kai_mutating(self) -> tuple[WebhookConfiguration, ...]:
         """KAI's mutating configurations, under any name."""
-        return tuple(filter(is_of_kai, self.mutating.items))
+        return self._of_kai(self.mutating)
 
     @property
     def kai_validating(self) -> tuple[WebhookConfiguration, ...]:
         """KAI's validating configurations, under any name."""
-        return tuple(filter(is_of_kai, self.validating.items))
+        return self._of_kai(self.validating)
 
+    @cached_property
+    def kai_schedulers(self) -> frozenset[str]:
+        """The names of KAI's schedulers."""
+        return _kai_schedulers(self.mutating, self.validating, self.namespaces)
 
-def is_of_kai(configuration: WebhookConfiguration) -> bool:
-    """Whether a configuration belongs to KAI's admission, by Service and paths or by its match on schedulers.
-
-    The name is not checked, because an installation may rename the object. Up to v0.7 the binder serves the
-    webhook (`binder-webhook.yaml` of v0.7.11).
-    """
-    for hook in configuration.pod_hooks:
-        service = hook.client_config.service
-        is_served = (
-            service is not None
-            and service.name in ("admission", "binder")
-            and service.path.startswith(("/mutate--v1-pod", "/validate--v1-pod"))
-        )
-        if is_served or hook.matches_on_scheduler_name:
-            return True
-    return False
+    def _of_kai(self, configurations: ListResult[WebhookConfiguration]) -> tuple[WebhookConfiguration, ...]:
+        return tuple(item for item in configurations.items if is_of_kai(item, self.kai_schedulers))
 
 
 async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None = None) -> Cluster:
@@ -228,16 +226,18 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         webhook = webhook_namespace(own)
         running = await read_running_settings(reader, webhook, default_mode)
         pods = await list_webhook_pods(reader, webhook)
-    policies = await read_installed_policies(reader)
+    read = await read_installed_policies(reader)
+    policies = None if isinstance(read, ListOutcome) else read
     if policies is not None and own is None and mutating.is_known:
         running = RunningSettings(deployed=policies.settings, default_mode=default_mode)
-    kai_namespace = _kai_namespace(mutating)
+    namespaces = await _list_namespaces(reader, running.rules.default_mode)
+    kai_namespace = _kai_namespace(mutating, _kai_schedulers(mutating, validating, namespaces))
     kai_pods = await reader.list(replace(_KAI_PODS, namespace=kai_namespace), _kai_pod)
     cluster = Cluster(
         name=name,
         mutating=mutating,
         validating=validating,
-        namespaces=await _list_namespaces(reader, running.rules.default_mode),
+        namespaces=namespaces,
         queues=queues,
         other_queue_versions=frozenset(kind.version for kind in served if kind.name == _QUEUE_KIND),
         pod_groups=await list_pod_groups(reader),
@@ -247,6 +247,7 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         namespace=reader.namespace,
         running=running,
         policies=policies,
+        knows_policies=read is not ListOutcome.UNREAD,
         webhook_pods=pods,
     )
     if reader.namespace is not None:
@@ -297,9 +298,20 @@ def _hook(configuration: WebhookConfiguration | None, name: str) -> Webhook | No
     return next((hook for hook in hooks if hook.name == name), None)
 
 
-def _kai_namespace(mutating: ListResult[WebhookConfiguration]) -> str:
-    namespaces = (configuration.service_namespace for configuration in filter(is_of_kai, mutating.items))
-    return next(filter(None, namespaces), NAMESPACE)
+def _kai_schedulers(
+    mutating: ListResult[WebhookConfiguration],
+    validating: ListResult[WebhookConfiguration],
+    namespaces: ListResult[Namespace],
+) -> frozenset[str]:
+    of_policies = {namespace.policy.scheduler for namespace in namespaces.items if namespace.policy}
+    return kai_schedulers([*mutating.items, *validating.items], of_policies)
+
+
+def _kai_namespace(mutating: ListResult[WebhookConfiguration], schedulers: frozenset[str]) -> str:
+    """Return the namespace of KAI's Service, or of that of a webhook that matches KAI's schedulers."""
+    of_kai = [item for item in mutating.items if is_of_kai(item, schedulers)]
+    of_kai.sort(key=lambda item: not item.is_served_by_kai)
+    return next(filter(None, (item.service_namespace for item in of_kai)), NAMESPACE)
 
 
 def _namespace(default_mode: Mode, item: bytes) -> Namespace | None:

@@ -1,6 +1,5 @@
 """Checks of the KAI installation: release, GPU sharing, webhooks, queue label and RuntimeClass."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from kube.doctor_checks import MODES, SHARING, VERSION, installed_mode, installe
 from kube.objects import decode_partial_object
 from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined, listed, one_line
+from webhook.doctor.admission_policies import RELEASE_PROPERTIES
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.cluster import Cluster
 from webhook.registration.objects import WebhookConfiguration
@@ -26,7 +26,6 @@ _RUNTIME_CLASSES: Final = ListSpec(
     group="node.k8s.io",
     without="the RuntimeClass of pods with a share was not checked",
 )
-_SCHEDULER = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +43,14 @@ class ReleaseDifference:
 
     def effect(self, configured: Version | None, installed: Version) -> str:
         """Describe how the webhook's answers do not fit the installed release; empty if they fit."""
-        has, webhook_has = getattr(installed, self.name), bool(configured and getattr(configured, self.name))
-        if has == webhook_has or (configured is None and not self.matters_unset):
+        if configured is None and not self.matters_unset:
+            return ""
+        return self.effect_of(installed, assumed=bool(configured and getattr(configured, self.name)))
+
+    def effect_of(self, installed: Version, *, assumed: bool) -> str:
+        """Describe the effect of a property that is assumed, or not, of the installed release."""
+        has = getattr(installed, self.name)
+        if has == assumed:
             return ""
         return (self.only_kai if has else self.only_webhook).format(kai=installed)
 
@@ -90,7 +95,9 @@ def kai_findings(cluster: Cluster) -> Iterator[CheckResult]:
 
 
 def version_finding(installed: Installation, cluster: Cluster) -> CheckResult:
-    """Return a finding that names KAI's release and the webhook's."""
+    """Return a finding that names KAI's release and that of the webhook or the admission policies."""
+    if cluster.policies is not None and cluster.is_by_policies:
+        return _policies_version(installed, cluster, cluster.policies.release_properties)
     is_known, configured = cluster.running.knows("kai_version"), cluster.running.rules.kai_version
     option = (
         option_text("the webhook", configured) if is_known else "the webhook's --kai-version is not known"
@@ -98,7 +105,7 @@ def version_finding(installed: Installation, cluster: Cluster) -> CheckResult:
     version = installed_release(installed, cluster.kai_namespace, option)
     if isinstance(version, CheckResult):
         return version
-    advice = f"install kaishare with kaiVersion={version} (--kai-version)"
+    advice = _advice(version)
     if cluster.is_absent:
         return ok(VERSION, f"{version}; {advice}")
     if not is_known:
@@ -112,6 +119,41 @@ def version_finding(installed: Installation, cluster: Cluster) -> CheckResult:
     if effects:
         return problem(VERSION, f"{message}; it {effects}", advice)
     return warning(VERSION, f"{message}; its answers are the same for both", advice)
+
+
+def _policies_version(
+    installed: Installation, cluster: Cluster, assumed: Mapping[str, bool | None]
+) -> CheckResult:
+    """Return a finding that compares KAI's release with the one that the admission policies assume."""
+    policy = "MutatingAdmissionPolicy kaishare"
+    version = installed_release(
+        installed, cluster.kai_namespace, f"{policy} was not compared with KAI's release"
+    )
+    if isinstance(version, CheckResult):
+        return version
+    unclear = [variable for variable, name in RELEASE_PROPERTIES.items() if assumed[name] is None]
+    if unclear:
+        what = f"{version}; {policy} has no value true or false for {listed(unclear)}"
+        return unknown(VERSION, what, _advice(version))
+    effects = joined(
+        effect
+        for difference in DIFFERENCES
+        if (has := assumed.get(difference.name)) is not None
+        and (effect := difference.effect_of(version, assumed=has))
+    )
+    if not effects:
+        return ok(VERSION, f"{version}, and {policy} fits it")
+    if not any(assumed.values()):
+        return warning(
+            VERSION, f"{version}, and {policy} fits KAI's oldest releases; it {effects}", _advice(version)
+        )
+    return problem(
+        VERSION, f"KAI is {version}, and {policy} fits another release; it {effects}", _advice(version)
+    )
+
+
+def _advice(version: Version) -> str:
+    return f"install kaishare with kaiVersion={version} (--kai-version)"
 
 
 def runtime_classes(installed: Installation | None) -> dict[str, str]:
@@ -157,13 +199,7 @@ async def runtime_class_findings(reader: ApiReader, users: Mapping[str, str]) ->
 
 def matched_schedulers(cluster: Cluster) -> set[str]:
     """Return the names of schedulers that KAI's webhook matches; empty before v0.13.0, which has no match."""
-    conditions = [
-        condition.expression
-        for configuration in cluster.kai_mutating
-        for hook in configuration.hooks
-        for condition in hook.match_conditions or ()
-    ]
-    return {name for expression in conditions for name in _SCHEDULER.findall(expression)}
+    return {name for configuration in cluster.kai_mutating for name in configuration.scheduler_names}
 
 
 def _sharing(installed: Installation, cluster: Cluster) -> CheckResult:

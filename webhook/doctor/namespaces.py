@@ -8,6 +8,7 @@ from kai import keys
 from kai.own_labels import INJECT, MODE
 from service.check_results import CheckResult, ok, problem, warning
 from service.text import MOST_LINES, counted, listed, one_line
+from webhook.doctor.admission_policies import PolicySelectors
 from webhook.doctor.cluster import Cluster, Namespace
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
@@ -50,7 +51,8 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
     if excluded:
         yield warning(
             _MANAGED,
-            f"{listed(excluded)}: labelled, but excluded by the webhook configuration",
+            f"{listed(excluded)}: labelled, but excluded by the"
+            f" {'admission policy' if cluster.is_by_policies else 'webhook configuration'}",
             "remove the labels, or remove the namespace from the excluded ones",
         )
     if off:
@@ -67,13 +69,18 @@ def _managed(cluster: Cluster) -> Iterator[CheckResult]:
 
 
 def _not_selected(cluster: Cluster) -> Iterator[CheckResult]:
-    """Yield problems for managed namespaces that the webhook configurations do not select."""
+    """Yield problems for managed namespaces that the webhooks or admission policies do not select."""
+    enforced, policies = cluster.enforced, cluster.policies
     if cluster.mutate is not None:
         yield from _hidden(_MANAGED, cluster.mutate, cluster, cluster.managed)
-    enforced, hook = cluster.enforced, cluster.validate_pods
+    elif policies is not None:
+        yield from _hidden(_MANAGED, policies.mutate, cluster, cluster.acting)
     if cluster.validating.is_known and enforced:
-        if hook is None and cluster.policies is not None:
-            return  # admission policies refuse pods; their own check says whether they are complete
+        hook: Webhook | PolicySelectors | None = cluster.validate_pods
+        if hook is None and (policies is not None or not cluster.knows_policies):
+            hook = policies.validate_pods if policies else None
+            if hook is None:
+                return  # other findings say that the policy is missing, or was not read
         if hook is None:
             what = f"{listed(enforced)}: {MODE}=enforce, but no validating webhook exists"
             yield problem(_ENFORCE, what, "upgrade the chart to this version")
@@ -85,7 +92,7 @@ def _not_selected(cluster: Cluster) -> Iterator[CheckResult]:
 
 
 def _hidden(
-    check: str, hook: Webhook, cluster: Cluster, namespaces: Collection[str]
+    check: str, hook: Webhook | PolicySelectors, cluster: Cluster, namespaces: Collection[str]
 ) -> Iterator[CheckResult]:
     """Yield a problem for each requirement that keeps namespaces, or all pods, from a webhook."""
     by_requirement: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
@@ -99,7 +106,7 @@ def _hidden(
             check,
             f"{listed(names)}: hidden from {hook.name}, whose namespaceSelector requires {one_line(wanted)};"
             f" they {one_line(has)}",
-            _advice(key, is_present=bool(labels)),
+            _advice(key, hook, is_present=bool(labels)),
         )
     foreign = [line for line in hook.object_selector.unmet({}) if line.key != INJECT]
     if foreign and namespaces:
@@ -111,11 +118,12 @@ def _hidden(
         )
 
 
-def _advice(key: str, *, is_present: bool) -> str:
+def _advice(key: str, hook: Webhook | PolicySelectors, *, is_present: bool) -> str:
     if key in _OWN_KEYS:
         return "upgrade the chart to this version"
     do = f"remove the label {key} from" if is_present else f"set the label {key} on"
-    return f"{do} the namespaces, or remove the requirement from the webhook configuration{_PLATFORM}"
+    place = "webhook configuration" if isinstance(hook, Webhook) else "admission policy"
+    return f"{do} the namespaces, or remove the requirement from the {place}{_PLATFORM}"
 
 
 def _invalid(cluster: Cluster) -> Iterator[CheckResult]:

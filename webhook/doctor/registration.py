@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from service.check_results import CheckResult, ok, problem, warning
+from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import joined, listed, one_line
 from webhook.doctor.admission_policies import admission_policy_findings
 from webhook.doctor.cluster import Cluster
@@ -42,6 +42,13 @@ def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
         yield from admission_policy_findings(cluster.policies, is_alone=cluster.is_absent)
         if cluster.is_absent:
             return
+    if cluster.is_absent and not cluster.knows_policies:
+        yield unknown(
+            _INSTALLATION,
+            f"no configuration {one_line(cluster.name)} exists, and whether admission policies decide about"
+            " pods is not known",
+        )
+        return
     if cluster.is_absent:
         yield problem(
             _INSTALLATION,
@@ -177,7 +184,7 @@ def _order(cluster: Cluster) -> Iterator[CheckResult]:
     own = cluster.our_mutating
     if own is None:
         return
-    early = called_before_us(map(Mutator.of, cluster.mutating.items), own.name)
+    early = called_before_us(map(Mutator.of, cluster.mutating.items), own.name, cluster.kai_schedulers)
     if early:
         yield problem(
             _ORDER,

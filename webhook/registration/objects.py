@@ -1,5 +1,6 @@
 """Types for webhook configurations from the API server, limited to the fields that kaishare reads."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +12,8 @@ from kube.objects import ObjectMeta
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 """Label of each namespace with its name."""
-_SCHEDULER = "schedulerName"
+_SCHEDULER: Final = "schedulerName"
+_SCHEDULERS: Final = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 _EVERY = "*"
 
 
@@ -163,15 +165,38 @@ class Webhook(Struct, frozen=True, rename="camel"):
 
     @property
     def matches_on_scheduler_name(self) -> bool:
-        """Whether the API server calls the webhook only for pods of a scheduler other than the default.
+        """Whether the API server calls the webhook only for pods of a scheduler other than the default."""
+        return bool(self._scheduler_conditions)
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The schedulers that the conditions on the scheduler's name compare it with."""
+        return frozenset(
+            name for condition in self._scheduler_conditions for name in _SCHEDULERS.findall(condition)
+        )
+
+    @property
+    def is_served_by_kai(self) -> bool:
+        """Whether the Service and the path are those of KAI's admission.
+
+        Up to v0.7 the binder serves the webhook (`binder-webhook.yaml` of v0.7.11).
+        """
+        service = self.client_config.service
+        return (
+            service is not None
+            and service.name in ("admission", "binder")
+            and service.path.startswith(("/mutate--v1-pod", "/validate--v1-pod"))
+        )
+
+    @property
+    def _scheduler_conditions(self) -> list[str]:
+        """The conditions on the scheduler's name.
 
         Conditions that name `default-scheduler` do not count, because they match other pods, too, as
         kaishare's own condition does.
         """
-        return any(
-            _SCHEDULER in condition.expression and keys.DEFAULT_SCHEDULER not in condition.expression
-            for condition in self.match_conditions or ()
-        )
+        expressions = [condition.expression for condition in self.match_conditions or ()]
+        return [text for text in expressions if _SCHEDULER in text and keys.DEFAULT_SCHEDULER not in text]
 
 
 class WebhookConfiguration(Struct, frozen=True):
@@ -205,6 +230,16 @@ class WebhookConfiguration(Struct, frozen=True):
     def matches_on_scheduler_name(self) -> bool:
         """Whether one of the webhooks for new pods matches on the scheduler's name."""
         return any(hook.matches_on_scheduler_name for hook in self.pod_hooks)
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The schedulers that the webhooks for new pods match."""
+        return frozenset[str]().union(*(hook.scheduler_names for hook in self.pod_hooks))
+
+    @property
+    def is_served_by_kai(self) -> bool:
+        """Whether KAI's Service serves one of the webhooks for new pods."""
+        return any(hook.is_served_by_kai for hook in self.pod_hooks)
 
 
 read_configuration = msgspec.json.Decoder(WebhookConfiguration).decode

@@ -14,6 +14,7 @@ from kube.watch import Resource, Watch
 from service.log import ERROR, INFO, WARNING, JsonLog
 from service.log_changes import problem_logger
 from webhook.registration.configurations import sorts_behind
+from webhook.registration.kai import is_of_kai, kai_schedulers
 from webhook.registration.objects import WebhookConfiguration, read_configuration
 
 
@@ -24,19 +25,31 @@ class Mutator:
     name: str
     matches_on_scheduler_name: bool
     """Whether one of its webhooks for new pods matches on the scheduler's name."""
+    is_served_by_kai: bool = False
+    """Whether one of these webhooks has the Service and path of KAI's admission."""
+    scheduler_names: frozenset[str] = frozenset()
+    """The schedulers that these webhooks match."""
 
     @classmethod
     def of(cls, configuration: WebhookConfiguration) -> "Mutator":
         """Reduce a configuration to a `Mutator`."""
-        return cls(configuration.name, configuration.matches_on_scheduler_name)
+        return cls(
+            name=configuration.name,
+            matches_on_scheduler_name=configuration.matches_on_scheduler_name,
+            is_served_by_kai=configuration.is_served_by_kai,
+            scheduler_names=configuration.scheduler_names,
+        )
 
 
-def called_before_us(mutators: Iterable[Mutator], own: str) -> tuple[str, ...] | None:
-    """Return the configurations that match on the scheduler's name and are called before kaishare's.
+def called_before_us(
+    mutators: Iterable[Mutator], own: str, schedulers: Iterable[str] = ()
+) -> tuple[str, ...] | None:
+    """Return KAI's configurations that match on the scheduler's name and are called before kaishare's.
 
     Args:
         mutators: all mutating configurations of the cluster.
         own: the name of kaishare's configuration.
+        schedulers: further names of KAI's schedulers, such as those that policies set.
 
     Returns:
         The names in call order; empty if the order is correct; None if kaishare's configuration is missing.
@@ -44,10 +57,11 @@ def called_before_us(mutators: Iterable[Mutator], own: str) -> tuple[str, ...] |
     named = {mutator.name: mutator for mutator in mutators}
     if own not in named:
         return None
+    of_kai = kai_schedulers(named.values(), schedulers)
     early = [
         name
         for name, mutator in named.items()
-        if mutator.matches_on_scheduler_name and sorts_behind(own, name)
+        if mutator.matches_on_scheduler_name and is_of_kai(mutator, of_kai) and sorts_behind(own, name)
     ]
     return tuple(sorted(early, key=str.encode))
 

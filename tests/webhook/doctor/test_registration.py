@@ -4,9 +4,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
+from kube.client import KubeClient
 from service.check_results import State
+from tests.support.api_server import ApiServer, lists
 from tests.support.cluster_facts import (
     KAI_CONDITION,
     WELL,
@@ -14,6 +17,7 @@ from tests.support.cluster_facts import (
     configuration,
     installed,
     mutating,
+    namespace,
     of_kai,
     other,
     result_lines,
@@ -21,11 +25,14 @@ from tests.support.cluster_facts import (
     whole,
 )
 from tests.support.pods import folder_from
-from webhook.doctor.api_reader import ListResult
-from webhook.doctor.cluster import Cluster, is_of_kai
+from webhook.doctor.api_reader import ApiReader, ListResult
+from webhook.doctor.cluster import Cluster, read_cluster
+from webhook.doctor.kai import kai_findings, matched_schedulers
 from webhook.doctor.registration import registration_findings
 from webhook.doctor.settings import UNKNOWN_SETTINGS
+from webhook.registration.objects import WebhookConfiguration
 
+IN_KAI = {"service": {"name": "admission", "namespace": "kai", "path": "/mutate--v1-pod"}}
 MUTATE, VALIDATE = "pods.mutate.kaishare.dev", "pods.validate.kaishare.dev"
 
 
@@ -157,12 +164,66 @@ def test_an_unreadable_configuration_is_not_reported_as_missing() -> None:
     assert list(registration_findings(but(mutating=ListResult(), validating=ListResult()))) == []
 
 
-def test_kais_configuration_is_recognised_by_its_service_or_its_conditions() -> None:
-    assert is_of_kai(of_kai("renamed"))
-    assert is_of_kai(of_kai("renamed", ""))
-    assert is_of_kai(other("renamed", matchConditions=[{"name": "a", "expression": KAI_CONDITION}]))
-    assert not is_of_kai(other("sidecar-injector"))
-    assert not is_of_kai(mutating())
+BATCH = KAI_CONDITION.replace("kai-scheduler", "batch-scheduler")
+
+
+def matching(expression: str, name: str = "a-batch") -> WebhookConfiguration:
+    """Return a configuration with a matchCondition, whose Service is not KAI's."""
+    service = {"name": "batch", "namespace": "batch-system", "path": "/mutate"}
+    conditions = [{"name": "own", "expression": expression}]
+    return of_kai(name, clientConfig={"service": service}, matchConditions=conditions)
+
+
+@pytest.mark.parametrize(
+    ("configurations", "expected"),
+    [
+        ([of_kai("renamed")], ["renamed"]),
+        ([of_kai("renamed", "")], ["renamed"]),
+        ([matching(KAI_CONDITION, "renamed")], ["renamed"]),
+        ([other("sidecar-injector"), mutating()], []),
+        ([matching(BATCH), of_kai()], ["mutating-kai-admission"]),
+        ([matching(BATCH), of_kai(condition=BATCH)], ["a-batch", "mutating-kai-admission"]),
+        ([matching("object.spec.schedulerName != 'kai-scheduler'")], []),
+    ],
+)
+def test_kais_configuration_is_recognised_by_its_service_or_the_name_of_its_scheduler(
+    configurations: list[WebhookConfiguration], expected: list[str]
+) -> None:
+    cluster = but(mutating=whole(*configurations))
+    assert [configuration.name for configuration in cluster.kai_mutating] == expected
+
+
+def test_a_scheduler_that_a_policy_names_is_kais() -> None:
+    cluster = but(
+        mutating=whole(mutating(), matching(BATCH)),
+        namespaces=whole(namespace("a", scheduler="batch-scheduler")),
+    )
+    assert [configuration.name for configuration in cluster.kai_mutating] == ["a-batch"]
+    (line,) = [line for line in result_lines(registration_findings(cluster)) if ": order: " in line]
+    assert "a-batch is called before kai-00-kaishare" in line
+
+
+def test_another_schedulers_webhook_has_no_finding() -> None:
+    foreign = but(mutating=whole(matching(BATCH), mutating(), of_kai()))
+    assert result_lines([*registration_findings(foreign), *kai_findings(foreign)]) == []
+    assert matched_schedulers(foreign) == {"kai-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("hooks", "expected"),
+    [
+        ([matching(KAI_CONDITION), of_kai("b", clientConfig=IN_KAI)], "kai"),
+        ([matching(KAI_CONDITION)], "batch-system"),
+        ([matching(BATCH)], "kai-scheduler"),
+    ],
+)
+async def test_kais_service_names_its_namespace_before_a_match_on_its_scheduler(
+    server: ApiServer, client: KubeClient, hooks: list[WebhookConfiguration], expected: str
+) -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    server.refusals[path] = lists(*map(msgspec.to_builtins, hooks))
+    cluster = await read_cluster(ApiReader(client), "kai-00-kaishare")
+    assert cluster.kai_namespace == expected
 
 
 @pytest.mark.parametrize("suffix", ["", "-queue-label-selector"])
@@ -170,7 +231,8 @@ def test_the_operators_configuration_is_read(suffix: str) -> None:
     folder = folder_from("KAISHARE_FIXTURES", "the objects that KAI's operator wrote")
     file = folder / "kai-live-v0.13.4" / f"operator-mutating-kai-admission{suffix}.json"
     recorded = configuration(json.loads(file.read_text()))
-    assert is_of_kai(recorded)
+    assert recorded.is_served_by_kai
+    assert recorded.scheduler_names == {"kai-scheduler"}
     assert recorded.matches_on_scheduler_name
     selector = recorded.hooks[0].namespace_selector
     assert selector.matches({"kubernetes.io/metadata.name": "vision"}) is (suffix == "")

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +14,15 @@ from webhook.registration.order import Mutator, OrderWatch, called_before_us
 
 OURS = "kai-00-kaishare"
 ASKS = "object.spec.schedulerName == 'kai-scheduler'"
+BATCH = "object.spec.schedulerName == 'batch-scheduler'"
 
 
-def mutator(name: str, *conditions: str, **rule: Any) -> Mutator:
+def mutator(name: str, *conditions: str, service: str = "", **rule: Any) -> Mutator:
     rules = [{"operations": ["CREATE"], "apiGroups": [""], "resources": ["pods"], **rule}]
+    client = {"service": {"name": service, "namespace": "a", "path": "/mutate--v1-pod"}} if service else {}
     hook = {
         "name": "a.b.c",
+        "clientConfig": client,
         "rules": rules,
         "matchConditions": [{"name": "c", "expression": c} for c in conditions],
     }
@@ -46,12 +50,22 @@ def mutator(name: str, *conditions: str, **rule: Any) -> Mutator:
         (OURS, [mutator("a", ASKS, apiGroups=["apps"])], ()),
         (OURS, [mutator("a", ASKS, operations=["*"], apiGroups=["*"], resources=["*/*"])], ("a",)),
         (OURS, [mutator("a", "object.metadata.name != 'x'", f"has(object.spec) && {ASKS}")], ("a",)),
+        (OURS, [mutator("a", BATCH)], ()),  # another scheduler's
+        (OURS, [mutator("a", "object.spec.schedulerName != 'kai-scheduler'")], ()),
+        (OURS, [mutator("a", BATCH, service="admission")], ("a",)),
+        (OURS, [mutator("a", "object.spec.schedulerName.startsWith('x')", service="binder")], ("a",)),
+        (OURS, [mutator("a", BATCH), mutator("m-kai", BATCH, service="admission")], ("a",)),
     ],
 )
 def test_webhooks_that_match_on_the_scheduler_must_come_after_kaishare(
     own: str, others: list[Mutator], early: tuple[str, ...]
 ) -> None:
     assert called_before_us([mutator(own), *others], own) == early
+
+
+def test_the_schedulers_of_policies_count_as_kais() -> None:
+    mutators = [mutator(OURS), mutator("a", BATCH)]
+    assert called_before_us(mutators, OURS, ["batch-scheduler"]) == ("a",)
 
 
 def test_without_kaishares_webhook_there_is_no_order() -> None:
@@ -61,7 +75,7 @@ def test_without_kaishares_webhook_there_is_no_order() -> None:
 def test_one_line_names_few_of_many_configurations() -> None:
     stream = io.BytesIO()
     order = OrderWatch(cast(KubeClient, None), own="zz-kaishare", log=JsonLog(stream))
-    early = [Mutator(f"a-{number:04}", matches_on_scheduler_name=True) for number in range(5_000)]
+    early = [replace(mutator("a", ASKS), name=f"a-{number:04}") for number in range(5_000)]
     mutators = {
         ("", mutator.name): mutator
         for mutator in [Mutator("zz-kaishare", matches_on_scheduler_name=False), *early]

@@ -157,7 +157,7 @@ def _by_name(items: list[Any]) -> dict[str, Any] | None:
 
     The API server accepts two variables of one name (seen on Kubernetes 1.30.14 and 1.36.3).
     """
-    if not all(isinstance(item, dict) and "name" in item for item in items):
+    if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
         return None
     named = {item["name"]: item for item in items}
     return named if len(named) == len(items) else None

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from kube.objects import LabelledMeta
+from webhook.doctor.policy_specs import check_spec
 from webhook.guard.manifests import guard_objects
 from webhook.registration.objects import NAME_LABEL, LabelSelector
 
@@ -99,13 +100,19 @@ _binding = msgspec.json.Decoder(Binding).decode
 def read_policy(item: bytes) -> Policy | None:
     """Decode a policy of the guard; None for another policy."""
     policy = _policy(item)
-    return policy if policy.name in shipped_guard().policies else None
+    if policy.name not in shipped_guard().policies:
+        return None
+    check_spec(policy.spec)
+    return policy
 
 
 def read_binding(item: bytes) -> Binding | None:
     """Decode a binding of a policy of the guard, under any name; None for another binding."""
     binding = _binding(item)
-    return binding if binding.policy in shipped_guard().policies else None
+    if binding.policy not in shipped_guard().policies:
+        return None
+    check_spec(binding.spec)
+    return binding
 
 
 @cache
