@@ -112,8 +112,8 @@ def inside_finding(vclusters: Mapping[str, str], *, is_served: bool | None) -> C
         pods = [f"pod {pod} of {vcluster}" for vcluster, pod in vclusters.items()]
         return warning(
             _CHECK,
-            f"the host has KAI's BindRequest API, and KAI seems to run inside vClusters, too ({listed(pods)}):"
-            " a KAI on the host deletes the tenants' pods with a share and their reservation pods",
+            f"the host has KAI's BindRequest API, and KAI seems to run inside vClusters, too ({listed(pods)})"
+            ": a KAI on the host deletes the tenants' pods with a share and their reservation pods",
             "ask the owner of the pod first whether KAI runs inside the vCluster: every user who may create"
             " pods in the namespace can write such a pod. If so, see KAI inside vClusters in docs/install.md",
         )

@@ -30,7 +30,7 @@ _SHARE: Final = "0.02"
 _BY_A_WEBHOOK = re.compile(
     r'(?:Internal error occurred: )?(?P<act>failed calling|admission) webhook "(?P<name>[^"]{1,300})"'
 )
-"""A webhook's refusal, or an unreachable webhook (`plugin/webhook/errors/statuserror.go` of k8s.io/apiserver)."""
+"""A webhook refuses, or does not answer (`plugin/webhook/errors/statuserror.go` of k8s.io/apiserver)."""
 
 
 class _Spec(Struct):

@@ -76,8 +76,12 @@ def test_the_sharing_mode(pods: tuple[ProgramPod, ...], state: State, what: str)
     assert result[1].startswith(what)
 
 
-@pytest.mark.parametrize(("is_served", "state"), [(True, State.WARNING), (False, State.OK), (None, State.UNKNOWN)])
-def test_pods_that_a_tenant_can_forge_are_no_problem_of_the_host(is_served: bool | None, state: State) -> None:
+@pytest.mark.parametrize(
+    ("is_served", "state"), [(True, State.WARNING), (False, State.OK), (None, State.UNKNOWN)]
+)
+def test_pods_that_a_tenant_can_forge_are_no_problem_of_the_host(
+    is_served: bool | None, state: State
+) -> None:
     finding = inside_finding({"red in team-b": "team-b/x"}, is_served=is_served)
     assert finding.state is state
     assert "red in team-b" in finding.what
