@@ -15,7 +15,7 @@ AGENTS: Final = "agents"
 LABELS: Final = "node labels"
 
 _DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
-_MEMORY: Final = "correct the label: it is the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
+_MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
 
 
 def node_findings(

@@ -146,8 +146,11 @@ def test_a_process_that_cannot_be_killed_does_not_hold_up_the_doctor(monkeypatch
     left: list[subprocess.Popen[bytes]] = []
     kill = subprocess.Popen.kill
     monkeypatch.setattr("gpuagent.doctor.self_test._LEAVE_SECONDS", 0.2)
-    # In state D, SIGKILL has no effect.
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: left.append(process))
+
+    def has_no_effect(process: "subprocess.Popen[bytes]") -> None:
+        left.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", has_no_effect)  # as SIGKILL in state D
     began = time.monotonic()
     result = self_test_result(READY, lambda: READY, HERE, program=("sh", "-c", "exec sleep 60"), seconds=0.2)
     seconds = time.monotonic() - began
