@@ -82,6 +82,6 @@ def _findings(pods: ListResult[Waiting]) -> Iterator[CheckResult]:
     if by_cause:
         return
     if pods.outcome is ListOutcome.PART:
-        yield unknown(_CHECK, "not all pending pods could be read; no other pod has waited for a minute")
+        yield unknown(_CHECK, "not all pending pods could be read; no other one has waited for a minute")
     else:
         yield ok(_CHECK, "no pod has waited for KAI for a minute")

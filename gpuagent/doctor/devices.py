@@ -30,7 +30,7 @@ _BY_VARIABLE: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNT: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 _GPU_FILE = re.compile(r"nvidia[0-9]+")
 _ALL_BY_CDI = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_-]*=all")
-"""All devices of a CDI kind, as `VENDOR/CLASS=all` (CDI's SPEC.md), such as `management.nvidia.com/gpu=all`."""
+"""All devices of a CDI kind, as `VENDOR/CLASS=all` (CDI's SPEC.md), as `management.nvidia.com/gpu=all`."""
 _NO_DEVICES: Final = frozenset({"", "void", "none"})
 _MIG_MONITOR: Final = "NVIDIA_MIG_MONITOR_DEVICES"
 _GIVE: Final = "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all in the agent's pod"
