@@ -24,7 +24,7 @@ from gpuagent.api_types.shares import SHARES_PATH, NotAnAnswer, read_answer
 from gpuagent.top.client import Received, age_of_figures
 from kube.client import AnyResponse, KubeClient
 from kube.errors import ApiError, Unreachable, decode_answer, status_error
-from kube.objects import ObjectMeta
+from kube.objects import ObjectMeta, Time
 from kube.pod_status import PodStatus
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.http.authentication import OWN_HEADER
@@ -57,7 +57,7 @@ _NO_ROUTE: Final = frozenset({502, 503, 504})
 class _Metadata(ObjectMeta, frozen=True):
     uid: str = ""
     labels: dict[str, str] | None = None
-    creation_timestamp: datetime | None = None
+    creation_timestamp: Time | None = None
     deletion_timestamp: str | None = None
 
 

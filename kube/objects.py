@@ -1,7 +1,13 @@
 """Parts that objects of all kinds have in common, as the API server sends them."""
 
+from datetime import datetime
+from typing import Annotated
+
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+Time = Annotated[datetime, Meta(tz=True)]
+"""A time as the API server writes it, with a time zone; one without is an error, as it cannot be compared."""
 
 
 class ObjectMeta(Struct, frozen=True, rename="camel"):

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from kube.client import KubeClient
 from kube.errors import Unreachable, decode_answer
+from kube.objects import Time
 
 _MOST_EVENTS: Final = 10_000
 """Maximum number of Events in one list."""
@@ -26,7 +26,7 @@ class StoredEvent:
 
 
 class _Metadata(Struct, frozen=True, rename="camel"):
-    creation_timestamp: Annotated[datetime, Meta(tz=True)]
+    creation_timestamp: Time
     annotations: dict[str, str] | None = None
 
 

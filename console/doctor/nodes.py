@@ -15,6 +15,7 @@ AGENTS: Final = "agents"
 LABELS: Final = "node labels"
 
 _DISCOVERY: Final = "install NVIDIA's GPU feature discovery, which sets the label, or set it by hand"
+_MEMORY: Final = "correct the label: the memory of one GPU in MiB, as NVIDIA's GPU feature discovery sets it"
 
 
 def node_findings(
@@ -49,7 +50,16 @@ def node_findings(
             keys.NODE_GPU_MEMORY,
             "KAI assumes 100 MiB for each of their GPUs and schedules no gpu-memory pod there",
         )
-    if not without_label and not without_memory:
+    invalid = [f"{node.name} ({node.memory_label_error})" for node in gpu_nodes if node.memory_label_error]
+    if invalid:
+        have = "has" if len(invalid) == 1 else "have"
+        yield warning(
+            LABELS,
+            f"{counted(len(invalid), 'node')} with GPUs {have} an invalid label {keys.NODE_GPU_MEMORY}:"
+            f" {listed(invalid)}; neither KAI nor kaishare can compute the bytes of a share from it",
+            _MEMORY,
+        )
+    if not without_label and not without_memory and not invalid:
         have = "has" if len(gpu_nodes) == 1 else "have"
         yield ok(LABELS, f"{counted(len(gpu_nodes), 'node')} with GPUs {have} both labels")
     if with_agent is not None:

@@ -15,7 +15,7 @@ from console.why.core import find_cause
 from console.why.evidence import Absence, PodEvidence
 from console.why.objects import decode_one_pod
 from kai import keys
-from service.check_results import CheckResult, ok, warning
+from service.check_results import CheckResult, ok, unknown, warning
 from service.text import counted, listed
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
 from webhook.doctor.cluster import Cluster
@@ -39,15 +39,17 @@ Waiting = tuple[Code, str]
 
 async def pending_findings(reader: ApiReader, cluster: Cluster) -> Iterator[CheckResult]:
     """Return findings about the pods that KAI has not bound for a minute or longer."""
-    pods = await reader.list(_PODS, partial(_waiting, now=reader.client.server_time(), cluster=cluster))
-    return _findings(pods)
+    now = reader.client.server_time()
+    if now is None:
+        return iter([unknown(_CHECK, "not checked: the API server's time is not known")])
+    return _findings(await reader.list(_PODS, partial(_waiting, now=now, cluster=cluster)))
 
 
-def _waiting(document: bytes, *, now: datetime | None, cluster: Cluster) -> Waiting | None:
+def _waiting(document: bytes, *, now: datetime, cluster: Cluster) -> Waiting | None:
     """Return a pod that waits for KAI, with its cause; None for any other pod."""
     pod = decode_one_pod(document)
     created = pod.metadata.creation_timestamp
-    if pod.is_bound or pod.metadata.deletion_timestamp or now is None or created is None:
+    if pod.is_bound or pod.metadata.deletion_timestamp or created is None:
         return None
     policy = cluster.managed.get(pod.metadata.namespace)
     is_served = cluster.queues.outcome is not ListOutcome.UNSERVED
@@ -77,5 +79,9 @@ def _findings(pods: ListResult[Waiting]) -> Iterator[CheckResult]:
         else:
             namespace, _, name = min(names).partition("/")
             yield warning(_CHECK, what, f"kaishare why -n {namespace} {name}")
-    if not by_cause:
+    if by_cause:
+        return
+    if pods.outcome is ListOutcome.PART:
+        yield unknown(_CHECK, "not all pending pods could be read; no other one has waited for a minute")
+    else:
         yield ok(_CHECK, "no pod has waited for KAI for a minute")

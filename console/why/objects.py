@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from kai import keys
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.quantity import parse_quantity
-from kube.objects import FullMeta, Taint
+from kube.objects import FullMeta, Taint, Time
 from kube.pod_status import PodStatus
 
 NO_RESERVED_GPU: Final = "-1"
@@ -25,7 +25,7 @@ class Meta(FullMeta, frozen=True):
     """`metadata` with the time of creation."""
 
     uid: str = ""
-    creation_timestamp: datetime | None = None
+    creation_timestamp: Time | None = None
 
 
 class _Gate(Struct, frozen=True):
@@ -121,7 +121,7 @@ class SchedulingCondition(Struct, frozen=True, rename="camel"):
     """One of `status.schedulingConditions` of a PodGroup: KAI's last words about it."""
 
     message: str = ""
-    last_transition_time: datetime | None = None
+    last_transition_time: Time | None = None
     reasons: list[UnschedulableReason] | None = None
 
 
@@ -190,7 +190,7 @@ class _EventSource(Struct, frozen=True):
 
 class _Series(Struct, frozen=True, rename="camel"):
     count: int = 0
-    last_observed_time: datetime | None = None
+    last_observed_time: Time | None = None
 
 
 class EventObject(Struct, frozen=True, rename="camel"):
@@ -202,9 +202,9 @@ class EventObject(Struct, frozen=True, rename="camel"):
     message: str = ""
     source: _EventSource = _EventSource()
     reporting_component: str = ""
-    first_timestamp: datetime | None = None
-    last_timestamp: datetime | None = None
-    event_time: datetime | None = None
+    first_timestamp: Time | None = None
+    last_timestamp: Time | None = None
+    event_time: Time | None = None
     count: int | None = None
     series: _Series | None = None
 

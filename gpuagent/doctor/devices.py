@@ -29,6 +29,8 @@ _CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
 _BY_VARIABLE: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 _BY_MOUNT: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 _GPU_FILE = re.compile(r"nvidia[0-9]+")
+_ALL_BY_CDI = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_-]*=all")
+"""All devices of a CDI kind, as `VENDOR/CLASS=all` (CDI's SPEC.md), as `management.nvidia.com/gpu=all`."""
 _NO_DEVICES: Final = frozenset({"", "void", "none"})
 _MIG_MONITOR: Final = "NVIDIA_MIG_MONITOR_DEVICES"
 _GIVE: Final = "set runtimeClassName: nvidia and NVIDIA_VISIBLE_DEVICES=all in the agent's pod"
@@ -140,7 +142,7 @@ def _access(host: Host, ways: list[str], runtime_class: str | None) -> CheckResu
     pod = {None: "", "": "; no runtimeClassName"}.get(runtime_class, f"; runtimeClassName {runtime_class}")
     ways_text = " and ".join(ways) + pod
     requested = host.environment.get(keys.VISIBLE_DEVICES_ENV, "")
-    if requested not in _NO_DEVICES | {"all", "nvidia.com/gpu=all", MOUNTS}:
+    if requested not in _NO_DEVICES | {"all", MOUNTS} and not _ALL_BY_CDI.fullmatch(requested):
         return problem(
             _ACCESS,
             f"{ways_text}: the agent does not see other GPUs",

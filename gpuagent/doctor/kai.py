@@ -5,7 +5,7 @@ Measured with KAI 0.13.4 and 0.17.0 beside vCluster 0.36.1: a KAI on the host se
 ("Found pod without reservation, deleting").
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpuagent.pods.decoding import read_pod
@@ -17,7 +17,7 @@ from kai.installation import NAMESPACE, Installation, SharingMode
 from kai.version import Version
 from kube.client import KubeClient
 from kube.doctor_checks import MODES, SHARING, VERSION, installed_mode, installed_release, option_text
-from service.check_results import CheckResult, ok, problem, unknown
+from service.check_results import CheckResult, ok, problem, unknown, warning
 from service.text import listed, one_line
 
 _CHECK: Final = "KAI"
@@ -50,10 +50,11 @@ def sharing_finding(installed: Installation) -> CheckResult:
 
 async def vclusters_with_kai(
     client: KubeClient, node_pods: Iterable[NodePod], reservation_namespace: str
-) -> frozenset[str]:
-    """Return the vClusters with reservation pods of their own, by name and host namespace.
+) -> dict[str, str]:
+    """Return the vClusters with running reservation pods of their own, each with one of these pods.
 
-    All nodes are searched by KAI's label `app`. On this node, pods without that label are found, too.
+    Keys are the vClusters by name and host namespace, values are `NAMESPACE/NAME`. All nodes are searched by
+    KAI's label `app`. On this node, pods without that label are found, too.
 
     Args:
         client: for the API server.
@@ -63,44 +64,57 @@ async def vclusters_with_kai(
     Raises:
         ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
     """
-    vclusters = {_vcluster(pod, reservation_namespace) for pod in node_pods if keys.GPU_GROUP in pod.labels}
+    vclusters: dict[str, str] = {}
+
+    def add(pod: NodePod) -> None:
+        if vcluster := _vcluster(pod, reservation_namespace):
+            name = f"{pod.namespace}/{pod.name}"
+            vclusters[vcluster] = min(name, vclusters.get(vcluster, name))
+
+    for pod in node_pods:
+        if keys.GPU_GROUP in pod.labels:
+            add(pod)
     async with client.list_objects("/api/v1/pods", params={"labelSelector": _RESERVING}) as items:
         async for item in items:
             try:
-                vclusters.add(_vcluster(read_pod(item), reservation_namespace))
+                add(read_pod(item))
             except ObjectError:
                 continue  # no reservation pod of KAI's
-    return frozenset(vclusters - {""})
+    return vclusters
 
 
 def _vcluster(pod: NodePod, reservation_namespace: str) -> str:
-    """Return the vCluster whose reservation pod this is, with its host namespace; empty for another pod.
+    """Return the vCluster whose reservation pod this seems to be, with its host namespace; else empty.
 
     KAI creates reservation pods with a node, a GPU and the default scheduler (v0.9.8, v0.13.4 and v0.17.0).
-    Every tenant can write the labels and the namespace, and the advice must not follow from these alone.
+    A user with the role `edit` in the host namespace can create the same pod, and run it on a free GPU.
     """
     is_of_binder = pod.is_bound and pod.scheduler_name == keys.DEFAULT_SCHEDULER
-    tenant = tenant_of(pod) if is_of_binder and pod.whole_gpus > 0 and not pod.is_finished else None
+    tenant = tenant_of(pod) if is_of_binder and pod.whole_gpus > 0 and pod.is_running else None
     if tenant is None or tenant.namespace != reservation_namespace:
         return ""
     return f"{one_line(tenant.vcluster)} in {pod.namespace}"
 
 
-def inside_finding(vclusters: Collection[str], *, is_served: bool | None) -> CheckResult:
+def inside_finding(vclusters: Mapping[str, str], *, is_served: bool | None) -> CheckResult:
     """Check a host whose tenants run KAI inside their vClusters.
 
+    With KAI on the host the finding is a warning only: tenants can forge the pods from which it follows.
+
     Args:
-        vclusters: vClusters with reservation pods; at least one.
+        vclusters: vClusters with reservation pods, each with a pod; at least one.
         is_served: whether the host has the BindRequest API; None if unknown.
     """
     where = f"KAI runs inside vClusters ({listed(vclusters)})"
     if is_served is None:
         return unknown(_CHECK, f"{where}; unknown whether the host has KAI, too")
     if is_served:
-        return problem(
+        pods = [f"pod {pod} of {vcluster}" for vcluster, pod in vclusters.items()]
+        return warning(
             _CHECK,
-            f"{where}, and the host has KAI's BindRequest API: a KAI on the host deletes the tenants' pods"
-            " with a share and their reservation pods",
-            "uninstall KAI and its CRDs on the host; the tenants' KAI does not need them",
+            f"the host has KAI's BindRequest API, and KAI seems to run inside vClusters, too ({listed(pods)})"
+            ": a KAI on the host deletes the tenants' pods with a share and their reservation pods",
+            "ask the owner of the pod first whether KAI runs inside the vCluster: every user who may create"
+            " pods in the namespace can write such a pod. If so, see KAI inside vClusters in docs/install.md",
         )
     return ok(_CHECK, f"{where}; the host has no KAI, as required")

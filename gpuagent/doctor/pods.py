@@ -13,6 +13,7 @@ from gpuagent.sampling.sample import LookupResult
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.shares.share_resolver import ShareResolver
 from kai import keys
+from kai.memory import Card
 from service.check_results import CheckResult, ok, problem
 from service.text import counted, listed, one_line
 
@@ -126,7 +127,15 @@ def _pods_without_reservation(inventory: Inventory, pod_shares: Iterable[PodShar
 
 def _label(labels: Mapping[str, str]) -> CheckResult:
     value = labels.get(keys.NODE_GPU_MEMORY)
-    if value:
+    if value is not None:
+        try:
+            Card.from_label(value)
+        except ValueError as error:
+            return problem(
+                _LABEL,
+                f"invalid {keys.NODE_GPU_MEMORY}: {one_line(str(error))}; KAI cannot compute shares from it",
+                "correct the label: it is the memory of one GPU in MiB, as GPU feature discovery sets it",
+            )
         return ok(_LABEL, f"{keys.NODE_GPU_MEMORY}={one_line(value)}")
     return problem(
         _LABEL,

@@ -54,13 +54,32 @@ def self_test_result(
     if _free(gpu) < _NEEDED_BYTES:
         return unknown(_CHECK, f"not checked: no GPU has {size(_NEEDED_BYTES)} free")
     with _started(program, gpu) as process:
-        line = _first_line(process, seconds)
-        if line != "held":
-            return unknown(
-                _CHECK,
-                f"not checked: {line or f'the test process allocated no memory within {seconds:.0f} s'}",
-            )
-        return _judge(process.pid, gpu, observe_again(), host)
+        result = _tested(process, seconds, gpu, observe_again, host)
+    if process.returncode is None:
+        return problem(
+            _CHECK,
+            f"the test process cannot be killed: PID {process.pid} has not ended {_LEAVE_SECONDS:.0f} s after"
+            f" SIGKILL; {result.what}",
+            "the driver no longer responds to this process: look for Xid messages in the node's kernel log",
+        )
+    return result
+
+
+def _tested(
+    process: "subprocess.Popen[bytes]",
+    seconds: float,
+    gpu: Gpu,
+    observe_again: Callable[[], Observation],
+    host: Host,
+) -> CheckResult:
+    """Wait until the process holds memory, and check that it is found."""
+    line = _first_line(process, seconds)
+    if line != "held":
+        return unknown(
+            _CHECK,
+            f"not checked: {line or f'the test process allocated no memory within {seconds:.0f} s'}",
+        )
+    return _judge(process.pid, gpu, observe_again(), host)
 
 
 def _free(gpu: Gpu) -> int:
@@ -72,23 +91,38 @@ def _free(gpu: Gpu) -> int:
 
 @contextmanager
 def _started(program: Sequence[str], gpu: Gpu) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the process; afterwards `returncode` is None if it cannot be killed.
+
+    `Popen` is no context manager here: its exit waits without a limit, as for a process in a system call of a
+    driver that hangs (state D).
+    """
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid}
-    with subprocess.Popen(  # noqa: S603 - our own program
+    process = subprocess.Popen(  # noqa: S603 - our own program
         [*program, str(HELD_BYTES)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
-    ) as process:
-        try:
-            yield process
-        finally:
-            if process.stdin is not None:
-                process.stdin.close()
-            try:
-                process.wait(_LEAVE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    )
+    try:
+        yield process
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        if not _has_ended(process):
+            process.kill()
+            _has_ended(process)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
+    """Wait until the process has ended, or until the time limit."""
+    try:
+        process.wait(_LEAVE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _first_line(process: "subprocess.Popen[bytes]", seconds: float) -> str:

@@ -60,7 +60,8 @@ class GuardedApi:
         if policy in self.admits:
             self.admits.remove(policy)
             return await says(json.dumps(stored))(request)
-        message = f"\"x\" is forbidden: ValidatingAdmissionPolicy '{policy}' with binding 'b' denied request: remove it"
+        name = request.path.rpartition("/")[2]
+        message = f"pods \"{name}\" is forbidden: ValidatingAdmissionPolicy '{policy}' with binding 'b' denied request: remove it"
         return await refuses(403, "Forbidden", message)(request)
 
     def _list(self, request: web.Request) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class GuardedApi:
             assert request.query["labelSelector"] == "vcluster.loft.sh/managed-by"
             return _pods(*((HOST, name) for name in self.pods.get(HOST, ())))
         namespace = request.path.split("/")[4]
-        assert request.query["limit"] == "1"
+        assert request.query["limit"] == "20"
         return _pods(*((namespace, name) for name in self.pods.get(namespace, ())))
 
     @staticmethod

@@ -193,17 +193,20 @@ class ApiReader:
             self._fail(spec, f"{counted(unreadable, 'object')} cannot be decoded")
         return ListResult(tuple(items), outcome)
 
-    async def first(self, spec: ListSpec, read: Callable[[bytes], T]) -> T | ListOutcome | None:
-        """Get the first object of a list; None without objects, `ListOutcome.UNREAD` without an answer."""
-        params = {**spec.params, "limit": "1"}
+    async def first(self, spec: ListSpec, read: Callable[[bytes], T], most: int) -> Sequence[T] | ListOutcome:
+        """Get at most a number of the first objects of a list; `ListOutcome.UNREAD` without an answer."""
+        params = {**spec.params, "limit": str(most)}
+        items: list[T] = []
         try:
             async with self.client.list_objects(spec.path, params=params, accept=spec.accept) as objects:
                 async for item in objects:
-                    return read(item)
+                    items.append(read(item))
+                    if len(items) == most:
+                        break
         except (*REQUEST_ERRORS, *MALFORMED) as error:
             self._error(spec, error)
             return ListOutcome.UNREAD
-        return None
+        return items
 
     async def get(self, spec: ListSpec, name: str, read: Callable[[bytes], T]) -> T | ListOutcome | None:
         """Get one object; None if it does not exist, `ListOutcome.UNREAD` if the request failed."""

@@ -21,12 +21,16 @@ from webhook.doctor.cluster import Cluster
 from webhook.doctor.dry_run_requests import dry_run, minimal_pod, missing_right, with_gpu
 from webhook.policy.labels import Mode, NamespacePolicy, ShareFor
 from webhook.policy.values import PolicyShare
+from webhook.registration.configurations import MUTATE, VALIDATE_PODS
 
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces to try. A quota or a pod security level may refuse the pod in one of them."""
 
 _SHARE: Final = "0.02"
-_BY_A_WEBHOOK = re.compile(r"admission webhook|calling webhook")
+_BY_A_WEBHOOK = re.compile(
+    r'(?:Internal error occurred: )?(?P<act>failed calling|admission) webhook "(?P<name>[^"]{1,300})"'
+)
+"""A webhook refuses, or does not answer (`plugin/webhook/errors/statuserror.go` of k8s.io/apiserver)."""
 
 
 class _Spec(Struct):
@@ -61,7 +65,7 @@ async def dry_run_findings(client: KubeClient, cluster: Cluster) -> list[CheckRe
         why = "no namespace has a policy that would change a pod" if known else "the policies are not known"
         return [unknown(check, why)]
     for policy in policies[:_MOST_TRIED]:
-        finding = await _plain(client, check, policy)
+        finding = await _plain(client, check, cluster, policy)
         if finding.state is not State.UNKNOWN:
             break
     modes = cluster.installation.sharing_modes if cluster.installation else frozenset[SharingMode]()
@@ -72,7 +76,7 @@ async def dry_run_findings(client: KubeClient, cluster: Cluster) -> list[CheckRe
         and test is not None
         and SharingMode.DISABLED not in modes
     ):
-        return [finding, await _with_share(client, test, modes)]
+        return [finding, await _with_share(client, cluster, test, modes)]
     return [finding]
 
 
@@ -120,8 +124,8 @@ def _share_test(policies: Sequence[NamespacePolicy], *, is_injecting: bool) -> _
     return _ShareTest(policy=policy, share=share, title=title, pod=pod)
 
 
-async def _plain(client: KubeClient, check: str, policy: NamespacePolicy) -> CheckResult:
-    answer = await _try(client, check, policy.namespace, minimal_pod())
+async def _plain(client: KubeClient, check: str, cluster: Cluster, policy: NamespacePolicy) -> CheckResult:
+    answer = await _try(client, check, cluster, policy.namespace, minimal_pod())
     if isinstance(answer, CheckResult):
         return answer
     where, queue = f"in {one_line(policy.namespace)}", answer.metadata.labels.get(keys.QUEUE_LABEL)
@@ -136,10 +140,12 @@ async def _plain(client: KubeClient, check: str, policy: NamespacePolicy) -> Che
     )
 
 
-async def _with_share(client: KubeClient, test: _ShareTest, modes: Collection[SharingMode]) -> CheckResult:
+async def _with_share(
+    client: KubeClient, cluster: Cluster, test: _ShareTest, modes: Collection[SharingMode]
+) -> CheckResult:
     """Check that the webhook gives a share, and that KAI's webhook sees the pod and names its ConfigMap."""
     check = "dry run of a share"
-    answer = await _try(client, check, test.policy.namespace, test.pod)
+    answer = await _try(client, check, cluster, test.policy.namespace, test.pod)
     if isinstance(answer, CheckResult):
         return answer
     annotations = answer.metadata.annotations
@@ -164,7 +170,9 @@ async def _with_share(client: KubeClient, test: _ShareTest, modes: Collection[Sh
     )
 
 
-async def _try(client: KubeClient, check: str, namespace: str, pod: Mapping[str, Any]) -> _Pod | CheckResult:
+async def _try(
+    client: KubeClient, check: str, cluster: Cluster, namespace: str, pod: Mapping[str, Any]
+) -> _Pod | CheckResult:
     path = resource_path("", "v1", "pods", namespace)
     try:
         return _pod.decode(await dry_run(client, "POST", path, pod))
@@ -175,7 +183,26 @@ async def _try(client: KubeClient, check: str, namespace: str, pod: Mapping[str,
                 f"not tried in {namespace}: the caller may not create pods there",
                 "run doctor with the right to create pods in a managed namespace; a dry run stores nothing",
             )
-        make = problem if _BY_A_WEBHOOK.search(error.message) else unknown
+        make = problem if _is_failure(error, cluster) else unknown
         return make(check, f"refused in {namespace}: {error.message}")
     except (Unreachable, AccessError, *MALFORMED) as error:
         return unknown(check, one_line(str(error)))
+
+
+def _is_failure(error: ApiError, cluster: Cluster) -> bool:
+    """Whether a webhook cannot be called, or one of kaishare's or KAI's refuses the pod.
+
+    The webhook of another component may refuse doctor's pod only, such as for a label that it lacks.
+    """
+    match = _BY_A_WEBHOOK.match(error.message)
+    if match is None or match["act"] == "failed calling":
+        return match is not None
+    configurations = (
+        cluster.our_mutating,
+        cluster.our_validating,
+        *cluster.kai_mutating,
+        *cluster.kai_validating,
+    )
+    names = {hook.name for each in configurations if each is not None for hook in each.hooks}
+    usual = {MUTATE, VALIDATE_PODS, f"admission.{cluster.kai_namespace}.svc"}  # the caller may read no list
+    return match["name"] in names | usual

@@ -20,6 +20,7 @@ from kai.pod import Quantity
 from kai.share import MIB, Share
 from kai.version import Version
 from kube.objects import LabelledMeta, Taint
+from service.text import one_line
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 from webhook.doctor.pod_groups import gpu_amount
 
@@ -63,6 +64,17 @@ class ClusterNode:
     def has_memory_label(self) -> bool:
         """Whether the node has the label from which KAI computes the bytes of a share."""
         return keys.NODE_GPU_MEMORY in self.labels
+
+    @property
+    def memory_label_error(self) -> str:
+        """Why the value of that label is invalid; empty if it is valid, or without the label."""
+        if not self.has_memory_label:
+            return ""
+        try:
+            Card.from_label(self.labels[keys.NODE_GPU_MEMORY])
+        except ValueError as error:
+            return one_line(str(error))
+        return ""
 
     def in_status(self, share: Share) -> float | None:
         """Return the GPUs of a share in KAI's status: the devices count once (`ExtractGPUSharingReceived…`).

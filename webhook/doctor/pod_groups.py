@@ -92,5 +92,5 @@ def gpu_amount(amounts: Mapping[str, Quantity] | None) -> float | None:
     """
     try:
         return float(parse_quantity((amounts or {}).get(keys.GPU_RESOURCE, 0)))
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: the API server stores 1e999
         return None

@@ -5,7 +5,7 @@ not report it for a queue with children.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -48,11 +48,12 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
     for queue, parent in parents.items():
         children[parent].append(queue)
     is_whole = cluster.queues.outcome is ListOutcome.WHOLE
+    unseen = set() if is_whole else {queue for queue in named if not _is_seen(queue, parents, children)}
     problems = []
-    for queue in sorted(named):
+    for queue in sorted(named.keys() - unseen):
         title = f'"{one_line(queue)}" (for {listed(named[queue])})'
         if queue not in parents:
-            what = f"queue {title} does not exist: its pods stay Pending" if is_whole else ""
+            what = f"queue {title} does not exist: its pods stay Pending"
             advice = "create the queue, or correct the label"
         elif children[queue]:
             what = f"{title} has child queues ({listed(children[queue])}): KAI schedules none of its pods"
@@ -61,7 +62,7 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
             effect = _root_queue_effect(cluster.installation)
             what = f"{title} has no parent: {effect}" if effect else ""
             advice = "set its spec.parentQueue"
-        elif parents[queue] not in parents and is_whole:
+        elif parents[queue] not in parents:
             what = f'{title} has the parent "{one_line(parents[queue])}", which does not exist'
             advice = "create the parent queue, or correct spec.parentQueue"
         else:
@@ -69,8 +70,17 @@ def _queues(cluster: Cluster) -> Iterator[CheckResult]:
         if what:
             problems.append(problem(_QUEUES, what, advice))
     yield from limited(problems, "more queue that KAI cannot use", "more queues that KAI cannot use")
-    if named and not problems:
-        yield ok(_QUEUES, f"{counted(len(named), 'queue')} that policies name: {listed(named)}")
+    if unseen:
+        count = counted(len(unseen), "queue")
+        yield unknown(_QUEUES, f"not all queues could be read: {count} not checked ({listed(unseen)})")
+    seen = named.keys() - unseen
+    if seen and not problems:
+        yield ok(_QUEUES, f"{counted(len(seen), 'queue')} that policies name: {listed(seen)}")
+
+
+def _is_seen(queue: str, parents: Mapping[str, str], children: Collection[str]) -> bool:
+    """Whether the part of the queues that could be read is enough to check a queue."""
+    return queue in parents and (queue in children or not parents[queue] or parents[queue] in parents)
 
 
 def usable_queue_findings(queues: ListResult[Queue]) -> Iterator[CheckResult]:

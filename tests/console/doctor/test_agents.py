@@ -158,3 +158,21 @@ def test_a_node_without_an_agent_and_with_both_labels() -> None:
     assert "agent.tolerations" in coverage.advice
     (labels,) = node_findings(ListResult((node,), ListOutcome.WHOLE), None)
     assert labels.state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("0", "0 MiB is less than the 100 MiB KAI counts in"),
+        ("abc", '"abc" is not a number of MiB'),
+        ("", '"" is not a number of MiB'),
+    ],
+)
+def test_an_invalid_label_of_its_memory_is_named(value: str, why: str) -> None:
+    labels = {PRESENT_LABEL: "true", "nvidia.com/gpu.memory": value}
+    nodes = (ClusterNode(name="n0", labels=labels), ClusterNode(name="n1", labels=labels))
+    (finding,) = node_findings(ListResult(nodes, ListOutcome.WHOLE), None)
+    assert finding.state is State.WARNING
+    assert finding.what.startswith(
+        f"2 nodes with GPUs have an invalid label nvidia.com/gpu.memory: n0 ({why}), n1 ({why});"
+    )

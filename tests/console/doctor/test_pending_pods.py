@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from console.doctor.pending_pods import pending_findings
-from console.why.objects import PodObject
+from console.why.objects import PodObject, decode_one_pod
 from service.check_results import CheckResult, State
+from service.text import MALFORMED
 from tests.support.cluster_facts import but
 from tests.support.why_evidence import NOW, make_pod
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
@@ -66,3 +67,23 @@ async def test_other_pods_are_left_out(pod: PodObject) -> None:
 
 async def test_nothing_is_said_without_the_list() -> None:
     assert await _findings(outcome=ListOutcome.UNREAD) == []
+
+
+async def test_without_the_servers_time_or_the_whole_list_no_pod_is_ok() -> None:
+    waiting = make_pod(unschedulable=_NO_QUEUE)
+    (untimed,) = await _findings(waiting, now=None)
+    assert (untimed.state, untimed.what) == (
+        State.UNKNOWN,
+        "not checked: the API server's time is not known",
+    )
+    (part,) = await _findings(outcome=ListOutcome.PART)
+    assert part.state is State.UNKNOWN
+    assert part.what.startswith("not all pending pods could be read")
+    (seen,) = await _findings(waiting, outcome=ListOutcome.PART)
+    assert (seen.state, seen.what) == (State.WARNING, "1 pod waits for KAI (queue-missing): team/train-0")
+
+
+async def test_a_time_without_a_zone_makes_a_pod_unreadable_and_ends_nothing() -> None:
+    broken = b'{"metadata": {"name": "a", "creationTimestamp": "2026-05-01T11:00:00"}, "spec": {}}'
+    with pytest.raises(MALFORMED):
+        decode_one_pod(broken)

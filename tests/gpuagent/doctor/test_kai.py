@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuagent.doctor.kai import sharing_finding, version_finding
+from gpuagent.doctor.kai import inside_finding, sharing_finding, version_finding
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
 from kai.version import Version
 from service.check_results import State
@@ -74,3 +74,18 @@ def test_the_sharing_mode(pods: tuple[ProgramPod, ...], state: State, what: str)
     result = results(*pods)[SHARING]
     assert result[0] is state
     assert result[1].startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("is_served", "state"), [(True, State.WARNING), (False, State.OK), (None, State.UNKNOWN)]
+)
+def test_pods_that_a_tenant_can_forge_are_no_problem_of_the_host(
+    is_served: bool | None, state: State
+) -> None:
+    finding = inside_finding({"red in team-b": "team-b/x"}, is_served=is_served)
+    assert finding.state is state
+    assert "red in team-b" in finding.what
+    assert "uninstall" not in finding.advice
+    if is_served:
+        assert "pod team-b/x" in finding.what
+        assert finding.advice.startswith("ask the owner of the pod first")

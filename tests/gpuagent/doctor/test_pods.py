@@ -120,6 +120,23 @@ def test_a_node_without_the_label_that_kai_counts_by() -> None:
     assert states(check_results(inventory(pod())), "node label") == []
 
 
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("", '"" is not a number of MiB'),
+        ("24GiB", '"24GiB" is not a number of MiB'),
+        ("\x1b[31m" * 12, '"\ufffd[31m'),
+        ("0", "0 MiB is less than the 100 MiB KAI counts in"),
+        ("-5", "-5 MiB is less than"),
+    ],
+)
+def test_an_invalid_label_that_kai_counts_by_is_named(value: str, what: str) -> None:
+    result = result_of(check_results(built(pod(), node(memory=value)).inventory), "node label")
+    assert result.state is State.PROBLEM
+    assert result.what.startswith(f"invalid nvidia.com/gpu.memory: {what}")
+    assert len(result.what) < 200
+
+
 def test_no_name_acts_on_the_terminal() -> None:
     evil = "\x1b[31m\nx"
     objects = (

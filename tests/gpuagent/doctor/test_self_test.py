@@ -142,6 +142,27 @@ def test_a_process_without_gpu_memory(script: str, text: str, monkeypatch: pytes
     assert time.monotonic() - began < 10
 
 
+def test_a_process_that_cannot_be_killed_does_not_hold_up_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[subprocess.Popen[bytes]] = []
+    kill = subprocess.Popen.kill
+    monkeypatch.setattr("gpuagent.doctor.self_test._LEAVE_SECONDS", 0.2)
+
+    def has_no_effect(process: "subprocess.Popen[bytes]") -> None:
+        left.append(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", has_no_effect)  # as SIGKILL in state D
+    began = time.monotonic()
+    result = self_test_result(READY, lambda: READY, HERE, program=("sh", "-c", "exec sleep 60"), seconds=0.2)
+    seconds = time.monotonic() - began
+    (process,) = left
+    assert process.poll() is None
+    kill(process)
+    process.wait(10)
+    assert seconds < 10
+    assert result.state is State.PROBLEM
+    assert result.what.startswith(f"the test process cannot be killed: PID {process.pid} has not ended")
+
+
 def test_a_driver_that_hangs_or_forgets_meanwhile(tmp_path: Path) -> None:
     assert (
         tried(tmp_path, lambda: Observation(reading=GpuReading(gpus=(), is_hanging=True))).state

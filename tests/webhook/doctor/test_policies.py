@@ -153,6 +153,10 @@ def test_thousands_of_bad_labels_make_a_short_report() -> None:
     [
         (but(queues=whole(DEPARTMENT)), 'problem: queues: queue "team-a" (for vision) does not exist: its pods stay Pending'),
         (but(queues=ListResult((DEPARTMENT,), ListOutcome.PART)), ""),  # it may be among those that were not looked at
+        (but(queues=ListResult((queue("team-a", "gone"),), ListOutcome.PART)), ""),
+        (but(queues=ListResult((queue("team-a"), queue("below", "team-a")), ListOutcome.PART)), 'problem: queues: "team-a" (for vision) has child queues (below)'),
+        (but(queues=ListResult((DEPARTMENT, queue("team-a")), ListOutcome.PART)), ""),
+        (but(queues=ListResult((queue("team-a", ""),), ListOutcome.PART)), 'problem: queues: "team-a" (for vision) has no parent'),
         (but(queues=whole(DEPARTMENT, queue("team-a"), queue("below", "team-a"))), 'problem: queues: "team-a" (for vision) has child queues (below)'),
         (but(queues=whole(queue("team-a", ""))), 'problem: queues: "team-a" (for vision) has no parent'),
         (but(queues=whole(queue("team-a", "gone"))), 'problem: queues: "team-a" (for vision) has the parent "gone", which does not exist'),
@@ -169,6 +173,16 @@ def test_queues_that_kai_cannot_use_are_reported(cluster: Cluster, expected: str
     lines = result_lines(queue_findings(cluster))
     assert bool(lines) is bool(expected), lines
     assert "".join(lines[:1]).startswith(expected)
+
+
+def test_a_queue_that_was_not_read_is_not_reported_as_ok() -> None:
+    namespaces = whole(*(namespace(f"of-{name}", None, **{"kai.scheduler/queue": name}) for name in "abc"))
+    queues = ListResult((DEPARTMENT, queue("a-1", "a"), queue("b"), queue("c", "not-read")), ListOutcome.PART)
+    findings = queue_findings(but(queues=queues, namespaces=namespaces))
+    assert result_lines(findings, State.OK, State.UNKNOWN) == [
+        "unknown: queues: not all queues could be read: 2 queues not checked (a, c)",
+        "ok: queues: 1 queue that policies name: b",
+    ]
 
 
 @pytest.mark.parametrize("served", [frozenset(), frozenset({"v1"})])

@@ -24,6 +24,12 @@ from webhook.doctor.dry_run_requests import dry_run, minimal_pod, missing_right,
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces to try for each edit."""
 
+_MOST_PODS: Final = 20
+"""Number of pods of which the one with the shortest name is tried.
+
+A refusal names the pod before the policy, and only the beginning of the API server's message is kept.
+"""
+
 _TAKES_EFFECT_SECONDS: Final = 1.5
 """Pause before an admitted edit is repeated. The API server needs about a second to load a policy."""
 
@@ -147,12 +153,13 @@ async def _try(reader: ApiReader, edit: ForbiddenEdit, namespace: str) -> Trial:
     elif edit.target is not EditTarget.NEW_SYNCED_POD:
         params = {"labelSelector": keys.VCLUSTER_MANAGED_BY} if edit.target is EditTarget.SYNCED_POD else {}
         spec = replace(_PODS, namespace=namespace, params=params)
-        pod = await reader.first(spec, decode_partial_object)
-        if pod is None:
-            return unproved(f"no pod in {place}")
-        if isinstance(pod, ListOutcome):
+        pods = await reader.first(spec, decode_partial_object, _MOST_PODS)
+        if isinstance(pods, ListOutcome):
             return unproved(f"the pods of {place} could not be listed")
-        method, path, content_type = "PATCH", f"{path}/{pod.metadata.name}", MERGE_PATCH
+        if not pods:
+            return unproved(f"no pod in {place}")
+        name = min((pod.metadata.name for pod in pods), key=len)
+        method, path, content_type = "PATCH", f"{path}/{name}", MERGE_PATCH
     body = _body(edit)
     try:
         answer = await dry_run(reader.client, method, path, body, content_type)

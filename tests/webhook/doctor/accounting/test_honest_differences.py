@@ -199,6 +199,15 @@ def test_without_kais_controllers_there_are_no_figures_to_compare() -> None:
     assert lines[1].startswith("unknown: KAI has written no figures")
 
 
+@pytest.mark.parametrize("amount", ["1e999", "1e400", "none"])
+def test_a_figure_that_no_number_holds_is_unknown(amount: str) -> None:
+    """The pattern of quantities in KAI's definitions has no bound of the exponent."""
+    accounts = KaiAccounts.of_two_nodes()
+    accounts.run("w1", 2)
+    accounts.add_up().pod_groups[0]["status"]["resourcesStatus"]["allocated"][GPU] = amount
+    assert "problem" not in states(accounts.findings())
+
+
 def test_queues_in_a_circle_are_read() -> None:
     accounts = KaiAccounts.of_two_nodes()
     accounts.run("w1", 2)

@@ -105,6 +105,13 @@ async def test_without_a_pod_the_change_of_pods_is_not_proved(server: ApiServer,
     assert "proved by dry runs in strict: kaishare-guard-keys" in of(results, State.OK)[0]
 
 
+async def test_a_pod_with_a_short_name_is_tried(server: ApiServer, client: KubeClient) -> None:
+    """The name precedes the policy's in the refusal, whose first 300 characters are kept."""
+    results, api = await prove(server, client, pods={"strict": ["a" * 253, "train-0", "train-1"]})
+    assert of(results, State.UNKNOWN) == []
+    assert ("PATCH", "/api/v1/namespaces/strict/pods/train-0") in api.edits
+
+
 async def test_a_few_namespaces_are_tried(server: ApiServer, client: KubeClient) -> None:
     results, api = await prove(server, client, SEVERAL, pods={"c": ["train-0"]})
     assert of(results, State.UNKNOWN) == []
