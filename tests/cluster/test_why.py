@@ -14,6 +14,7 @@ import pytest
 
 from console.why.codes import Code
 from console.why.reading.requests import MOST_REQUESTS
+from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
 from tests.cluster.test_console import served_status
@@ -403,13 +404,15 @@ async def test_a_running_pod_has_the_figures_of_its_agent(plane: ControlPlane, s
     await site.put(node(node_name(0)), agent_pod(0))
     await site.admin.merge(f"{pods}/{pod_name(0)}/status", {"status": pod_status(0)})
     group = {"runai-gpu-group": "group-1"}
+    reserving = {"app": keys.RESERVATION_APP, "runai-gpu-group": "of-another-gpu"}
     await site.put(
+        pod("gpu-reservation", keys.RESERVATION_APP, labels=reserving),
         pod(
             "runs",
             labels=group,
             spec={"nodeName": node_name(0)},
             status={"phase": "Running", "conditions": []},
-        )
+        ),
     )
     async with (
         agent_fleet(1, served_status()) as fleet,
