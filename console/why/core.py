@@ -12,9 +12,10 @@ from console.why.causes.binding import binding, chosen, waiting_for_evicted
 from console.why.causes.bound import bound, failed, running, terminating
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.delays import waited
+from console.why.causes.full_queue import full_queue
 from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
-from console.why.causes.queues import full_queue, unexplained, unusable_queue
+from console.why.causes.queues import unexplained, unusable_queue
 from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
 from console.why.causes.silence import silent
 from console.why.causes.unschedulable import unschedulable

@@ -12,7 +12,7 @@ from kube.environment_proxy import environment_proxy
 from kube.errors import Unreachable
 from tests.support.api_server import PODS, ApiServer
 
-PROXY = "http://proxy.example:8080"
+PROXY = "http://proxy.example"
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://a.example", {"HTTPS_PROXY": PROXY}, PROXY),
         ("https://a.example", {"https_proxy": PROXY}, PROXY),
         ("https://a.example", {"https_proxy": "http://other.example:1", "HTTPS_PROXY": PROXY}, PROXY),
-        ("https://a.example", {"HTTPS_PROXY": "proxy.example:8080"}, PROXY),
+        ("https://a.example", {"HTTPS_PROXY": "proxy.example"}, PROXY),
         ("https://a.example", {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, None),
         ("http://a.example", {"HTTP_PROXY": PROXY}, PROXY),
         ("http://a.example", {"HTTPS_PROXY": PROXY}, None),
@@ -86,8 +86,8 @@ def test_servers_on_this_machine_and_in_no_proxy_are_reached_directly(
         ),
         ("http://me:s3cret@", "^HTTPS_PROXY: not a URL; "),
         ("me:s3cret@proxy.example:port", "^HTTPS_PROXY: not a URL; "),
-        ("http://me:s3cret@proxy..example:8080", "^HTTPS_PROXY: not a URL; "),
-        ("http://me:s3cret-€@proxy.example:8080", "^HTTPS_PROXY: its user name or password has characters"),
+        ("http://me:s3cret@proxy..example", "^HTTPS_PROXY: not a URL; "),
+        ("http://me:s3cret-€@proxy.example", "^HTTPS_PROXY: its user name or password has characters"),
     ],
 )
 def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(url: str, line: str) -> None:
@@ -160,7 +160,7 @@ async def test_the_refusal_of_a_proxy_is_an_error_without_its_password(
 async def test_the_proxy_of_the_cluster_precedes_and_a_pod_uses_none(
     account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://other.example:8080")
+    monkeypatch.setenv("HTTPS_PROXY", "http://other.example")
     monkeypatch.setenv("NO_PROXY", "*")
     access = await KubeConfig.load(kubeconfig(tmp_path, "https://10.96.0.1", **{"proxy-url": PROXY}))
     assert access.route.proxy == PROXY

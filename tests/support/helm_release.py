@@ -207,9 +207,9 @@ async def let_go(client: KubeClient, namespace: str) -> None:
 async def until_kind_is_deleted(client: KubeClient, path: str) -> None:
     """Wait until the API server has deleted a CustomResourceDefinition, which it does after a delay.
 
-    Its controller ignores a deletion for minutes if the first attempt fails ("storage is (re)initializing") and the
-    second one conflicts with what the first has written: it follows no change of the condition Terminating alone. So an
-    annotation is changed as well (k8s.io/apiextensions-apiserver, crd_finalizer.go; once in hundreds of runs of 1.36.3).
+    Once, 1.36.3 did not delete one in 45 s after the first attempt had failed ("storage is (re)initializing"). Its
+    controller (crd_finalizer.go of apiextensions-apiserver) ignores changes of the condition Terminating alone, so an
+    annotation is changed, too. That this was the cause is not proved.
     """
     changed = time.monotonic()
 

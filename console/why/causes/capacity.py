@@ -57,11 +57,12 @@ def _owed(evidence: PodEvidence, request: Request, redactor: Redactor) -> list[R
     room = queue.gpu_quota - (requested or 2 * _SMALLEST)
     if (used or 0) > room + _SMALLEST:
         return []
-    uses = "" if used is None else f"It uses {number(used)}, so KAI takes"
     if requested is None:
         uses = "If the pod fits into the rest of it, KAI takes"
     elif used is None:
         uses = f"If it uses at most {number(room)}, KAI takes"
+    else:
+        uses = f"It uses {number(used)}, so KAI takes"
     return [
         Remedy(
             f"The queue {redactor.clean(queue.name)} has a quota of {gpus(queue.gpu_quota)}. {uses} GPUs back"
