@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from kube.shallow import shallow_object
+from service.json_strings import string_end
 from service.text import MALFORMED, one_line
 
 LONGEST_OBJECT: Final = 16 * 1024 * 1024
@@ -17,9 +18,8 @@ _MOST_VALUES: Final = 16
 """Maximum number of objects and arrays at the top level; a list has `metadata` and `items`. The key of each
 is found by decoding the text before it."""
 
-# Possessive quantifiers never backtrack, so that matching takes linear time: about 40 ms per MiB.
-_string_rest = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^"{}\[\]]*+)*+', re.DOTALL)
+# Skips strings, up to a bracket or to a string that is too long for one match; see service/json_strings.py.
+_to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+){0,1000}"[^"{}\[\]]*+){0,1000}', re.DOTALL)
 
 
 class MalformedList(ValueError):
@@ -115,12 +115,10 @@ class ListSplitter:
     def _next_bracket(self) -> int:
         """Scan up to the next bracket outside strings and return it; 0 if it has not arrived yet."""
         while True:
-            match = (
-                _string_rest.match(self._text, self._at)
-                if self._is_in_string
-                else _to_bracket.match(self._text, self._at)
-            )
-            self._at = _end(match, self._at)
+            if self._is_in_string:
+                self._at = string_end(self._text, self._at)
+            elif match := _to_bracket.match(self._text, self._at):
+                self._at = match.end()
             if self._at == len(self._text) or self._text[self._at] == ord("\\"):
                 return 0  # a backslash whose character has not arrived yet
             byte = self._text[self._at]
@@ -135,8 +133,3 @@ class ListSplitter:
             return [*_fields.decode(self._text[: self._at - 1] + b"null}")][-1]
         except MALFORMED as error:
             raise MalformedList(one_line(str(error))) from None
-
-
-def _end(match: re.Match[bytes] | None, at: int) -> int:
-    """Return the index after a match. The patterns of this module match everywhere, at least emptily."""
-    return at if match is None else match.end()

@@ -13,6 +13,8 @@ from typing import Final, TypeVar
 
 from msgspec import Raw
 
+from service.json_strings import string_end
+
 DEEPEST: Final = 500
 """Levels of objects and arrays that stay, far more than any Kubernetes schema has."""
 
@@ -31,12 +33,12 @@ Python 3.12.1 refuses more than about 1,500 levels, and 3.12.8 and 3.13.1 more t
 
 _NULL: Final = b"null"
 _OPENERS, _CLOSERS = b"{[", b"}]"
+_EMPTY: Final = frozenset({b"{}", b"[]"})
 
-# Possessive quantifiers never backtrack, and a match begins where the last one ended, so that all matches
-# take linear time: at most 0.4 s per MiB, for brackets alone. One match skips strings and empty
-# values, up to a bracket.
+# One match skips strings and empty values, up to a bracket, or 1,000 of them; see json_strings.py. A match
+# begins where the last one ended, so that all take linear time: at most 0.4 s per MiB, for brackets alone.
 _to_bracket = re.compile(
-    rb'[^"{}\[\]]*+(?:(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|\{\}|\[\])[^"{}\[\]]*+)*+', re.DOTALL
+    rb'[^"{}\[\]]*+(?:(?:"[^"\\]*+(?:\\.[^"\\]*+){0,1000}"|\{\}|\[\])[^"{}\[\]]*+){0,1000}', re.DOTALL
 )
 
 _recursion = Lock()
@@ -84,6 +86,8 @@ def without_deep_values(text: bytes) -> bytes:
     depth = start = at = 0
     while (match := _to_bracket.match(text, at)) is not None and (at := match.end()) < len(text):
         byte = text[at]
+        if text[at : at + 2] in _EMPTY:
+            continue
         at += 1
         if byte in _OPENERS:
             if depth == DEEPEST:
@@ -94,7 +98,7 @@ def without_deep_values(text: bytes) -> bytes:
             if depth == DEEPEST:
                 start = at
         else:
-            break  # a string without an end
+            at = string_end(text, at) + 1
     if depth <= DEEPEST:  # otherwise the text ends within a value that is left out
         kept.append(text[start:])
     return b"".join(kept)

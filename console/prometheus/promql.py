@@ -10,7 +10,7 @@ DEFAULT_SELECTOR: Final = 'job="kaishare-agent"'
 
 _LONGEST_SELECTOR: Final = 1000  # characters
 _MATCHER: Final = re.compile(
-    r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')\s*"""
+    r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')\s*"""
 )
 _NOT_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
 """Zero, and surrogates, which are bytes of the command line that are not UTF-8."""

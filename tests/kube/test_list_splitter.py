@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from kube import list_splitter
 from kube.list_splitter import ListSplitter, MalformedList
+from service.json_strings import string_end
 
 _TEXT = st.text(max_size=8) | st.sampled_from(
     ['"', "\\", '\\"', "]}", "{[", '"items":[', "\u2028", "\U0001f600"]
@@ -173,18 +173,37 @@ def test_an_object_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         split(HEAD + b'"items":[{"a":"' + b"x" * 5000, [64])
 
 
+@pytest.mark.parametrize("size", [100, 100_000])
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"' * 5000,
+        "\\" * 4999,
+        "\\" * 5000,
+        ['"'] * 5000,
+        [""] * 5000,
+        {f"{number}\\": "]" for number in range(5000)},
+    ],
+    ids=["quotation marks", "backslashes", "more backslashes", "short strings", "empty strings", "keys"],
+)
+def test_many_strings_and_escapes_are_skipped(value: Any, size: int) -> None:
+    items = [{"a": value}, {"a": [value, {}, "}"]}]
+    document = HEAD + b'"items":' + json.dumps(items).encode() + b"}"
+    assert split(document, [size])[0] == items
+
+
 def test_an_object_that_spans_chunks_is_not_scanned_again_for_each_chunk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scanned = 0
-    scan = list_splitter._end
 
-    def counted(match: re.Match[bytes] | None, at: int) -> int:
+    def counted(text: bytes, at: int) -> int:
         nonlocal scanned
-        scanned += scan(match, at) - at
-        return scan(match, at)
+        end = string_end(text, at)
+        scanned += end - at
+        return end
 
-    monkeypatch.setattr(list_splitter, "_end", counted)
+    monkeypatch.setattr(list_splitter, "string_end", counted)
     document = HEAD + b'"items":[{"a":"' + b"\\\\x" * 200_000 + b'"}]}'
     split(document, [1024])
     assert len(document) / 2 < scanned < 3 * len(document)

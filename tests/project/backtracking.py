@@ -37,10 +37,11 @@ _CATEGORIES = {
     codes.CATEGORY_NOT_WORD: r"\W",
 }
 _REPEATS = frozenset({codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT})
+_SINGLE = frozenset({codes.LITERAL, codes.NOT_LITERAL, codes.IN, codes.ANY})
 
 
 class Undecided(ValueError):
-    """The pattern uses syntax that this analysis does not cover."""
+    """The pattern uses syntax that this analysis does not cover, or that some Python matches wrongly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def ambiguity(pattern: str | bytes, flags: int = 0, *, is_search: bool) -> Ambig
         is_search: whether a match may begin anywhere, as for search, findall, split and sub.
 
     Raises:
-        Undecided: the pattern has a back-reference or a condition.
+        Undecided: the pattern has a back-reference, a condition or a possessive group.
     """
     tree = parser.parse(pattern, flags)
     automata = [_Automaton(tree, is_text=isinstance(pattern, str), behind_anything=False)]
@@ -211,7 +212,7 @@ class _Automaton:
         return whole
 
     def _node(self, operation: Any, argument: Any) -> _Fragment:
-        if operation in (codes.LITERAL, codes.NOT_LITERAL, codes.IN, codes.ANY):
+        if operation in _SINGLE:
             flags = self._flags
             return self._state(lambda char: _reads(operation, argument, char, flags))
         if operation is codes.SUBPATTERN:
@@ -220,8 +221,10 @@ class _Automaton:
             group = self._sequence(body)
             self._flags = outer
             return group
-        if operation is codes.ATOMIC_GROUP:
-            return self._sequence(argument)
+        if operation is codes.ATOMIC_GROUP or (
+            operation is codes.POSSESSIVE_REPEAT and [node[0] in _SINGLE for node in argument[2]] != [True]
+        ):
+            raise Undecided("Python matches possessive groups wrongly before 3.11.5")
         if operation is codes.BRANCH:
             return _either([self._sequence(branch) for branch in argument[1]])
         if operation in _REPEATS:

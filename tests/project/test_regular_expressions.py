@@ -38,6 +38,7 @@ LINEAR = [
     (r"(a|b)*c", False),
     (r"(?:(a+);)*", False),
     (r"(?<=x)y|z(?!a)", True),
+    (r"[^ab]*+(?:a[^b]*+b){0,9}", False),
 ]
 
 
@@ -104,6 +105,12 @@ def test_a_linear_expression_is_known(pattern: str, is_search: bool) -> None:
 @pytest.mark.parametrize("pattern", [r"(a)\1", r"(a)?(?(1)b|c)"])
 def test_back_references_and_conditions_are_refused(pattern: str) -> None:
     with pytest.raises(Undecided):
+        ambiguity(pattern, is_search=False)
+
+
+@pytest.mark.parametrize("pattern", [r"(?:ab)*+", r"(?:a|bc)++", r"(a)?+", r"(?>ab)", r"x(?:a{0,3}+b){0,9}+"])
+def test_possessive_groups_are_refused_since_some_python_matches_them_wrongly(pattern: str) -> None:
+    with pytest.raises(Undecided, match=r"before 3\.11\.5"):
         ambiguity(pattern, is_search=False)
 
 
