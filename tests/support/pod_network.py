@@ -56,11 +56,14 @@ async def pod_network(
         head = await reader.readuntil(b"\r\n\r\n")
         pod_address = head.split(b" ")[1].decode()
         server = servers.get(pod_address)
-        if server is None:
+        try:
+            if server is None:
+                raise ConnectionRefusedError
+            from_pod, to_pod = await asyncio.open_connection(server.host, server.port)
+        except OSError:
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
             writer.close()
             return
-        from_pod, to_pod = await asyncio.open_connection(server.host, server.port)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         record = None if received is None else received.setdefault(pod_address, bytearray())
         await asyncio.gather(copy(reader, to_pod, record), copy(from_pod, writer))
