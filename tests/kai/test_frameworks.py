@@ -43,9 +43,10 @@ def test_no_more_than_16_kib_are_split(words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command_lines, "_split", lambda script: split.append(len(script)) or ())
         first_setting("sh", "-c", *words)
-        assert split == [] if not words else split[0] <= MOST
+        if words and not words[0].startswith(("-", "+")):  # otherwise the shell takes it as options
+            assert split
         first_setting("vllm", *words)
-    assert len(split) <= 1
+    assert all(length <= MOST for length in split)
 
 
 def test_every_framework_has_a_mark() -> None:
