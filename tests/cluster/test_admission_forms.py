@@ -10,7 +10,7 @@ from tests.comparisons.admission_forms import compare_forms
 from tests.support.control_plane import ControlPlane
 from tests.support.markers import scaled
 
-PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(50)))
+PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(35)))
 """Number of generated pods; a larger one takes longer and finds more."""
 
 

@@ -32,6 +32,7 @@ from tests.support.evaluations import RULES, SHARE, Node, of_pod
 from tests.support.gpu_node import AGENT_NAMESPACE, EVICT, RIGHTS, GpuNode, counted, until
 from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_objects import GROUP_0, NODE, fraction, reservation
+from tests.support.markers import sampled
 from tests.support.samples import GIB, pod_share
 from tests.support.waiting import until as settled
 
@@ -65,9 +66,10 @@ WITHDRAWALS: list[dict[str, str | None]] = [
     {MODE: "off"},
     {"kai.scheduler/queue": None},
 ]
+KINDS_OF_WITHDRAWAL = ["report", "no label", "off", "no queue"]
 
 
-@pytest.mark.parametrize("labels", WITHDRAWALS, ids=["report", "no label", "off", "no queue"])
+@pytest.mark.parametrize("labels", sampled(WITHDRAWALS, 2), ids=KINDS_OF_WITHDRAWAL)
 async def test_a_pod_is_not_evicted_once_its_namespace_has_withdrawn_consent(
     node: GpuNode, labels: dict[str, str | None]
 ) -> None:
@@ -193,7 +195,7 @@ async def nothing() -> None:
     pass
 
 
-@pytest.mark.parametrize("labels", WITHDRAWALS, ids=["report", "no label", "off", "no queue"])
+@pytest.mark.parametrize("labels", WITHDRAWALS, ids=KINDS_OF_WITHDRAWAL)
 async def test_consent_that_is_withdrawn_after_the_event_is_noticed(
     node: GpuNode, labels: dict[str, str | None]
 ) -> None:

@@ -92,6 +92,7 @@ def assert_failed_calls_are_observed(running: Prometheus) -> None:
     running.until(are_observed, lambda: [figures(*names) for names in failures.items()])
 
 
+@pytest.mark.slow
 async def test_the_api_servers_counters_raise_their_alerts(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ async def test_the_api_servers_counters_raise_their_alerts(
 
 
 @pytest.mark.kubernetes(1, 36)
+@pytest.mark.slow
 async def test_an_admission_policy_that_fails_raises_its_alert(
     own_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -155,6 +157,7 @@ async def test_an_admission_policy_that_fails_raises_its_alert(
                 await until(is_raised, "KaishareAdmissionPolicyFailed")
 
 
+@pytest.mark.slow
 async def test_the_webhooks_metrics_of_the_cluster_raise_their_alerts(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ async def secret_types(client: KubeClient) -> dict[str, str]:
     return {secret["metadata"]["name"]: secret["type"] for secret in secrets}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [CERT_MANAGER, SELF], ids=["cert-manager first", "self first"])
 async def test_certificates_change_between_cert_manager_and_the_webhook(
     first: dict[str, Any], own_plane: ControlPlane

@@ -200,6 +200,7 @@ def listening(running: Agent) -> Address:
     return Address(host, int(port))
 
 
+@pytest.mark.slow
 async def test_a_named_reader_reads_real_agents_with_and_without_tls(
     plane: ControlPlane, site: Site, platform: str
 ) -> None:

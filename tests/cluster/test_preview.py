@@ -10,7 +10,7 @@ from tests.comparisons.preview import compare_generated
 from tests.support.control_plane import ControlPlane
 from tests.support.markers import scaled
 
-PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(90)))
+PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(75)))
 """Number of generated workloads; a larger one takes longer and finds more."""
 CLUSTERS = 3
 

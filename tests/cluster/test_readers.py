@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from certs.authority import Authority
 from gpuagent.server.server import AUDIENCE
@@ -58,6 +59,7 @@ async def reading(url: str) -> AsyncIterator[Get]:
         yield get
 
 
+@pytest.mark.slow
 async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ class Creations:
                 self.pods.append(json.loads(await self.client.request("POST", PODS, body=body)))
             except ApiError as error:
                 self.refusals.append(str(error))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

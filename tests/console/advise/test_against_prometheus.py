@@ -279,6 +279,7 @@ ROWS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("namespace", "size", "current", "uids", "model"), ROWS.values(), ids=ROWS)
 async def test_row_equals_the_reference(
     everything: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str

@@ -202,6 +202,7 @@ BY_NAMESPACE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["records", "raw"])
 async def test_rows_equal_the_reference(servers: Mapping[str, str], source: str) -> None:
     report = await report_of(servers[source], "namespace")

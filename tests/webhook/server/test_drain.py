@@ -166,6 +166,7 @@ async def test_a_server_knows_whether_clients_still_connect(tmp_path: Path) -> N
         assert server.has_recent_connections
 
 
+@pytest.mark.slow
 async def test_no_client_keeps_a_server_from_ending(tmp_path: Path) -> None:
     async with started(tmp_path, "--drain", "0s") as server:
         live = server.live
