@@ -45,10 +45,10 @@ KEPT_ON_OWNERS: Final = frozenset({"kai.scheduler/skip-podgrouper", "kai.schedul
 
 
 def some_keys(keys: Sequence[Key]) -> list[ParameterSet]:
-    """Return rows of every eighth key and of those with a rule of their own; the other rows are nightly."""
+    """Return rows of every sixteenth key and of those with a rule of their own; the other rows are nightly."""
     return [
         pytest.param(
-            key, id=key[1], marks=[] if number % 8 == 0 or key[1] in KEPT_ON_OWNERS else pytest.mark.nightly
+            key, id=key[1], marks=[] if number % 16 == 0 or key[1] in KEPT_ON_OWNERS else pytest.mark.nightly
         )
         for number, key in enumerate(keys)
     ]
