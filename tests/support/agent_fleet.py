@@ -14,6 +14,7 @@ from service.http.listeners import Address
 from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
 from service.version import version
+from tests.support.stream_servers import ending_at_once
 
 NAMESPACE = "kaishare-agent"
 LABELS = {
@@ -124,12 +125,16 @@ def _server(fleet: AgentFleet, number: int) -> HttpServer:
 async def hanging_server() -> AsyncIterator[Address]:
     """Run a server that accepts connections and never answers."""
 
+    writers: set[asyncio.StreamWriter] = set()
+
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
         with contextlib.suppress(OSError):
             while await reader.read(1 << 16):
                 pass
         writer.close()
+        writers.discard(writer)
 
-    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+    async with ending_at_once(await asyncio.start_server(hang, "127.0.0.1", 0), writers) as server:
         host, port = server.sockets[0].getsockname()
         yield Address(host, port)

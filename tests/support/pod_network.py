@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from service.http.listeners import Address
+from tests.support.stream_servers import ending_at_once
 
 _EGRESS = """
 apiVersion: apiserver.k8s.io/v1beta1
@@ -41,6 +42,8 @@ async def pod_network(
         received: filled with the bytes that the API server sends to each pod address; None records nothing.
     """
 
+    writers: set[asyncio.StreamWriter] = set()
+
     async def copy(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray | None = None
     ) -> None:
@@ -53,6 +56,7 @@ async def pod_network(
         writer.close()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
         head = await reader.readuntil(b"\r\n\r\n")
         pod_address = head.split(b" ")[1].decode()
         server = servers.get(pod_address)
@@ -66,8 +70,10 @@ async def pod_network(
             return
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         record = None if received is None else received.setdefault(pod_address, bytearray())
+        writers.add(to_pod)
         await asyncio.gather(copy(reader, to_pod, record), copy(from_pod, writer))
+        writers.difference_update({writer, to_pod})
 
-    async with await asyncio.start_unix_server(connect, socket):
+    async with ending_at_once(await asyncio.start_unix_server(connect, socket), writers):
         yield
     await asyncio.to_thread(socket.unlink, missing_ok=True)
