@@ -86,11 +86,12 @@ def without_deep_values(text: bytes) -> bytes:
     depth = start = at = 0
     while (match := _to_bracket.match(text, at)) is not None and (at := match.end()) < len(text):
         byte = text[at]
-        if text[at : at + 2] in _EMPTY:
-            continue
         at += 1
         if byte in _OPENERS:
             if depth == DEEPEST:
+                if text[at - 1 : at + 1] in _EMPTY:
+                    at += 1
+                    continue
                 kept += text[start : at - 1], _NULL
             depth += 1
         elif byte in _CLOSERS:
