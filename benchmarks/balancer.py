@@ -105,7 +105,7 @@ class _Front(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Before Python 3.11.4 asyncio begins to read after this method, whatever it does.
+        # The asyncio of Python 3.11.2 begins to read after this method, whatever it does.
         asyncio.get_running_loop().call_soon(cast(asyncio.Transport, transport).pause_reading)
         endpoint = self.balancer.opened(self)
         self._dialling = asyncio.create_task(self._dial(endpoint))

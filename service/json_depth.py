@@ -89,7 +89,7 @@ def without_deep_values(text: bytes) -> bytes:
         at += 1
         if byte in _OPENERS:
             if depth == DEEPEST:
-                if text[at - 1 : at + 1] in _EMPTY:
+                if text[at - 1 : at + 1] in _EMPTY:  # after as many as one match skips
                     at += 1
                     continue
                 kept += text[start : at - 1], _NULL

@@ -67,6 +67,7 @@ async def pod_network(
         except OSError:
             writer.write(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
             writer.close()
+            writers.discard(writer)
             return
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         record = None if received is None else received.setdefault(pod_address, bytearray())
