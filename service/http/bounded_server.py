@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -17,11 +19,15 @@ from service.http.connection_table import ConnectionTable
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address, open_listeners
 from service.http.protocols import HttpConnection, limit_tls_buffers
+from service.http.turns import Turns, peer_of
 from service.log import WARNING, JsonLog, LimitedLog
 
-ACCEPTED_PER_TURN: Final = 8
-"""New connections per turn of the event loop; each takes about 0.3 ms. In addition to the open connections,
-as many accepted ones and as many aborted ones may briefly hold a descriptor."""
+ACCEPTED_AT_ONCE: Final = 8
+"""New connections per iteration of the event loop; more with TLS, whose handshakes wait for their turns. As
+many accepted ones and as many aborted ones may briefly hold a descriptor, beside the open connections."""
+
+_HANDSHAKE_BYTES: Final = 16 * 1024
+"""Bytes of a review that cost as much as a TLS handshake, about 0.7 ms."""
 
 _RETRY_SECONDS: Final = 0.2
 """Pause before accepting again while no descriptor is free."""
@@ -69,8 +75,11 @@ class BoundedServer:
                 "ssl_handshake_timeout": limits.head_seconds,
                 "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS,
             }
-        self._setups: dict[asyncio.Task[None], None] = {}
-        """TCP connections before the end of the TLS handshake; the oldest first."""
+        self._accepted_at_once = max(ACCEPTED_AT_ONCE, limits.max_handshakes // 8)
+        self._setups: dict[asyncio.Task[None], str] = {}
+        """TCP connections before the end of the TLS handshake, and their peers; the oldest first."""
+        self.turns = Turns()
+        """Turns of handshakes, and of what the answering function does."""
         self.table: ConnectionTable[HttpConnection] = ConnectionTable(limits)
         """Connections after their TLS handshake; each one reports its own state."""
         self._last_accepted = float("-inf")
@@ -117,7 +126,7 @@ class BoundedServer:
         for listener in listeners:
             self._loop.remove_reader(listener)
             # Closing a listener resets the connections that the kernel has completed already.
-            for _ in range(0, self._limits.max_connections, ACCEPTED_PER_TURN):
+            for _ in range(0, self._limits.max_connections, self._accepted_at_once):
                 if not self._accept(listener):
                     break
                 await asyncio.sleep(0)
@@ -139,9 +148,14 @@ class BoundedServer:
 
     def opened(self, connection: HttpConnection) -> None:
         """Add a connection after its TLS handshake; above the limit, close the least needed one."""
-        self.table.opened(connection, self._loop.time())
+        self.table.opened(connection, self._loop.time(), connection.peer)
         if len(self.table) > self._limits.max_connections:
             self._drop_least_needed()
+
+    @staticmethod
+    def peer_of(request: web.BaseRequest) -> str:
+        """Return the peer of a request's connection."""
+        return _connection_of(request).peer
 
     def has_place(self, request: web.BaseRequest) -> bool:
         """Whether a request is one of the first `max_busy` that are being answered."""
@@ -175,9 +189,9 @@ class BoundedServer:
 
     def _accept(self, listener: socket.socket) -> bool:
         """Accept waiting connections; return False if no further one can be accepted now."""
-        for _ in range(ACCEPTED_PER_TURN):
+        for _ in range(self._accepted_at_once):
             try:
-                connection, _ = listener.accept()
+                connection, address = listener.accept()
             except (InterruptedError, ConnectionAbortedError):
                 break
             except BlockingIOError:
@@ -187,22 +201,32 @@ class BoundedServer:
                 return False
             connection.setblocking(False)
             self._last_accepted = self._loop.time()
-            setup = asyncio.create_task(self._set_up(connection))
-            self._setups[setup] = None
+            peer = peer_of(address[0])
+            setup = asyncio.create_task(self._set_up(connection, peer))
+            self._setups[setup] = peer
             setup.add_done_callback(lambda done: self._setups.pop(done, None))
             if self._tls and len(self._setups) > self._limits.max_handshakes:
-                oldest = next(iter(self._setups))
-                del self._setups[oldest]
-                self._loop.call_soon(oldest.cancel)  # a task that has not begun would leave its socket open
+                self._drop_handshake()
         return True
 
-    async def _set_up(self, connection: socket.socket) -> None:
-        """Let aiohttp serve a connection once its TLS handshake has ended."""
-        with contextlib.suppress(OSError):  # the handshake failed, or takes too long
-            await self._loop.connect_accepted_socket(self._new_protocol, connection, **self._tls)
+    def _drop_handshake(self) -> None:
+        """Close the oldest connection of those peers that have most handshakes."""
+        counts = Counter(self._setups.values())
+        oldest = max(self._setups, key=lambda setup: counts[self._setups[setup]])
+        del self._setups[oldest]
+        self._loop.call_soon(oldest.cancel)  # a task that has not begun would leave its socket open
 
-    def _new_protocol(self) -> HttpConnection:
-        return HttpConnection(self, self._manager, self._limits)
+    async def _set_up(self, connection: socket.socket, peer: str) -> None:
+        """Let aiohttp serve a connection once its TLS handshake has ended."""
+        if self._tls:
+            try:
+                await self.turns.take(peer, _HANDSHAKE_BYTES)
+            except asyncio.CancelledError:
+                connection.close()
+                raise
+        protocol = partial(HttpConnection, self, self._manager, self._limits, peer)
+        with contextlib.suppress(OSError):  # the handshake failed, or takes too long
+            await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
 
     def _wait_for_descriptors(self, listener: socket.socket, error: OSError) -> None:
         """Close a connection to free a descriptor, and pause accepting.

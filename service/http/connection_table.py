@@ -1,6 +1,6 @@
 """The states of one port's connections, and which of them to close."""
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from itertools import islice
 from typing import Final, Generic, TypeVar
@@ -17,18 +17,20 @@ could otherwise keep its place, and the answer in memory, for as long as it like
 class ConnectionTable(Generic[ConnectionT]):
     """The states of one port's connections. All times are passed in, as seconds of one monotonic clock.
 
-    A connection is half-open before its first complete request head, busy while a request is being answered,
-    and idle otherwise. A busy connection is closed only if its client exceeds a time limit.
+    A connection is busy while a request is being answered, and quiet otherwise. A busy connection is closed
+    only if its client exceeds a time limit, or for a peer that has fewer connections.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         """Limits of number and time; they may be replaced."""
-        self._half_open: OrderedDict[ConnectionT, float] = OrderedDict()
-        """Half-open connections and the start of that state; the oldest first."""
-        self._idle: OrderedDict[ConnectionT, float] = OrderedDict()
-        """Idle connections and the start of that state; the oldest first."""
-        self._busy: OrderedDict[ConnectionT, None] = OrderedDict()
+        self._peers: dict[ConnectionT, str] = {}
+        """Connections and their peers."""
+        self._counts: Counter[str] = Counter()
+        """Number of connections by peer."""
+        self._quiet: dict[ConnectionT, float] = {}
+        """Quiet connections and the start of that state; the oldest first."""
+        self._busy: dict[ConnectionT, None] = {}
         """Busy connections in the order of their requests."""
         self._heads: dict[ConnectionT, float] = {}
         """Connections with an incomplete head, and the time of its first byte."""
@@ -38,33 +40,33 @@ class ConnectionTable(Generic[ConnectionT]):
         """Connections whose answer once filled the write buffer, and the time of the first such moment."""
 
     def __len__(self) -> int:
-        return len(self._half_open) + len(self._idle) + len(self._busy)
+        return len(self._peers)
 
     def __iter__(self) -> Iterator[ConnectionT]:
-        yield from (*self._half_open, *self._idle, *self._busy)
+        yield from (*self._quiet, *self._busy)
 
     def __contains__(self, connection: object) -> bool:
-        return connection in self._half_open or connection in self._idle or connection in self._busy
+        return connection in self._peers
 
     @property
     def busy_count(self) -> int:
         """Number of connections with a request that is being answered."""
         return len(self._busy)
 
-    def opened(self, connection: ConnectionT, now: float) -> None:
-        """Add a new connection."""
-        self._half_open[connection] = now
+    def opened(self, connection: ConnectionT, now: float, peer: str = "") -> None:
+        """Add a new connection of a peer."""
+        self._peers[connection] = peer
+        self._counts[peer] += 1
+        self._quiet[connection] = now
 
     def closed(self, connection: ConnectionT) -> None:
         """Remove a connection; ignore an unknown one."""
-        for connections in (
-            self._half_open,
-            self._idle,
-            self._busy,
-            self._heads,
-            self._stalled,
-            self._reading,
-        ):
+        peer = self._peers.pop(connection, None)
+        if peer is not None:
+            self._counts[peer] -= 1
+            if not self._counts[peer]:
+                del self._counts[peer]
+        for connections in (self._quiet, self._busy, self._heads, self._stalled, self._reading):
             connections.pop(connection, None)
 
     def head_started(self, connection: ConnectionT, now: float) -> None:
@@ -75,8 +77,8 @@ class ConnectionTable(Generic[ConnectionT]):
     def head_arrived(self, connection: ConnectionT) -> None:
         """Record a complete head: the connection is busy."""
         if connection in self:
-            for connections in (self._half_open, self._idle, self._heads):
-                connections.pop(connection, None)
+            self._quiet.pop(connection, None)
+            self._heads.pop(connection, None)
             self._busy.setdefault(connection)
 
     def answered(self, connection: ConnectionT, now: float) -> None:
@@ -84,7 +86,7 @@ class ConnectionTable(Generic[ConnectionT]):
         self._reading.pop(connection, None)
         if connection in self._busy:
             del self._busy[connection]
-            self._idle[connection] = now
+            self._quiet[connection] = now
 
     def stalled(self, connection: ConnectionT, now: float) -> None:
         """Record that an answer fills the write buffer."""
@@ -102,13 +104,18 @@ class ConnectionTable(Generic[ConnectionT]):
         return len(self._busy) <= places or connection in islice(self._busy, places)
 
     def least_needed(self) -> ConnectionT | None:
-        """Return the connection to close for a new one; None if each one is busy.
+        """Return the connection to close for the newest one; None if each one is busy.
 
-        It is the oldest half-open connection if more than a quarter of the connections are half-open,
-        otherwise the connection idle longest. If all others are busy, it is the new connection.
+        It is the longest quiet one of the peers with most connections. If all others are busy, it is the last
+        busy one of the peer with most connections, or the newest connection if no peer has more than its own.
         """
-        has_many = len(self._half_open) > self.limits.max_connections // 4
-        return next(iter(self._half_open if has_many else self._idle or self._half_open), None)
+        quiet = max(self._quiet, key=self._connections_of_peer, default=None)
+        if quiet is None or len(self._quiet) > 1:
+            return quiet
+        return max((quiet, *reversed(self._busy)), key=self._connections_of_peer)
+
+    def _connections_of_peer(self, connection: ConnectionT) -> int:
+        return self._counts[self._peers[connection]]
 
     def overdue(self, now: float) -> list[ConnectionT]:
         """Return the connections that exceed a time limit."""
@@ -121,8 +128,7 @@ class ConnectionTable(Generic[ConnectionT]):
                 for connection, since in self._stalled.items()
                 if since <= now - reading or self._reading[connection] <= now - _MOST_READINGS * reading
             ),
-            *_until(self._half_open, now - limits.idle_seconds),
-            *_until(self._idle, now - limits.idle_seconds),
+            *_until(self._quiet, now - limits.idle_seconds),
         ]
 
 

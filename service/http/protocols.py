@@ -47,9 +47,11 @@ def limit_tls_buffers() -> None:
 class HttpConnection(RequestHandler):
     """The HTTP layer of a connection."""
 
-    __slots__ = ("_ahead_bytes", "_body", "_head_bytes", "_limits", "_now", "_server", "_wire")
+    __slots__ = ("_ahead_bytes", "_body", "_head_bytes", "_limits", "_now", "_server", "_wire", "peer")
 
-    def __init__(self, server: "BoundedServer", manager: web.Server, limits: ConnectionLimits) -> None:
+    def __init__(
+        self, server: "BoundedServer", manager: web.Server, limits: ConnectionLimits, peer: str
+    ) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(
             manager,
@@ -62,6 +64,7 @@ class HttpConnection(RequestHandler):
             max_headers=MAX_FIELDS,
             auto_decompress=False,  # a small body may expand to any size; API servers do not compress reviews
         )
+        self.peer = peer
         self._server = server
         self._limits = limits
         self._now = loop.time

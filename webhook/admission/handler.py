@@ -33,8 +33,8 @@ class AdmissionWebhook(Protocol):
     def name(self) -> str:
         """The `webhook` label of metrics, and the `stage` of its errors."""
 
-    def review(self, review: Review) -> Awaitable[Outcome]:
-        """Decide about a review and encode the answer.
+    def review(self, review: Review, peer: str) -> Awaitable[Outcome]:
+        """Decide about a review that a peer sent, and encode the answer.
 
         Raises:
             BadReview: the object of the review cannot be read.
@@ -60,13 +60,16 @@ class ReviewHandler:
         self._metrics = metrics
         self._log = log
 
-    async def answer(self, body: bytes, request_id: str, deadline: float | None = None) -> bytes:
+    async def answer(
+        self, body: bytes, request_id: str, deadline: float | None = None, peer: str = ""
+    ) -> bytes:
         """Answer an AdmissionReview.
 
         Args:
             body: the review.
             request_id: the request's ID in the log.
             deadline: until when the API server waits, on the event loop's clock; None for no limit.
+            peer: the sender's address or network.
 
         Raises:
             BadReview: the body is not a review that can be answered.
@@ -82,7 +85,7 @@ class ReviewHandler:
         timeout = asyncio.timeout_at(deadline)
         try:
             async with timeout:
-                answer = await webhook.review(review)
+                answer = await webhook.review(review, peer)
         except BadReview:
             self._metrics.failed("decode")
             raise

@@ -65,11 +65,11 @@ class MutatingWebhook:
         self._metrics = metrics
         self._last = LastMutations()
 
-    async def review(self, review: Review) -> Outcome:
+    async def review(self, review: Review, peer: str) -> Outcome:
         """Admit a pod, with a patch if the pod needs one."""
         if not review.is_about("Pod", "CREATE"):
             return _without_patch(review, Action.SKIPPED, Finding(Reason.OUT_OF_SCOPE))
-        policy = await self._policies.find(review.namespace or "", modes=_MODES)
+        policy = await self._policies.find(review.namespace or "", modes=_MODES, peer=peer)
         rules = self._rules()
         document: bytes | Raw = review.object
         if is_small := len(memoryview(document)) <= _LARGEST_KEPT:

@@ -40,7 +40,7 @@ class PodValidator:
         self._policies = policies
         self._rules = rules
 
-    async def review(self, review: Review) -> Outcome:
+    async def review(self, review: Review, peer: str) -> Outcome:
         """Admit or deny a pod.
 
         Raises:
@@ -49,7 +49,7 @@ class PodValidator:
         """
         if not review.is_about("Pod", "CREATE"):
             return _admitted(review, Finding(Reason.OUT_OF_SCOPE))
-        policy = await self._policies.find(review.namespace or "", modes=_MODES)
+        policy = await self._policies.find(review.namespace or "", modes=_MODES, peer=peer)
         try:
             pod = decode_pod(review.object)
             verdict = verify(policy, pod, self._rules(), Requester(review.username))
@@ -95,7 +95,7 @@ class NamespaceValidator:
     def __init__(self, *, rules: Callable[[], Rules]) -> None:
         self._rules = rules
 
-    async def review(self, review: Review) -> Outcome:
+    async def review(self, review: Review, _peer: str) -> Outcome:
         """Admit or deny the policy labels and the selectors of a namespace.
 
         In the modes observe and off a problem is a warning.

@@ -78,7 +78,9 @@ class ClusterPolicies:
         )
         """The watch on namespaces, for its metrics."""
 
-    async def find(self, namespace: str, *, modes: Collection[Mode] = ANY_MODE) -> NamespacePolicy | None:
+    async def find(
+        self, namespace: str, *, modes: Collection[Mode] = ANY_MODE, peer: str = ""
+    ) -> NamespacePolicy | None:
         """Return the namespace's policy, or None if it is not managed.
 
         The API server sends a review only if the namespace has the queue label and one of the modes. If the
@@ -91,7 +93,7 @@ class ClusterPolicies:
         known = self.watch.objects.get(("", namespace))
         if known is not None and known.policy.selected_mode in modes:
             return known.policy
-        return await self._lookups.find(namespace, modes)
+        return await self._lookups.find(namespace, modes, peer)
 
     def all(self) -> Mapping[str, NamespacePolicy] | None:
         """Return the policies by namespace; None before the first list."""

@@ -63,6 +63,7 @@ class FilePolicies:
         namespace: str,
         *,
         modes: Collection[Mode] = ANY_MODE,  # noqa: ARG002 - part of the protocol
+        peer: str = "",  # noqa: ARG002 - part of the protocol
     ) -> NamespacePolicy | None:
         """Return the namespace's policy, or None if it is not managed."""
         return self._policies.get(namespace)

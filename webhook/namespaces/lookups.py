@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable
-from service.backoff import TokenBucket
 from service.names import is_dns_label
 from webhook.namespaces.decode import ONE, PATH, NamespaceError, reader
 from webhook.namespaces.source import PolicyUnknown
@@ -33,10 +33,14 @@ The time covers the thousand pods of a Job, and clients that invent reviews.
 """
 
 _MOST_REMEMBERED: Final = 1024
-_MOST_AT_ONCE: Final = 8  # requests; the client has 16 connections, one of which serves the watch
-_PER_SECOND: Final = 50.0
-_BURST: Final = 200
-"""Maximum number of requests in a burst. More would come from a client that invents namespace names."""
+_MOST_AT_ONCE: Final = 12  # requests; the client has 16 connections, one of which serves the watch
+_MOST_AT_ONCE_OF_A_PEER: Final = 8
+_MOST_IN_WINDOW: Final = 200
+"""Requests in a window for all peers of the window, in equal parts. A peer that came first may have had more.
+More than 200 would come from a client that invents namespace names."""
+
+_WINDOW_SECONDS: Final = 4.0
+_MOST_PEERS: Final = 1024
 
 
 @dataclass(slots=True)
@@ -61,7 +65,11 @@ class _Entry:
 
 
 class NamespaceLookups:
-    """Fetches policies by namespace name, caches them briefly, and combines concurrent requests."""
+    """Fetches policies by namespace name, caches them briefly, and combines concurrent requests.
+
+    Any client can name namespaces in invented reviews, so each peer has its own results, and its own part of
+    the requests.
+    """
 
     def __init__(
         self,
@@ -73,50 +81,70 @@ class NamespaceLookups:
         self._client = client
         self._clock = clock
         self._read = reader(default_mode)
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._bucket = TokenBucket(per_second=_PER_SECOND, burst=_BURST, clock=clock)
+        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
+        """Results by peer and namespace."""
+        self._window_ends_at = float("-inf")
+        self._requests: Counter[str] = Counter()
+        """Requests of the window by peer."""
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._at_once_of_peer: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def find(self, namespace: str, modes: Collection[Mode]) -> NamespacePolicy | None:
+    async def find(self, namespace: str, modes: Collection[Mode], peer: str = "") -> NamespacePolicy | None:
         """Return a namespace's policy; None if the namespace is not managed or does not exist.
 
         Args:
             namespace: its name.
             modes: those for which the API server sends the review.
+            peer: the sender of the review.
 
         Raises:
-            PolicyUnknown: the request failed, or took longer than `LONGEST_SECONDS`.
+            PolicyUnknown: the request failed, took longer than `LONGEST_SECONDS`, or exceeds the peer's part.
         """
         if not is_dns_label(namespace):  # any client can post a review; guards the path
             return None
-        entry = self._entry(namespace)
+        entry = self._entry(peer, namespace)
         if not entry.is_fresh(modes, self._clock()):
             try:
                 async with asyncio.timeout(LONGEST_SECONDS), entry.lock:
                     if not entry.is_fresh(modes, self._clock()):
-                        await self._fetch(namespace, entry)
+                        await self._fetch(namespace, entry, peer)
             except TimeoutError:
                 self._remember(entry, None, f"GET {PATH}/{namespace}: no answer in time")
         if entry.problem:
             raise PolicyUnknown(entry.problem)
         return entry.policy
 
-    def _entry(self, namespace: str) -> _Entry:
-        entry = self._entries.get(namespace)
+    def _entry(self, peer: str, namespace: str) -> _Entry:
+        key = peer, namespace
+        entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[namespace] = _Entry()
+            entry = self._entries[key] = _Entry()
             if len(self._entries) > _MOST_REMEMBERED:
                 self._entries.popitem(last=False)
         else:
-            self._entries.move_to_end(namespace)
+            self._entries.move_to_end(key)
         return entry
 
-    async def _fetch(self, namespace: str, entry: _Entry) -> None:
-        if not self._bucket.take():
-            self._remember(entry, None, f"GET {PATH}/{namespace}: too many namespaces are requested")
-            return
+    def _take(self, peer: str) -> bool:
+        """Count a request; return False if the peer has had its part."""
+        now = self._clock()
+        if now >= self._window_ends_at:
+            self._window_ends_at = now + _WINDOW_SECONDS
+            self._requests.clear()
+        self._requests[peer] += 0
+        peers = len(self._requests)
+        if peers > _MOST_PEERS or self._requests[peer] >= max(1, _MOST_IN_WINDOW // peers):
+            return False
+        self._requests[peer] += 1
+        return True
+
+    async def _fetch(self, namespace: str, entry: _Entry, peer: str) -> None:
+        if not self._take(peer):
+            del self._entries[peer, namespace]
+            raise PolicyUnknown(f"GET {PATH}/{namespace}: too many namespaces are requested")
         try:
-            async with self._at_once:
+            own = self._at_once_of_peer.setdefault(peer, asyncio.Semaphore(_MOST_AT_ONCE_OF_A_PEER))
+            async with own, self._at_once:
                 managed = self._read(await self._client.get(f"{PATH}/{namespace}", accept=ONE))
         except ApiError as error:
             self._remember(entry, None, "" if error.status == 404 else str(error))

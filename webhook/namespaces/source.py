@@ -15,7 +15,9 @@ class PolicyUnknown(Exception):
 class PolicySource(Protocol):
     """Provides policies by namespace name. A lookup does not wait while the policy is known."""
 
-    async def find(self, namespace: str, *, modes: Collection[Mode] = ANY_MODE) -> NamespacePolicy | None:
+    async def find(
+        self, namespace: str, *, modes: Collection[Mode] = ANY_MODE, peer: str = ""
+    ) -> NamespacePolicy | None:
         """Return the namespace's policy, or None if it is not managed.
 
         Args:
@@ -23,6 +25,7 @@ class PolicySource(Protocol):
             modes: the modes whose reviews the API server sends to the caller, by the namespace's label. A
                 source that may be behind checks again before it returns None or a policy whose
                 `selected_mode` is another one.
+            peer: the sender of the review, whose look-ups are limited.
 
         Raises:
             PolicyUnknown: the policy is not available now.

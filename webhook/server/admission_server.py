@@ -18,6 +18,7 @@ from aiohttp import web
 from service.http.bounded_server import BoundedServer
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
+from service.http.turns import Turns
 from service.log import ERROR, WARNING, JsonLog, LimitedLog
 from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
@@ -26,10 +27,9 @@ from webhook.admission.validating import NamespaceValidator, PodValidator
 from webhook.metrics import Metrics
 from webhook.namespaces.source import PolicySource
 from webhook.policy.rules import Rules
-from webhook.server.bodies import LARGEST_BODY, Intake, Overloaded
+from webhook.server.bodies import LARGEST_BODY, Body, Intake, Overloaded, Room
 
 MOST_IN_FLIGHT: Final = 512
-MOST_BYTES_IN_FLIGHT: Final = 128 * 1024 * 1024
 ADMISSION_CONNECTIONS: Final = ConnectionLimits(max_connections=2048)
 LONGEST_WAIT_SECONDS: Final = 30.0
 """The maximum timeoutSeconds of a webhook configuration."""
@@ -74,10 +74,9 @@ class AdmissionServer:
         self._metrics = metrics
         self._log = log
         self._bad_requests = LimitedLog(log)
-        self._max_in_flight = max_in_flight
         self._limits = limits
         self._intake = Intake()
-        self._bytes_in_flight = 0
+        self._in_flight = Room(max_in_flight)
         self._is_draining = False
         self._ids = count(1)
         self._id_prefix = secrets.token_hex(4)
@@ -89,10 +88,14 @@ class AdmissionServer:
         Raises:
             OSError: the address cannot be listened on.
         """
-        self._server = BoundedServer(
-            self.handle, refuse=self._refuse, limits=self._limits, log=self._log, context=context
+        self._server = server = BoundedServer(
+            lambda request: self._handle(request, server),
+            refuse=self._refuse,
+            limits=self._limits,
+            log=self._log,
+            context=context,
         )
-        return await self._server.listen(address)
+        return await server.listen(address)
 
     def drain(self) -> None:
         """Close each connection after its next answer from now on."""
@@ -113,27 +116,38 @@ class AdmissionServer:
         if cut_off:
             self._log("requests cut off", WARNING, count=cut_off, after_seconds=_FINISH_SECONDS)
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest, server: BoundedServer) -> web.StreamResponse:
         """Answer one request; errors are answered with a status and one line.
 
         Raises:
             ConnectionResetError: the client has disconnected.
         """
-        request_id = self._next_id()
-        return self._with_request_id(await self._answer(request, request_id), request_id)
-
-    async def _answer(self, request: web.BaseRequest, request_id: str) -> web.Response:
+        request_id, peer, turns = self._next_id(), server.peer_of(request), server.turns
         endpoint = self._endpoints.get(request.path)
-        if endpoint is None:
-            return _line(404, "no such path; reviews are accepted at " + ", ".join(self._endpoints))
-        if request.method != "POST":
-            return _line(405, "only POST is allowed", Allow="POST")
+        response = None
+        if endpoint is not None and request.method == "POST":
+            response = await self._answer(request, request_id, endpoint, peer, turns)
+        if response is None:
+            await turns.take(peer)
+            if endpoint is None:
+                response = _line(404, "no such path; reviews are accepted at " + ", ".join(self._endpoints))
+            elif request.method != "POST":
+                response = _line(405, "only POST is allowed", Allow="POST")
+            else:
+                self._metrics.shed.inc()
+                response = _line(503, "too many reviews at once", **{"Retry-After": "1"})
+        return self._with_request_id(response, request_id)
+
+    async def _answer(
+        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler, peer: str, turns: Turns
+    ) -> web.Response | None:
+        """Return the answer; None if the server is overloaded, whose answer waits without the body."""
         try:
-            return await self._review(request, request_id, endpoint)
+            return await self._review(request, request_id, endpoint, peer, turns)
+        except Overloaded:
+            return None
         except BadReview as error:
             return self._bad(400, str(error), request_id, request.path)
-        except Overloaded:
-            return self._shed()
         except TimeoutError:
             self._metrics.failed("slow-body")
             return _closing(self._bad(408, "the body did not arrive in time", request_id, request.path))
@@ -151,20 +165,22 @@ class AdmissionServer:
             return _line(500, _INTERNAL)
 
     async def _review(
-        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler
+        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler, peer: str, turns: Turns
     ) -> web.Response:
         deadline = asyncio.get_running_loop().time() + request_timeout(request.query_string)
-        body = await self._intake.read(request, deadline)
-        exceeds_memory = self._bytes_in_flight + len(body) > MOST_BYTES_IN_FLIGHT
-        if exceeds_memory or self._metrics.in_flight >= self._max_in_flight:
-            raise Overloaded
+        body = await self._intake.read(request, peer, deadline, turns)
+        held = Body(peer, len(body))
+        self._in_flight.enter(held)
         self._metrics.in_flight += 1
-        self._bytes_in_flight += len(body)
         try:
-            answer = await endpoint.answer(body, request_id, deadline)
+            if not turns.try_take(peer, len(body)):
+                await _wait_for_turn(held, turns, deadline)
+                if request.transport is None:
+                    raise ConnectionResetError
+            answer = await endpoint.answer(body, request_id, deadline, peer)
         finally:
             self._metrics.in_flight -= 1
-            self._bytes_in_flight -= len(body)
+            self._in_flight.leave(held)
         return web.Response(body=answer, headers=_JSON)
 
     def _refuse(self, status: int, problem: str) -> web.StreamResponse:
@@ -192,9 +208,19 @@ class AdmissionServer:
         self._bad_requests("bad review", WARNING, request=request_id, path=path, problem=problem)
         return _line(status, problem)
 
-    def _shed(self) -> web.Response:
-        self._metrics.shed.inc()
-        return _line(503, "too many reviews at once", **{"Retry-After": "1"})
+
+async def _wait_for_turn(body: Body, turns: Turns, deadline: float) -> None:
+    """Wait for the turn of a review that is in flight.
+
+    Raises:
+        Overloaded: the API server waits no longer, or the body was dropped to make room for another one.
+    """
+    try:
+        async with asyncio.timeout_at(deadline) as body.timeout:
+            await turns.take(body.peer, body.size)
+    except TimeoutError:
+        raise Overloaded from None
+    body.timeout = None
 
 
 @lru_cache(maxsize=64)

@@ -1,17 +1,24 @@
-"""Reads request bodies, with limits on their size, duration and number."""
+"""Reads request bodies, with limits on their size, duration and number, in all and for each peer."""
 
 import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import StreamReader, web
+from aiohttp import web
+
+from service.http.turns import Turns
 
 LARGEST_BODY: Final = 8 * 1024 * 1024
 """Maximum size in bytes. A review contains the new and the old object, each of up to 3 MiB."""
 
 MOST_UNFINISHED: Final = 512
-MOST_UNFINISHED_BYTES: Final = 128 * 1024 * 1024
+MOST_BYTES: Final = 128 * 1024 * 1024
+_PEERS_PART: Final = 4
+"""One peer holds at most this part of the bytes, a quarter, while there is another peer."""
+
 _SLOW_SECONDS: Final = 1.0
+_READING: Final = 8
+"""Bytes that are read at the cost of one byte of a review."""
 
 
 class Overloaded(Exception):
@@ -19,36 +26,101 @@ class Overloaded(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class _Unfinished:
-    """A body that has not arrived completely."""
+class Body:
+    """A body that arrives, waits for its turn, or is being answered."""
 
-    since: float
-    """Start of reading, on the event loop's clock."""
-    timeout: asyncio.Timeout
+    peer: str
     size: int
-    """Announced size in bytes, or the maximum size if none is announced."""
-    is_evicted: bool = False
-    """Whether the body was dropped to make room for another one."""
+    """Size in bytes; while the body arrives, the announced size or else the maximum size."""
+    slow_at: float = float("inf")
+    """Time on the event loop's clock from which the body is slow to arrive."""
+    timeout: asyncio.Timeout | None = None
+    """The wait of this body; None if it is being answered, and is not dropped any more."""
+    is_dropped: bool = False
+
+    def drop(self) -> None:
+        """Drop the body to make room for another one."""
+        self.is_dropped = True
+        self.end_by(asyncio.get_running_loop().time())
 
     def end_by(self, moment: float) -> None:
-        """Move the end of reading to an earlier moment."""
-        end = self.timeout.when()
-        if not self.timeout.expired() and (end is None or moment < end):
-            self.timeout.reschedule(moment)
+        """Move the end of the wait to an earlier moment."""
+        if self.timeout is not None and not self.timeout.expired():
+            self.timeout.reschedule(min(moment, self.timeout.when() or moment))
+
+
+class Room:
+    """The bodies that are held at the same time. Above a limit the peer that holds most loses one."""
+
+    def __init__(self, max_bodies: int, max_bytes: int = MOST_BYTES) -> None:
+        self._max_bodies = max_bodies
+        self._max_bytes = max_bytes
+        self.bodies: dict[Body, None] = {}
+        """Oldest first."""
+        self._peers: dict[str, list[int]] = {}
+        """Number and bytes of a peer's bodies."""
+        self._bytes = 0
+
+    def enter(self, body: Body) -> None:
+        """Add a body, and drop others where there is no room for it.
+
+        Raises:
+            Overloaded: there is no room for the body.
+        """
+        self.bodies[body] = None
+        self._bytes += body.size
+        held = self._peers.setdefault(body.peer, [0, 0])
+        held[0] += 1
+        held[1] += body.size
+        while self._is_full() or len(self._peers) > 1:
+            peer = max(self._peers, key=self._load)
+            if not self._is_full() and self._peers[peer][1] <= self._max_bytes // _PEERS_PART:
+                return
+            victim = self._next_to_go(peer, body)
+            if victim is None and not self._is_full():
+                return
+            self.leave(victim or body)
+            if victim is None or victim is body:
+                raise Overloaded
+            victim.drop()
+
+    def leave(self, body: Body) -> None:
+        """Remove a body; ignore one that was dropped."""
+        if body not in self.bodies:
+            return
+        del self.bodies[body]
+        self._bytes -= body.size
+        held = self._peers[body.peer]
+        held[0] -= 1
+        held[1] -= body.size
+        if not held[0]:
+            del self._peers[body.peer]
+
+    def _is_full(self) -> bool:
+        return len(self.bodies) > self._max_bodies or self._bytes > self._max_bytes
+
+    def _load(self, peer: str) -> float:
+        number, size = self._peers[peer]
+        return max(number / self._max_bodies, size / self._max_bytes)
+
+    def _next_to_go(self, peer: str, newest: Body) -> Body | None:
+        """Return the peer's body to drop: the oldest if it is slow, else the newest of the largest."""
+        bodies = [
+            body for body in self.bodies if body.peer == peer and (body is newest or body.timeout is not None)
+        ]
+        if bodies and bodies[0].slow_at <= asyncio.get_running_loop().time():
+            return bodies[0]
+        return max(reversed(bodies), key=lambda body: body.size, default=None)
 
 
 class Intake:
-    """Reads bodies. If too many are unfinished, a slow or a larger one is dropped to make room."""
+    """Reads bodies, in turns. If too many are unfinished, a slow or a large one is dropped to make room."""
 
-    def __init__(self, *, max_bodies: int = MOST_UNFINISHED, max_bytes: int = MOST_UNFINISHED_BYTES) -> None:
-        self._max_bodies = max_bodies
-        self._max_bytes = max_bytes
-        self._unfinished: dict[_Unfinished, None] = {}
-        """Oldest first."""
-        self._bytes = 0
+    def __init__(self, *, max_bodies: int = MOST_UNFINISHED, max_bytes: int = MOST_BYTES) -> None:
+        self.unfinished = Room(max_bodies, max_bytes)
 
-    async def read(self, request: web.BaseRequest, deadline: float) -> bytes:
-        """Read a request's body until a deadline on the event loop's clock.
+    async def read(self, request: web.BaseRequest, peer: str, deadline: float, turns: Turns) -> bytes:
+        """Read the body of a peer's request until a deadline on the event loop's clock.
 
         Raises:
             TimeoutError: the body did not arrive in time.
@@ -59,7 +131,7 @@ class Intake:
         try:
             if request.content.is_eof():
                 return request.content.read_nowait()
-            return await self._read_slowly(request, deadline)
+            return await self._read_slowly(request, peer, deadline, turns)
         except (OSError, RuntimeError):
             # The error that ended the connection is raised here, too, and may be a TimeoutError.
             if request.transport is None:
@@ -69,67 +141,39 @@ class Intake:
     def shorten_deadlines(self) -> None:
         """Limit the remaining time of unfinished bodies to one second."""
         end = asyncio.get_running_loop().time() + _SLOW_SECONDS
-        for body in self._unfinished:
+        for body in self.unfinished.bodies:
             body.end_by(end)
 
-    async def _read_slowly(self, request: web.BaseRequest, deadline: float) -> bytes:
+    async def _read_slowly(self, request: web.BaseRequest, peer: str, deadline: float, turns: Turns) -> bytes:
         size = LARGEST_BODY if request.content_length is None else request.content_length
         if size > LARGEST_BODY:
             raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
-        now = asyncio.get_running_loop().time()
-        self._make_room(size, now)
-        body = _Unfinished(now, asyncio.timeout_at(deadline), size)
-        self._unfinished[body] = None
-        self._bytes += size
+        slow_at = asyncio.get_running_loop().time() + _SLOW_SECONDS
+        body = Body(peer, size, slow_at)
+        self.unfinished.enter(body)
         try:
-            async with body.timeout:
-                return await _read(request.content)
+            async with asyncio.timeout_at(deadline) as body.timeout:
+                return await _read(request, body, turns)
         except TimeoutError:
-            if body.is_evicted:
+            if body.is_dropped:
                 raise Overloaded from None
             raise
         finally:
-            self._forget(body)
-
-    def _forget(self, body: _Unfinished) -> None:
-        if body in self._unfinished:
-            del self._unfinished[body]
-            self._bytes -= body.size
-
-    def _make_room(self, size: int, now: float) -> None:
-        while len(self._unfinished) >= self._max_bodies or self._bytes + size > self._max_bytes:
-            body = self._next_to_go(size, now)
-            if body is None:
-                raise Overloaded
-            self._forget(body)
-            body.is_evicted = True
-            body.end_by(now)
-
-    def _next_to_go(self, size: int, now: float) -> _Unfinished | None:
-        """Return the body to drop: the oldest if it is slow, else one that is larger than the new body.
-
-        Dropping larger bodies prevents that a large Content-Length blocks others.
-        """
-        oldest = next(iter(self._unfinished), None)
-        if oldest is None or now - oldest.since >= _SLOW_SECONDS:
-            return oldest
-        if len(self._unfinished) >= self._max_bodies:
-            return None
-        largest = max(self._unfinished, key=lambda body: body.size)
-        return largest if largest.size > size else None
+            self.unfinished.leave(body)
 
 
-async def _read(content: StreamReader) -> bytes:
-    """Read a body to its end.
+async def _read(request: web.BaseRequest, body: Body, turns: Turns) -> bytes:
+    """Read a body to its end; each piece takes a turn, and the client cannot send more before.
 
     `request.read()` is not used, because it stores the body in the request, which the connection keeps until
     the next request. 200 idle connections held a gigabyte.
     """
     pieces: list[bytes] = []
     size = 0
-    while piece := await content.readany():
+    while piece := await request.content.readany():
         size += len(piece)
         if size > LARGEST_BODY:
             raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
         pieces.append(piece)
+        await turns.take(body.peer, len(piece) // _READING, order=body.size)
     return b"".join(pieces)

@@ -1,0 +1,117 @@
+"""Turns of the event loop, shared fairly between peers."""
+
+import asyncio
+import socket
+from bisect import insort
+from functools import lru_cache
+from itertools import count
+from typing import Final
+
+_COST: Final = 4096
+"""Cost of a request without its bytes. A turn costs so much, and as much more as it has bytes to work on."""
+
+_EACH_ITERATION: Final = 128 * 1024
+"""Cost of the turns in one iteration of the event loop; one turn may exceed it. 50 ms a MiB is the bound of a
+review's CPU."""
+
+_MOST_PEERS: Final = 2048
+_Ticket = tuple[int, int, int, asyncio.Future[None]]
+"""Order among the tasks of a peer, running number, cost, and the result."""
+
+
+class Turns:
+    """Gives turns to those that wait: to the peer that has had least, and to its smallest task first.
+
+    This is start-time fair queueing: a peer's backlog delays its own tasks alone, however many there are. An
+    iteration of the event loop gives a bounded amount of turns, so that new requests are read in between.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ids = count()
+        self._waiting: dict[str, list[_Ticket]] = {}
+        """Tickets of the peers that wait, in their order."""
+        self._used: dict[str, int] = {}
+        """Virtual time until which a peer has had its turns."""
+        self._now = 0
+        """Virtual time: the start of the last turn."""
+        self._left = _EACH_ITERATION
+        self._is_scheduled = False
+
+    def try_take(self, peer: str, size: int = 0) -> bool:
+        """Take a turn for a number of bytes; return False if it must be waited for."""
+        if self._waiting or self._left <= 0:
+            return False
+        self._used[peer] = max(self._now, self._used.get(peer, 0))
+        self._charge(peer, _COST + size)
+        self._schedule()
+        return True
+
+    async def take(self, peer: str, size: int = 0, *, order: int | None = None) -> None:
+        """Wait for a turn for a number of bytes.
+
+        Args:
+            peer: the peer.
+            size: number of bytes.
+            order: order among the peer's tasks, lower ones first; None for the number of bytes.
+        """
+        if self.try_take(peer, size):
+            return
+        future = self._loop.create_future()
+        ticket = (size if order is None else order, next(self._ids), _COST + size, future)
+        if peer not in self._waiting:
+            self._waiting[peer] = []
+            self._used[peer] = max(self._now, self._used.get(peer, 0))
+        insort(self._waiting[peer], ticket)
+        self._schedule()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if ticket in self._waiting.get(peer, ()):
+                self._remove(peer, ticket)
+            raise
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._give)
+
+    def _give(self) -> None:
+        """Give the turns of one iteration of the event loop."""
+        self._is_scheduled = False
+        self._left = _EACH_ITERATION
+        while self._waiting and self._left > 0:
+            peer = min(self._waiting, key=self._end_of_next)
+            ticket = self._waiting[peer][0]
+            self._remove(peer, ticket)
+            *_, cost, future = ticket
+            if not future.done():  # it may be cancelled
+                self._charge(peer, cost)
+                future.set_result(None)
+        if len(self._used) > _MOST_PEERS:
+            self._used = {
+                peer: end for peer, end in self._used.items() if end > self._now or peer in self._waiting
+            }
+        if self._waiting:
+            self._schedule()
+
+    def _end_of_next(self, peer: str) -> int:
+        return self._used[peer] + self._waiting[peer][0][2]
+
+    def _charge(self, peer: str, cost: int) -> None:
+        self._left -= cost
+        self._now = max(self._now, self._used[peer])
+        self._used[peer] += cost
+
+    def _remove(self, peer: str, ticket: _Ticket) -> None:
+        self._waiting[peer].remove(ticket)
+        if not self._waiting[peer]:
+            del self._waiting[peer]
+
+
+@lru_cache(maxsize=1024)
+def peer_of(host: str) -> str:
+    """Return the peer of an address: the IPv4 address, or the /64 network of the IPv6 address."""
+    if ":" not in host:
+        return host
+    return socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8].hex()
