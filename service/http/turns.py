@@ -14,7 +14,6 @@ _EACH_ITERATION: Final = 128 * 1024
 """Cost of the turns in one iteration of the event loop; one turn may exceed it. 50 ms a MiB is the bound of a
 review's CPU."""
 
-_MOST_PEERS: Final = 2048
 _Ticket = tuple[int, int, int, asyncio.Future[None]]
 """Order among the tasks of a peer, running number, cost, and the result."""
 
@@ -22,8 +21,8 @@ _Ticket = tuple[int, int, int, asyncio.Future[None]]
 class Turns:
     """Gives turns to those that wait: to the peer that has had least, and to its smallest task first.
 
-    This is start-time fair queueing: a peer's backlog delays its own tasks alone, however many there are. An
-    iteration of the event loop gives a bounded amount of turns, so that new requests are read in between.
+    This is self-clocked fair queueing: a peer's backlog delays its own tasks alone. New requests are read in
+    between, because an iteration of the event loop gives a bounded amount of turns.
     """
 
     def __init__(self) -> None:
@@ -32,18 +31,17 @@ class Turns:
         self._waiting: dict[str, list[_Ticket]] = {}
         """Tickets of the peers that wait, in their order."""
         self._used: dict[str, int] = {}
-        """Virtual time until which a peer has had its turns."""
+        """Virtual time at which the next turn of a peer that waits begins."""
         self._now = 0
-        """Virtual time: the start of the last turn."""
+        """Virtual time: the end of the last turn."""
         self._left = _EACH_ITERATION
         self._is_scheduled = False
 
-    def try_take(self, peer: str, size: int = 0) -> bool:
+    def try_take(self, size: int = 0) -> bool:
         """Take a turn for a number of bytes; return False if it must be waited for."""
         if self._waiting or self._left <= 0:
             return False
-        self._used[peer] = max(self._now, self._used.get(peer, 0))
-        self._charge(peer, _COST + size)
+        self._left -= _COST + size
         self._schedule()
         return True
 
@@ -55,14 +53,12 @@ class Turns:
             size: number of bytes.
             order: order among the peer's tasks, lower ones first; None for the number of bytes.
         """
-        if self.try_take(peer, size):
+        if self.try_take(size):
             return
         future = self._loop.create_future()
         ticket = (size if order is None else order, next(self._ids), _COST + size, future)
-        if peer not in self._waiting:
-            self._waiting[peer] = []
-            self._used[peer] = max(self._now, self._used.get(peer, 0))
-        insort(self._waiting[peer], ticket)
+        self._used.setdefault(peer, self._now)
+        insort(self._waiting.setdefault(peer, []), ticket)
         self._schedule()
         try:
             await future
@@ -83,30 +79,22 @@ class Turns:
         while self._waiting and self._left > 0:
             peer = min(self._waiting, key=self._end_of_next)
             ticket = self._waiting[peer][0]
-            self._remove(peer, ticket)
             *_, cost, future = ticket
             if not future.done():  # it may be cancelled
-                self._charge(peer, cost)
+                self._left -= cost
+                self._now = self._used[peer] = self._used[peer] + cost
                 future.set_result(None)
-        if len(self._used) > _MOST_PEERS:
-            self._used = {
-                peer: end for peer, end in self._used.items() if end > self._now or peer in self._waiting
-            }
+            self._remove(peer, ticket)
         if self._waiting:
             self._schedule()
 
     def _end_of_next(self, peer: str) -> int:
         return self._used[peer] + self._waiting[peer][0][2]
 
-    def _charge(self, peer: str, cost: int) -> None:
-        self._left -= cost
-        self._now = max(self._now, self._used[peer])
-        self._used[peer] += cost
-
     def _remove(self, peer: str, ticket: _Ticket) -> None:
         self._waiting[peer].remove(ticket)
         if not self._waiting[peer]:
-            del self._waiting[peer]
+            del self._waiting[peer], self._used[peer]
 
 
 @lru_cache(maxsize=1024)

@@ -34,6 +34,9 @@ from webhook.server.ops_server import OpsServer
 
 ANY_PORT = Address("127.0.0.1", 0)
 
+OTHER = "127.0.0.2"
+"""The address of a second peer."""
+
 PATHS = ("/mutate", "/validate/pods", "/validate/namespaces")
 REVIEW = json.dumps(review_of(pod(gpu_container()))).encode()
 
@@ -173,9 +176,11 @@ class Live:
         await self._connections.aclose()
         await asyncio.sleep(0)
 
-    async def connect(self, *, receive_buffer: int | None = None) -> Connection:
-        """Open a TLS connection; it is closed at the end of the test."""
-        tls = {"ssl": self.trust, "server_hostname": "localhost"}
+    async def connect(self, *, receive_buffer: int | None = None, source: str = "") -> Connection:
+        """Open a TLS connection, from a source address if one is given; it is closed at the end of the test."""
+        tls: dict[str, Any] = {"ssl": self.trust, "server_hostname": "localhost"}
+        if source:
+            tls["local_addr"] = source, 0
         if receive_buffer is None:
             return await self._connect(self.admission, **tls)
         plain = socket.socket()
@@ -184,9 +189,9 @@ class Live:
         await asyncio.get_running_loop().sock_connect(plain, (self.admission.host, self.admission.port))
         return await self._connect(None, sock=plain, **tls)
 
-    async def connect_plainly(self) -> Connection:
+    async def connect_plainly(self, source: str = "127.0.0.1") -> Connection:
         """Open a TCP connection to the port without TLS."""
-        return await self._connect(self.admission)
+        return await self._connect(self.admission, local_addr=(source, 0))
 
     async def _connect(self, address: Address | None, **options: Any) -> Connection:
         where: dict[str, Any] = {"host": address.host, "port": address.port} if address else {}

@@ -39,6 +39,7 @@ _MOST_IN_WINDOW: Final = 200
 """Requests in a window for all peers of the window, in equal parts. A peer that came first may have had more.
 More than 200 would come from a client that invents namespace names."""
 
+_LEAST_IN_WINDOW: Final = 4
 _WINDOW_SECONDS: Final = 4.0
 _MOST_PEERS: Final = 1024
 
@@ -131,9 +132,8 @@ class NamespaceLookups:
         if now >= self._window_ends_at:
             self._window_ends_at = now + _WINDOW_SECONDS
             self._requests.clear()
-        self._requests[peer] += 0
-        peers = len(self._requests)
-        if peers > _MOST_PEERS or self._requests[peer] >= max(1, _MOST_IN_WINDOW // peers):
+        peers = len(self._requests) + (peer not in self._requests)
+        if peers > _MOST_PEERS or self._requests[peer] >= max(_LEAST_IN_WINDOW, _MOST_IN_WINDOW // peers):
             return False
         self._requests[peer] += 1
         return True

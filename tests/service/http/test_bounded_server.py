@@ -11,8 +11,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from service.http.protocols import MAX_FIELD_BYTES, MAX_FIELDS, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES
-from tests.support.page_server import LARGE, Client, RunningServer, get, limits, serving
+from service.http.protocols import (
+    MAX_FIELD_BYTES,
+    MAX_FIELDS,
+    MAX_HEAD_BYTES,
+    MAX_REQUEST_LINE_BYTES,
+    HttpConnection,
+)
+from tests.support.page_server import LARGE, LIMITS, Client, RunningServer, get, limits, serving
 from tests.support.waiting import until
 
 Prepare = Callable[[Client], Awaitable[Any]]
@@ -171,7 +177,7 @@ async def test_a_client_that_does_not_read_is_closed() -> None:
         await running.until(0)
 
 
-async def test_one_connection_too_many_closes_the_oldest_half_open_one_then_the_longest_idle_one() -> None:
+async def test_one_connection_too_many_closes_the_one_that_is_quiet_longest() -> None:
     async with serving(limits(max_connections=4)) as running:
         idle = [await running.connect() for _ in range(2)]
         for client in idle:
@@ -179,7 +185,7 @@ async def test_one_connection_too_many_closes_the_oldest_half_open_one_then_the_
         half_open = [await running.connect() for _ in range(2)]
         await running.until(4)
         used = []
-        for victim in (*half_open, *idle):
+        for victim in (*idle, *half_open):
             used.append(await running.connect())
             await used[-1].send(b"GET")
             await victim.closed()
@@ -347,7 +353,7 @@ async def test_every_connection_of_a_burst_is_answered() -> None:
 
 async def test_a_client_that_reads_no_answer_to_an_invalid_request_takes_no_place() -> None:
     async with serving() as running:
-        connection = running.server._new_protocol()
+        connection = HttpConnection(running.server, running.server._manager, LIMITS, "")
         connection.connection_made(Mock(asyncio.Transport))
         connection.data_received(b"\x00\r\n\r\n")
         assert running.server.table.busy_count == 1
@@ -360,7 +366,7 @@ async def test_a_connection_that_is_lost_before_its_task_begins_leaves_no_error(
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
     async with serving() as running:
-        connection = running.server._new_protocol()
+        connection = HttpConnection(running.server, running.server._manager, LIMITS, "")
         connection.connection_made(Mock(asyncio.Transport))
         connection.connection_lost(None)
         await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """Reviews that arrive before the watch's event: one request to the API server, cached for a moment."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 
@@ -228,8 +229,62 @@ async def test_invented_names_send_a_bounded_number_of_requests(
     with pytest.raises(PolicyUnknown, match="too many namespaces are requested"):
         await lookups.find("one-more", ANY_MODE)
     assert len(server.requests) == 200
-    now += 2
+    now += 4
     assert await lookups.find("one-more", ANY_MODE) is None
+
+
+@pytest.mark.parametrize("forgers", [1, 2, 49])
+async def test_names_that_other_peers_invent_leave_new_namespaces_served(
+    server: ApiServer, client: KubeClient, forgers: int
+) -> None:
+    count = 14 if forgers < 10 else 4
+    for number in range(count):
+        serve_by_name(server, namespace(f"new-{number}"))
+    lookups = NamespaceLookups(client, clock=lambda: 100.0)
+    for number in range(300 // forgers):
+        for forger in range(forgers):
+            with contextlib.suppress(PolicyUnknown):
+                await lookups.find(f"invented-{number}", ANY_MODE, f"forger-{forger}")
+    for number in range(count):
+        with pytest.raises(PolicyUnknown, match="too many"):
+            await lookups.find(f"new-{number}", ANY_MODE, "forger-0")
+        policy = await lookups.find(f"new-{number}", ANY_MODE, "api-server")
+        assert policy is not None
+        assert policy.namespace == f"new-{number}"
+    assert len(server.requests) <= 300
+
+
+async def test_requests_for_invented_names_that_wait_delay_no_other_peer(
+    server: ApiServer, client: KubeClient
+) -> None:
+    for number in range(40):
+        serve_by_name(server, namespace(f"invented-{number}"))
+    go = block_answers(server)
+    lookups = NamespaceLookups(client)
+    forged = [
+        asyncio.create_task(lookups.find(f"invented-{number}", ANY_MODE, "forger")) for number in range(40)
+    ]
+    await until(lambda: len(server.requests) == 8)
+    other = asyncio.create_task(lookups.find("invented-39", ANY_MODE, "api-server"))
+    await until(lambda: server.requests[-1].path.endswith("invented-39"))
+    go.set()
+    assert await other is not None
+    await asyncio.gather(*forged)
+
+
+async def test_the_number_of_peers_in_a_window_is_bounded(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.namespaces.lookups._MOST_PEERS", 3)
+    now = 100.0
+    lookups = NamespaceLookups(client, clock=lambda: now)
+    for number in range(3):
+        await lookups.find("a", ANY_MODE, f"peer-{number}")
+    for number in range(3, 20):
+        with pytest.raises(PolicyUnknown, match="too many"):
+            await lookups.find("a", ANY_MODE, f"peer-{number}")
+    assert len(lookups._requests) == 3
+    assert len(server.requests) == 3
 
 
 async def test_the_number_of_concurrent_requests_is_bounded(server: ApiServer, client: KubeClient) -> None:

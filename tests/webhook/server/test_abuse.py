@@ -10,6 +10,7 @@ import pytest
 from tests.support.waiting import until
 from tests.support.webhook_process import (
     HELD,
+    OTHER,
     PATHS,
     REVIEW,
     Connection,
@@ -135,6 +136,17 @@ async def test_half_open_handshakes_end_and_the_oldest_is_closed_first(
             await connection.ended()
 
 
+async def test_half_open_handshakes_of_one_peer_close_none_of_another_peer(
+    tmp_path: Path, held_policies: HeldPolicies
+) -> None:
+    async with serving(tmp_path, held_policies, limits=admission(max_handshakes=8)) as live:
+        first = await live.connect_plainly()
+        flood = [await live.connect_plainly(OTHER) for _ in range(20)]
+        for connection in flood[:13]:
+            await connection.ended()
+        assert first.is_open
+
+
 @pytest.mark.parametrize(
     "words", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 100, b"\x16\x03\x01\xff\xff" + b"x" * 500], ids=str
 )
@@ -164,13 +176,13 @@ async def test_a_connection_above_the_limit_closes_the_longest_idle_connection(
             assert (await connection.post()).status == 200
 
 
-async def test_connections_without_a_request_are_closed_first(
+async def test_a_peers_connections_close_none_of_another_peer(
     tmp_path: Path, held_policies: HeldPolicies
 ) -> None:
     async with serving(tmp_path, held_policies, limits=FEW) as live:
         used = await live.connect()
         assert (await used.post()).status == 200
-        silent = [await live.connect() for _ in range(20)]
+        silent = [await live.connect(source=OTHER) for _ in range(20)]
         for connection in silent[:17]:
             await connection.ended()
         assert (await used.post()).status == 200

@@ -24,7 +24,7 @@ from tests.support.webhook_process import (
 )
 from tests.support.webhook_server import review_of
 from webhook.server.admission_server import LONGEST_WAIT_SECONDS, USUAL_WAIT_SECONDS, request_timeout
-from webhook.server.bodies import LARGEST_BODY, Intake
+from webhook.server.bodies import LARGEST_BODY, Intake, Room
 
 SHED = "kaishare_webhook_shed_total"
 IN_FLIGHT = "kaishare_webhook_in_flight"
@@ -52,9 +52,10 @@ async def test_reviews_above_the_in_flight_limit_are_shed_with_retry_after(
 
 
 async def test_large_reviews_are_shed_before_they_fill_the_memory(
-    live: Live, held_policies: HeldPolicies, monkeypatch: pytest.MonkeyPatch
+    live: Live, held_policies: HeldPolicies
 ) -> None:
-    monkeypatch.setattr("webhook.server.admission_server.MOST_BYTES_IN_FLIGHT", 2 * len(HELD))
+    assert live.server is not None
+    live.server._in_flight = Room(512, 2 * len(HELD))
     busy = [await live.connect() for _ in range(2)]
     for connection in busy:
         await connection.send(request(HELD))
@@ -159,8 +160,8 @@ async def first_reply(connections: list[Connection]) -> Reply:
 
 async def until_unfinished(live: Live, count: int) -> None:
     assert live.server is not None
-    intake = live.server._intake
-    await until(lambda: len(intake._unfinished) == count, f"{count} bodies are unfinished")
+    unfinished = live.server._intake.unfinished.bodies
+    await until(lambda: len(unfinished) == count, f"{count} bodies are unfinished")
 
 
 @pytest.mark.parametrize("path", PATHS)
