@@ -35,13 +35,26 @@ class Turns:
         self._now = 0
         """Virtual time: the end of the last turn."""
         self._left = _EACH_ITERATION
+        self._light_left = 0
         self._is_scheduled = False
 
-    def try_take(self, size: int = 0) -> bool:
-        """Take a turn for a number of bytes; return False if it must be waited for."""
-        if self._waiting or self._left <= 0:
+    def try_take(self, peer: str, size: int = 0) -> bool:
+        """Take a turn for a number of bytes; return False if it must be waited for.
+
+        Beside tasks that wait, a light one takes the turn that would be the next one, in this iteration.
+        """
+        cost = _COST + size
+        if self._waiting:
+            if self._light_left <= 0 or peer in self._waiting:
+                return False
+            if self._now + cost >= min(map(self._end_of_next, self._waiting)):
+                return False
+            self._light_left -= cost
+            self._now += cost
+            return True
+        if self._left <= 0:
             return False
-        self._left -= _COST + size
+        self._left -= cost
         self._schedule()
         return True
 
@@ -53,7 +66,7 @@ class Turns:
             size: number of bytes.
             order: order among the peer's tasks, lower ones first; None for the number of bytes.
         """
-        if self.try_take(size):
+        if self.try_take(peer, size):
             return
         future = self._loop.create_future()
         ticket = (size if order is None else order, next(self._ids), _COST + size, future)
@@ -76,6 +89,7 @@ class Turns:
         """Give the turns of one iteration of the event loop."""
         self._is_scheduled = False
         self._left = _EACH_ITERATION
+        self._light_left = _EACH_ITERATION // 2
         while self._waiting and self._left > 0:
             peer = min(self._waiting, key=self._end_of_next)
             ticket = self._waiting[peer][0]

@@ -173,7 +173,7 @@ class AdmissionServer:
         self._in_flight.enter(held)
         self._metrics.in_flight += 1
         try:
-            if not turns.try_take(len(body)):
+            if not turns.try_take(peer, len(body)):
                 await _wait_for_turn(held, turns, deadline)
                 if request.transport is None:
                     raise ConnectionResetError

@@ -1,7 +1,9 @@
 """Reads request bodies, with limits on their size, duration and number, in all and for each peer."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from aiohttp import web
@@ -55,11 +57,9 @@ class Room:
     def __init__(self, max_bodies: int, max_bytes: int = MOST_BYTES) -> None:
         self._max_bodies = max_bodies
         self._max_bytes = max_bytes
+        self._bytes = 0
         self.bodies: dict[Body, None] = {}
         """Oldest first."""
-        self._peers: dict[str, list[int]] = {}
-        """Number and bytes of a peer's bodies."""
-        self._bytes = 0
 
     def enter(self, body: Body) -> None:
         """Add a body, and drop others where there is no room for it.
@@ -69,48 +69,38 @@ class Room:
         """
         self.bodies[body] = None
         self._bytes += body.size
-        held = self._peers.setdefault(body.peer, [0, 0])
-        held[0] += 1
-        held[1] += body.size
-        while self._is_full() or len(self._peers) > 1:
-            peer = max(self._peers, key=self._load)
-            if not self._is_full() and self._peers[peer][1] <= self._max_bytes // _PEERS_PART:
-                return
-            victim = self._next_to_go(peer, body)
-            if victim is None and not self._is_full():
-                return
-            self.leave(victim or body)
-            if victim is None or victim is body:
+        while (surplus := self._next_to_go(body)) is not None:
+            self.leave(surplus)
+            if surplus is body:
                 raise Overloaded
-            victim.drop()
+            surplus.drop()
 
     def leave(self, body: Body) -> None:
         """Remove a body; ignore one that was dropped."""
-        if body not in self.bodies:
-            return
-        del self.bodies[body]
-        self._bytes -= body.size
-        held = self._peers[body.peer]
-        held[0] -= 1
-        held[1] -= body.size
-        if not held[0]:
-            del self._peers[body.peer]
+        if body in self.bodies:
+            del self.bodies[body]
+            self._bytes -= body.size
 
-    def _is_full(self) -> bool:
-        return len(self.bodies) > self._max_bodies or self._bytes > self._max_bytes
+    def _next_to_go(self, newest: Body) -> Body | None:
+        """Return the body to drop, of the peer that holds most; None if there is room for all.
 
-    def _load(self, peer: str) -> float:
-        number, size = self._peers[peer]
-        return max(number / self._max_bodies, size / self._max_bytes)
-
-    def _next_to_go(self, peer: str, newest: Body) -> Body | None:
-        """Return the peer's body to drop: the oldest if it is slow, else the newest of the largest."""
-        bodies = [
-            body for body in self.bodies if body.peer == peer and (body is newest or body.timeout is not None)
-        ]
+        It is the peer's oldest one if that is slow, else the newest of its largest ones.
+        """
+        part = self._max_bytes // _PEERS_PART
+        is_full = len(self.bodies) > self._max_bodies or self._bytes > self._max_bytes
+        if not is_full and self._bytes <= part:
+            return None
+        held: Counter[str] = Counter()
+        for body in self.bodies:
+            held[body.peer] += body.size + self._max_bytes // self._max_bodies
+        peer, most = max(held.items(), key=itemgetter(1))
+        if not is_full and (most <= part or len(held) == 1):
+            return None
+        bodies = [body for body in self.bodies if body.peer == peer and (body.timeout or body is newest)]
         if bodies and bodies[0].slow_at <= asyncio.get_running_loop().time():
             return bodies[0]
-        return max(reversed(bodies), key=lambda body: body.size, default=None)
+        largest = max(reversed(bodies), key=lambda body: body.size, default=None)
+        return newest if largest is None and is_full else largest
 
 
 class Intake:

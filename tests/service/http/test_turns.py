@@ -43,10 +43,10 @@ LARGE = 300_000
 
 async def test_a_task_alone_gets_its_turn_at_once() -> None:
     turns = Turns()
-    assert turns.try_take(LARGE)
-    assert not turns.try_take()
+    assert turns.try_take("a", LARGE)
+    assert not turns.try_take("b")
     await asyncio.sleep(0)
-    assert turns.try_take(LARGE)
+    assert turns.try_take("a", LARGE)
 
 
 async def test_a_backlog_of_one_peer_delays_no_other_peer_and_small_tasks_come_first(
@@ -68,6 +68,22 @@ async def test_a_large_task_is_not_starved_by_small_ones_of_many_peers(closed: p
         record.add("small", f"peer-{number % 20}", 6000)
     await record.all(closed)
     assert record.order.index("large") < 20 * LARGE // 6000
+
+
+async def test_a_small_task_of_another_peer_does_not_wait_for_the_next_iteration(
+    closed: pytest.MonkeyPatch,
+) -> None:
+    record = Record()
+    for number in range(4):
+        record.add(f"large-{number}", "flood", LARGE)
+    await asyncio.sleep(0)
+    closed.undo()
+    await asyncio.sleep(0)
+    assert record.turns.try_take("other", 6000)
+    assert not record.turns.try_take("other", LARGE)
+    assert not record.turns.try_take("flood", 10)
+    assert sum(record.turns.try_take(f"other-{number}", 6000) for number in range(100)) < 10
+    await record.all(closed)
 
 
 async def test_an_iteration_of_the_loop_gives_a_bounded_amount() -> None:

@@ -43,7 +43,7 @@ class Gate:
 
     def close(self) -> None:
         self._set(self._name, 0)
-        self.turns._left = 0
+        self.turns._left = self.turns._light_left = 0
 
     def open(self) -> None:
         self._set(self._name, 128 * 1024)
@@ -93,7 +93,7 @@ async def test_small_reviews_are_answered_first_and_those_of_another_peer_before
     ("room", "shed"),
     [
         pytest.param(lambda: Room(4), 1, id="number"),
-        pytest.param(lambda: Room(512, 4 * len(SMALL) + 10), 3, id="bytes"),
+        pytest.param(lambda: Room(512, 4 * len(SMALL) + 200), 3, id="bytes"),
     ],
 )
 async def test_a_peer_that_holds_all_places_loses_one_to_another_peer(
