@@ -47,7 +47,9 @@ class Metrics:
         self.in_flight = 0
         """Number of admission reviews in progress; a plain integer, because only one thread uses it."""
         in_flight = Gauge(
-            "kaishare_webhook_in_flight", "Admission reviews in progress.", registry=self.registry
+            "kaishare_webhook_in_flight",
+            "Admission reviews that wait for their turn or are being answered.",
+            registry=self.registry,
         )
         in_flight.set_function(lambda: self.in_flight)
         self._children: dict[tuple[str, Action, Reason], tuple[Counter, Histogram]] = {}
@@ -59,7 +61,7 @@ class Metrics:
         )
         self.shed = Counter(
             "kaishare_webhook_shed",
-            "Reviews answered with 503 because too many were in progress.",
+            "Reviews answered with 503 because too many were in progress, or they waited too long.",
             registry=self.registry,
         )
         self.certificate_expiry = Gauge(

@@ -16,10 +16,10 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from service.http.connection_table import ConnectionTable
+from service.http.fair_queue import FairQueue, peer_of
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address, open_listeners
 from service.http.protocols import HttpConnection, limit_tls_buffers
-from service.http.turns import Turns, peer_of
 from service.log import WARNING, JsonLog, LimitedLog
 
 ACCEPTED_AT_ONCE: Final = 8
@@ -78,7 +78,7 @@ class BoundedServer:
         self._accepted_at_once = max(ACCEPTED_AT_ONCE, limits.max_handshakes // 8)
         self._setups: dict[asyncio.Task[None], str] = {}
         """TCP connections before the end of the TLS handshake, and their peers; the oldest first."""
-        self.turns = Turns()
+        self.queue = FairQueue()
         """Turns of handshakes, and of what the answering function does."""
         self.table: ConnectionTable[HttpConnection] = ConnectionTable(limits)
         """Connections after their TLS handshake; each one reports its own state."""
@@ -220,7 +220,7 @@ class BoundedServer:
         """Let aiohttp serve a connection once its TLS handshake has ended."""
         if self._tls:
             try:
-                await self.turns.take(peer, _HANDSHAKE_BYTES)
+                await self.queue.take(peer, _HANDSHAKE_BYTES)
             except asyncio.CancelledError:
                 connection.close()
                 raise

@@ -23,11 +23,12 @@ from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
 from tests.support import yaml_text
 from tests.support.helm_chart import CHART, ROOT, find_object, rendered
+from webhook.namespaces import lookups
 from webhook.policy import distributed
 from webhook.policy.decide import MOST_WARNINGS
 from webhook.policy.reasons import LONGEST_WARNING
 from webhook.server import bodies as intake
-from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_BYTES_IN_FLIGHT, MOST_IN_FLIGHT
+from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_IN_FLIGHT
 from webhook.server.ops_server import OPS_CONNECTIONS
 
 DOCUMENTS = [
@@ -165,6 +166,8 @@ def checks(limits: token_authorizer.ReviewLimits) -> str:
 
 def test_the_documented_bounds_are_those_of_the_code() -> None:
     tls, ops, agent = ADMISSION_CONNECTIONS, OPS_CONNECTIONS, AGENT_CONNECTIONS
+    part = in_units(intake.MOST_BYTES // intake._PEERS_PART)
+    bodies = f"{in_units(intake.MOST_BYTES)} in total; one address {part} beside others"
     assert tls.head_seconds == ops.head_seconds == agent.head_seconds
     assert tls.answer_seconds == ops.answer_seconds == agent.answer_seconds
     assert tls.idle_seconds == ops.idle_seconds == agent.idle_seconds
@@ -212,12 +215,15 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         ),
         "a connection without a request": f"{tls.idle_seconds:.0f} s",
         "the body of a review": in_units(intake.LARGEST_BODY),
-        "bodies that are arriving": (
-            f"{intake.MOST_UNFINISHED}, {in_units(intake.MOST_UNFINISHED_BYTES)} in total"
+        "bodies that are arriving": f"{intake.MOST_UNFINISHED}, {bodies}",
+        "reviews that wait or are being answered": f"{MOST_IN_FLIGHT} (`webhook.maxInFlight`), {bodies}",
+        "time for which a review waits for its turn": "the API server's time-out",
+        "look-ups of namespaces that the watch does not have": (
+            f"{lookups._MOST_IN_WINDOW} in {lookups._WINDOW_SECONDS:.0f} s, in equal parts by address,"
+            f" at least {lookups._LEAST_IN_WINDOW} each; {lookups._MOST_AT_ONCE} at once,"
+            f" {lookups._MOST_AT_ONCE_OF_A_PEER} of one address"
         ),
-        "reviews that are being answered": (
-            f"{MOST_IN_FLIGHT} (`webhook.maxInFlight`), {in_units(MOST_BYTES_IN_FLIGHT)} in total"
-        ),
+        "addresses with look-ups": f"{lookups._MOST_PEERS} in {lookups._WINDOW_SECONDS:.0f} s",
         "warnings to the author of a pod": f"{MOST_WARNINGS} of {LONGEST_WARNING} characters",
         "a line of the log": in_units(log_line.LINE_BYTES),
         "lines of the log that wait": (

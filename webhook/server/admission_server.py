@@ -16,9 +16,9 @@ from typing import Final
 from aiohttp import web
 
 from service.http.bounded_server import BoundedServer
+from service.http.fair_queue import FairQueue
 from service.http.limits import ConnectionLimits
 from service.http.listeners import Address
-from service.http.turns import Turns
 from service.log import ERROR, WARNING, JsonLog, LimitedLog
 from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
@@ -122,13 +122,13 @@ class AdmissionServer:
         Raises:
             ConnectionResetError: the client has disconnected.
         """
-        request_id, peer, turns = self._next_id(), server.peer_of(request), server.turns
+        request_id, peer, queue = self._next_id(), server.peer_of(request), server.queue
         endpoint = self._endpoints.get(request.path)
         response = None
         if endpoint is not None and request.method == "POST":
-            response = await self._answer(request, request_id, endpoint, peer, turns)
+            response = await self._answer(request, request_id, endpoint, peer, queue)
         if response is None:
-            await turns.take(peer)
+            await queue.take(peer)
             if endpoint is None:
                 response = _line(404, "no such path; reviews are accepted at " + ", ".join(self._endpoints))
             elif request.method != "POST":
@@ -139,11 +139,11 @@ class AdmissionServer:
         return self._with_request_id(response, request_id)
 
     async def _answer(
-        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler, peer: str, turns: Turns
+        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler, peer: str, queue: FairQueue
     ) -> web.Response | None:
         """Return the answer; None if the server is overloaded, whose answer waits without the body."""
         try:
-            return await self._review(request, request_id, endpoint, peer, turns)
+            return await self._review(request, request_id, endpoint, peer, queue)
         except Overloaded:
             return None
         except BadReview as error:
@@ -165,22 +165,22 @@ class AdmissionServer:
             return _line(500, _INTERNAL)
 
     async def _review(
-        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler, peer: str, turns: Turns
+        self, request: web.BaseRequest, request_id: str, endpoint: ReviewHandler, peer: str, queue: FairQueue
     ) -> web.Response:
         deadline = asyncio.get_running_loop().time() + request_timeout(request.query_string)
-        body = await self._intake.read(request, peer, deadline, turns)
-        held = Body(peer, len(body))
-        self._in_flight.enter(held)
+        data = await self._intake.read(request, peer, deadline, queue)
+        body = Body(peer, len(data))
+        self._in_flight.enter(body)
         self._metrics.in_flight += 1
         try:
-            if not turns.try_take(peer, len(body)):
-                await _wait_for_turn(held, turns, deadline)
+            if not queue.try_take(peer, body.size):
+                await _wait_for_turn(body, queue, deadline)
                 if request.transport is None:
                     raise ConnectionResetError
-            answer = await endpoint.answer(body, request_id, deadline, peer)
+            answer = await endpoint.answer(data, request_id, deadline, peer)
         finally:
             self._metrics.in_flight -= 1
-            self._in_flight.leave(held)
+            self._in_flight.leave(body)
         return web.Response(body=answer, headers=_JSON)
 
     def _refuse(self, status: int, problem: str) -> web.StreamResponse:
@@ -209,7 +209,7 @@ class AdmissionServer:
         return _line(status, problem)
 
 
-async def _wait_for_turn(body: Body, turns: Turns, deadline: float) -> None:
+async def _wait_for_turn(body: Body, queue: FairQueue, deadline: float) -> None:
     """Wait for the turn of a review that is in flight.
 
     Raises:
@@ -217,7 +217,7 @@ async def _wait_for_turn(body: Body, turns: Turns, deadline: float) -> None:
     """
     try:
         async with asyncio.timeout_at(deadline) as body.timeout:
-            await turns.take(body.peer, body.size)
+            await queue.take(body.peer, body.size)
     except TimeoutError:
         raise Overloaded from None
     body.timeout = None

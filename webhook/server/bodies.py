@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from service.http.turns import Turns
+from service.http.fair_queue import FairQueue
 
 LARGEST_BODY: Final = 8 * 1024 * 1024
 """Maximum size in bytes. A review contains the new and the old object, each of up to 3 MiB."""
@@ -52,7 +52,7 @@ class Body:
 
 
 class Room:
-    """The bodies that are held at the same time. Above a limit the peer that holds most loses one."""
+    """The bodies that are in memory at the same time. Above a limit the peer that holds most loses one."""
 
     def __init__(self, max_bodies: int, max_bytes: int = MOST_BYTES) -> None:
         self._max_bodies = max_bodies
@@ -90,11 +90,11 @@ class Room:
         is_full = len(self.bodies) > self._max_bodies or self._bytes > self._max_bytes
         if not is_full and self._bytes <= part:
             return None
-        held: Counter[str] = Counter()
+        load: Counter[str] = Counter()
         for body in self.bodies:
-            held[body.peer] += body.size + self._max_bytes // self._max_bodies
-        peer, most = max(held.items(), key=itemgetter(1))
-        if not is_full and (most <= part or len(held) == 1):
+            load[body.peer] += body.size + self._max_bytes // self._max_bodies
+        peer, most = max(load.items(), key=itemgetter(1))
+        if not is_full and (most <= part or len(load) == 1):
             return None
         bodies = [body for body in self.bodies if body.peer == peer and (body.timeout or body is newest)]
         if bodies and bodies[0].slow_at <= asyncio.get_running_loop().time():
@@ -109,7 +109,7 @@ class Intake:
     def __init__(self, *, max_bodies: int = MOST_UNFINISHED, max_bytes: int = MOST_BYTES) -> None:
         self.unfinished = Room(max_bodies, max_bytes)
 
-    async def read(self, request: web.BaseRequest, peer: str, deadline: float, turns: Turns) -> bytes:
+    async def read(self, request: web.BaseRequest, peer: str, deadline: float, queue: FairQueue) -> bytes:
         """Read the body of a peer's request until a deadline on the event loop's clock.
 
         Raises:
@@ -121,7 +121,7 @@ class Intake:
         try:
             if request.content.is_eof():
                 return request.content.read_nowait()
-            return await self._read_slowly(request, peer, deadline, turns)
+            return await self._read_slowly(request, peer, deadline, queue)
         except (OSError, RuntimeError):
             # The error that ended the connection is raised here, too, and may be a TimeoutError.
             if request.transport is None:
@@ -134,7 +134,9 @@ class Intake:
         for body in self.unfinished.bodies:
             body.end_by(end)
 
-    async def _read_slowly(self, request: web.BaseRequest, peer: str, deadline: float, turns: Turns) -> bytes:
+    async def _read_slowly(
+        self, request: web.BaseRequest, peer: str, deadline: float, queue: FairQueue
+    ) -> bytes:
         size = LARGEST_BODY if request.content_length is None else request.content_length
         if size > LARGEST_BODY:
             raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
@@ -143,7 +145,7 @@ class Intake:
         self.unfinished.enter(body)
         try:
             async with asyncio.timeout_at(deadline) as body.timeout:
-                return await _read(request, body, turns)
+                return await _read(request, body, queue)
         except TimeoutError:
             if body.is_dropped:
                 raise Overloaded from None
@@ -152,7 +154,7 @@ class Intake:
             self.unfinished.leave(body)
 
 
-async def _read(request: web.BaseRequest, body: Body, turns: Turns) -> bytes:
+async def _read(request: web.BaseRequest, body: Body, queue: FairQueue) -> bytes:
     """Read a body to its end; each piece takes a turn, and the client cannot send more before.
 
     `request.read()` is not used, because it stores the body in the request, which the connection keeps until
@@ -165,5 +167,5 @@ async def _read(request: web.BaseRequest, body: Body, turns: Turns) -> bytes:
         if size > LARGEST_BODY:
             raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
         pieces.append(piece)
-        await turns.take(body.peer, len(piece) // _READING, order=body.size)
+        await queue.take(body.peer, len(piece) // _READING, order=body.size)
     return b"".join(pieces)

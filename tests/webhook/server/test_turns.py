@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.http.turns import Turns
+from service.http.fair_queue import FairQueue
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
 from tests.support.webhook_process import OTHER, REVIEW, Connection, HeldPolicies, Live, request, serving
@@ -28,22 +28,22 @@ class Gate:
     def __init__(self, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
         self.live = live
         self._set = monkeypatch.setattr
-        self._name = "service.http.turns._EACH_ITERATION"
+        self._name = "service.http.fair_queue._EACH_ITERATION"
 
     @property
-    def turns(self) -> Turns:
+    def queue(self) -> FairQueue:
         assert self.live.server is not None
         assert self.live.server._server is not None
-        return self.live.server._server.turns
+        return self.live.server._server.queue
 
     @property
     def tickets(self) -> int:
         """Number of tasks that wait."""
-        return sum(map(len, self.turns._waiting.values()))
+        return sum(map(len, self.queue._waiting.values()))
 
     def close(self) -> None:
         self._set(self._name, 0)
-        self.turns._left = self.turns._light_left = 0
+        self.queue._left = self.queue._light_left = 0
 
     def open(self) -> None:
         self._set(self._name, 128 * 1024)

@@ -1,4 +1,4 @@
-"""Turns of the event loop, shared fairly between peers."""
+"""A fair queue for the turns of the event loop."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ _Ticket = tuple[int, int, int, asyncio.Future[None]]
 """Order among the tasks of a peer, running number, cost, and the result."""
 
 
-class Turns:
+class FairQueue:
     """Gives turns to those that wait: to the peer that has had least, and to its smallest task first.
 
     This is self-clocked fair queueing: a peer's backlog delays its own tasks alone. New requests are read in

@@ -1,23 +1,23 @@
-"""Turns by peer: their order, and the amount of an iteration."""
+"""The fair queue: the order of its turns, and the amount of an iteration."""
 
 import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from service.http.turns import Turns, peer_of
+from service.http.fair_queue import FairQueue, peer_of
 
 
 class Record:
     """Tasks that wait for turns, and the order in which they get them."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.queue = FairQueue()
         self.order: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
     async def _wait(self, name: str, peer: str, size: int) -> None:
-        await self.turns.take(peer, size)
+        await self.queue.take(peer, size)
         self.order.append(name)
 
     def add(self, name: str, peer: str, size: int) -> None:
@@ -34,7 +34,7 @@ class Record:
 def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """No turns are given until this is undone."""
     with monkeypatch.context() as patch:
-        patch.setattr("service.http.turns._EACH_ITERATION", 0)
+        patch.setattr("service.http.fair_queue._EACH_ITERATION", 0)
         yield patch
 
 
@@ -42,11 +42,11 @@ LARGE = 300_000
 
 
 async def test_a_task_alone_gets_its_turn_at_once() -> None:
-    turns = Turns()
-    assert turns.try_take("a", LARGE)
-    assert not turns.try_take("b")
+    queue = FairQueue()
+    assert queue.try_take("a", LARGE)
+    assert not queue.try_take("b")
     await asyncio.sleep(0)
-    assert turns.try_take("a", LARGE)
+    assert queue.try_take("a", LARGE)
 
 
 async def test_a_backlog_of_one_peer_delays_no_other_peer_and_small_tasks_come_first(
@@ -79,10 +79,10 @@ async def test_a_small_task_of_another_peer_does_not_wait_for_the_next_iteration
     await asyncio.sleep(0)
     closed.undo()
     await asyncio.sleep(0)
-    assert record.turns.try_take("other", 6000)
-    assert not record.turns.try_take("other", LARGE)
-    assert not record.turns.try_take("flood", 10)
-    assert sum(record.turns.try_take(f"other-{number}", 6000) for number in range(100)) < 10
+    assert record.queue.try_take("other", 6000)
+    assert not record.queue.try_take("other", LARGE)
+    assert not record.queue.try_take("flood", 10)
+    assert sum(record.queue.try_take(f"other-{number}", 6000) for number in range(100)) < 10
     await record.all(closed)
 
 
@@ -104,7 +104,7 @@ async def test_a_task_that_gives_up_leaves_nothing(closed: pytest.MonkeyPatch) -
     await asyncio.sleep(0)
     record.tasks.pop(0).cancel()
     assert await record.all(closed) == "stays"
-    assert (record.turns._waiting, record.turns._used) == ({}, {})
+    assert (record.queue._waiting, record.queue._used) == ({}, {})
 
 
 @pytest.mark.parametrize(
