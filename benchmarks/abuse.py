@@ -3,7 +3,7 @@
 One client sends reviews one after another over one connection, as an API server does, and regularly opens a
 new connection. The phases are: the client alone, the client during each abuse, and the client alone again.
 The abuse runs in its own process, from other addresses of the loopback network. The benchmark prints
-latencies, the number of reviews that got no patch within 5 s, what became of the abuse, and the server's
+latencies, the number of reviews that got no patch within 5 s, the result of the abuse, and the server's
 memory. It exits with 1 if a review got no patch. Run: `python -m benchmarks.abuse`; about four minutes.
 """
 
@@ -219,7 +219,7 @@ ABUSES: dict[str, tuple[Callable[[Abuser, int], Iterator[None]], int]] = {
 
 
 def abuse(kind: str, address: str, ca: Path, options: argparse.Namespace) -> None:
-    """Run one kind of abuse in this process; print what became of it."""
+    """Run one kind of abuse in this process; print the result."""
     raise_descriptor_limit()
     host, port = address.split(":")
     if kind in FLOODS:

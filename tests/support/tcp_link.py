@@ -14,7 +14,7 @@ _CHUNK_BYTES = 65536
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: closing the socket sends RST, not FIN."""
 _TURNS_TO_CLOSE = 5
-"""FairQueue of the event loop in which clients in the same loop close their sockets, and connections that were
+"""Turns of the event loop in which clients in the same loop close their sockets, and connections that were
 accepted last are closed."""
 
 
