@@ -98,6 +98,7 @@ READ_LABELS: Final = frozenset(
         NODE_GPU_COUNT,
         NODE_GPU_REPLICAS,
         NODE_GPU_PRODUCT,
+        own_labels.VCLUSTER,
     }
 )
 READ_ANNOTATIONS: Final = frozenset(
@@ -120,5 +121,5 @@ READ_ANNOTATIONS: Final = frozenset(
 )
 CONFIG_MAP_KEYS: Final = (GPU_PORTION_ENV, VISIBLE_DEVICES_ENV, MEMORY_LIMIT_ENV)
 """Keys of KAI's ConfigMaps that the agent reads."""
-READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, VCLUSTER_PREFIX, own_labels.PREFIX)
+READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, own_labels.PREFIX)
 """Prefixes of further labels and annotations that the agent reads."""

@@ -109,6 +109,9 @@ class Inventory:
     tenant_reservations: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """The same for KAI inside vClusters, by host namespace and group. Tenants can forge these entries, so
     they count only for pods of the same namespace."""
+    undecided_groups: frozenset[tuple[str, str]] = frozenset()
+    """Host namespace and group of pods that a vCluster's KAI may use as reservation pods. The labels of their
+    namespaces are unknown, so they reserve nothing, and the group is not said to lack a reservation pod."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
     """BindRequests by namespace and name of the pod; the last one seen of a pod, also if it was deleted."""
     bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()

@@ -189,12 +189,13 @@ class _Resolution:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
         pod, declaration = self.pod, self._declaration
         notes = pod.notes + self._notes + self._allocation.notes
+        tenant = tenant_of(pod, self._inventory.namespaces)
         without_share = PodShare(
             pod=pod,
-            tenant=tenant_of(pod),
+            tenant=tenant,
             queue=declaration.queue,
             size=declaration.size,
-            workload=declaration.workload,
+            workload=declaration.virtual_workload if tenant else declaration.workload,
             notes=_bounded(notes),
         )
         if pod.is_finished:

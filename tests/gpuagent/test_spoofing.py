@@ -19,7 +19,6 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
-from gpuagent.pods.tenants import namespace_label_key
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
@@ -295,7 +294,6 @@ def test_the_hash_of_a_static_pod_flags_only_the_copying_pod() -> None:
 def test_a_namespace_label_on_a_pod_is_no_policy_of_the_namespace() -> None:
     """On a pod that no vCluster made; a grace of its own would hide it for a day."""
     about = synced("evil", "evil")
-    over_share_policy = {namespace_label_key("evil", OVER_SHARE_GRACE): "24h"}
     unmanaged = {key: value for key, value in about["annotations"].items() if "host" not in key}
     evil = attacker(labels={**about["labels"], **over_share_policy}, annotations=unmanaged)
     chain = Chain()
