@@ -66,6 +66,8 @@ NODE_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 
 # Kubernetes.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+BOUND_CONDITION: Final = "PodBound"
+"""Condition of a pod that KAI's binder writes (observed on v0.9.8, v0.13.4 and v0.17.0)."""
 FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 """Phases of a pod that has ended: no container of it runs again."""
 MIRROR_POD: Final = "kubernetes.io/config.mirror"

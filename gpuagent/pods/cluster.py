@@ -210,6 +210,9 @@ class ClusterPods:
             assembled.inventory,
             bind_requests=bind_requests,
             bind_requests_unknown=self.bind_requests.unknown(listed, bind_requests),
+            unplaced_uids=self.bind_requests.unplaced(
+                listed, bind_requests, pod_states_read=self.watch.states_read
+            ),
             ended_uids=self._ended.without({pod.uid for pod in pods}),
         )
 

@@ -44,6 +44,11 @@ class NodePod:
     controller_name: str = ""
     has_started: bool = False
     """Whether a container has started, init containers included. The phase does not show that."""
+    has_bound_condition: bool = False
+    """Whether the status has the condition PodBound, which KAI's binder writes. Pod owners of a cluster may
+    not write the status; those of a vCluster may."""
+    created: str = ""
+    """Creation time as the API server writes it (`2026-11-21T00:23:49Z`); empty if there is none."""
     is_terminating: bool = False
     """Whether the pod has been deleted or evicted, and is about to end."""
     notes: tuple[str, ...] = ()
@@ -82,6 +87,8 @@ class BindRequest:
     groups: tuple[str, ...]
     resource_type: str = ""
     """`Fraction` or `Regular`."""
+    created: str = ""
+    """Creation time, as of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +125,8 @@ class Inventory:
     """Namespace and name of pods whose BindRequest is unknown: the BindRequests have not been listed, their
     watch fails, or the BindRequest is malformed. Without the right or the API, or with a pods file, the
     BindRequest is known to be absent; the pod's group label alone then counts."""
+    unplaced_uids: frozenset[str] = frozenset()
+    """UIDs of pods that certainly started without a BindRequest. Their group labels are not from KAI."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """Data of KAI's ConfigMaps by namespace and name."""
     config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)

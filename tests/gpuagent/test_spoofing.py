@@ -22,7 +22,7 @@ from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
-from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
+from kai.own_labels import OVER_SHARE
 from kube.events import Event
 from service.log import JsonLog
 from tests.support.inventories import inventory

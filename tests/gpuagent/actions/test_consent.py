@@ -76,9 +76,7 @@ async def test_consent_is_read_by_two_quorum_reads(server: ApiServer, client: Ku
     """A GET without resourceVersion; any resourceVersion would allow the API server to answer from memory."""
     named(server, namespace_object("research", EVICT), pod_object())
     began = time.monotonic()
-    consent = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(
-        verdict_on(pod_object())
-    )
+    consent = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
     assert isinstance(consent, Consent)
     assert [(request.method, request.path, dict(request.query)) for request in server.requests] == [
         ("GET", NAMESPACE_PATH, {}),
@@ -264,8 +262,6 @@ async def test_a_read_without_an_answer_in_2_seconds_is_no_consent(
 
 async def test_the_wait_that_the_api_server_asks_for_is_kept(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(429, "TooManyRequests", Retry_After="17")
-    answer = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(
-        verdict_on(pod_object())
-    )
+    answer = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
     assert isinstance(answer, NoConsent)
     assert answer.retry_after == 17
