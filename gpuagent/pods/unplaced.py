@@ -19,8 +19,8 @@ class UnplacedPods:
     - The pod appeared while all BindRequests were followed without a gap. Its own would have been seen, even
       if KAI had deleted it since.
     - KAI still has the BindRequest of another running pod that is at least as old as this pod. BindRequests
-      were thus in use when the pod was created, and have been kept since. Someone may have deleted the pod's own
-      all the same: a pod with the condition PodBound, which KAI's binder writes, has the benefit of doubt.
+      were thus in use when the pod was created, and have been kept since. The pod's own may have been deleted
+      by hand all the same, so a pod with the condition PodBound, which KAI's binder writes, is not accused.
       KAI places no pod of the default scheduler.
 
     A BindRequest that appears later counts.
