@@ -67,11 +67,11 @@ async def vclusters_with_kai(
     Raises:
         ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed, or a namespace not be read.
     """
-    found: dict[str, dict[str, str]] = {}
+    by_namespace: dict[str, dict[str, str]] = {}
 
     def add(pod: NodePod) -> None:
         if vcluster := _vcluster(pod, reservation_namespace):
-            name, vclusters = f"{pod.namespace}/{pod.name}", found.setdefault(pod.namespace, {})
+            name, vclusters = f"{pod.namespace}/{pod.name}", by_namespace.setdefault(pod.namespace, {})
             vclusters[vcluster] = min(name, vclusters.get(vcluster, name))
 
     for pod in node_pods:
@@ -83,8 +83,12 @@ async def vclusters_with_kai(
                 add(read_pod(item))
             except ObjectError:
                 continue  # no reservation pod of KAI's
-    hosts = {name: vclusters for name, vclusters in found.items() if await _is_vcluster_host(client, name)}
-    return {vcluster: name for vclusters in hosts.values() for vcluster, name in vclusters.items()}
+    return {
+        vcluster: name
+        for namespace, vclusters in by_namespace.items()
+        if await _is_vcluster_host(client, namespace)
+        for vcluster, name in vclusters.items()
+    }
 
 
 async def _is_vcluster_host(client: KubeClient, namespace: str) -> bool:

@@ -167,7 +167,7 @@ class BindRequestWatch:
         return False
 
     async def _list_when_wanted(self) -> None:
-        """List the BindRequests anew for pods that seem to have none, at most twice a minute.
+        """List the BindRequests again for pods that seem to have none, at most twice a minute.
 
         The watch may be late, by the time of its silence if its connection is dead. The list is read from
         etcd, or from a cache that is as new.

@@ -32,7 +32,7 @@ class UnplacedPods:
         """By UID of the known pods: the epoch in which the pod appeared; None if it was there before."""
         self._labelled: set[str] = set()
         """UIDs of pods that had the label of a GPU group at any time; their owners may remove it."""
-        self._found: set[str] = set()
+        self._unplaced: set[str] = set()
 
     def of(
         self,
@@ -61,20 +61,20 @@ class UnplacedPods:
         self._appeared = {uid: self._appeared.get(uid, appeared_in) for uid in pods}
         self._labelled = {uid for uid, pod in pods.items() if uid in self._labelled or _has_group(pod)}
         oldest = _oldest(pods, present)
-        found = set()
+        unplaced: set[str] = set()
         for uid in self._labelled:
             pod = pods[uid]
             if pod.key in known or pod.is_finished:
                 continue
             is_absent = epoch is not None and pod.key not in unknown and pod.is_running
-            if uid in self._found or (
+            if uid in self._unplaced or (
                 is_absent
                 and (self._appeared[uid] == epoch or _must_have_one(pod, oldest))
                 and is_confirmed(uid)
             ):
-                found.add(uid)
-        self._found = found
-        return frozenset(found)
+                unplaced.add(uid)
+        self._unplaced = unplaced
+        return frozenset(unplaced)
 
 
 def _has_group(pod: NodePod) -> bool:

@@ -60,9 +60,9 @@ def objects(labels: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def hold(node: Node) -> None:
-    held = {1: 9000, 2: 20_000, 3: 9000, 4: 30_000, 5: 7000}
+    used_mib = {1: 9000, 2: 20_000, 3: 9000, 4: 30_000, 5: 7000}
     lines = ["driver 580.65.06", f"gpu 0 {GPU} {TOTAL} {500 * MIB} {76_000 * MIB} NVIDIA H100"]
-    for number, mib in held.items():
+    for number, mib in used_mib.items():
         node.proc.add(200 + number, in_pod(kube_objects.uid(number)))
         lines.append(f"process 0 - 0 {200 + number} {mib * MIB} 4294967295 4294967295")
     node.answers.write(lines)

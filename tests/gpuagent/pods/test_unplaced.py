@@ -90,7 +90,7 @@ def test_what_is_once_known_stays_until_a_bind_request_appears() -> None:
     assert node.see(forged, present=(bound("forged"),), epoch=2) == set()
     assert node.see(forged, deleted=(bound("forged"),), epoch=2) == set(), "the last one seen counts"
     node.see()
-    assert node.unplaced._found == set()
+    assert node.unplaced._unplaced == set()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_watch_that_fails_and_goes_on_without_a_gap() -> None:
         pytest.param(
             {"scheduler_name": OTHERS, "has_bound_condition": True}, {}, {FORGED}, id="a copied condition"
         ),
-        pytest.param({}, {"created": LATE}, set(), id="all are newer: KAI was installed anew"),
+        pytest.param({}, {"created": LATE}, set(), id="all are newer: KAI was installed again"),
         pytest.param({"has_bound_condition": True}, {"created": EARLY}, set(), id="KAI bound it"),
         pytest.param({"created": ""}, {"created": ""}, set(), id="no times, KAI's scheduler"),
         pytest.param(
