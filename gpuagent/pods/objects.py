@@ -136,7 +136,7 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     resource_claims: list[ResourceClaim] | None = None
 
 
-class PodCondition(Struct, frozen=True):
+class StatusCondition(Struct, frozen=True):
     """An entry of `status.conditions`."""
 
     type: str | None = None
@@ -147,7 +147,7 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     """`status` of a pod."""
 
     phase: str | None = None
-    conditions: list[PodCondition] | None = None
+    conditions: list[StatusCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     ephemeral_container_statuses: list[ContainerStatus] | None = None

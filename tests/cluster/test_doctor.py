@@ -10,6 +10,7 @@ from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.node import NodeSettings
 from gpuagent.pods import bind_request_watch
+from kai.own_labels import VCLUSTER
 from service.check_results import CheckResult, State
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane
@@ -96,7 +97,9 @@ def tenants_reservation(vcluster: str, number: int, **more: Any) -> dict[str, An
 async def make_tenants(admin: Administrator) -> None:
     """KAI inside two vClusters; one reserves a GPU on another node."""
     for vcluster in ("red", "blue"):
-        await admin.ensure({"kind": "Namespace", "metadata": {"name": f"vcluster-{vcluster}"}})
+        await admin.ensure(
+            {"kind": "Namespace", "metadata": {"name": f"vcluster-{vcluster}", "labels": {VCLUSTER: "true"}}}
+        )
     await admin.create(node())
     await admin.create(fraction())
     await admin.create(tenants_reservation("red", 901))
@@ -156,7 +159,9 @@ async def test_a_kai_on_the_host_of_kai_inside_vclusters(plane: ControlPlane, ad
 async def test_other_pods_of_a_vcluster_are_not_taken_for_reservation_pods(
     plane: ControlPlane, admin: Administrator, change: str
 ) -> None:
-    await admin.ensure({"kind": "Namespace", "metadata": {"name": "vcluster-red"}})
+    await admin.ensure(
+        {"kind": "Namespace", "metadata": {"name": "vcluster-red", "labels": {VCLUSTER: "true"}}}
+    )
     phase = {"finished": "Succeeded", "not started": "Pending"}.get(change, "Running")
     made = tenants_reservation("red", 901, phase=phase)
     if change == "names of another pod":
