@@ -116,7 +116,7 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
     elsewhere = "/apis/scheduling.run.ai/v9"
     monkeypatch.setattr(bind_request_watch, "_PATH", f"{elsewhere}/bindrequests")
     await make_tenants(admin)
-    token = await admin.token("doctor-host", *AGENT)
+    token = await admin.token("doctor-host", *AGENT, right("namespaces", "get"))
     findings = await every(plane, token)
     (kai,) = (finding for finding in findings if finding.check.startswith("KAI"))
     assert (kai.state, kai.what) == (
@@ -130,7 +130,7 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
 
 async def test_a_kai_on_the_host_of_kai_inside_vclusters(plane: ControlPlane, admin: Administrator) -> None:
     await make_tenants(admin)
-    findings = await every(plane, await admin.token("doctor-both", *AGENT))
+    findings = await every(plane, await admin.token("doctor-both", *AGENT, right("namespaces", "get")))
     (wrong,) = (finding for finding in findings if finding.check == "KAI")
     assert wrong.state is State.WARNING  # a tenant can write the same pods
     reservations = "reservation-{}-x-kai-resource-reservation-x-{}"
