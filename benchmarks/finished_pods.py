@@ -83,12 +83,12 @@ def measure(finished: int) -> dict[str, float]:
 
     inventory = assembled()
     resolver, policies = ShareResolver(), OverSharePolicies()
-    pod_shares = resolver.resolve(inventory, [])
+    resolver.resolve(inventory, [])
     return {
         "assembly": milliseconds(assembled),
         "index of processes": milliseconds(lambda: PodIndex.from_inventory(inventory)),
         "shares": milliseconds(lambda: resolver.resolve(replaced(inventory), [])),
-        "policies": milliseconds(lambda: policies.read(replaced(inventory), pod_shares, 0.0)),
+        "policies": milliseconds(lambda: policies.read(replaced(inventory))),
     }
 
 

@@ -66,6 +66,8 @@ NODE_GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 
 # Kubernetes.
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+BOUND_CONDITION: Final = "PodBound"
+"""Condition of a pod that KAI's binder writes (observed on v0.9.8, v0.13.4 and v0.17.0)."""
 FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 """Phases of a pod that has ended: no container of it runs again."""
 MIRROR_POD: Final = "kubernetes.io/config.mirror"
@@ -98,6 +100,7 @@ READ_LABELS: Final = frozenset(
         NODE_GPU_COUNT,
         NODE_GPU_REPLICAS,
         NODE_GPU_PRODUCT,
+        own_labels.VCLUSTER,
     }
 )
 READ_ANNOTATIONS: Final = frozenset(
@@ -120,5 +123,5 @@ READ_ANNOTATIONS: Final = frozenset(
 )
 CONFIG_MAP_KEYS: Final = (GPU_PORTION_ENV, VISIBLE_DEVICES_ENV, MEMORY_LIMIT_ENV)
 """Keys of KAI's ConfigMaps that the agent reads."""
-READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, VCLUSTER_PREFIX, own_labels.PREFIX)
+READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, own_labels.PREFIX)
 """Prefixes of further labels and annotations that the agent reads."""

@@ -128,8 +128,8 @@ class Watch(Generic[T]):
         self.unreadable = 0
         """Number of objects whose name could not be decoded, so that they were skipped."""
         self.objects: dict[Key, T] = {}
-        self.is_synced = False
-        """Whether the whole state has been read at least once."""
+        self.states_read = 0
+        """How often the whole state was read. Between two times, changes may have been missed."""
         self.last_contact: float | None = None
         """Unix time of the last message about the resource; None before the first, and after a 404."""
         self.problem = ""
@@ -155,6 +155,11 @@ class Watch(Generic[T]):
         """Time of the last version, in a list, an event or a bookmark, on the monotonic clock."""
         self._lists_instead_until = -float("inf")
         """Time until which the whole state is read by lists, on the monotonic clock."""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the whole state has been read at least once."""
+        return self.states_read > 0
 
     def seconds_since_contact(self) -> float:
         """Return the time since the last message about the resource; infinite before the first.
@@ -412,7 +417,7 @@ class Watch(Generic[T]):
         self.objects = objects
         self._resource_version = self._not_older_than = version
         self._resource_version_at = self._clock()
-        self.is_synced = True
+        self.states_read += 1
         self._on_change(objects)
 
     @property

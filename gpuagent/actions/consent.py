@@ -17,15 +17,10 @@ from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, expl
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.objects import ObjectError
-from gpuagent.pods.tenants import tenant_of
-from gpuagent.verdicts.over_share import (
-    OverSharePolicy,
-    mirrored_labels_request_eviction,
-    requests_eviction,
-)
+from gpuagent.pods.tenants import is_vcluster_host
+from gpuagent.verdicts.over_share import requests_eviction
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
-from kai.own_labels import MODE, MODE_OFF
 from kube.access import AccessError
 from kube.client import KubeClient
 from kube.errors import ApiError, Unreachable, decode_answer, expect_kind
@@ -86,14 +81,11 @@ class ConsentReader:
         self._rules = rules
         self._clock = clock
 
-    async def read(
-        self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool = False
-    ) -> Consent | NoConsent:
+    async def read(self, verdict: Verdict, *, accepts_edits: bool = False) -> Consent | NoConsent:
         """Return whether the eviction of a pod is allowed now. Errors are returned, not raised.
 
         Args:
             verdict: why the pod is to be evicted.
-            policy: the pod's policy as of the newest sample.
             accepts_edits: whether an edit of the pod's share after the sample is acceptable.
         """
         read_at = self._clock()
@@ -117,7 +109,7 @@ class ConsentReader:
             return NoConsent(result=EvictionAnswer.FAILED, line=str(error))
         if fresh.uid != pod.uid:
             return NoConsent(result=EvictionAnswer.GONE, line=f"GET {pod_path}: another pod has this name")
-        refusal = self._refusal(fresh, namespace, verdict, policy, accepts_edits=accepts_edits)
+        refusal = self._refusal(fresh, namespace, verdict, accepts_edits=accepts_edits)
         if refusal is not None:
             return NoConsent(result=refusal, line=explained(refusal))
         return Consent(read_at=read_at)
@@ -127,11 +119,10 @@ class ConsentReader:
         fresh: NodePod,
         namespace: _NamespaceMetadata,
         verdict: Verdict,
-        policy: OverSharePolicy,
         *,
         accepts_edits: bool,
     ) -> EvictionRefusal | None:
-        if namespace.deletion_timestamp or not _consents(fresh, namespace.labels or {}, policy):
+        if namespace.deletion_timestamp or not _consents(namespace.labels or {}):
             return EvictionRefusal.CONSENT_WITHDRAWN
         refusal = self._rules.refusal_by_state(fresh)
         if (
@@ -158,19 +149,13 @@ def _share_texts(pod: NodePod) -> Mapping[str, str]:
     return texts | {f"label {key}": text for key, text in labels.items()}
 
 
-def _consents(pod: NodePod, labels: Mapping[str, str], policy: OverSharePolicy) -> bool:
-    """Whether the labels of the namespace, or of a vCluster's namespace, request the eviction.
+def _consents(labels: Mapping[str, str]) -> bool:
+    """Whether the labels of the namespace request evictions.
 
-    A namespace without a queue label is not managed. The host namespace of a vCluster needs none, since
-    its tenants' namespaces have their own. Mirrored labels count only if they were stable in the newest
-    sample already.
+    A namespace without a queue label is not managed. The host namespace of a vCluster needs none, since its
+    tenants' namespaces have their own.
     """
-    if labels.get(MODE) == MODE_OFF:
-        return False
-    tenant = tenant_of(pod)
-    if requests_eviction(labels) and (keys.QUEUE_LABEL in labels or tenant is not None):
-        return True
-    return policy.is_tenants and tenant is not None and mirrored_labels_request_eviction(pod, tenant)
+    return requests_eviction(labels) and (keys.QUEUE_LABEL in labels or is_vcluster_host(labels))
 
 
 def _decoded_namespace(body: bytes, name: str, request_line: str) -> _NamespaceMetadata:

@@ -157,8 +157,8 @@ def owner_of(pod_share: PodShare) -> str:
     """Return an identifier of the controller that would recreate the pod, or of the pod itself without one.
 
     The host pod of a vCluster has no owner, or the vCluster as its owner. For such a pod the owners of the
-    tenant's pod count, and only among pods of that vCluster. Any user can write owner references, so an owner
-    counts only within the pod's namespace: a pod must not delay the eviction of another tenant's pods.
+    tenant's pod count. Any user can write owner references, so an owner counts only within the pod's
+    namespace, on the host or in the vCluster: a pod must not delay the eviction of another tenant's pods.
     """
     pod, tenant = pod_share.pod, pod_share.tenant
     if tenant is None:
@@ -166,8 +166,8 @@ def owner_of(pod_share: PodShare) -> str:
             return f"{pod.namespace}/{pod.name}"
         return f"{pod.namespace}//{pod.controller_uid}"  # never the identifier of a pod without an owner
     owners = pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")
-    owner = hashlib.sha256(owners.encode()).hexdigest() if owners else f"{tenant.namespace}/{tenant.pod}"
-    return f"{pod.namespace}/{tenant.vcluster}/{owner}"
+    owner = f"/{hashlib.sha256(owners.encode()).hexdigest()}" if owners else tenant.pod
+    return f"{pod.namespace}/{tenant.vcluster}/{tenant.namespace}/{owner}"
 
 
 def owner_key(pod_share: PodShare) -> str:

@@ -25,7 +25,6 @@ from gpuagent.actions.eviction_rules import (
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import figures, named
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Verdict
 from kube.access import AccessError
 from kube.errors import ApiError, Unreachable
@@ -215,7 +214,7 @@ class Evictor:
         there. The second consent is at most `CONSENT_SECONDS` old when the eviction is sent.
         """
         pod, owner = verdict.pod_share.pod, owner_key(verdict.pod_share)
-        if await self._consent(verdict, fresh, calls) is None:
+        if await self._consent(verdict, calls) is None:
             return
         if not await self._would_be_granted(verdict, calls):
             return
@@ -238,7 +237,7 @@ class Evictor:
         if (refusal := self._rules.refusal(now, newest)) is not None:
             self._put_off(now, refusal, explained(refusal))
             return
-        consent = await self._consent(now, newest, calls)
+        consent = await self._consent(now, calls)
         if consent is None:
             return
         left = consent.seconds_left(self._clock())
@@ -276,11 +275,10 @@ class Evictor:
             self._budget.charge(owner_key(verdict.pod_share))
         self._refused(verdict, done)
 
-    async def _consent(self, verdict: Verdict, evaluation: Evaluation, calls: ClusterCalls) -> Consent | None:
+    async def _consent(self, verdict: Verdict, calls: ClusterCalls) -> Consent | None:
         """Return the present consent to an eviction; logs the reason if there is none."""
         uid = verdict.key.uid
-        policy = evaluation.over_share_policies.get(uid, OverSharePolicy())
-        consent = await calls.consent(verdict, policy, accepts_edits=self._edits[uid] >= _MOST_EDITS)
+        consent = await calls.consent(verdict, accepts_edits=self._edits[uid] >= _MOST_EDITS)
         if isinstance(consent, Consent):
             return consent
         if consent.result == EvictionRefusal.POD_CHANGED:

@@ -17,6 +17,7 @@ from gpuagent.doctor.rights import right_findings
 from gpuagent.node import NodeSettings
 from gpuagent.pods.availability import UnavailableReason
 from gpuagent.pods.cluster import ClusterPods
+from gpuagent.pods.objects import ObjectError
 from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.version import Version
 from kube.access import Access, AccessError
@@ -64,7 +65,7 @@ async def _inside_vclusters(
     node_pods = pods.watch.objects.values()
     try:
         vclusters = await vclusters_with_kai(client, node_pods, settings.reservation_namespace)
-    except (ApiError, Unreachable, AccessError):
+    except (ApiError, Unreachable, AccessError, ObjectError):
         return None  # the checks of rights and pods report the error
     if not vclusters:
         return None

@@ -11,9 +11,11 @@ from typing import Final
 from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.objects import ObjectError
-from gpuagent.pods.tenants import tenant_of
+from gpuagent.pods.related import NAMESPACES
+from gpuagent.pods.tenants import is_vcluster_host, tenant_of
 from kai import keys
 from kai.installation import NAMESPACE, Installation, SharingMode
+from kai.own_labels import VCLUSTER, VCLUSTER_HOST
 from kai.version import Version
 from kube.client import KubeClient
 from kube.doctor_checks import MODES, SHARING, VERSION, installed_mode, installed_release, option_text
@@ -54,7 +56,8 @@ async def vclusters_with_kai(
     """Return the vClusters with running reservation pods of their own, each with one of these pods.
 
     Keys are the vClusters by name and host namespace, values are `NAMESPACE/NAME`. All nodes are searched by
-    KAI's label `app`. On this node, pods without that label are found, too.
+    KAI's label `app`. On this node, pods without that label are found, too. Only labelled host namespaces
+    count.
 
     Args:
         client: for the API server.
@@ -62,13 +65,13 @@ async def vclusters_with_kai(
         reservation_namespace: KAI's namespace of reservation pods.
 
     Raises:
-        ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed.
+        ApiError, Unreachable, kube.access.AccessError: the pods cannot be listed, or a namespace not be read.
     """
-    vclusters: dict[str, str] = {}
+    by_namespace: dict[str, dict[str, str]] = {}
 
     def add(pod: NodePod) -> None:
         if vcluster := _vcluster(pod, reservation_namespace):
-            name = f"{pod.namespace}/{pod.name}"
+            name, vclusters = f"{pod.namespace}/{pod.name}", by_namespace.setdefault(pod.namespace, {})
             vclusters[vcluster] = min(name, vclusters.get(vcluster, name))
 
     for pod in node_pods:
@@ -80,17 +83,30 @@ async def vclusters_with_kai(
                 add(read_pod(item))
             except ObjectError:
                 continue  # no reservation pod of KAI's
-    return vclusters
+    return {
+        vcluster: name
+        for namespace, vclusters in by_namespace.items()
+        if await _is_vcluster_host(client, namespace)
+        for vcluster, name in vclusters.items()
+    }
+
+
+async def _is_vcluster_host(client: KubeClient, namespace: str) -> bool:
+    body = await client.get(f"/api/v1/namespaces/{namespace}")
+    return is_vcluster_host(NAMESPACES.decode(body).metadata.labels or {})
 
 
 def _vcluster(pod: NodePod, reservation_namespace: str) -> str:
     """Return the vCluster whose reservation pod this seems to be, with its host namespace; else empty.
 
+    Whether the host namespace is labelled as a vCluster's is for the caller to check.
+
     KAI creates reservation pods with a node, a GPU and the default scheduler (v0.9.8, v0.13.4 and v0.17.0).
     A user with the role `edit` in the host namespace can create the same pod, and run it on a free GPU.
     """
     is_of_binder = pod.is_bound and pod.scheduler_name == keys.DEFAULT_SCHEDULER
-    tenant = tenant_of(pod) if is_of_binder and pod.whole_gpus > 0 and pod.is_running else None
+    labelled = {pod.namespace: {VCLUSTER: VCLUSTER_HOST}}
+    tenant = tenant_of(pod, labelled) if is_of_binder and pod.whole_gpus > 0 and pod.is_running else None
     if tenant is None or tenant.namespace != reservation_namespace:
         return ""
     return f"{one_line(tenant.vcluster)} in {pod.namespace}"

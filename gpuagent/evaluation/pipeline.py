@@ -76,7 +76,7 @@ class SamplePipeline:
         if inventory is not None:
             attribution = attribute(sample, self._indexed(inventory))
             pod_shares = self._share_resolver.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
-            over_share_policies = self._over_share_policies.read(inventory, pod_shares, sample.taken_at)
+            over_share_policies = self._over_share_policies.read(inventory)
         snapshot = build_snapshot(
             sample,
             attribution=attribution,

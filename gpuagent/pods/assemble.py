@@ -59,8 +59,11 @@ class _Assembly:
     pods: dict[str, NodePod] = field(default_factory=dict)
     reservations: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """GPUs by host namespace and group; the namespace is empty for the cluster's own KAI."""
+    possible_reservations: list[tuple[NodePod, str]] = field(default_factory=list)
+    """Pods that may be reservation pods of KAI inside a vCluster, each with its group."""
     reservation_pods: list[ReservationPod] = field(default_factory=list)
     tenant_reservation_uids: set[str] = field(default_factory=set)
+    undecided_groups: set[tuple[str, str]] = field(default_factory=set)
     reservation_uids: set[str] = field(default_factory=set)
     bind_requests: dict[tuple[str, str], BindRequest] = field(default_factory=dict)
     unreadable_bind_requests: set[tuple[str, str]] = field(default_factory=set)
@@ -107,11 +110,18 @@ class _Assembly:
             self.reservation_uids.update({pod.uid, pod.config_hash} - {""})
             self._reserve(group, pod, is_tenants=False)
             return
-        tenant = tenant_of(pod) if group and is_reservation else None
-        if tenant and tenant.namespace == self.reservation_namespace:
-            self.tenant_reservation_uids.add(pod.uid)
-            self._reserve(group, pod, is_tenants=True)
+        if group and pod.annotations.get(keys.VCLUSTER_OBJECT_NAMESPACE) == self.reservation_namespace:
+            self.possible_reservations.append((pod, group))
         self.pods[pod.uid] = pod
+
+    def _reserve_in_vclusters(self) -> None:
+        """Add the reservation pods of KAI inside vClusters, once all namespaces are known."""
+        for pod, group in self.possible_reservations:
+            if tenant_of(pod, self.namespaces) is not None:
+                self.tenant_reservation_uids.add(pod.uid)
+                self._reserve(group, pod, is_tenants=True)
+            elif pod.namespace not in self.namespaces:
+                self.undecided_groups.add((pod.namespace, group))
 
     def _reserve(self, group: str, pod: NodePod, *, is_tenants: bool) -> None:
         if pod.is_finished:
@@ -153,6 +163,7 @@ class _Assembly:
                 self.lines.append(f"{where}: {error}; the driver's total is used instead")
 
     def inventory(self) -> Inventory:
+        self._reserve_in_vclusters()
         reservations = {
             key: next(iter(gpus)) if len(gpus) == 1 else "" for key, gpus in self.reservations.items()
         }
@@ -162,6 +173,7 @@ class _Assembly:
             tenant_reservations={key: gpu for key, gpu in reservations.items() if key[0]},
             reservation_pods=tuple(self.reservation_pods),
             tenant_reservation_uids=frozenset(self.tenant_reservation_uids),
+            undecided_groups=frozenset(self.undecided_groups),
             bind_requests=self.bind_requests,
             bind_requests_unknown=frozenset(self.unreadable_bind_requests),
             config_maps=self.config_maps,

@@ -1,5 +1,7 @@
 """Follows KAI's BindRequests of a node by a watch."""
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +14,10 @@ from gpuagent.pods.decoding import decoder
 from gpuagent.pods.inventory import BindRequest, NodePod
 from gpuagent.pods.objects import ObjectError
 from gpuagent.pods.related import may_be_kais
+from gpuagent.pods.unplaced import UnplacedPods
+from kube.access import AccessError
 from kube.client import KubeClient
+from kube.errors import ApiError, Unreachable
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import JsonLog
 
@@ -23,6 +28,8 @@ WITHOUT: Final = "shares come from the pods' own annotations, which their owners
 _PATH: Final = "/apis/scheduling.run.ai/v1alpha2/bindrequests"
 _NODE_LABEL: Final = "selected-node"
 """Label with the node's name on every BindRequest (KAI since v0.5, pkg/scheduler/cache/cache.go)."""
+_LIST_PAUSE: Final = 30.0
+"""Shortest time between two lists beside the watch, in seconds."""
 _ANSWERS: Final = {"403": UnavailableReason.DENIED, "404": UnavailableReason.NOT_SERVED}
 """Causes that show that BindRequests are not available, as opposed to not yet known."""
 _LOST: Final = frozenset({"unreachable", "credentials"})
@@ -66,7 +73,16 @@ class BindRequestWatch:
             clock: monotonic seconds.
             timing: of the watch.
         """
+        self._client = client
         self._on_change = on_change
+        self._clock = clock
+        self._params = {"labelSelector": f"{_NODE_LABEL}={node}"}
+        self._unplaced = UnplacedPods()
+        self._seen_at: dict[str, float] = {}
+        """By UID: when a pod without a BindRequest was first seen to run, until that is confirmed."""
+        self._listed_at = -math.inf
+        """Start of the last list that confirmed which BindRequests exist."""
+        self._is_list_wanted = asyncio.Event()
         self._last = LastBindRequests()
         self._objects: dict[Key, BindRequest | _Unreadable] | None = None
         """All that the API server has; None before the first list."""
@@ -76,7 +92,7 @@ class BindRequestWatch:
         self.availability = Availability(RESOURCE, log)
         self.watch: Watch[BindRequest | _Unreadable] = Watch(
             client,
-            Resource(name="bindrequests", path=_PATH, params={"labelSelector": f"{_NODE_LABEL}={node}"}),
+            Resource(name="bindrequests", path=_PATH, params=self._params),
             read=self._take,
             on_change=self._changed,
             on_trouble=lambda _problem: self._update_state(),
@@ -96,8 +112,10 @@ class BindRequestWatch:
         return tuple(f"{line}; skipped" for line in self._unreadable.values())
 
     async def run(self) -> None:
-        """Watch until cancelled."""
-        await self.watch.run()
+        """Watch until cancelled, and list the BindRequests when a pod seems to have none."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.watch.run())
+            group.create_task(self._list_when_wanted())
 
     def known(self, pods: Mapping[str, NodePod]) -> dict[Key, BindRequest]:
         """Return the BindRequests that exist, and the last ones of these pods, by namespace and name."""
@@ -120,6 +138,55 @@ class BindRequestWatch:
             if not pod.is_finished and pod.key not in own and may_be_kais(pod)
         }
         return frozenset(missing | unreadable)
+
+    def unplaced(
+        self, pods: Mapping[str, NodePod], known: Mapping[Key, BindRequest], *, pod_states_read: int
+    ) -> frozenset[str]:
+        """Return the UIDs of the pods that certainly started without a BindRequest.
+
+        Args:
+            pods: the node's pods by UID.
+            known: the known BindRequests.
+            pod_states_read: how often the whole list of pods has been read.
+        """
+        self._seen_at = {uid: at for uid, at in self._seen_at.items() if uid in pods}
+        is_known = self.watch.is_synced and not self.watch.problem and not self._is_refused
+        return self._unplaced.of(
+            pods,
+            self._current,
+            known,
+            self.unknown(pods, known),
+            epoch=(pod_states_read, self.watch.states_read) if is_known else None,
+            is_confirmed=self._is_confirmed,
+        )
+
+    def _is_confirmed(self, uid: str) -> bool:
+        if self._seen_at.setdefault(uid, self._clock()) < self._listed_at:
+            return True
+        self._is_list_wanted.set()
+        return False
+
+    async def _list_when_wanted(self) -> None:
+        """List the BindRequests again for pods that seem to have none, at most twice a minute.
+
+        The watch may be late, by the time of its silence if its connection is dead. The list is read from
+        etcd, or from a cache that is as new.
+        """
+        while True:
+            await self._is_list_wanted.wait()
+            self._is_list_wanted.clear()
+            began = self._clock()
+            try:
+                async with self._client.list_objects(_PATH, params=self._params) as items:
+                    are_readable = [isinstance(self._take(item), BindRequest) async for item in items]
+            except (ApiError, Unreachable, AccessError):
+                are_readable = [False]
+            if all(are_readable):
+                self._listed_at = began
+                self._on_change()
+            else:
+                self._is_list_wanted.set()
+            await asyncio.sleep(_LIST_PAUSE)
 
     @property
     def _is_refused(self) -> bool:

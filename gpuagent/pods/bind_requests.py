@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gpuagent.pods import objects
-from gpuagent.pods.bounds import LONGEST_NAME, bounded
+from gpuagent.pods.bounds import LONGEST_NAME, bounded, creation_time
 from gpuagent.pods.inventory import BindRequest, NodePod
 from gpuagent.pods.objects import ObjectError
 
@@ -31,6 +31,7 @@ def bind_request(object_: objects.BindRequestObject) -> BindRequest:
         count=received.count or 0,
         groups=tuple(map(bounded, groups)),
         resource_type=bounded(spec.received_resource_type),
+        created=creation_time(object_.metadata),
     )
 
 

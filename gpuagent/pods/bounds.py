@@ -4,11 +4,13 @@ The API server accepts any number of labels, 256 KiB of annotations and 1.5 MiB 
 tenant could exhaust the agent's memory with pods. A pods file has no limits at all.
 """
 
+import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from gpuagent.pods.objects import Metadata
 from kai import keys
 from service.names import LONGEST_LABEL, LONGEST_SUBDOMAIN
 
@@ -18,6 +20,7 @@ LONGEST_KIND: Final = LONGEST_LABEL
 """Maximum of characters of an object's kind."""
 _LONGEST_KEY: Final = LONGEST_SUBDOMAIN + 1 + LONGEST_LABEL
 """Maximum of characters of a label or annotation key (a qualified name in Kubernetes)."""
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 _ENTRY_BYTES: Final = 100
 """Memory of one dict entry, without its key and value."""
 
@@ -75,6 +78,12 @@ def kept_data(data: Mapping[str, str | None] | None) -> dict[str, str]:
     """Return the entries of a ConfigMap that the agent reads: KAI's own keys."""
     own_entries = {key: (data or {}).get(key) for key in keys.CONFIG_MAP_KEYS if key in (data or {})}
     return ANNOTATIONS.kept(own_entries)
+
+
+def creation_time(metadata: Metadata) -> str:
+    """Return the creation time of an object, which sorts like text; empty if there is none."""
+    text = metadata.creation_timestamp or ""
+    return text if _TIME.fullmatch(text) else ""
 
 
 def bounded(text: str | None, longest: int = LONGEST_NAME) -> str:

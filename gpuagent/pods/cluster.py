@@ -16,6 +16,7 @@ from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.lookups import Fetcher, FetchTiming, Kind, ObjectRef
 from gpuagent.pods.related import CONFIG_MAPS, NAMESPACES, NODES, ConfigMapRefs, namespace_ref
+from kai import keys
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import INFO, WARNING, JsonLog
@@ -113,8 +114,9 @@ class ClusterPods:
     def inventory(self) -> Inventory | None:
         """The current inventory; None before the first.
 
-        The first inventory needs the lists of pods and BindRequests, and the Node. It does not wait for the
-        namespaces: their labels count once a pod has been above its share for a while.
+        The first inventory needs the lists of pods and BindRequests, and the Node. It waits for the
+        namespaces only if pods have vCluster's keys. Other labels of a namespace count once a pod has been
+        above its share for a while.
         """
         return self._inventory
 
@@ -155,6 +157,8 @@ class ClusterPods:
                 await self._nodes.settled.wait()
                 if self._config_maps is not None and self.watch.objects:
                     await self._config_maps.settled.wait()
+                if any(keys.VCLUSTER_MANAGED_BY in pod.labels for pod in self.watch.objects.values()):
+                    await self._namespaces.settled.wait()
                 while not self.bind_requests.is_settled:
                     await self._next_change()
         while True:
@@ -210,6 +214,9 @@ class ClusterPods:
             assembled.inventory,
             bind_requests=bind_requests,
             bind_requests_unknown=self.bind_requests.unknown(listed, bind_requests),
+            unplaced_uids=self.bind_requests.unplaced(
+                listed, bind_requests, pod_states_read=self.watch.states_read
+            ),
             ended_uids=self._ended.without({pod.uid for pod in pods}),
         )
 

@@ -17,6 +17,7 @@ from gpuagent.pods.bind_requests import LastBindRequests
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
+from gpuagent.pods.unplaced import UnplacedPods
 from service.documents import DocumentError, decode_text
 from service.file_watch import FileWatch
 from service.log import INFO, WARNING, JsonLog
@@ -60,6 +61,9 @@ class FilePods:
         """Why the file could not be read at the last attempt; empty if it could."""
         self._ended = EndedPods()
         self._last_bind_requests = LastBindRequests()
+        self._has_bind_requests = False
+        """Whether the file has had a BindRequest; a file without any says nothing about them."""
+        self._unplaced = UnplacedPods()
         self._inventory = self._take(self._read())
         self._contact = clock()
 
@@ -121,11 +125,21 @@ class FilePods:
         if more:
             self._log("more invalid objects", WARNING, file=str(self._path), more=more)
         self._ended.add(inventory.pods)
-        for key, request in inventory.bind_requests.items():
+        present = inventory.bind_requests
+        for key, request in present.items():
             self._last_bind_requests.add(key, request)
+        self._has_bind_requests = self._has_bind_requests or bool(present)
+        bind_requests = self._last_bind_requests.of(inventory.pods, present)
         return replace(
             inventory,
-            bind_requests=self._last_bind_requests.of(inventory.pods, inventory.bind_requests),
+            bind_requests=bind_requests,
+            unplaced_uids=self._unplaced.of(
+                inventory.pods,
+                present,
+                bind_requests,
+                inventory.bind_requests_unknown,
+                epoch=True if self._has_bind_requests else None,
+            ),
             ended_uids=self._ended.without(inventory.pods.keys()),
         )
 

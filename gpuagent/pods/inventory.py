@@ -44,6 +44,11 @@ class NodePod:
     controller_name: str = ""
     has_started: bool = False
     """Whether a container has started, init containers included. The phase does not show that."""
+    has_bound_condition: bool = False
+    """Whether the status has the condition PodBound, which KAI's binder writes. Pod owners of a cluster may
+    not write the status; those of a vCluster may."""
+    created: str = ""
+    """Creation time as the API server writes it (`2026-11-21T00:23:49Z`); empty if there is none."""
     is_terminating: bool = False
     """Whether the pod has been deleted or evicted, and is about to end."""
     notes: tuple[str, ...] = ()
@@ -82,6 +87,8 @@ class BindRequest:
     groups: tuple[str, ...]
     resource_type: str = ""
     """`Fraction` or `Regular`."""
+    created: str = ""
+    """Creation time, as of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +116,17 @@ class Inventory:
     tenant_reservations: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """The same for KAI inside vClusters, by host namespace and group. Tenants can forge these entries, so
     they count only for pods of the same namespace."""
+    undecided_groups: frozenset[tuple[str, str]] = frozenset()
+    """Host namespace and group of pods that a vCluster's KAI may use as reservation pods. The labels of their
+    namespaces are unknown, so they reserve nothing, and the group is not said to lack a reservation pod."""
     bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
     """BindRequests by namespace and name of the pod; the last one seen of a pod, also if it was deleted."""
     bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
     """Namespace and name of pods whose BindRequest is unknown: the BindRequests have not been listed, their
     watch fails, or the BindRequest is malformed. Without the right or the API, or with a pods file, the
     BindRequest is known to be absent; the pod's group label alone then counts."""
+    unplaced_uids: frozenset[str] = frozenset()
+    """UIDs of pods that certainly started without a BindRequest. Their group labels are not from KAI."""
     config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     """Data of KAI's ConfigMaps by namespace and name."""
     config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)

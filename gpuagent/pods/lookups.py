@@ -151,7 +151,8 @@ class Fetcher:
             if ref is not None and seconds <= 0:
                 await self._fetch(ref)
                 continue
-            if self._is_requested:
+            are_fetched = all(math.isfinite(entry.fetched_at) for entry in self._entries.values())
+            if self._is_requested and (are_fetched or self._failure is not None):
                 self.settled.set()
             try:
                 async with asyncio.timeout(None if math.isinf(due) else seconds):

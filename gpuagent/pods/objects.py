@@ -45,6 +45,7 @@ class Metadata(Struct, frozen=True, rename="camel"):
     labels: dict[str, str | None] | None = None
     annotations: dict[str, str | None] | None = None
     owner_references: list[Owner] | None = None
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
     @property
@@ -135,10 +136,18 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     resource_claims: list[ResourceClaim] | None = None
 
 
+class StatusCondition(Struct, frozen=True):
+    """An entry of `status.conditions`."""
+
+    type: str | None = None
+    status: str | None = None
+
+
 class PodStatus(Struct, frozen=True, rename="camel"):
     """`status` of a pod."""
 
     phase: str | None = None
+    conditions: list[StatusCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     ephemeral_container_statuses: list[ContainerStatus] | None = None

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from gpuagent.pods import objects
-from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_KIND, LONGEST_NAME, bounded
+from gpuagent.pods.bounds import ANNOTATIONS, LABELS, LONGEST_KIND, LONGEST_NAME, bounded, creation_time
 from gpuagent.pods.commands import ContainerCommand
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.objects import ObjectError
@@ -66,6 +66,11 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
         controller_kind=bounded(controller.kind, LONGEST_KIND),
         controller_name=bounded(controller.name),
         has_started=status.has_started,
+        has_bound_condition=any(
+            condition.type == keys.BOUND_CONDITION and condition.status == "True"
+            for condition in status.conditions or ()
+        ),
+        created=creation_time(metadata),
         is_terminating=bool(metadata.deletion_timestamp),
         notes=(*notes_on_gpus, *_notes(metadata, where, count)),
     )

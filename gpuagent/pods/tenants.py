@@ -1,14 +1,12 @@
 """Names of a pod inside its tenant's vCluster, for a host pod that vCluster synced. Pure."""
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gpuagent.pods.inventory import NodePod
 from kai import keys
-from service.names import LONGEST_LABEL, is_dns_subdomain
-
-_HASH_DIGITS = 10
+from kai.own_labels import VCLUSTER, VCLUSTER_HOST
+from service.names import is_dns_subdomain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,39 +18,34 @@ class Tenant:
     pod: str
 
 
-def tenant_of(pod: NodePod) -> Tenant | None:
-    """Read the names from annotations that vCluster's syncer overwrites, so that tenants cannot forge them.
+def is_vcluster_host(namespace_labels: Mapping[str, str | None]) -> bool:
+    """Whether an administrator has labelled a host namespace as that of a vCluster."""
+    return namespace_labels.get(VCLUSTER) == VCLUSTER_HOST
 
-    As in vCluster's own `IsManaged`, the pod must have the label, and its annotations must name the pod
-    itself; a copy of another pod's annotations is thus ignored. Tenants can choose the short
-    `vcluster.loft.sh/name` and `namespace` (v0.36.1 `translator.go`), so these are not read.
+
+def tenant_of(pod: NodePod, namespaces: Mapping[str, Mapping[str, str]]) -> Tenant | None:
+    """Read the names that vCluster's syncer has written on a pod; None for a pod of no vCluster.
+
+    Every user who may create pods can write the same keys. They count only in labelled host namespaces, where
+    only the syncer creates pods; it overwrites a tenant's values of these keys (v0.36.1 `translator.go`). As
+    in vCluster's own `IsManaged`, the annotations must name the pod itself. Tenants can choose the short
+    `vcluster.loft.sh/name` and `namespace`, so these are not read.
+
+    Args:
+        pod: the host pod.
+        namespaces: labels of the host namespaces that could be fetched.
     """
-    vcluster = pod.labels.get(keys.VCLUSTER_MANAGED_BY)
-    if not vcluster:
+    if not is_vcluster_host(namespaces.get(pod.namespace, {})):
         return None
     about = pod.annotations
-    if about.get(keys.VCLUSTER_HOST_NAME) != pod.name:
+    if (about.get(keys.VCLUSTER_HOST_NAMESPACE), about.get(keys.VCLUSTER_HOST_NAME)) != pod.key:
         return None
-    if about.get(keys.VCLUSTER_HOST_NAMESPACE) != pod.namespace:
+    names = (
+        pod.labels.get(keys.VCLUSTER_MANAGED_BY, ""),
+        about.get(keys.VCLUSTER_OBJECT_NAMESPACE, ""),
+        about.get(keys.VCLUSTER_OBJECT_NAME, ""),
+    )
+    if not all(map(is_dns_subdomain, names)):
         return None
-    namespace, name = about.get(keys.VCLUSTER_OBJECT_NAMESPACE, ""), about.get(keys.VCLUSTER_OBJECT_NAME, "")
-    if not is_dns_subdomain(namespace) or not is_dns_subdomain(name):
-        return None  # not written by vCluster: a host pod may have any annotation
+    vcluster, namespace, name = names
     return Tenant(vcluster=vcluster, namespace=namespace, pod=name)
-
-
-@lru_cache(maxsize=256)
-def namespace_label_key(vcluster: str, key: str) -> str:
-    """Return the label with which vCluster mirrors a label of a virtual namespace onto its host pods.
-
-    As in vCluster's `SafeConcatName` (v0.36.1), a name that is too long is cut, and ends in a hash of the
-    whole name.
-    """
-    name = "-".join(("vcluster.loft.sh/ns-label", vcluster, "x", _hash(key)))
-    if len(name) <= LONGEST_LABEL:
-        return name
-    return f"{name[: LONGEST_LABEL - 1 - _HASH_DIGITS]}-{_hash(name)}".replace(".-", "-")
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]

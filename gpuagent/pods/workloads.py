@@ -31,14 +31,20 @@ NO_WORKLOAD: Final = Workload()
 
 
 def workload_of(pod: NodePod) -> Workload:
-    """Return the workload of a pod.
+    """Return the workload of a pod by its controller."""
+    return _workload(pod, Workload(pod.controller_kind, pod.controller_name))
 
-    The controller of a pod that vCluster synced is inside the vCluster and only named in an annotation; its
-    owner on the host is the vCluster itself (observed on v0.36.1).
+
+def virtual_workload_of(pod: NodePod) -> Workload:
+    """Return the workload of a pod that vCluster synced.
+
+    Its controller is inside the vCluster and only named in an annotation. Its owner on the host is the
+    vCluster itself (observed on v0.36.1).
     """
-    controller = Workload(pod.controller_kind, pod.controller_name)
-    if keys.VCLUSTER_MANAGED_BY in pod.labels:
-        controller = _virtual_controller(pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, ""))
+    return _workload(pod, _virtual_controller(pod.annotations.get(keys.VCLUSTER_OWNER_REFERENCES, "")))
+
+
+def _workload(pod: NodePod, controller: Workload) -> Workload:
     if not (is_kind(controller.kind) and is_dns_subdomain(controller.name)):
         return NO_WORKLOAD
     if controller.kind == "ReplicaSet":

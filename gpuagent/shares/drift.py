@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.workloads import Workload, workload_of
+from gpuagent.pods.workloads import Workload, virtual_workload_of, workload_of
 from gpuagent.shares.allocations import Allocation, BindRequestShare, ConfigMapShare
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.placement import group_labels, groups_of
@@ -39,6 +39,8 @@ class PodDeclaration:
     queue: str
     size: str
     workload: Workload
+    virtual_workload: Workload
+    """The workload inside the vCluster; counts only for a pod of a vCluster."""
     group_labels: Mapping[str, str]
 
     @classmethod
@@ -52,6 +54,7 @@ class PodDeclaration:
             queue=pod.labels.get(keys.QUEUE_LABEL, ""),
             size=size if is_size_name(size) else "",
             workload=workload_of(pod),
+            virtual_workload=virtual_workload_of(pod),
             group_labels=group_labels(pod.labels),
         )
 

@@ -63,9 +63,15 @@ def groups_of(labels: Mapping[str, str], devices: int) -> tuple[str, ...]:
     return (single,) if single else ()
 
 
+def is_of_vcluster(group: str, pod: NodePod, inventory: Inventory) -> bool:
+    """Whether a KAI inside the pod's vCluster has reserved the group, or may have."""
+    key = (pod.namespace, group)
+    return key in inventory.tenant_reservations or key in inventory.undecided_groups
+
+
 def is_reserved(group: str, pod: NodePod, inventory: Inventory) -> bool:
-    """Whether a reservation pod on this node has the group, and this pod may use it."""
-    return group in inventory.reservations or (pod.namespace, group) in inventory.tenant_reservations
+    """Whether a reservation pod on this node has the group, or may have, and this pod may use it."""
+    return group in inventory.reservations or is_of_vcluster(group, pod, inventory)
 
 
 def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Placement:

@@ -14,7 +14,7 @@ from gpuagent.shares.allocations import find_allocation
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.drift import PodDeclaration, pod_name, share_drift
 from gpuagent.shares.pins import Pin, pin_of
-from gpuagent.shares.placement import Placement, is_reserved, of_groups
+from gpuagent.shares.placement import UNPLACED, Placement, is_of_vcluster, is_reserved, of_groups
 from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
 from gpuagent.shares.requests import ShareRequest, effective_limit
 from gpuagent.shares.whole_gpus import GroupGpus, WholeGpus
@@ -169,10 +169,11 @@ class _Resolution:
         self._now, self._first = now.declared(devices), first.declared(devices)
         allocated_groups = bound.groups if bound else ()
         is_more_than_given = bool(allocated_groups) and len(self._first.groups) > len(allocated_groups)
-        labelled_groups = () if is_more_than_given else self._first.groups
-        self._groups = self.pin.groups or labelled_groups or allocated_groups
         # KAI writes the label before it binds the pod, so a later label is not from KAI.
-        self._is_placed_by_kai = bool(self._first.groups) or self._allocation.has_bind_request
+        is_labelled = bool(self._first.groups) and not self._has_foreign_label()
+        labelled_groups = self._first.groups if is_labelled and not is_more_than_given else ()
+        self._groups = self.pin.groups or labelled_groups or allocated_groups
+        self._is_placed_by_kai = is_labelled or self._allocation.has_bind_request
         self._awaits_bind_request = not self._is_placed_by_kai and not self.pin.is_answered
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
@@ -189,18 +190,19 @@ class _Resolution:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
         pod, declaration = self.pod, self._declaration
         notes = pod.notes + self._notes + self._allocation.notes
+        tenant = tenant_of(pod, self._inventory.namespaces)
         without_share = PodShare(
             pod=pod,
-            tenant=tenant_of(pod),
+            tenant=tenant,
             queue=declaration.queue,
             size=declaration.size,
-            workload=declaration.workload,
+            workload=declaration.virtual_workload if tenant else declaration.workload,
             notes=_bounded(notes),
         )
         if pod.is_finished:
             return without_share
         has_share = self._deciding is not None
-        place = self.pin.place
+        place = self.pin.place if has_share else UNPLACED
         if self._is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
         by_groups = of_groups(self._groups, pod, self._inventory)
@@ -278,7 +280,17 @@ class _Resolution:
         """
         if self._is_placed_by_kai or self._awaits_bind_request or not self.pod.is_running:
             return ""
-        return ", ignored by KAI: the pod has no GPU group and no BindRequest"
+        label = "the GPU group of its label is not from KAI" if self._first.groups else "it has no GPU group"
+        return f", ignored by KAI: the pod has no BindRequest, and {label}"
+
+    def _has_foreign_label(self) -> bool:
+        """Whether the pod's group label is not from KAI, on the host or inside the pod's vCluster.
+
+        The BindRequests of a KAI inside a vCluster are not on the host.
+        """
+        if self.pod.uid not in self._inventory.unplaced_uids or self._allocation.has_bind_request:
+            return False
+        return not all(is_of_vcluster(group, self.pod, self._inventory) for group in self._first.groups)
 
     def _shares(self, gpus: Iterable[str]) -> dict[str, Amount]:
         candidate = self._deciding

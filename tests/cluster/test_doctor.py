@@ -10,6 +10,7 @@ from gpuagent.doctor.probe import Observation
 from gpuagent.gpus.reading import GpuReading
 from gpuagent.node import NodeSettings
 from gpuagent.pods import bind_request_watch
+from kai.own_labels import VCLUSTER
 from service.check_results import CheckResult, State
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane
@@ -96,7 +97,9 @@ def tenants_reservation(vcluster: str, number: int, **more: Any) -> dict[str, An
 async def make_tenants(admin: Administrator) -> None:
     """KAI inside two vClusters; one reserves a GPU on another node."""
     for vcluster in ("red", "blue"):
-        await admin.ensure({"kind": "Namespace", "metadata": {"name": f"vcluster-{vcluster}"}})
+        await admin.ensure(
+            {"kind": "Namespace", "metadata": {"name": f"vcluster-{vcluster}", "labels": {VCLUSTER: "true"}}}
+        )
     await admin.create(node())
     await admin.create(fraction())
     await admin.create(tenants_reservation("red", 901))
@@ -113,7 +116,7 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
     elsewhere = "/apis/scheduling.run.ai/v9"
     monkeypatch.setattr(bind_request_watch, "_PATH", f"{elsewhere}/bindrequests")
     await make_tenants(admin)
-    token = await admin.token("doctor-host", *AGENT)
+    token = await admin.token("doctor-host", *AGENT, right("namespaces", "get"))
     findings = await every(plane, token)
     (kai,) = (finding for finding in findings if finding.check.startswith("KAI"))
     assert (kai.state, kai.what) == (
@@ -127,7 +130,7 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
 
 async def test_a_kai_on_the_host_of_kai_inside_vclusters(plane: ControlPlane, admin: Administrator) -> None:
     await make_tenants(admin)
-    findings = await every(plane, await admin.token("doctor-both", *AGENT))
+    findings = await every(plane, await admin.token("doctor-both", *AGENT, right("namespaces", "get")))
     (wrong,) = (finding for finding in findings if finding.check == "KAI")
     assert wrong.state is State.WARNING  # a tenant can write the same pods
     reservations = "reservation-{}-x-kai-resource-reservation-x-{}"
@@ -156,7 +159,9 @@ async def test_a_kai_on_the_host_of_kai_inside_vclusters(plane: ControlPlane, ad
 async def test_other_pods_of_a_vcluster_are_not_taken_for_reservation_pods(
     plane: ControlPlane, admin: Administrator, change: str
 ) -> None:
-    await admin.ensure({"kind": "Namespace", "metadata": {"name": "vcluster-red"}})
+    await admin.ensure(
+        {"kind": "Namespace", "metadata": {"name": "vcluster-red", "labels": {VCLUSTER: "true"}}}
+    )
     phase = {"finished": "Succeeded", "not started": "Pending"}.get(change, "Running")
     made = tenants_reservation("red", 901, phase=phase)
     if change == "names of another pod":

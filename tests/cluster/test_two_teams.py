@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kai import keys
+from kai.own_labels import VCLUSTER
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
 from tests.support.cluster_webhook import (
@@ -178,7 +179,10 @@ def synced(pod: dict[str, Any], vcluster: str, namespace: str) -> dict[str, Any]
 
 async def test_a_team_with_its_own_kai_in_a_vcluster(admin: Administrator, host: GpuNode) -> None:
     """KAI and its reservation pod are in the vCluster; the host has only what the syncer copies."""
-    await ensure_namespaces(admin.client, {"kind": "Namespace", "metadata": {"name": "vcluster-red"}})
+    await ensure_namespaces(
+        admin.client,
+        {"kind": "Namespace", "metadata": {"name": "vcluster-red", "labels": {VCLUSTER: "true"}}},
+    )
     await admin.create(synced(reservation(), "red", "kai-resource-reservation"))
     uids = []
     for number, (name, share) in enumerate((("train", "0.5"), ("serve", "0.25")), 1):

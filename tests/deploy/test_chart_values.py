@@ -214,3 +214,28 @@ def test_the_agents_page_gets_the_addresses_of_runbooks_and_other_nodes() -> Non
     assert (arguments.runbooks, arguments.fleet_url) == (runbooks, fleet)
     plain = container(agent_pod({}))["args"]
     assert not [argument for argument in plain if argument.startswith(("--runbooks", "--fleet-url"))]
+
+
+@pytest.mark.parametrize(
+    ("agent", "scope"),
+    [
+        ({}, ("kaishare-agent", "system-node-critical")),
+        ({"namespace": "kaishare"}, ("kaishare", "system-node-critical")),
+        ({"priorityClassName": "system-cluster-critical"}, ("kaishare-agent", "system-cluster-critical")),
+        ({"priorityClassName": "mine"}, None),
+        ({"priorityClassName": ""}, None),
+        ({"namespace": "kube-system"}, None),
+        ({"enabled": False}, None),
+    ],
+)
+def test_a_critical_agent_has_the_quota_of_its_class_outside_kube_system(
+    agent: dict[str, Any], scope: tuple[str, str] | None
+) -> None:
+    quotas = [item for item in rendered({"agent": agent}) if item["kind"] == "ResourceQuota"]
+    scopes = [
+        (quota["metadata"]["namespace"], value)
+        for quota in quotas
+        for expression in quota["spec"]["scopeSelector"]["matchExpressions"]
+        for value in expression["values"]
+    ]
+    assert scopes == ([scope] if scope else [])

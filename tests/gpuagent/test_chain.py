@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from gpuagent.simulation.loading import parse_scenario
+from kai.own_labels import VCLUSTER
 from tests.support import kube_objects
 from tests.support.agent_process import ROOT, Agent, agent
-from tests.support.kube_objects import bind_request, pod, reservation, uid
+from tests.support.kube_objects import bind_request, namespace_object, pod, reservation, uid
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library
 from tests.support.proc_files import HOST, ProcTree, in_pod
 
@@ -97,8 +98,9 @@ def objects() -> list[dict[str, Any]]:
     node = kube_objects.node()
     node["metadata"]["name"] = "node-1"
     elsewhere = node_pod("elsewhere", 99, "team-a", node="node-2")
+    hosts = [namespace_object(name, {VCLUSTER: "true"}) for name in ("vc-host", "vc-evil")]
     return [
-        node, train, serve, two, limited, stray, idle, elsewhere,
+        node, *hosts, train, serve, two, limited, stray, idle, elsewhere,
         bind_request("train", 1, "0.50", groups=("ga",), namespace="team-a"),
         bind_request("two", 3, "0.25", groups=("ga", "gb"), namespace="team-a"),
         bind_request("idle", 6, "0.09", groups=("gb",), namespace="team-b"),

@@ -12,18 +12,19 @@ from typing import Any
 import pytest
 
 from gpuagent.actions.events import FlagEvents
-from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates
+from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates, owner_of
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.slack import DEFAULT_SLACK
 from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import Inventory
-from gpuagent.pods.tenants import namespace_label_key
+from gpuagent.pods.tenants import Tenant
+from gpuagent.pods.workloads import NO_WORKLOAD, Workload
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
-from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
+from kai.own_labels import OVER_SHARE, VCLUSTER
 from kube.events import Event
 from service.log import JsonLog
 from tests.support.inventories import inventory
@@ -129,11 +130,14 @@ class Chain:
         processes: dict[int, tuple[str, int]],
         origins: dict[int, Origin],
         times: int = 1,
+        asks: tuple[str, ...] = ("vcluster-victim", "vcluster-evil", "research"),
     ) -> None:
-        """Samples, 5 s apart: PID to (GPU, bytes) and to whose it is."""
+        """Samples, 5 s apart: PID to (GPU, bytes) and to whose it is; `asks` are namespaces with evictions."""
         namespaces = [
-            namespace_object(name, {OVER_SHARE: "evict"})
-            for name in ("vcluster-victim", "vcluster-evil", "research")
+            namespace_object(
+                name, {OVER_SHARE: "evict"} | ({VCLUSTER: "true"} if name.startswith("vcluster-") else {})
+            )
+            for name in asks
         ]
         made = inventory(node(), reservation(), reservation(GROUP_1, GPU_1, 901), *items, *namespaces)
         self.ended.add(made.pods)
@@ -292,15 +296,67 @@ def test_the_hash_of_a_static_pod_flags_only_the_copying_pod() -> None:
     assert chain.to_evict == set(), "processes that are known by a hash are no ground for an eviction"
 
 
-def test_a_namespace_label_on_a_pod_is_no_policy_of_the_namespace() -> None:
-    """On a pod that no vCluster made; a grace of its own would hide it for a day."""
-    about = synced("evil", "evil")
-    over_share_policy = {namespace_label_key("evil", OVER_SHARE_GRACE): "24h"}
-    unmanaged = {key: value for key, value in about["annotations"].items() if "host" not in key}
-    evil = attacker(labels={**about["labels"], **over_share_policy}, annotations=unmanaged)
+LABELLED = "vcluster-evil"
+GRACE_OF_A_DAY = {"vcluster.loft.sh/ns-label-x-x-4144a0673b": "24h"}
+"""The label `over-share-grace` of a tenant's namespace, as vCluster `x` copies it to the host pod."""
+
+
+@pytest.mark.parametrize("namespace", ["research", LABELLED])
+@pytest.mark.parametrize("names", ["its own", "another pod's", "unreadable"])
+def test_no_key_of_vcluster_is_a_policy(namespace: str, names: str) -> None:
+    """A grace of its own would hide the pod for a day."""
+    about = {
+        "its own": ("greedy", "p"),
+        "another pod's": ("train-x-ml-x-victim", "train"),
+        "unreadable": ("greedy", "p\x1b[2J"),
+    }[names]
+    evil = fraction(
+        "greedy", 2, group=GROUP_1, namespace=namespace,
+        labels={"vcluster.loft.sh/managed-by": "x", **GRACE_OF_A_DAY},
+        annotations={
+            "vcluster.loft.sh/object-host-name": about[0],
+            "vcluster.loft.sh/object-host-namespace": namespace,
+            "vcluster.loft.sh/object-namespace": "billing-of-team-c",
+            "vcluster.loft.sh/object-name": about[1],
+            "vcluster.loft.sh/owner-references": '[{"kind": "Job", "name": "billing", "controller": true}]',
+        },
+    )  # fmt: skip
+    bound = bind_request("greedy", 2, groups=(GROUP_1,), namespace=namespace)
     chain = Chain()
-    chain.see(victim(), evil, processes=ATTACKER_OVER, origins=ORIGINS, times=12)
+    chain.see(victim(), evil, bound, processes=ATTACKER_OVER, origins=ORIGINS, times=4)
     assert chain.flagged == {(ATTACKER, "over-share")}
+    assert chain.to_evict == chain.accused == {ATTACKER}
+    shares = {each.pod.uid: each for each in chain.judged[-1].snapshot.pod_shares}
+    if (namespace, names) == (LABELLED, "its own"):
+        assert shares[ATTACKER].tenant == Tenant(vcluster="x", namespace="billing-of-team-c", pod="p")
+        assert shares[ATTACKER].workload == Workload("Job", "billing")
+    else:
+        assert shares[ATTACKER].tenant is None
+        assert shares[ATTACKER].workload == NO_WORKLOAD
+
+
+def test_forged_keys_do_not_evict_a_pod_whose_namespace_asks_for_nothing() -> None:
+    """Such decoys could spend the node's budget of evictions."""
+    mirrored = {"vcluster.loft.sh/ns-label-evil-x-f57c43a42d": "evict"}
+    chain = Chain()
+    chain.see(victim(), attacker(**mirrored), processes=ATTACKER_OVER, origins=ORIGINS, times=12, asks=())
+    assert chain.flagged == {(ATTACKER, "over-share")}
+    assert chain.to_evict == set()
+
+
+def test_owner_references_delay_no_eviction_in_another_namespace_of_the_vcluster() -> None:
+    def owner(virtual_namespace: str, number: int) -> str:
+        about = synced("evil", "evil")
+        about["annotations"] |= {
+            "vcluster.loft.sh/object-namespace": virtual_namespace,
+            "vcluster.loft.sh/owner-references": '[{"uid": "copied"}]',
+        }
+        chain = Chain()
+        chain.see(fraction(number=number, **about), processes={}, origins={})
+        (share,) = chain.judged[-1].snapshot.pod_shares
+        return owner_of(share)
+
+    assert owner("team-a", 2) == owner("team-a", 3) != owner("team-b", 4)
 
 
 OWN_RESERVATION = uid(900)

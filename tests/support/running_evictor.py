@@ -13,7 +13,6 @@ from gpuagent.actions.eviction_budget import Budget, PastEviction
 from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Verdict
 from kube.eviction import Evicted, EvictionAnswer
 from service.log import JsonLog
@@ -81,9 +80,7 @@ class Desk:
             raise self.past_errors.pop(0)
         return self.past
 
-    async def consent(
-        self, verdict: Verdict, policy: OverSharePolicy, *, accepts_edits: bool
-    ) -> Consent | NoConsent:
+    async def consent(self, verdict: Verdict, *, accepts_edits: bool) -> Consent | NoConsent:
         self.done.append(f"read {verdict.pod_share.pod.name}")
         self.accepted_edits.append(accepts_edits)
         answer = self.consents.pop(0) if self.consents else 0.0

@@ -5,7 +5,6 @@ import copy
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +13,9 @@ from aiohttp import web
 from gpuagent.actions.consent import CONSENT_SECONDS, Consent, ConsentReader, NoConsent
 from gpuagent.actions.eviction_rules import candidates
 from gpuagent.pods.decoding import read_pod
-from gpuagent.pods.tenants import namespace_label_key, tenant_of
-from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
-from kai.own_labels import MODE, OVER_SHARE
+from kai.own_labels import MODE, OVER_SHARE, VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.evaluations import RULES, SHARE, Node
@@ -29,10 +26,8 @@ Object = dict[str, Any]
 NAMESPACE_PATH = "/api/v1/namespaces/research"
 POD_PATH = f"{NAMESPACE_PATH}/pods/half"
 EVICT = {OVER_SHARE: "evict", keys.QUEUE_LABEL: "team-a"}
-POLICY = OverSharePolicy(evict=True)
-VC = "vc"
-MIRRORED_EVICT = namespace_label_key(VC, OVER_SHARE)
-MIRRORED_MODE = namespace_label_key(VC, MODE)
+MIRRORED_EVICT = {"vcluster.loft.sh/ns-label-vc-x-f57c43a42d": "evict"}
+"""The label `over-share` of a tenant's namespace, as vCluster copies it to the host pod."""
 SYNCED = {
     keys.VCLUSTER_HOST_NAME: "half",
     keys.VCLUSTER_HOST_NAMESPACE: "research",
@@ -41,10 +36,9 @@ SYNCED = {
 }
 
 
-def pod_object(*, tenant: dict[str, str] | None = None) -> Object:
-    """Return the pod as the API server has it; `tenant` are labels that a vCluster mirrors."""
-    labels = {} if tenant is None else {keys.VCLUSTER_MANAGED_BY: VC, **tenant}
-    made = fraction(labels=labels, annotations={} if tenant is None else SYNCED)
+def pod_object() -> Object:
+    """Return the pod as the API server has it."""
+    made = fraction()
     made["metadata"]["uid"] = uid_of("half")
     return made
 
@@ -52,7 +46,7 @@ def pod_object(*, tenant: dict[str, str] | None = None) -> Object:
 def verdict_on(made: Object) -> Verdict:
     """Return the verdict on this pod, 12 GiB on a share of 8 GiB."""
     node_pod = read_pod(json.dumps(made).encode())
-    resolved = replace(pod_share("half", SHARE, pod=node_pod), tenant=tenant_of(node_pod))
+    resolved = pod_share("half", SHARE, pod=node_pod)
     (verdict,) = candidates(Node(resolved).flagged({"half": 12 * GIB}))
     return verdict
 
@@ -66,12 +60,11 @@ def named(server: ApiServer, namespace: Object | None, pod: Object | None) -> No
 async def read(
     client: KubeClient,
     judged: Object | None = None,
-    policy: OverSharePolicy = POLICY,
     *,
     accepts_edits: bool = False,
 ) -> str:
     reader = ConsentReader(client, rules=RULES, clock=time.monotonic)
-    answer = await reader.read(verdict_on(judged or pod_object()), policy, accepts_edits=accepts_edits)
+    answer = await reader.read(verdict_on(judged or pod_object()), accepts_edits=accepts_edits)
     if isinstance(answer, NoConsent):
         assert answer.line
         assert "\n" not in answer.line
@@ -83,9 +76,7 @@ async def test_consent_is_read_by_two_quorum_reads(server: ApiServer, client: Ku
     """A GET without resourceVersion; any resourceVersion would allow the API server to answer from memory."""
     named(server, namespace_object("research", EVICT), pod_object())
     began = time.monotonic()
-    consent = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(
-        verdict_on(pod_object()), POLICY
-    )
+    consent = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
     assert isinstance(consent, Consent)
     assert [(request.method, request.path, dict(request.query)) for request in server.requests] == [
         ("GET", NAMESPACE_PATH, {}),
@@ -117,33 +108,25 @@ async def test_labels_of_the_namespace_decide(
     assert await read(client) == answer
 
 
-STABLE = OverSharePolicy(evict=True, is_tenants=True)
-
-
 @pytest.mark.parametrize(
-    ("host", "tenant", "policy", "answer"),
+    ("host", "answer"),
     [
-        ({}, {MIRRORED_EVICT: "evict"}, STABLE, "consent"),
-        ({}, {MIRRORED_EVICT: "evict"}, POLICY, "consent-withdrawn"),
-        ({}, {MIRRORED_EVICT: "report"}, STABLE, "consent-withdrawn"),
-        ({}, {}, STABLE, "consent-withdrawn"),
-        ({}, {MIRRORED_EVICT: "evict", MIRRORED_MODE: "off"}, STABLE, "consent-withdrawn"),
-        ({MODE: "off"}, {MIRRORED_EVICT: "evict"}, STABLE, "consent-withdrawn"),
-        ({OVER_SHARE: "evict"}, {}, POLICY, "consent"),
-        ({OVER_SHARE: "evict"}, {MIRRORED_EVICT: "report"}, POLICY, "consent"),
+        ({OVER_SHARE: "evict", VCLUSTER: "true"}, "consent"),
+        ({OVER_SHARE: "evict", VCLUSTER: "true", MODE: "off"}, "consent-withdrawn"),
+        ({OVER_SHARE: "evict", VCLUSTER: "false"}, "consent-withdrawn"),
+        ({OVER_SHARE: "evict"}, "consent-withdrawn"),
+        ({VCLUSTER: "true"}, "consent-withdrawn"),
+        ({}, "consent-withdrawn"),
     ],
-    ids=["tenant", "not stable", "tenant withdrew", "label gone", "tenant off", "host off", "host", "either"],
 )
-async def test_labels_of_a_tenants_namespace_decide_beside_those_of_the_host(
-    server: ApiServer,
-    client: KubeClient,
-    host: dict[str, str],
-    tenant: dict[str, str],
-    policy: OverSharePolicy,
-    answer: str,
+async def test_the_host_namespace_of_a_vcluster_needs_no_queue_and_its_tenant_is_not_asked(
+    server: ApiServer, client: KubeClient, host: dict[str, str], answer: str
 ) -> None:
-    named(server, namespace_object("research", host), pod_object(tenant=tenant))
-    assert await read(client, pod_object(tenant={MIRRORED_EVICT: "evict"}), policy) == answer
+    pod = pod_object()
+    pod["metadata"]["labels"] |= {keys.VCLUSTER_MANAGED_BY: "vc", **MIRRORED_EVICT}
+    pod["metadata"]["annotations"] |= SYNCED
+    named(server, namespace_object("research", host), pod)
+    assert await read(client, pod) == answer
 
 
 def changed(*path: str, to: Any) -> Callable[[Object], None]:
@@ -279,8 +262,6 @@ async def test_a_read_without_an_answer_in_2_seconds_is_no_consent(
 
 async def test_the_wait_that_the_api_server_asks_for_is_kept(server: ApiServer, client: KubeClient) -> None:
     server.always = refuses(429, "TooManyRequests", Retry_After="17")
-    answer = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(
-        verdict_on(pod_object()), POLICY
-    )
+    answer = await ConsentReader(client, rules=RULES, clock=time.monotonic).read(verdict_on(pod_object()))
     assert isinstance(answer, NoConsent)
     assert answer.retry_after == 17

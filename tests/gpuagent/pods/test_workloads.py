@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.pods.decoding import read_pod
-from gpuagent.pods.workloads import NO_WORKLOAD, Workload, workload_of
+from gpuagent.pods.workloads import NO_WORKLOAD, Workload, virtual_workload_of, workload_of
 from tests.support.pods import folder_from
 from tests.support.samples import pod
 
@@ -33,13 +33,15 @@ CASES = [
     ({"controller_kind": "Job", "controller_name": "12345678"}, Workload("Job", "12345678")),
     ({"controller_kind": "Bad Kind", "controller_name": "a"}, NO_WORKLOAD),
     ({"controller_kind": "Job", "controller_name": "a\nb"}, NO_WORKLOAD),
-    ({"controller_kind": "Service", "controller_name": "vc", "labels": MANAGED}, NO_WORKLOAD),
-    ({"labels": MANAGED, "annotations": references({"kind": "Job", "name": "job", "controller": True})},
-     Workload("Job", "job")),
-    ({"labels": MANAGED, "annotations": references({"kind": "Job", "name": "job"})}, NO_WORKLOAD),
     ({"annotations": references({"kind": "Job", "name": "job", "controller": True})}, NO_WORKLOAD),
-    ({"labels": MANAGED, "annotations": {"vcluster.loft.sh/owner-references": "spoof"}}, NO_WORKLOAD),
-    ({"labels": MANAGED, "annotations": references({"kind": 5})}, NO_WORKLOAD),
+    ({"controller_kind": "Job", "controller_name": "train", "labels": MANAGED}, Workload("Job", "train")),
+]  # fmt: skip
+VIRTUAL_CASES: list[tuple[dict[str, object], Workload]] = [
+    ({"controller_kind": "Service", "controller_name": "vc"}, NO_WORKLOAD),
+    ({"annotations": references({"kind": "Job", "name": "job", "controller": True})}, Workload("Job", "job")),
+    ({"annotations": references({"kind": "Job", "name": "job"})}, NO_WORKLOAD),
+    ({"annotations": {"vcluster.loft.sh/owner-references": "spoof"}}, NO_WORKLOAD),
+    ({"annotations": references({"kind": 5})}, NO_WORKLOAD),
 ]  # fmt: skip
 
 
@@ -48,10 +50,15 @@ def test_the_workload_of_a_pod(fields: dict[str, object], expected: Workload) ->
     assert workload_of(pod("a", **fields)) == expected
 
 
+@pytest.mark.parametrize(("fields", "expected"), VIRTUAL_CASES)
+def test_the_workload_of_a_pod_of_a_vcluster(fields: dict[str, object], expected: Workload) -> None:
+    assert virtual_workload_of(pod("a", **fields)) == expected
+
+
 @pytest.mark.parametrize(("file", "kind"), [("pod-of-deployment", "Deployment"), ("pod-of-job", "Job")])
 def test_pods_that_vcluster_synced_have_their_workload_inside(file: str, kind: str) -> None:
     folder = folder_from("KAISHARE_FIXTURES", "the objects recorded from vCluster") / "vcluster-live-v0.36.1"
-    workload = workload_of(read_pod((folder / f"{file}.host.json").read_bytes()))
+    workload = virtual_workload_of(read_pod((folder / f"{file}.host.json").read_bytes()))
     assert workload.kind == kind
     assert workload.name
 
@@ -59,7 +66,7 @@ def test_pods_that_vcluster_synced_have_their_workload_inside(file: str, kind: s
 @given(st.text(max_size=300) | st.from_regex(r"\[\{.*\}\]", fullmatch=True))
 def test_any_annotation_gives_a_printable_workload(text: str) -> None:
     annotations = {"vcluster.loft.sh/owner-references": text}
-    workload = workload_of(pod("a", labels=MANAGED, annotations=annotations))
+    workload = virtual_workload_of(pod("a", annotations=annotations))
     assert (workload.kind + workload.name).isprintable()
     assert len(workload.kind) <= 63
     assert len(workload.name) <= 253

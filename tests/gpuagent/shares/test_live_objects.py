@@ -13,9 +13,10 @@ from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.tenants import Tenant
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
+from kai.own_labels import VCLUSTER
 from kai.version import Version
 from service.log import JsonLog
-from tests.support.kube_objects import GPU_0, GPU_1, listed, node
+from tests.support.kube_objects import GPU_0, GPU_1, listed, namespace_object, node
 from tests.support.pods import folder_from
 
 MIB = 1 << 20
@@ -57,7 +58,8 @@ def documents(folder: str) -> list[dict[str, Any]]:
 def read(tmp_path: Path, items: list[dict[str, Any]], on: str = "gpu-node-0") -> Inventory:
     """Read a file of them, as an agent on that node does."""
     path, stream = tmp_path / "pods.json", BytesIO()
-    path.write_text(json.dumps(listed(*items)))
+    hosts = [namespace_object("vcluster-team-a", {VCLUSTER: "true"})]
+    path.write_text(json.dumps(listed(*items, *hosts)))
     source = FilePods(
         path=path, node=on, reservation_namespace="kai-resource-reservation", log=JsonLog(stream)
     )

@@ -9,6 +9,7 @@ from gpuagent.gpus.reading import Gpu
 from gpuagent.pods.tenants import Tenant
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
+from kai.own_labels import VCLUSTER
 from kai.version import Version
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (
@@ -19,6 +20,7 @@ from tests.support.kube_objects import (
     bind_request,
     config_map,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -341,12 +343,17 @@ class TestGpus:
                 },
             )
 
-        assert resolve(fraction(), synced("research"), node()).gpu_uuids == (GPU_0,)
-        pod_share = resolve(fraction(), synced("elsewhere"), node())
+        hosts = [namespace_object(name, {VCLUSTER: "true"}) for name in ("research", "elsewhere")]
+        assert resolve(fraction(), synced("research"), node(), *hosts).gpu_uuids == (GPU_0,)
+        pod_share = resolve(fraction(), synced("elsewhere"), node(), *hosts)
         assert pod_share.gpu_uuids == ()
         assert pod_share.lacks_reservation
-        own = ShareResolver().resolve(inventory(synced("elsewhere"), node()), DEVICES)[0]
+        own = ShareResolver().resolve(inventory(synced("elsewhere"), node(), *hosts), DEVICES)[0]
         assert (own.has_share, own.shares) == (False, {})
+        plain = resolve(fraction(), synced("research"), node(), namespace_object("research"))
+        assert (plain.gpu_uuids, plain.lacks_reservation) == ((), True), "a namespace without the label"
+        unknown = resolve(fraction(), synced("research"), node())
+        assert (unknown.gpu_uuids, unknown.lacks_reservation) == ((), False), "its labels are not known"
 
     def test_the_clusters_own_reservation_pod_counts_before_a_tenants(self) -> None:
         tenants = reservation(
@@ -360,8 +367,9 @@ class TestGpus:
                 "vcluster.loft.sh/object-host-namespace": "research",
             },
         )  # fmt: skip
-        assert resolve(fraction(), tenants, reservation(gpu=GPU_0), node()).gpu_uuids == (GPU_0,)
-        assert resolve(fraction(), tenants, reservation(gpu=None), node()).gpu_uuids == ()
+        host = namespace_object("research", {VCLUSTER: "true"})
+        assert resolve(fraction(), tenants, host, reservation(gpu=GPU_0), node()).gpu_uuids == (GPU_0,)
+        assert resolve(fraction(), tenants, host, reservation(gpu=None), node()).gpu_uuids == ()
 
 
 class TestByContainer:

@@ -12,7 +12,7 @@ from gpuagent.gpus.reading import LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.verdicts.reservations import Reservations
-from kai.own_labels import OVER_SHARE
+from kai.own_labels import OVER_SHARE, VCLUSTER
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (
     GPU_0,
@@ -55,7 +55,10 @@ def tenants(
     return made
 
 
-EVICT = [namespace_object(name, {OVER_SHARE: "evict"}) for name in ("research", EVIL, OTHER)]
+EVICT = [
+    namespace_object("research", {OVER_SHARE: "evict"}),
+    *(namespace_object(name, {OVER_SHARE: "evict", VCLUSTER: "true"}) for name in (EVIL, OTHER)),
+]
 
 
 def whole(namespace: str = "research", **more: Any) -> dict[str, Any]:

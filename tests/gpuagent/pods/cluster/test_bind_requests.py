@@ -29,6 +29,7 @@ from tests.support.kube_objects import (
     fraction,
     pod,
     reservation,
+    uid,
 )
 from tests.support.waiting import seconds_until, until
 from tests.support.watches import QUICK
@@ -288,3 +289,36 @@ async def test_a_malformed_bind_request_is_unknown_and_the_others_are_read(
         await until(lambda: "more" in (run.names or ()))
         assert portion_of(run) == "0.50", "the last readable one counts"
         assert run.inventory.bind_requests_unknown == set()
+
+
+async def test_a_pod_without_a_bind_request_is_unplaced_once_a_list_has_confirmed_it(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """The watch may be late, or its connection dead; the list shows what it has not delivered."""
+    offer(server, pod("first", 3))
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.pods.bind_requests.is_settled)
+        late = bind_request("half", 1)
+        server.bind_requests.pods["half"] = versioned(late)
+        server.change("ADDED", versioned(fraction("half", 1)))
+        server.change("ADDED", versioned(fraction("copied", 2)))
+        await until(lambda: run.inventory.unplaced_uids == {uid(2)})
+        assert portion_of(run, "half") == "0.50"
+        lists = [each for each in server.list_requests if "bindrequests" in each.path]
+        assert len(lists) == 1
+        assert "resourceVersion" not in lists[0].query, "an older state would prove nothing"
+        server.bind_requests.change("ADDED", bind_request("copied", 2))
+        await until(lambda: run.inventory.unplaced_uids == frozenset())
+
+
+@pytest.mark.parametrize("answer", [FORBIDDEN, NOT_SERVED])
+async def test_no_pod_is_unplaced_where_bind_requests_cannot_be_listed(
+    server: ApiServer, client: KubeClient, answer: Any
+) -> None:
+    offer(server, pod("first", 3))
+    server.refusals = {"bindrequests": answer}
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.pods.bind_requests.is_settled)
+        server.change("ADDED", versioned(fraction("copied", 2)))
+        await until(lambda: run.names == {"first", "copied"})
+        assert run.inventory.unplaced_uids == frozenset()

@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from gpuagent.pods.availability import UnavailableReason
+from kai.own_labels import VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import (
     BIND_REQUESTS,
@@ -32,6 +33,7 @@ from tests.support.kube_objects import (
     RESERVATIONS,
     bind_request,
     fraction,
+    namespace_object,
     node,
     pod,
     reservation,
@@ -130,7 +132,8 @@ async def test_the_first_line_counts_the_reservation_pods_of_tenants(
             "vcluster.loft.sh/object-host-namespace": "vcluster-a",
         },
     )
-    offer(server, reservation(), tenants, fraction())
+    host = namespace_object("vcluster-a", {VCLUSTER: "true"})
+    offer(server, reservation(), tenants, fraction(), host)
     async with running(client) as run:
         await until(lambda: run.pods.inventory)
         (line,) = [line for line in run.log if line["message"] == "pods listed"]
