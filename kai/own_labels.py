@@ -24,6 +24,7 @@ OVER_SHARE: Final = "kaishare.dev/over-share"
 OVER_SHARE_GRACE: Final = "kaishare.dev/over-share-grace"
 MODE: Final = "kaishare.dev/mode"
 DISTRIBUTED: Final = "kaishare.dev/distributed"
+VCLUSTER: Final = "kaishare.dev/vcluster"
 
 SIZE_PREFIX: Final = "size.kaishare.dev/"
 """Prefix of a size's label on a namespace, and of the annotation with the size's selector."""
