@@ -110,9 +110,7 @@ def proof(readings: Sequence[Reading], table: Sequence[KaiKey] = TABLE) -> Itera
         places, releases = [], set()
         for reading in readings:
             needing = [
-                access
-                for access in reading.accesses
-                if any(covers(row, access, key) for key in access.keys)
+                access for access in reading.accesses if any(covers(row, access, key) for key in access.keys)
             ]
             if needing:
                 releases.add(reading.release)

@@ -186,8 +186,7 @@ def test_an_access_is_found(tmp_path: Path, title: str, source: str, kind: str, 
     keys = {(access.kind.value, k) for access in reading(tmp_path, source).accesses for k in access.keys}
     assert (kind, key) in keys, sorted(keys)
     assert any(
-        f'{kind} "{key}" is read and is not among KAI_KEYS' in line
-        for line in lines(tmp_path, source)
+        f'{kind} "{key}" is read and is not among KAI_KEYS' in line for line in lines(tmp_path, source)
     )
 
 

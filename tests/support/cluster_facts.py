@@ -9,10 +9,11 @@ import msgspec
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
 from kai.queue import Queue
 from kai.version import Version
+from kube.objects import ObjectMeta
 from service.check_results import CheckResult, State
 from webhook.doctor.admission_policies import InstalledPolicies
 from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.cluster import Cluster, Namespace
+from webhook.doctor.cluster import Cluster, Namespace, PriorityClass
 from webhook.doctor.settings import RunningSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.rules import Rules
@@ -155,7 +156,9 @@ WELL = Cluster(
     namespaces=whole(namespace("vision")),
     queues=whole(queue("department", ""), queue("team-a")),
     pod_groups=whole(),
-    priorities=whole("train"),
+    priorities=whole(
+        PriorityClass(ObjectMeta("train"), 50), PriorityClass(ObjectMeta("build-preemptible"), 75)
+    ),
     installation=installed("--gpu-sharing-enabled=true"),
     kai_namespace="kai-scheduler",
     running=running(),
