@@ -94,6 +94,7 @@ TABLE: Final = (
     KaiKey(_ANNOTATION, keys.FRACTION_LIMIT, _CREATION, "0.18", _MORE_THAN_COUNTED),
     KaiKey(_ANNOTATION, keys.MEMORY_LIMIT, _CREATION, "0.18", _MORE_THAN_COUNTED),
     KaiKey(_ANNOTATION, keys.CONTAINER_PREFIX, _CREATION, "0.18", _MORE_THAN_COUNTED),
+    KaiKey(_ANNOTATION, keys.CONTAINER_PORTION_PREFIX, _CREATION, "0.18", _MORE_THAN_COUNTED),
     KaiKey(_ANNOTATION, keys.SHARED_GPU_CONFIGMAP, _CREATION, "0.9.8", "the ConfigMap of another pod"),
     KaiKey(_LABEL, keys.QUEUE_LABEL, _CREATION, "0.9.8", "another queue"),
     KaiKey(_LABEL, keys.NODE_POOL_LABEL, _CREATION, "0.9.8", "another shard of the scheduler"),
@@ -116,7 +117,8 @@ CREATION_KEYS: Final = tuple(row.key for row in TABLE if row.rule is _CREATION a
 _OWN: Final = frozenset(KAI_KEYS)
 _OWN_PREFIXES: Final = tuple(text for text in KAI_KEYS if text.endswith(_OPEN))
 _USERS: Final = frozenset(FREE_KEYS + CREATION_KEYS)
-_USERS_PREFIXES: Final = tuple(row.key for row in TABLE if row.is_prefix)
+USER_PREFIXES: Final = tuple(row.key for row in TABLE if row.is_prefix)
+"""Beginnings of keys below KAI's prefixes that users may set when they create the pod."""
 
 
 def is_of_kai(key: str) -> bool:
@@ -126,7 +128,7 @@ def is_of_kai(key: str) -> bool:
 
 def is_written_by_kai_only(key: str) -> bool:
     """Whether users may not set a label or annotation of this name, not even when they create the pod."""
-    return is_of_kai(key) and key not in _USERS and not key.startswith(_USERS_PREFIXES)
+    return is_of_kai(key) and key not in _USERS and not key.startswith(USER_PREFIXES)
 
 
 def key_pattern(*names: str) -> str:

@@ -33,6 +33,7 @@ CONSTANTS: Final = {
 _ANNOUNCED: Final = "announced for v0.18; the covered releases have no such key"
 NOT_READ_YET: Final = {
     keys.CONTAINER_PREFIX: _ANNOUNCED,
+    keys.CONTAINER_PORTION_PREFIX: _ANNOUNCED,
     keys.FRACTION_LIMIT: _ANNOUNCED,
     keys.MEMORY_LIMIT: _ANNOUNCED,
 }

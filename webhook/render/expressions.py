@@ -14,6 +14,7 @@ from kai.key_classes import (
     FREE_KEYS,
     KAI_KEYS,
     RESERVED_APPS,
+    USER_PREFIXES,
     key_pattern,
 )
 from kai.share import CONTAINER_MEMORY, CONTAINER_MEMORY_SUFFIXES, MIB
@@ -286,6 +287,7 @@ VALUES: Final[Mapping[str, str]] = {
     "longerThanOwnKeys": str(max(map(len, KAI_KEYS)) + 1),
     "ownKeys": _inside(key_pattern(*KAI_KEYS)),
     "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
+    "userPrefixes": cel_list(USER_PREFIXES),
     "vclusterPrefix": keys.VCLUSTER_PREFIX,
     "managedByKey": keys.VCLUSTER_MANAGED_BY,
     "appKey": keys.APP_LABEL,
