@@ -18,11 +18,11 @@ DEFAULT_SUBGROUP: Final = "default"
 (`job_info.go` of v0.9.8, v0.13.4 and v0.17.0)."""
 
 GROUP: Final = "scheduling.run.ai"
-VERSION: Final = "v2alpha2"
+API_VERSION: Final = "v2alpha2"
 _POD_GROUPS: Final = ListSpec(
     resource="podgroups",
     group=GROUP,
-    version=VERSION,
+    version=API_VERSION,
     without="the queues of running pods were not checked",
     is_namespaced=True,
 )

@@ -25,7 +25,7 @@ from webhook.doctor.dry_run_requests import (
     unlikely_name,
 )
 from webhook.doctor.guard.objects import OBJECTS, PODGROUPS, PODS, Guarded
-from webhook.doctor.pod_groups import GROUP, VERSION, PodGroup, decode_pod_group
+from webhook.doctor.pod_groups import API_VERSION, GROUP, PodGroup, decode_pod_group
 
 _MOST_TRIED: Final = 3
 """Maximum number of namespaces, or of PodGroups, to try for each request."""
@@ -209,7 +209,7 @@ def _is_refusal_of(breach: Breach, message: str) -> bool:
 
 
 def _groups(namespace: str) -> str:
-    return resource_path(GROUP, VERSION, "podgroups", namespace)
+    return resource_path(GROUP, API_VERSION, "podgroups", namespace)
 
 
 def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
@@ -217,7 +217,7 @@ def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tupl
     if breach is Breach.FOREIGN_QUEUE:
         # a name that the rule about names admits
         metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}
-        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "PodGroup", "metadata": metadata}
+        body = {"apiVersion": f"{GROUP}/{API_VERSION}", "kind": "PodGroup", "metadata": metadata}
         return _groups(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
     if breach is Breach.CONFIG_MAP:
         metadata = {"name": f"{unlikely_name()}-shared-gpu-0", "labels": labels}
