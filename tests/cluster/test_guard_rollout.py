@@ -4,16 +4,11 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
-from kube.client import KubeClient
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.control_plane import ControlPlane
 from tests.support.guard import (
-    ENFORCED,
-    GUARD,
-    NAMESPACES,
     PROBES,
     SYNCER,
     is_refused,
@@ -25,10 +20,6 @@ from tests.support.guard import (
     until_all,
 )
 from tests.support.kube_user import Asker, where
-from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.cluster import read_cluster
-from webhook.doctor.guard.check import guard_findings
-from webhook.registration.configurations import CONFIGURATION_NAME
 
 _COUNTED = re.compile(
     r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE
@@ -58,39 +49,22 @@ async def until_counted(asker: Asker, policies: set[str]) -> None:
             assert (answer.status, answer.warnings) == (201, []), answer
 
 
-async def doctor_says(plane: ControlPlane) -> list[str]:
-    """Return the findings of `doctor` about the guard, without the enforced namespaces of other tests."""
-    async with KubeClient(plane.access(ADMIN_TOKEN)) as client:
-        reader = ApiReader(client)
-        cluster = await read_cluster(reader, CONFIGURATION_NAME)
-        own = tuple(each for each in cluster.namespaces.items if each.name in NAMESPACES)
-        cluster = replace(cluster, namespaces=replace(cluster.namespaces, items=own))
-        return [finding.what for finding in await guard_findings(reader, cluster)]
-
-
 async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlPlane) -> None:
-    made = await put_on(asker, GUARD)
+    made = await put_on(asker, "audit")
     try:
-        report, proof = await doctor_says(plane)
-        assert "kaishare.dev/mode=enforce, but the guard only reports violations of " in report
-        assert proof.startswith("compared, not proved: ")
         await until_counted(asker, {probe.policy for probe in PROBES})
-        await put_on(asker, GUARD / "warn")
+        await put_on(asker, "warn")
         await until_all(asker, is_warned_of)
         assert (await asker.create(synced_pod(), user=SYNCER, dry_run=True)).warnings == []
-        await put_on(asker, GUARD / "deny")
+        await put_on(asker, "deny")
         await until_all(asker, is_refused)
-        stands = next(text for text in await doctor_says(plane) if "refuses ways past the webhook" in text)
-        assert f"{ENFORCED}: kaishare-guard-keys, kaishare-guard-owners, " in stands
     finally:
         await take_off(asker, made)
-    (finding,) = await doctor_says(plane)
-    assert "kaishare.dev/mode=enforce, but the guard is not installed" in finding
 
 
 async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers: None) -> None:
-    made = await put_on(asker, GUARD)
-    wrong = {item["metadata"]["name"]: item for item in rendered(GUARD)}["kaishare-guard-queues"]
+    made = await put_on(asker, "audit")
+    wrong = {item["metadata"]["name"]: item for item in rendered("audit")}["kaishare-guard-gpus"]
     wrong["metadata"]["name"] = "wrong"
     wrong["spec"]["validations"][0]["expression"] = "object.spec.schedulersName == ''"
     try:
@@ -121,14 +95,14 @@ async def type_check(asker: Asker, path: str) -> str:
 
 async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker) -> None:
     """The binding's validationActions apply to failurePolicy Fail, too (verified on Kubernetes 1.36.3)."""
-    audited = {item["metadata"]["name"]: item for item in rendered(GUARD)}
-    broken, binding = audited["kaishare-guard-keys"], audited["kaishare-guard-keys-vclusters"]
+    audited = {item["metadata"]["name"]: item for item in rendered("audit")}
+    broken, binding = audited["kaishare-guard-pods"], audited["kaishare-guard-pods-vclusters"]
     for item in (broken, binding):
         item["metadata"]["name"] = "broken"
     binding["spec"]["policyName"] = "broken"
     broken["spec"]["validations"] = [{"expression": "object.metadata.annotations['absent'] == ''"}]
     pod = synced_pod()
-    await put_on(asker, GUARD)
+    await put_on(asker, "audit")
     try:
         for item in (broken, binding):
             await asker.apply(item)
@@ -140,4 +114,4 @@ async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker
             assert time.monotonic() < ends
         assert "no such key: absent" in answer.message
     finally:
-        await take_off(asker, [broken, binding, *audited.values(), *rendered(GUARD)])
+        await take_off(asker, [broken, binding, *audited.values(), *rendered("audit")])
