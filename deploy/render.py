@@ -96,7 +96,7 @@ def outputs() -> dict[Path, str]:
 
 
 def copies() -> Iterator[tuple[Path, str]]:
-    """Yield path and text of the rendered rules and of the chart's copies."""
+    """Yield path and text of the rendered rules, and of the chart's copies."""
     yield from rendering.files().items()
     for name in _COPIED:
         yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")

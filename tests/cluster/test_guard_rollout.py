@@ -2,15 +2,22 @@
 
 import asyncio
 import re
+import shutil
 import time
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from tests.support import helm_chart
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import (
     PROBES,
     SYNCER,
+    Probe,
+    create_namespaces,
+    define_pod_groups,
     is_refused,
     is_warned_of,
     put_on,
@@ -19,7 +26,7 @@ from tests.support.guard import (
     take_off,
     until_all,
 )
-from tests.support.kube_user import Asker, where
+from tests.support.kube_user import Answer, Asker, where
 
 _COUNTED = re.compile(
     r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE
@@ -63,7 +70,7 @@ async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlP
 
 
 async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers: None) -> None:
-    made = await put_on(asker, "audit")
+    made = await put_on(asker, "audit", optional={"maxGraceSeconds": 60})
     wrong = {item["metadata"]["name"]: item for item in rendered("audit")}["kaishare-guard-gpus"]
     wrong["metadata"]["name"] = "wrong"
     wrong["spec"]["validations"][0]["expression"] = "object.spec.schedulersName == ''"
@@ -115,3 +122,66 @@ async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker
         assert "no such key: absent" in answer.message
     finally:
         await take_off(asker, [broken, binding, *audited.values(), *rendered("audit")])
+
+
+# An upgrade that renames every policy, as from kaishare 0.2.
+
+VALUES = (
+    "--namespace",
+    "kaishare",
+    "--set",
+    "guard.enabled=true,guard.action=deny,webhook.enabled=false,agent.enabled=false",
+)
+
+
+def chart_with_other_names(folder: Path) -> Path:
+    """Return a copy of the chart whose guard has other names; helm removes those after it has created the new ones."""
+    chart = Path(shutil.copytree(helm_chart.CHART, folder / "chart"))
+    for file in (chart / "templates" / "_helpers.tpl", chart / "templates" / "guard" / "bindings.yaml"):
+        file.write_text(file.read_text().replace("kaishare-guard-", "kaishare-former-"))
+    return chart
+
+
+async def test_an_upgrade_to_other_names_leaves_no_moment_without_a_guard(
+    asker: Asker, plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Helm creates the new objects before it removes the old ones, and the API server reads both in this order."""
+    kubeconfig = plane.kubeconfig()
+    await create_namespaces(asker)
+    await define_pod_groups(asker)
+    answers: list[tuple[Probe, Answer]] = []
+    upgraded = asyncio.Event()
+
+    async def attack(probe: Probe) -> None:
+        while not upgraded.is_set():
+            answers.append((probe, await asker.create(probe.item, user=probe.user, dry_run=True)))
+            await asyncio.sleep(0.02)
+
+    former = chart_with_other_names(tmp_path)
+    await run_helm("install", "kaishare", str(former), "--create-namespace", *VALUES, kubeconfig=kubeconfig)
+    try:
+        await until_all(asker, lambda probe, answer: answer.status == 403)
+        attacks = [asyncio.create_task(attack(probe)) for probe in PROBES]
+        await run_helm("upgrade", "kaishare", str(helm_chart.CHART), *VALUES, kubeconfig=kubeconfig)
+        await until_all(asker, is_refused)
+        await asyncio.sleep(1)
+        upgraded.set()
+        await asyncio.gather(*attacks)
+        for probe, answer in answers:
+            assert answer.status == 403, (probe.policy, answer)
+        policies = {
+            name
+            for _, answer in answers
+            for name in ("former", "guard")
+            if f"'kaishare-{name}-" in answer.message
+        }
+        assert policies == {"former", "guard"}
+    finally:
+        upgraded.set()
+        await run_helm("uninstall", "kaishare", "--namespace", "kaishare", kubeconfig=kubeconfig)
+        await until_all(asker, lambda probe, answer: answer.status == 201)
+
+
+async def run_helm(*arguments: str, kubeconfig: Path) -> None:
+    done = await asyncio.to_thread(partial(helm_chart.helm, *arguments, kubeconfig=kubeconfig))
+    assert done.returncode == 0, done.stderr

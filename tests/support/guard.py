@@ -124,10 +124,20 @@ async def create_namespaces(asker: Asker) -> None:
         await asker.apply(host(name, _QUEUES.get(name), labels))
 
 
+async def define_pod_groups(asker: Asker) -> None:
+    """Define KAI's PodGroups, for as long as the API server runs."""
+    await asker.apply(DEFINITION)
+    path = where(pod_group("any")).rpartition("/")[0]
+    ends = time.monotonic() + _ACTS_WITHIN_SECONDS
+    while (await asker.send("GET", path)).status != 200:
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.05)
+
+
 async def put_on(asker: Asker, action: str = "deny", **values: Any) -> list[dict[str, Any]]:
     """Apply the guard, KAI's PodGroups and the namespaces of the tests; return the objects of the guard."""
     await create_namespaces(asker)
-    await asker.apply(DEFINITION)
+    await define_pod_groups(asker)
     made = rendered(action, **values)
     for item in made:
         await asker.apply(item)
@@ -139,7 +149,6 @@ async def take_off(asker: Asker, made: Iterable[Mapping[str, Any]]) -> None:
     for item in sorted(made, key=lambda item: not item["kind"].endswith("Binding")):
         await asker.remove(where(item))
     await until_all(asker, lambda probe, answer: answer.status == 201 and not answer.warnings)
-    await asker.remove(where(DEFINITION))
 
 
 @dataclass(frozen=True, kw_only=True)
