@@ -114,8 +114,9 @@ TABLE: Final = (
 
 FREE_KEYS: Final = tuple(row.key for row in TABLE if row.rule is _FREE)
 CREATION_KEYS: Final = tuple(row.key for row in TABLE if row.rule is _CREATION and not row.is_prefix)
-_OWN: Final = frozenset(KAI_KEYS)
-_OWN_PREFIXES: Final = tuple(text for text in KAI_KEYS if text.endswith(_OPEN))
+KAI_PREFIXES: Final = tuple(text for text in KAI_KEYS if text.endswith(_OPEN))
+KAI_NAMES: Final = tuple(text for text in KAI_KEYS if not text.endswith(_OPEN))
+_NAMES: Final = frozenset(KAI_NAMES)
 _USERS: Final = frozenset(FREE_KEYS + CREATION_KEYS)
 USER_PREFIXES: Final = tuple(row.key for row in TABLE if row.is_prefix)
 """Beginnings of keys below KAI's prefixes that users may set when they create the pod."""
@@ -123,18 +124,12 @@ USER_PREFIXES: Final = tuple(row.key for row in TABLE if row.is_prefix)
 
 def is_of_kai(key: str) -> bool:
     """Whether a label or annotation of this name belongs to KAI."""
-    return key in _OWN or key.startswith(_OWN_PREFIXES)
+    return key in _NAMES or key.startswith(KAI_PREFIXES)
 
 
 def is_written_by_kai_only(key: str) -> bool:
     """Whether users may not set a label or annotation of this name, not even when they create the pod."""
     return is_of_kai(key) and key not in _USERS and not key.startswith(USER_PREFIXES)
-
-
-def key_pattern(*names: str) -> str:
-    """Return a regular expression for keys; a text is a key or the beginning of keys, as in `KAI_KEYS`."""
-    texts = (name.replace(".", "[.]") + ("" if name.endswith(_OPEN) else "$") for name in names)
-    return f"^({'|'.join(texts)})"
 
 
 def reserved_values(labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:

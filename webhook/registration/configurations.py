@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kai import keys
-from kai.cel import cel_list, names_gpu, starts_with
-from kai.key_classes import KAI_KEYS, RESERVED_APPS, key_pattern
+from kai.cel import cel_list, is_of_kai, names_gpu, starts_with
+from kai.key_classes import RESERVED_APPS
 from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
@@ -62,7 +62,7 @@ _OF_KUBELET: Final = f"request.userInfo.username.startsWith('{KUBELET}')"
 _BY_DAEMON_SETS: Final = f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}"
 
 
-_KAI_KEY: Final = f"key.matches('{key_pattern(*KAI_KEYS, keys.VCLUSTER_PREFIX)}')"
+_KAI_KEY: Final = is_of_kai("key", keys.VCLUSTER_PREFIX)
 _KAI_APP: Final = (
     f"'{keys.APP_LABEL}' in object.metadata.labels"
     f" && object.metadata.labels['{keys.APP_LABEL}'] in {cel_list(RESERVED_APPS)}"

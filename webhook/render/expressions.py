@@ -6,16 +6,14 @@ from string import Formatter
 from typing import Final
 
 from kai import keys, own_labels, quantity
-from kai.cel import cel_list, is_container_memory_key, literal, names_gpu, starts_with
+from kai.cel import cel_list, is_container_memory_key, is_of_kai, literal, names_gpu, starts_with
 from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.gpu_resources import DEVICE_CLASS_PREFIX
 from kai.key_classes import (
     CREATION_KEYS,
     FREE_KEYS,
-    KAI_KEYS,
     RESERVED_APPS,
     USER_PREFIXES,
-    key_pattern,
 )
 from kai.share import CONTAINER_MEMORY, CONTAINER_MEMORY_SUFFIXES, MIB
 from webhook.policy import distributed
@@ -284,8 +282,7 @@ VALUES: Final[Mapping[str, str]] = {
     "isDaemonSet": "owner.kind == 'DaemonSet' && owner.apiVersion.startsWith('apps/')",
     "byDaemonSets": f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}",
     "mirrorKey": keys.MIRROR_POD,
-    "longerThanOwnKeys": str(max(map(len, KAI_KEYS)) + 1),
-    "ownKeys": _inside(key_pattern(*KAI_KEYS)),
+    "isOfKai": is_of_kai("key"),
     "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
     "userPrefixes": cel_list(USER_PREFIXES),
     "vclusterPrefix": keys.VCLUSTER_PREFIX,
