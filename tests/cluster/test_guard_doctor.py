@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import pytest
 
+from console.why.codes import Code
+from console.why.core import explain
+from console.why.evidence import Absence
 from kube.client import KubeClient
 from service.check_results import CheckResult, State
 from service.version import version
@@ -18,6 +21,7 @@ from tests.support.guard import (
     ENFORCED,
     HOST,
     NAMESPACES,
+    POD_GROUPER,
     SYNCER,
     create_namespaces,
     guard_on,
@@ -30,6 +34,7 @@ from tests.support.guard import (
 )
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
 from tests.support.kube_user import Asker, where
+from tests.support.why_evidence import make_event, make_evidence, make_pod
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import read_cluster
 from webhook.doctor.guard.check import guard_findings
@@ -117,8 +122,8 @@ async def until_reported(plane: ControlPlane, *texts: str, state: State = State.
     ends = time.monotonic() + _WITHIN_SECONDS
     while True:
         results = await findings(plane)
-        found = " ".join(result.what for result in results if result.state is state)
-        if all(text in found for text in texts):
+        text = " ".join(result.what for result in results if result.state is state)
+        if all(part in text for part in texts):
             return results
         assert time.monotonic() < ends, results
 
@@ -394,3 +399,24 @@ async def test_an_account_of_kai_is_not_told_that_the_guard_fails(
     assert "exempt as one of KAI's" in str(results)
     assert "does not act" not in str(results)
     assert [_KEY in result.what for result in results if result.state is State.OK] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("group", "code_words"),
+    [
+        (pod_group("web", queue="other"), 'queue "other" is not a queue of namespace enforced (team-a)'),
+        (pod_group("web", queue=""), 'queue "" is not a queue of namespace enforced (team-a)'),
+        (pod_group("web", name="pg-of-another"), "the name of the PodGroup"),
+    ],
+)
+async def test_why_reads_the_refusal_in_the_event_of_kais_pod_grouper(
+    asker: Asker, denying: dict[str, Any], group: dict[str, Any], code_words: str
+) -> None:
+    answer = await asker.create(group, user=POD_GROUPER, dry_run=True)
+    assert answer.status != 201
+    event = make_event("PodGrouperWarning", answer.message, component="pod-grouper")
+    waiting = make_evidence(make_pod(grouped=False), pod_group=Absence.FORBIDDEN, pod_events=[event])
+    cause = explain(waiting).cause
+    assert cause.code is Code.GROUP_REFUSED
+    assert cause.sentence.startswith(f"the guard refuses the pod's PodGroup: {code_words}")
+    assert not cause.remedies[0].text.startswith("Undo what these words name"), "the rule is known"

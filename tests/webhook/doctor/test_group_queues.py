@@ -24,7 +24,7 @@ def group(place: str, queue: str = "team-a", owner: str = "", **resources: Any) 
     return msgspec.convert(document, PodGroup)
 
 
-def found(*groups: PodGroup, **changes: Any) -> list[CheckResult]:
+def findings_of(*groups: PodGroup, **changes: Any) -> list[CheckResult]:
     modes = (namespace("vision"), namespace("strict", mode="enforce"), namespace("quiet", mode="observe"))
     cluster: Cluster = but(namespaces=whole(*modes), pod_groups=whole(*groups), **changes)
     return list(group_queue_findings(cluster))
@@ -35,12 +35,12 @@ def found(*groups: PodGroup, **changes: Any) -> list[CheckResult]:
     [(), (group("vision"),), (group("strict"),), (group("quiet", "queue-b"),), (group("elsewhere", "b"),)],
 )
 def test_groups_in_their_namespaces_queue(groups: tuple[PodGroup, ...]) -> None:
-    (finding,) = found(*groups)
+    (finding,) = findings_of(*groups)
     assert (finding.check, finding.state) == ("PodGroups", State.OK)
 
 
 def test_a_door_from_before_enforce_is_named_with_the_step_to_take_first() -> None:
-    (finding,) = found(group("vision", "queue-b", "door"))
+    (finding,) = findings_of(group("vision", "queue-b", "door"))
     assert finding.state is State.WARNING
     assert 'vision/pg-door in "queue-b" of ConfigMap door' in finding.what
     assert finding.advice.startswith(
@@ -50,7 +50,7 @@ def test_a_door_from_before_enforce_is_named_with_the_step_to_take_first() -> No
 
 @pytest.mark.parametrize("queue", ["queue-b", ""])
 def test_a_door_under_enforce_is_a_problem(queue: str) -> None:
-    (finding,) = found(group("strict", queue), group("vision"))
+    (finding,) = findings_of(group("strict", queue), group("vision"))
     assert finding.state is State.PROBLEM
     assert f'strict/pg-door in "{queue}"' in finding.what
     assert finding.advice.startswith("delete the objects that own them, with their pods")
@@ -62,7 +62,7 @@ def test_a_part_of_the_groups_is_not_called_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "held"),
+    ("resources", "has_pods"),
     [
         ({}, False),
         ({"allocated": {}, "requested": None}, False),
@@ -70,11 +70,11 @@ def test_a_part_of_the_groups_is_not_called_right() -> None:
         ({"allocated": {"nvidia.com/gpu": "500m"}}, True),
     ],
 )
-def test_a_group_is_held_while_its_status_has_resources(resources: dict[str, Any], held: bool) -> None:
-    assert group("vision", **resources).is_held is held
+def test_a_group_has_pods_while_its_status_has_resources(resources: dict[str, Any], has_pods: bool) -> None:
+    assert group("vision", **resources).has_pods is has_pods
 
 
-def hosts_found(labels: dict[str, dict[str, str]], with_pods: set[str]) -> list[CheckResult]:
+def host_findings_of(labels: dict[str, dict[str, str]], with_pods: set[str]) -> list[CheckResult]:
     items = [namespace(name, **values) for name, values in labels.items()]
     labelled = frozenset(name for name, values in labels.items() if values.get("vcluster") == "true")
     cluster: Cluster = but(namespaces=whole(*items))
@@ -82,16 +82,16 @@ def hosts_found(labels: dict[str, dict[str, str]], with_pods: set[str]) -> list[
 
 
 def test_hosts_that_need_the_label_come_with_the_command() -> None:
-    assert hosts_found({"host": {"vcluster": "true"}}, {"host"}) == []
-    assert hosts_found({"host": {"vcluster": "true"}}, set()) == []
-    (finding,) = hosts_found({"host": {"vcluster": "true"}}, {"host", "team-b", "team-a"})
+    assert host_findings_of({"host": {"vcluster": "true"}}, {"host"}) == []
+    assert host_findings_of({"host": {"vcluster": "true"}}, set()) == []
+    (finding,) = host_findings_of({"host": {"vcluster": "true"}}, {"host", "team-b", "team-a"})
     assert finding.state is State.WARNING
     assert "pods of team-a, team-b have vCluster's keys" in finding.what
     assert finding.advice.endswith("kubectl label namespace team-a team-b kaishare.dev/vcluster=true")
 
 
 def test_a_host_under_enforce_without_the_label_is_a_problem() -> None:
-    (finding,) = hosts_found({"host": {"mode": "enforce"}}, {"host"})
+    (finding,) = host_findings_of({"host": {"mode": "enforce"}}, {"host"})
     assert (finding.state, finding.what.endswith("mode enforce denies such pods in host")) == (
         State.PROBLEM,
         True,

@@ -36,7 +36,7 @@ _TAKES_EFFECT_SECONDS: Final = 1.5
 _KEY: Final = f"{keys.MIG_PREFIX}kaishare-doctor"
 """An annotation that only KAI may write."""
 _DENIAL: Final = re.compile(
-    r"ValidatingAdmissionPolicy '([a-z0-9.-]+)' with binding '[^']*' denied request: (.*)", re.DOTALL
+    r"ValidatingAdmissionPolicy '([a-z0-9.-]{1,253})' with binding '[^']{1,253}' denied request: "
 )
 _WORDS: Final = "kaishare-guard: "
 """Beginning of the messages of the guard."""
@@ -143,17 +143,17 @@ class Prover:
     async def _try_deletion(self, namespace: str) -> Trial:
         """Delete a PodGroup with pods by dry run; it may lose its pods meanwhile."""
         groups = self.cluster.pod_groups
-        held = [each for each in groups.items if each.metadata.namespace == namespace and each.is_held]
-        held.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
+        own = [each for each in groups.items if each.metadata.namespace == namespace and each.has_pods]
+        own.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
         why = "PodGroups could not be listed" if not groups.is_known else "no PodGroup with pods"
         trial = Trial(Breach.HELD_GROUP, TrialOutcome.UNPROVED, namespace, f"{one_line(namespace)}: {why}")
-        for group in held[:_MOST_TRIED]:
+        for group in own[:_MOST_TRIED]:
 
             async def delete(group: PodGroup = group) -> str:
                 path = f"{_groups(namespace)}/{group.metadata.name}"
                 await dry_run_deletion(self.reader.client, path)
-                is_held = decode_pod_group(await self.reader.client.get(path)).is_held
-                return "" if is_held else "the PodGroup has no pods any more"
+                group = decode_pod_group(await self.reader.client.get(path))
+                return "" if group.has_pods else "the PodGroup has no pods any more"
 
             trial = await _judged(Breach.HELD_GROUP, namespace, delete)
             if trial.outcome is not TrialOutcome.UNPROVED:
@@ -204,8 +204,9 @@ def _is_refusal_of(breach: Breach, message: str) -> bool:
     denial = _DENIAL.search(message)
     if denial is None or denial[1] != breach.policy:
         return False
-    said, expected = denial[2].removesuffix(ELLIPSIS), _WORDS + breach.words
-    return said.startswith(expected) or (said != denial[2] and expected.startswith(said))
+    sentence, expected = message[denial.end() :], _WORDS + breach.words
+    words = sentence.removesuffix(ELLIPSIS)
+    return words.startswith(expected) or (words != sentence and expected.startswith(words))
 
 
 def _groups(namespace: str) -> str:
