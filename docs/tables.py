@@ -107,7 +107,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "api-objects": lambda: api_schema.objects(AgentResponse),
     "api-processes": lambda: api_schema.objects(ProcessesResponse),
     "kai-prefixes": _kai_names,
-    **{f"kai-keys-{rule}": _kai_keys(rule) for rule in KeyClass},
+    "kai-keys-fixed": _kai_keys(KeyClass.CREATION),
+    "kai-keys-free": _kai_keys(KeyClass.FREE),
 }
 
 

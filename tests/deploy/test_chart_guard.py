@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from kai import gpu_resources, keys
-from kai.key_classes import RESERVED_APPS, TABLE, KeyClass, On
+from kai import gpu_resources
 from kai.own_labels import EXCLUDED_NAMESPACES
 from tests.support.chart_variants import VARIANTS
 from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
@@ -158,24 +157,6 @@ def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
     text = (CHART / "templates" / "guard" / "gpus.yaml").read_text()
     for prefix in (gpu_resources.NVIDIA_PREFIX, gpu_resources.DEVICE_CLASS_PREFIX):
         assert f"key.startsWith('{prefix}')" in text
-
-
-def test_every_key_of_pods_has_a_rule() -> None:
-    """A key of the table that begins as KAI's do is free, fixed, or reserved; the others are judged by their effect."""
-    text = (CHART / "templates" / "guard" / "pods.yaml").read_text()
-    prefixes = tuple(re.findall(r"\|\| key\.startsWith\('([^']+)'\)", text))
-    names = variable("pods", "names")
-    for row in TABLE:
-        key = row.key + "x" if row.is_prefix else row.key
-        if row.is_own and row.on & On.POD:
-            assert key in names or key.startswith(prefixes), key
-            is_users = (f"'{key}'" in text and key not in names) or key in ("gpu-fraction", "gpu-memory")
-            if row.rule is KeyClass.KAI_ONLY:
-                assert not is_users, key
-            if row.rule is KeyClass.FREE:
-                assert is_users, key
-    assert str(list(RESERVED_APPS)) in text
-    assert keys.SHARED_GPU_CONFIGMAP in text
 
 
 def test_the_document_names_every_policy_and_no_other() -> None:

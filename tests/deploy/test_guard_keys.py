@@ -1,6 +1,9 @@
 """KAI's keys in the chart's policy about pods are those of `kai.key_classes`."""
 
 import re
+from collections.abc import Iterator
+from re import _constants, _parser  # type: ignore[attr-defined]  # private: no public parser
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,40 @@ from kai.key_classes import (
     is_of_kai,
 )
 from tests.support.guard import rendered
+
+
+def alternatives(pattern: str) -> set[str]:
+    """Return the texts that a regular expression of alternatives matches at the beginning of a text.
+
+    One that must be the whole text ends in `$`.
+    """
+    return set(_expanded(list(_parser.parse(pattern))))
+
+
+def _expanded(items: list[tuple[Any, Any]]) -> Iterator[str]:
+    if not items:
+        yield ""
+        return
+    (kind, value), rest = items[0], items[1:]
+    for head in _texts(kind, value):
+        for tail in _expanded(rest):
+            yield head + tail
+
+
+def _texts(kind: Any, value: Any) -> Iterator[str]:
+    if kind is _constants.LITERAL:
+        yield chr(value)
+    elif kind is _constants.IN:  # a class of characters, as in [.]
+        yield from (chr(character) for _, character in value)
+    elif kind is _constants.AT:
+        yield "$" if value is _constants.AT_END else ""
+    elif kind is _constants.SUBPATTERN:
+        yield from _expanded(list(value[-1]))
+    elif kind is _constants.BRANCH:
+        for branch in value[1]:
+            yield from _expanded(list(branch))
+    else:
+        raise ValueError(f"not an alternative: {kind}")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +74,10 @@ def prefixes(expression: str) -> set[str]:
 
 
 def test_the_policy_reserves_the_keys_of_the_table(policy: dict[str, str]) -> None:
-    reserved, _, _ = policy["reserved"].partition("!(")
-    assert quoted(policy["names"]) | prefixes(reserved) == {*KAI_KEYS, keys.VCLUSTER_MANAGED_BY}
-    assert all(text.endswith(("/", "-", ".")) for text in prefixes(reserved))
+    (pattern,) = re.findall(r"key\.matches\('([^']+)'\)", policy["own"])
+    beginnings = alternatives(pattern)
+    assert quoted(policy["names"]) | beginnings == {*KAI_KEYS, keys.VCLUSTER_MANAGED_BY}
+    assert all(text.endswith(("/", "-", ".")) for text in beginnings)
 
 
 def test_the_policy_lets_users_write_the_keys_of_the_table(policy: dict[str, str]) -> None:
@@ -62,3 +100,9 @@ def test_a_key_and_what_begins_like_it(key: str) -> None:
     assert is_of_kai(key + "note") is is_prefix
     assert is_of_kai(key)
     assert not is_of_kai("x" + key)
+
+
+def test_alternatives_of_a_pattern() -> None:
+    assert alternatives("^(a/|b[.](c|d-)|e($|/)|(f|g)$)") == {"a/", "b.c", "b.d-", "e$", "e/", "f$", "g$"}
+    with pytest.raises(ValueError, match="not an alternative"):
+        alternatives("^a*")
