@@ -215,4 +215,4 @@ def test_the_guard_refuses(plane: ControlPlane, guarded: None) -> None:
 
     answer = asyncio.run(answered())
     assert (answer.is_admitted, answer.refused_by) == (False, "ValidatingAdmissionPolicy kaishare-guard-pods")
-    assert "only KAI writes" in answer.refusal
+    assert "only KAI writes this" in answer.refusal
