@@ -16,7 +16,6 @@ class DifferenceName(StrEnum):
     LARGE_PODS = "large-pods"
     LARGE_NAMESPACES = "large-namespaces"
     PLAIN_SHARES = "plain-shares"
-    OWNERS = "owners"
     OBSERVE = "observe"
     DEFAULT_CLASS = "default-class"
     MESSAGES = "messages"
@@ -68,11 +67,6 @@ DIFFERENCES: Final = (
         policy="Under `enforce`, a share that is not a plain number is refused in a namespace with a cap, and"
         f" the GPUs of more than {MOST_GPU_CONTAINERS} containers are added up even where one is used after"
         " another.",
-    ),
-    FormDifference(
-        name=DifferenceName.OWNERS,
-        webhook="Under `enforce`, discovery says which owners are not namespaced.",
-        policy="Under `enforce`, the built-in kinds of Kubernetes, KAI and Kueue are known.",
     ),
     FormDifference(
         name=DifferenceName.OBSERVE,

@@ -14,7 +14,7 @@ from docs import api_schema
 from docs.form_differences import DIFFERENCES
 from gpuagent.api_types.processes import ProcessesResponse
 from gpuagent.api_types.shares import AgentResponse
-from kai.key_classes import PREFIXES, TABLE, KeyClass, On
+from kai.key_classes import KAI_KEYS, TABLE, KeyClass
 from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from webhook.policy import distributed
 from webhook.policy.labels import LABELS
@@ -74,25 +74,19 @@ def _form_differences() -> str:
     return _table(("difference", "webhook", "admission policies"), rows)
 
 
-_OBJECTS: Final = {On.POD: "pod", On.OWNER: "owner", On.CLAIM: "ResourceClaim"}
-
-
-def _prefixes() -> str:
-    return ", ".join(f"`{prefix}`" for prefix in PREFIXES) + "\n"
+def _kai_names() -> str:
+    return ", ".join(f"`{name}{'…' if name[-1] in '/-.' else ''}`" for name in KAI_KEYS) + "\n"
 
 
 def _kai_keys(rule: KeyClass) -> Callable[[], str]:
     def table() -> str:
-        rows = []
-        for row in TABLE:
-            if row.rule is rule:
-                key = f"{row.kind} `{row.key}{'…' if row.is_prefix else ''}`"
-                places = ", ".join(name for place, name in _OBJECTS.items() if place in row.on)
-                cells = (key, places, row.since, row.effect)
-                rows.append((*cells, row.writer or "no component") if rule is KeyClass.KAI_ONLY else cells)
-        effect = "what it sets" if rule is KeyClass.FREE else "what a user could gain"
-        head = ("key", "on", "read since KAI", effect)
-        return _table((*head, "written by") if rule is KeyClass.KAI_ONLY else head, rows)
+        rows = [
+            (f"{row.kind} `{row.key}{'…' if row.is_prefix else ''}`", row.since, row.effect)
+            for row in TABLE
+            if row.rule is rule
+        ]
+        effect = "what it sets" if rule is KeyClass.FREE else "what a later change could give"
+        return _table(("key", "read since KAI", effect), rows)
 
     return table
 
@@ -112,8 +106,9 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "reasons-failed": _reasons(Group.FAILED),
     "api-objects": lambda: api_schema.objects(AgentResponse),
     "api-processes": lambda: api_schema.objects(ProcessesResponse),
-    "kai-prefixes": _prefixes,
-    **{f"kai-keys-{rule}": _kai_keys(rule) for rule in KeyClass},
+    "kai-prefixes": _kai_names,
+    "kai-keys-fixed": _kai_keys(KeyClass.CREATION),
+    "kai-keys-free": _kai_keys(KeyClass.FREE),
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from kai import keys
 from kai.gpu_resources import DEVICE_CLASS_PREFIX, GPU_SUFFIXES, NVIDIA_PREFIX, OTHER_DEVICES
+from kai.key_classes import KAI_NAMES, KAI_PREFIXES
 from kai.share import CONTAINER_MEMORY, CONTAINER_MEMORY_AT, CONTAINER_MEMORY_SUFFIXES
 
 
@@ -15,6 +16,18 @@ def literal(text: str) -> str:
 def cel_list(texts: Iterable[str]) -> str:
     """Return a CEL list of strings."""
     return "[" + ", ".join(map(literal, texts)) + "]"
+
+
+def is_of_kai(text: str, *more_prefixes: str) -> str:
+    """Return the expression for: a label or annotation of this name belongs to KAI.
+
+    A regular expression would cost ten times as much, and exceed the API server's limit for many long keys.
+
+    Args:
+        text: the expression for the name.
+        more_prefixes: further beginnings of names.
+    """
+    return f"{text} in {cel_list(KAI_NAMES)} || {starts_with(text, (*KAI_PREFIXES, *more_prefixes))}"
 
 
 def starts_with(text: str, prefixes: Iterable[str]) -> str:

@@ -72,10 +72,27 @@ class ProgramSpec(Struct, frozen=True):
     containers: list[ProgramContainer] | None = None
 
 
+class _Condition(Struct, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
+class ProgramStatus(Struct, frozen=True):
+    """`status` of a pod whose programs are read."""
+
+    conditions: list[_Condition] | None = None
+
+
 class ProgramPod(Struct, frozen=True):
     """A pod, or the template of pods, whose programs are read."""
 
     spec: ProgramSpec = ProgramSpec()
+    status: ProgramStatus = ProgramStatus()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the kubelet calls the pod ready."""
+        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +101,22 @@ class Installation:
 
     programs: Mapping[str, tuple[ProgramContainer, ...]]
     """Containers by the program's name."""
+    ready: frozenset[str] = frozenset()
+    """The programs with a pod that is ready."""
 
     @classmethod
     def seen_in(cls, pods: Iterable[ProgramPod]) -> "Installation":
         """Select KAI's programs from the pods of its namespace."""
         programs: dict[str, list[ProgramContainer]] = {}
-        for container in (container for pod in pods for container in pod.spec.containers or ()):
-            image = _TAG.search(container.image or "")
-            if image is not None and image[1] in _PROGRAMS:
-                programs.setdefault(image[1], []).append(container)
-        return cls({name: tuple(containers) for name, containers in programs.items()})
+        ready = set()
+        for pod in pods:
+            for container in pod.spec.containers or ():
+                image = _TAG.search(container.image or "")
+                if image is not None and image[1] in _PROGRAMS:
+                    programs.setdefault(image[1], []).append(container)
+                    if pod.is_ready:
+                        ready.add(image[1])
+        return cls({name: tuple(containers) for name, containers in programs.items()}, frozenset(ready))
 
     @property
     def versions(self) -> tuple[Version, ...]:

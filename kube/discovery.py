@@ -7,14 +7,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from kai.scopes import GroupKind
 from kube.client import KubeClient
 from kube.errors import decode_answer
 from kube.objects import resource_path
 
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 """Asks for all groups in one answer (aggregated discovery, stable since Kubernetes 1.30)."""
-_PATHS: Final = ("/api", "/apis")
 
 
 class _ResponseKind(Struct):
@@ -81,26 +79,14 @@ class ServedKind:
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
-async def discover_cluster_scoped(client: KubeClient) -> frozenset[GroupKind]:
-    """Ask the API server which kinds are not namespaced. Every authenticated account may ask.
+async def discover_groups(client: KubeClient) -> list[ServedKind]:
+    """Ask the API server for the kinds of all groups but the core group, preferred versions first.
+
+    Every authenticated account may ask.
 
     Raises:
         ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`. An API server without
             aggregated discovery counts as unreachable.
-    """
-    kinds: set[GroupKind] = set()
-    for path in _PATHS:
-        answer = await client.get(path, accept=_DISCOVERY)
-        for _, _, resource in _resources(answer, path):
-            if resource.scope == "Cluster" and resource.kind is not None:
-                kinds.add((resource.kind.group, resource.kind.kind))
-    return frozenset(kinds)
-
-
-async def discover_groups(client: KubeClient) -> list[ServedKind]:
-    """Ask the API server for the kinds of all groups but the core group, preferred versions first.
-
-    Raises as `discover_cluster_scoped`.
     """
     path = "/apis"
     answer = await client.get(path, accept=_DISCOVERY)

@@ -27,6 +27,7 @@ class Code(StrEnum):
     KAI_NOT_SERVED = "kai-not-served"
     # KAI has not looked at the pod.
     SCHEDULING_GATE = "scheduling-gate"
+    GROUP_REFUSED = "group-refused"
     POD_GROUP_MISSING = "pod-group-missing"
     NODE_POOL_WITHOUT_SHARD = "node-pool-without-shard"
     SCHEDULER_SILENT = "scheduler-silent"
@@ -65,6 +66,7 @@ class Code(StrEnum):
     FLAGGED = "flagged"
     FAILED = "failed"
     TERMINATING = "terminating"
+    GROUP_UNCHANGED = "group-unchanged"
     QUEUE_OF_OWNER = "queue-of-owner"
     PRIORITY_CLASS_IGNORED = "priority-class-ignored"
     ACCOUNTING_MISSING = "accounting-missing"
@@ -85,6 +87,7 @@ class Code(StrEnum):
 _FINE: Final = frozenset(
     {
         Code.OUTSIDE_KAI,
+        Code.GROUP_UNCHANGED,
         Code.QUEUE_OF_OWNER,
         Code.PRIORITY_CLASS_IGNORED,
         Code.ACCOUNTING_MISSING,

@@ -13,6 +13,7 @@ from console.why.causes.bound import bound, failed, running, terminating
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
 from console.why.causes.delays import waited
 from console.why.causes.full_queue import full_queue
+from console.why.causes.group_refused import group_refused, group_unchanged
 from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
 from console.why.causes.queues import unexplained, unusable_queue
@@ -78,6 +79,7 @@ def _findings(evidence: PodEvidence, redactor: Redactor) -> Iterator[PodFinding]
             if is_in_kai(evidence, pod)
             else outside_kai(evidence, pod, redactor)
         )
+        yield from filter(None, [group_unchanged(evidence, pod)])
         yield from evicted_before(evidence, redactor)
     else:
         findings = [] if is_in_kai(evidence, pod) else [outside_kai(evidence, pod, redactor)]
@@ -93,6 +95,7 @@ def _pending(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodFi
     return (
         gated(pod, redactor)
         or refused_by_host(evidence, pod, redactor)
+        or group_refused(evidence, pod)
         or (ungrouped(evidence, pod, redactor) if is_served else None)
         or waiting_for_evicted(evidence)
         or binding(evidence, pod, redactor)

@@ -117,6 +117,8 @@ def owned_by(count: int) -> dict[str, Any]:
     return made
 
 
+LONG_KEYS = [f"{'.'.join(['k' * 62] * 4)}/{'n' * 59}{number:04}" for number in range(1000)]
+"""The longest names of labels, which the conditions compare with KAI's keys."""
 CLAIMS = [{"name": "gpu", "resourceClaimName": "gpu"}]
 DAEMON_SET_PODS = {
     "plain": (of_daemon_set(), []),
@@ -130,6 +132,8 @@ DAEMON_SET_PODS = {
         [],
     ),
     "1000 labels": (of_daemon_set(labels={f"a{number}": "" for number in range(1000)}), []),
+    "1000 labels with long names": (of_daemon_set(labels=dict.fromkeys(LONG_KEYS, "")), []),
+    "a word that begins like a key of KAI": (of_daemon_set(annotations={"gpu-memory-note": "x"}), []),
     # The expression takes quadratic time: 26 s for 70,000 labels, 12 s for 8,000 containers.
     "100 containers": (of_daemon_set(spec={"containers": containers(100)}), []),
     "101 containers": (of_daemon_set(spec={"containers": containers(101)}), [VALIDATE]),

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -195,20 +194,6 @@ async def plain_shares(team: Team) -> None:
         assert (await team.create(settled(**shares))).status == 403, shares
 
 
-async def owners(team: Team) -> None:
-    await team.label(mode="enforce")
-    pod = settled()
-    owner = {"apiVersion": "example.com/v1", "kind": "Fleet", "name": "fleet", "uid": "u"}
-    pod["metadata"]["ownerReferences"] = [owner]
-    rules = Rules()
-    discovered = replace(rules, cluster_scoped=rules.cluster_scoped | {("example.com", "Fleet")})
-    assert not team.admits(pod, discovered)
-    assert (await team.create(pod)).status == 201
-    owner |= {"apiVersion": "v1", "kind": "Namespace"}
-    await team.until(pod, lambda answer: answer.status == 403)
-    assert not team.admits(pod)
-
-
 async def observe(team: Team) -> None:
     await team.label(mode="observe")
     pod = bare_pod("case")
@@ -255,7 +240,6 @@ CHECKS: Final[Mapping[DifferenceName, Callable[[Team], Awaitable[None]]]] = {
     DifferenceName.LARGE_PODS: large_pods,
     DifferenceName.LARGE_NAMESPACES: large_namespaces,
     DifferenceName.PLAIN_SHARES: plain_shares,
-    DifferenceName.OWNERS: owners,
     DifferenceName.OBSERVE: observe,
     DifferenceName.DEFAULT_CLASS: default_class,
     DifferenceName.MESSAGES: messages,

@@ -1,22 +1,27 @@
-"""The doctor's check of the guard on the real API server: its defaults, hollow guards, and the dry runs."""
+"""The doctor's check of the guard on the real API server: its defaults, changed guards, and the dry runs."""
 
 import copy
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pytest
 
+from console.why.codes import Code
+from console.why.core import explain
+from console.why.evidence import Absence
 from kube.client import KubeClient
 from service.check_results import CheckResult, State
+from service.version import version
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support.doctor_guard import with_parameters
 from tests.support.guard import (
     ENFORCED,
-    GUARD,
     HOST,
     NAMESPACES,
+    POD_GROUPER,
     SYNCER,
     create_namespaces,
     guard_on,
@@ -27,17 +32,33 @@ from tests.support.guard import (
     take_off,
     until_all,
 )
-from tests.support.hollow_guards import HOLLOW, KEYS, UNCHANGED_EFFECT, HollowGuard, variable
-from tests.support.kube_user import ADMINISTRATOR, Asker, where
-from tests.support.markers import nightly
+from tests.support.guard_pod_groups import RUNNING, count, pod_group
+from tests.support.kube_user import Asker, where
+from tests.support.why_evidence import make_event, make_evidence, make_pod
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import read_cluster
 from webhook.doctor.guard.check import guard_findings
+from webhook.doctor.guard.digest import DIGEST, digest
+from webhook.doctor.guard.objects import OBJECTS, PODGROUPS, PODS
+from webhook.doctor.vclusters import VclusterHosts, read_hosts
 from webhook.registration.configurations import CONFIGURATION_NAME
 
-_PROVED = f"{ENFORCED}: kaishare-guard-keys, kaishare-guard-owners, kaishare-guard-references"
-_PROVED_OF_VCLUSTERS = f"{HOST}: kaishare-guard-keys, kaishare-guard-queues"
-_WITHIN_SECONDS = 20.0
+Spec = dict[str, Any]
+_WITHIN_SECONDS: Final = 20.0
+_QUEUE = "a new PodGroup in another queue"
+_HELD = "the deletion of a PodGroup with pods"
+_KEY = "a new pod with a key of KAI"
+_CONFIG_MAP = "a new ConfigMap with a name of KAI's"
+_PROVED = f"{_QUEUE}, {_HELD}, {_KEY}, {_CONFIG_MAP}"
+_GROUPS = (
+    pod_group("held"),
+    pod_group("held", namespace=HOST, labels={"vcluster.loft.sh/managed-by": "team-a"}),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webhook.doctor.guard.proof._TAKES_EFFECT_SECONDS", 0.0)  # the tests repeat doctor
 
 
 @pytest.fixture
@@ -46,209 +67,356 @@ async def asker(plane: ControlPlane) -> AsyncIterator[Asker]:
         yield asking
 
 
-@pytest.fixture
-async def pods(asker: Asker) -> AsyncIterator[None]:
-    """Create a pod in an enforced namespace, and one that a vCluster's syncer created."""
-    await create_namespaces(asker)
-    plain = synced_pod("plain", namespace=ENFORCED, labels={"vcluster.loft.sh/managed-by": None})
-    synced = synced_pod("synced")
-    for item, user in ((plain, ADMINISTRATOR), (synced, SYNCER)):
-        answer = await asker.create(item, user=user)
-        assert answer.status == 201, answer.message
-    yield
-    for item in (plain, synced):
-        await asker.remove(where(item))
-
-
 @pytest.fixture(scope="module")
 def guarded(plane: ControlPlane) -> Iterator[None]:
-    with guard_on(plane, GUARD / "deny"):
+    with guard_on(plane):
         yield
 
 
 @pytest.fixture
-async def denying(guarded: None, asker: Asker, pods: None) -> AsyncIterator[dict[str, dict[str, Any]]]:
-    """Yield the objects of the guard on deny by name; undo the test's change of them."""
-    objects = {item["metadata"]["name"]: item for item in rendered(GUARD / "deny")}
+async def denying(guarded: None, asker: Asker) -> AsyncIterator[dict[str, dict[str, Any]]]:
+    """Yield the objects of the guard on deny by name, beside PodGroups with pods; undo the test's changes."""
+    synced = synced_pod("synced")
+    answer = await asker.create(synced, user=SYNCER)
+    assert answer.status == 201, answer.message
+    for item in _GROUPS:
+        assert (await asker.create(item)).status == 201
+        await count(asker, where(item), RUNNING)
+    objects = {_title(item): item for item in rendered()}
     yield copy.deepcopy(objects)
     for item in objects.values():
         await put(asker, item)
+    for item in _GROUPS:
+        await count(asker, where(item), None)
+        await asker.remove(where(item))
+    await asker.remove(where(synced))
     await until_all(asker, is_refused)
 
 
+def _title(item: dict[str, Any]) -> str:
+    return f"{'binding ' if item['kind'].endswith('Binding') else ''}{item['metadata']['name']}"
+
+
 async def findings(plane: ControlPlane, token: str = ADMIN_TOKEN) -> list[CheckResult]:
-    """Return what doctor says of the guard, without the enforced namespaces of other tests."""
+    """Return what doctor says of the guard, without the namespaces of other tests."""
     async with KubeClient(plane.access(token)) as client:
         reader = ApiReader(client)
         cluster = await read_cluster(reader, CONFIGURATION_NAME)
         own = tuple(each for each in cluster.namespaces.items if each.name in NAMESPACES)
         cluster = replace(cluster, namespaces=replace(cluster.namespaces, items=own))
-        return [*await guard_findings(reader, cluster), *reader.missing]
+        hosts = await read_hosts(reader, cluster)
+        hosts = VclusterHosts(hosts.labelled, hosts.with_pods & NAMESPACES.keys())
+        return await guard_findings(reader, cluster, hosts)
 
 
 async def put(asker: Asker, item: dict[str, Any]) -> None:
-    """Replace an object by one with exactly this spec."""
+    """Replace an object by one with exactly these labels, annotations and this spec."""
     stored = (await asker.send("GET", where(item))).body
     item["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"]
     answer = await asker.send("PUT", where(item), item)
     assert answer.status == 200, answer.message
 
 
-async def until_reported(plane: ControlPlane, *texts: str) -> list[CheckResult]:
-    """Wait until problems have these texts; a changed policy needs about a second to take effect."""
+async def until_reported(plane: ControlPlane, *texts: str, state: State = State.PROBLEM) -> list[CheckResult]:
+    """Wait until findings have these texts; a changed policy needs about a second to take effect."""
     ends = time.monotonic() + _WITHIN_SECONDS
     while True:
         results = await findings(plane)
-        problems = " ".join(result.what for result in results if result.state is State.PROBLEM)
-        if all(text in problems for text in texts):
+        text = " ".join(result.what for result in results if result.state is state)
+        if all(part in text for part in texts):
             return results
-        assert time.monotonic() < ends, results
-
-
-async def until_it_stands(plane: ControlPlane) -> None:
-    """Wait until the guard is reported as complete and proved."""
-    ends = time.monotonic() + _WITHIN_SECONDS
-    while True:
-        results = await findings(plane)
-        if [result.state for result in results] == [State.OK, State.OK]:
-            return
         assert time.monotonic() < ends, results
 
 
 # --- without refusals: these tests come before the guard is on deny for the rest of the file ---
 
 
-@pytest.mark.parametrize("overlay", ["audit", "warn"])
-async def test_a_guard_that_refuses_nothing_is_compared_and_not_proved(
-    asker: Asker, plane: ControlPlane, pods: None, overlay: str
+@pytest.mark.parametrize("action", ["audit", "warn"])
+async def test_a_guard_that_refuses_nothing_is_not_proved(
+    asker: Asker, plane: ControlPlane, action: str
 ) -> None:
-    made = await put_on(asker, GUARD / overlay)
+    made = await put_on(asker, action)
     try:
-        results = await findings(plane)
+        (finding,) = await findings(plane)
     finally:
         await take_off(asker, made)
-    assert {result.state for result in results} == {State.WARNING, State.UNKNOWN}
-    (proof,) = [result.what for result in results if result.state is State.UNKNOWN]
-    assert proof.startswith("compared, not proved: ")
-    assert proof.endswith(": the binding does not deny")
-    assert "differs" not in str(results), "the API server's defaults are no difference"
+    assert finding.state is State.WARNING, "the API server's defaults are no change"
+    assert finding.what == (
+        f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard only reports violations of"
+        f" {PODGROUPS}, {PODS}, {OBJECTS}"
+    )
 
 
-async def test_a_guard_that_is_not_installed(plane: ControlPlane, pods: None) -> None:
+async def test_a_guard_that_is_not_installed(asker: Asker, plane: ControlPlane) -> None:
+    await create_namespaces(asker)
     (finding,) = await findings(plane)
     assert finding.state is State.WARNING
-    assert ENFORCED in finding.what  # beside namespaces of other tests
-    assert finding.what.endswith(": kaishare.dev/mode=enforce, but the guard is not installed")
+    assert finding.what == f"{ENFORCED}: kaishare.dev/mode=enforce, but the guard is not installed"
+
+
+async def test_a_guard_of_the_earlier_form_is_one_problem(asker: Asker, plane: ControlPlane) -> None:
+    names = [f"kaishare-guard-{name}" for name in ("keys", "owners", "queues", "references")]
+    (policy,) = (item for item in rendered() if item["metadata"]["name"] == OBJECTS)
+    made = [{**policy, "metadata": {"name": name}} for name in names]
+    for item in made:
+        await asker.apply(item)
+    try:
+        (finding,) = await findings(plane)
+    finally:
+        for item in made:
+            await asker.remove(where(item))
+    assert finding.state is State.PROBLEM
+    assert finding.what == (
+        f"the guard is of an earlier form, which judges what tenants write: {', '.join(names)}"
+    )
+    assert finding.advice.startswith("upgrade the chart")
 
 
 # --- the guard on deny ---
 
 
-async def test_the_guard_on_deny_is_proved(plane: ControlPlane, denying: dict[str, Any]) -> None:
+async def test_the_guard_on_deny_is_proved_and_a_dry_run_stores_nothing(
+    asker: Asker, plane: ControlPlane, denying: dict[str, Any]
+) -> None:
     results = await findings(plane)
     assert [result.state for result in results] == [State.OK, State.OK], results
-    assert _PROVED in results[0].what
-    assert _PROVED_OF_VCLUSTERS in results[1].what
+    assert results[0].what.startswith("refuses in 1 namespace, as this release's")
+    assert f"proved by dry runs in {ENFORCED}: {_PROVED}; kaiNamespaces: kai-scheduler" in results[0].what
+    assert results[1].what.startswith("refuses in 1 host namespace of vClusters, as this release's")
+    assert f"proved by dry runs in {HOST}: {_PROVED};" in results[1].what
+    await nothing_is_stored(asker)
 
 
-async def test_a_dry_run_stores_nothing(asker: Asker, plane: ControlPlane, denying: dict[str, Any]) -> None:
-    await put(asker, HOLLOW["a validation that always holds"].applied_to(copy.deepcopy([denying[KEYS]]))[0])
-    await until_reported(plane, "(an existing pod)", "(a new pod of a vCluster)")
+async def nothing_is_stored(asker: Asker) -> None:
+    for item in _GROUPS:
+        groups = (await asker.send("GET", where(item).rpartition("/")[0])).body["items"]
+        assert [(each["metadata"]["name"], "deletionTimestamp" in each["metadata"]) for each in groups] == [
+            (item["metadata"]["name"], False)
+        ]
     for namespace in (ENFORCED, HOST):
         for resource in ("pods", "configmaps"):
             items = (await asker.send("GET", f"/api/v1/namespaces/{namespace}/{resource}")).body["items"]
             assert "kaishare-doctor" not in str([item["metadata"] for item in items])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("titles", [list(HOLLOW)[::5], nightly(list(HOLLOW))], ids=["some", "all"])
-async def test_a_hollow_guard_is_a_problem(
-    asker: Asker,
-    plane: ControlPlane,
-    denying: dict[str, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    titles: list[str],
-) -> None:
-    monkeypatch.setattr(
-        "webhook.doctor.guard.proof._TAKES_EFFECT_SECONDS", 0.0
-    )  # the test itself repeats doctor
-    for title in titles:
-        hollow = HOLLOW[title]
-        original = denying[hollow.name]
-        (changed,) = hollow.applied_to([copy.deepcopy(original)])
-        await put(asker, changed)
-        policy = original["spec"].get("policyName", hollow.name)
-        admitted = (
-            [f"the guard does not act: {policy}", f"{policy} ({hollow.admits})"] if hollow.admits else []
-        )
-        results = await until_reported(plane, f"{hollow.name} differs from this release's in ", *admitted)
-        assert all(path in str(results) for path in hollow.path.split(", ")), title
-        await put(asker, copy.deepcopy(original))
-        await until_it_stands(plane)
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A change of the guard."""
+
+    name: str
+    """The changed policy."""
+    change: Callable[[Spec], object]
+    admits: str = ""
+    """The forbidden request that the changed guard admits; empty if the dry runs do not find the hole."""
 
 
-@pytest.mark.parametrize("changed", UNCHANGED_EFFECT.values(), ids=UNCHANGED_EFFECT)
-async def test_a_change_without_an_effect_on_refusals_is_proved(
-    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]], changed: HollowGuard
+def _variable(spec: Spec, name: str) -> dict[str, Any]:
+    entry: dict[str, Any] = next(item for item in spec["variables"] if item["name"] == name)
+    return entry
+
+
+def _without_rule(index: int) -> Callable[[Spec], object]:
+    return lambda spec: spec["validations"][index].update(expression="true")
+
+
+_ELSEWHERE = {"matchLabels": {"kubernetes.io/metadata.name": "elsewhere"}}
+CHANGES = {
+    "the rule about queues": Changed(name=PODGROUPS, change=_without_rule(0), admits=_QUEUE),
+    "the rule about deletion": Changed(name=PODGROUPS, change=_without_rule(-1), admits=_HELD),
+    "the rule about priority": Changed(name=PODGROUPS, change=_without_rule(2)),
+    "operations": Changed(
+        name=PODGROUPS,
+        change=lambda spec: spec["matchConstraints"]["resourceRules"][0].update(
+            operations=["CREATE", "UPDATE"]
+        ),
+        admits=_HELD,
+    ),
+    "a condition that never holds": Changed(
+        name=PODS,
+        change=lambda spec: spec.update(matchConditions=[{"name": "never", "expression": "false"}]),
+        admits=_KEY,
+    ),
+    "everybody is KAI": Changed(
+        name=OBJECTS,
+        change=lambda spec: _variable(spec, "byKai").update(expression="true"),
+        admits=_CONFIG_MAP,
+    ),
+    "errors ignored": Changed(name=PODS, change=lambda spec: spec.update(failurePolicy="Ignore")),
+    "some namespaces": Changed(
+        name=PODS,
+        change=lambda spec: spec["matchConstraints"].update(namespaceSelector=_ELSEWHERE),
+        admits=_KEY,
+    ),
+    "a second parameter that hides the first": Changed(
+        name=OBJECTS,
+        change=lambda spec: spec["variables"].append({"name": "kaiNamespaces", "expression": "['x']"}),
+    ),
+    "words": Changed(name=PODS, change=lambda spec: spec["validations"][0].update(message="no")),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES)
+async def test_a_changed_guard_is_a_problem(
+    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]], changed: Changed
 ) -> None:
-    await put(asker, changed.applied_to([copy.deepcopy(denying[changed.name])])[0])
-    await until_all(asker, is_refused)
-    report, *stands = await findings(plane)
-    assert (report.state, changed.path in report.what) == (State.WARNING, True)
-    assert [result.state for result in stands] == [State.OK, State.OK]
-    assert _PROVED in stands[0].what
+    item = denying[changed.name]
+    changed.change(item["spec"])
+    await put(asker, item)
+    acts = f"{ENFORCED}: the guard does not act: {changed.admits} ({changed.name})" if changed.admits else ""
+    results = await until_reported(plane, f"{changed.name} is not as its release made it", acts)
+    assert not [result for result in results if result.state is State.OK]
+    await nothing_is_stored(asker)
+
+
+async def test_an_edited_digest_hides_no_hole(
+    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
+) -> None:
+    item = denying[PODGROUPS]
+    CHANGES["the rule about queues"].change(item["spec"])
+    item["metadata"]["annotations"][DIGEST] = digest(item["spec"])
+    await put(asker, item)
+    await until_reported(plane, f"the guard does not act: {_QUEUE} ({PODGROUPS})")
+
+
+async def test_a_guard_of_another_release_is_named(
+    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
+) -> None:
+    item = denying[PODS]
+    item["metadata"]["labels"]["app.kubernetes.io/version"] = "0.1.9"
+    await put(asker, item)
+    results = await findings(plane)
+    assert [result.state for result in results] == [State.WARNING, State.OK, State.OK]
+    assert results[0].what == f"{PODS}: of 0.1.9; this is {version()}"
+
+
+async def test_a_binding_that_leaves_a_namespace_out(
+    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
+) -> None:
+    binding = denying[f"binding {PODS}-enforce"]
+    binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]["team"] = "vision"
+    await put(asker, binding)
+    results = await findings(plane)
+    assert [result.what for result in results if result.state is State.PROBLEM] == [
+        f"{ENFORCED}: kaishare.dev/mode=enforce, but no binding selects their objects for {PODS}"
+    ]
+
+
+async def test_an_excluded_host_is_said_to_be_not_guarded(
+    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
+) -> None:
+    for item in rendered(unguardedNamespaces=[HOST]):
+        if item["kind"].endswith("Binding"):
+            await put(asker, item)
+    results = await findings(plane)
+    assert [result.state for result in results] == [State.OK], results
 
 
 async def test_a_tenants_namespace_among_kais_is_a_problem(
     asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
 ) -> None:
-    changed = copy.deepcopy(denying[KEYS])
-    variable(changed["spec"], "kaiNamespaces")["expression"] = f"['kai-scheduler', '{HOST}']"
+    (changed,) = with_parameters([denying[PODS]], kaiNamespaces=f"['kai-scheduler', '{HOST}']")
     await put(asker, changed)
-    await until_reported(plane, f"{KEYS}: kaiNamespaces has {HOST}: the accounts of the tenant's namespace")
+    await until_reported(plane, f"{PODS}: kaiNamespaces has {HOST}: the accounts of the tenant's namespace")
 
 
-async def test_a_caller_without_rights_to_edit_compares(
+async def test_a_class_that_is_not_preemptible_is_a_problem(
+    admin: Administrator, asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
+) -> None:
+    (changed,) = with_parameters([denying[PODGROUPS]], preemptibleClasses="['train', 'system-node-critical']")
+    await put(asker, changed)
+    await until_reported(plane, "preemptibleClasses has system-node-critical, whose value is 100 or more")
+
+
+READING = [
+    right("mutatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
+    right("validatingwebhookconfigurations", "list", group="admissionregistration.k8s.io"),
+    right("validatingadmissionpolicies", "list", group="admissionregistration.k8s.io"),
+    right("validatingadmissionpolicybindings", "list", group="admissionregistration.k8s.io"),
+    right("podgroups", "list", group="scheduling.run.ai"),
+    right("namespaces", "list"),
+    right("pods", "list"),
+]
+
+
+async def test_a_caller_without_rights_to_write_proves_nothing(
     admin: Administrator, plane: ControlPlane, denying: dict[str, Any]
 ) -> None:
-    group = "admissionregistration.k8s.io"
-    rights = [
-        right("mutatingwebhookconfigurations", "list", group=group),
-        right("validatingwebhookconfigurations", "list", group=group),
-        right("validatingadmissionpolicies", "list", group=group),
-        right("validatingadmissionpolicybindings", "list", group=group),
-        right("namespaces", "list"),
-        right("pods", "list"),
-    ]
-    results = await findings(plane, await admin.token("guard-reader", *rights))
+    results = await findings(plane, await admin.token("guard-reader", *READING))
     assert [result.what for result in results if result.state is State.PROBLEM] == []
-    unproved = [result.what for result in results if "compared, not proved: " in result.what]
-    # Other tests of the session have enforced namespaces, too.
-    assert [text.rpartition(": ")[2].rpartition(" in ")[0] for text in unproved] == [
-        "the caller may not patch pods",
-        "the caller may not create configmaps",
-        "the caller may not patch pods",
-        "the caller may not create pods",
-    ]
-    assert sum("as this release's; compared, not proved" in result.what for result in results) == 2
+    unproved = [result.what for result in results if result.what.startswith("not proved: ")]
+    assert {text.rpartition(": ")[2] for text in unproved} == {
+        f"the caller may not {right} in {namespace}"
+        for right in ("create podgroups", "delete podgroups", "create pods", "create configmaps")
+        for namespace in (ENFORCED, HOST)
+    }
+    assert sum("as this release's; not proved" in result.what for result in results) == 2
+
+
+async def test_the_refusal_of_another_policy_is_no_proof(
+    asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
+) -> None:
+    """The guard admits the foreign queue, and a policy of another product refuses every PodGroup."""
+    item = denying[PODGROUPS]
+    CHANGES["the rule about queues"].change(item["spec"])
+    other = copy.deepcopy(item)
+    other["metadata"] = {"name": "of-another-product"}
+    other["spec"]["validations"] = [{"expression": "object == null", "message": "kaishare-guard: queue x"}]
+    binding = {**denying[PODGROUPS], "kind": "ValidatingAdmissionPolicyBinding"}
+    binding = {
+        **binding,
+        "metadata": {"name": "of-another-product"},
+        "spec": {"policyName": "of-another-product", "validationActions": ["Deny"]},
+    }
+    await put(asker, item)
+    for each in (other, binding):
+        await asker.apply(each)
+    try:
+        results = await until_reported(
+            plane,
+            f"not proved: {_QUEUE} ({PODGROUPS}): {ENFORCED}: ",
+            "of-another-product",
+            state=State.UNKNOWN,
+        )
+    finally:
+        for each in (binding, other):
+            await asker.remove(where(each))
+    assert "does not act" not in str(results)
 
 
 async def test_an_account_of_kai_is_not_told_that_the_guard_fails(
     admin: Administrator, asker: Asker, plane: ControlPlane, denying: dict[str, dict[str, Any]]
 ) -> None:
-    changed = copy.deepcopy(denying[KEYS])
-    variable(changed["spec"], "kaiNamespaces")["expression"] = "['kai-scheduler', 'team-a']"
-    await put(asker, changed)
+    for changed in with_parameters(
+        [denying[PODS], denying[OBJECTS]], kaiNamespaces="['kai-scheduler', 'team-a']"
+    ):
+        await put(asker, changed)
     everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
     token = await admin.token("as-kai", everything)
     ends = time.monotonic() + _WITHIN_SECONDS
-    while "exempt as one of KAI's" not in str(results := await findings(plane, token)):
+    unproved = f"not proved: {_KEY} ({PODS}), {_CONFIG_MAP} ({OBJECTS})"
+    while f"{unproved}, {_KEY}" not in str(results := await findings(plane, token)):
         assert time.monotonic() < ends, results
+    assert "exempt as one of KAI's" in str(results)
     assert "does not act" not in str(results)
+    assert [_KEY in result.what for result in results if result.state is State.OK] == [False, False]
 
 
-def test_the_table_of_hollow_guards_names_every_policy_of_deny() -> None:
-    policies = {
-        item["metadata"]["name"] for item in rendered(GUARD / "deny") if item["kind"].endswith("Policy")
-    }
-    assert policies <= {hollow.name for hollow in HOLLOW.values()}
+@pytest.mark.parametrize(
+    ("group", "code_words"),
+    [
+        (pod_group("web", queue="other"), 'queue "other" is not a queue of namespace enforced (team-a)'),
+        (pod_group("web", queue=""), 'queue "" is not a queue of namespace enforced (team-a)'),
+        (pod_group("web", name="pg-of-another"), "the name of the PodGroup"),
+    ],
+)
+async def test_why_reads_the_refusal_in_the_event_of_kais_pod_grouper(
+    asker: Asker, denying: dict[str, Any], group: dict[str, Any], code_words: str
+) -> None:
+    answer = await asker.create(group, user=POD_GROUPER, dry_run=True)
+    assert answer.status != 201
+    event = make_event("PodGrouperWarning", answer.message, component="pod-grouper")
+    waiting = make_evidence(make_pod(grouped=False), pod_group=Absence.FORBIDDEN, pod_events=[event])
+    cause = explain(waiting).cause
+    assert cause.code is Code.GROUP_REFUSED
+    assert cause.sentence.startswith(f"the guard refuses the pod's PodGroup: {code_words}")
+    assert not cause.remedies[0].text.startswith("Undo what these words name"), "the rule is known"

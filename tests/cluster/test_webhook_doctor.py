@@ -126,17 +126,6 @@ def pod_group(name: str, belongs: str) -> dict[str, Any]:
     }
 
 
-def deployment(name: str, belongs: str) -> dict[str, Any]:
-    labels = {"app": name}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": VISION, "labels": {"kai.scheduler/queue": belongs}},
-        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
-    }
-
-
 def runtime_class() -> dict[str, Any]:
     return {
         "apiVersion": "node.k8s.io/v1",
@@ -241,12 +230,7 @@ async def test_a_healthy_cluster_has_no_problem(
         )
         assert report.of("order")[0].what == "kai-00-kaishare is called before mutating-kai-admission"
         assert report.of("certificate")[0].what.endswith("trusted by the caBundle")
-        assert (
-            report.states("RuntimeClass")
-            == report.states("owners")
-            == report.states("PodGroups")
-            == [State.OK]
-        )
+        assert report.states("RuntimeClass") == report.states("PodGroups") == [State.OK]
     left = json.loads(await admin.client.get(f"/api/v1/namespaces/{vision}/pods"))["items"]
     assert left == [], "a dry run leaves nothing"
 
@@ -484,22 +468,31 @@ async def test_queues(plane: ControlPlane, admin: Administrator, kai: dict[str, 
     assert "has child queues (team-a)" in (await examined(plane)).of("queues")[0].what
 
 
-async def test_workloads_in_another_queue(
+async def test_pod_groups_in_another_queue(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
 ) -> None:
-    await admin.create(deployment("right", "team-a"))
     await admin.create(pod_group("pg-right", "team-a"))
-    report = await examined(plane)
-    assert report.states("owners") == report.states("PodGroups") == [State.OK]
-    await admin.create(deployment("wrong", "elsewhere"))
+    assert (await examined(plane)).states("PodGroups") == [State.OK]
     await admin.create(pod_group("pg-wrong", "default-queue"))
     report = await examined(plane)
-    assert report.states("owners") == report.states("PodGroups") == [State.WARNING]
-    assert report.of("owners")[0].what.endswith(f"deployment {vision}/wrong in elsewhere")
-    assert report.of("PodGroups")[0].what.endswith(f"{vision}/pg-wrong in default-queue")
+    assert report.states("PodGroups") == [State.WARNING]
+    assert report.of("PodGroups")[0].what.endswith(f'{vision}/pg-wrong in "default-queue"')
     await label(admin, {"kaishare.dev/mode": "enforce"})
-    report = await examined(plane)
-    assert report.states("owners") == report.states("PodGroups") == [State.PROBLEM]
+    assert (await examined(plane)).states("PodGroups") == [State.PROBLEM]
+
+
+async def test_a_host_of_vclusters_without_the_label(
+    plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str
+) -> None:
+    container = {"name": "main", "image": "i"}
+    labels = {"vcluster.loft.sh/managed-by": "team-a"}
+    metadata = {"name": "synced", "namespace": vision, "labels": labels}
+    await admin.create({"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
+    (finding,) = (each for each in (await examined(plane)).of("vClusters") if vision in each.what)
+    assert (finding.state, vision in finding.advice) == (State.WARNING, True)
+    await label(admin, {"kaishare.dev/vcluster": "true"})
+    assert not [each for each in (await examined(plane)).of("vClusters") if vision in each.what]
+    await label(admin, {"kaishare.dev/vcluster": None})
 
 
 async def test_requests_of_pods_that_differ_from_kais_figures(
@@ -561,7 +554,7 @@ async def test_a_caller_without_permissions_gets_one_line(
     assert [result.what for result in report.of("rights")] == [
         (
             "not visible to you: deployments in kaishare, mutatingadmissionpolicies, mutatingwebhookconfigurations,"
-            " namespaces, nodes and 8 more; the checks of these objects did not run"
+            " namespaces, nodes and 9 more; the checks of these objects did not run"
         )
     ]
     assert exit_status(report.findings) == 0
@@ -579,11 +572,9 @@ async def test_a_caller_with_the_essential_read_permissions(
     assert report.wrong == []
     assert report.states("dry run of a pod") == [State.UNKNOWN]
     assert "may not create pods" in report.of("dry run of a pod")[0].what
-    for check in ("queues", "owners", "PodGroups", "KAI's version", "RuntimeClass"):
+    for check in ("queues", "PodGroups", "KAI's version", "RuntimeClass"):
         assert report.of(check) == [], "not even mentioned as fine"
     assert set(report.states("rights")) == {State.UNKNOWN}
-    owners = next(result for result in report.of("rights") if "queue labels" in result.what)
-    assert "list jobs.batch" in owners.what, "one line for what matters for the same thing"
     assert exit_status(report.findings) == 0
 
 

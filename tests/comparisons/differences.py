@@ -25,7 +25,7 @@ NOT_SENT: Final = frozenset(
 )  # fmt: skip
 """Reasons of pods that the API server need not send to `/mutate`."""
 DENIED: Final = "denied by kaishare"
-_OF_OWNERS: Final = frozenset({Reason.OWNER_QUEUE, Reason.RESERVED_KEY, Reason.CLUSTER_SCOPED_OWNER})
+_OF_OWNERS: Final = frozenset({Reason.OWNER_QUEUE})
 """Warnings of `explain` about a workload or an owner, which the mutating webhook does not know."""
 _LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
 _STAND_INS: Final = ("hash", "uid", "job-key", "group-key")

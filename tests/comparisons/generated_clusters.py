@@ -154,6 +154,7 @@ _LABELS: Final[Mapping[str, tuple[float, Sequence[str]]]] = {
     own_labels.TOLERATION: (0.3, ("inject", "inject", "true")),
     own_labels.DISTRIBUTED: (0.3, ("keep", "share", "share", "Share")),
     own_labels.ANNOUNCE: (0.2, ("true", "false")),
+    own_labels.VCLUSTER: (0.2, ("true", "true", "false")),
     own_labels.OVER_SHARE: (0.05, ("evict",)),
     "kaishare.dev/unknown": (0.05, ("x",)),
     "example.com/team": (0.1, ("blue",)),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kube.client import KubeClient
-from kube.discovery import ServedKind, discover_cluster_scoped, discover_groups
+from kube.discovery import ServedKind, discover_groups
 from kube.errors import Unreachable
 from tests.support.api_server import ApiServer, says
 
@@ -26,7 +26,6 @@ def group(name: str, **versions: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-CORE = group("", v1=[resource("pods", "Pod", ""), resource("nodes", "Node", "", scope="Cluster")])
 JOBS = group(
     "kubeflow.org",
     v1=[resource("mpijobs", "MPIJob", "kubeflow.org"), {"resource": "odd", "scope": "Namespaced"}],
@@ -38,12 +37,8 @@ QUEUES = group("scheduling.run.ai", v2=[resource("queues", "Queue", "scheduling.
 @pytest.fixture
 def discovery(server: ApiServer) -> ApiServer:
     server.path = "no path"
-    server.named = {"/api": {"items": [CORE]}, "/apis": {"items": [JOBS, QUEUES]}}
+    server.named = {"/apis": {"items": [JOBS, QUEUES]}}
     return server
-
-
-async def test_kinds_outside_of_namespaces(client: KubeClient, discovery: ApiServer) -> None:
-    assert await discover_cluster_scoped(client) == {("", "Node"), ("scheduling.run.ai", "Queue")}
 
 
 async def test_kinds_of_groups_in_order(client: KubeClient, discovery: ApiServer) -> None:

@@ -30,8 +30,45 @@ CONSTANTS: Final = {
 }
 """Values of constants outside of KAI's source, by import path and name, and of options without a default."""
 
-NOT_READ_YET: Final = {keys.CONTAINER_PREFIX: "announced for v0.18; KAI's source has no such key yet"}
+_ANNOUNCED: Final = "announced for v0.18; the covered releases have no such key"
+NOT_READ_YET: Final = {
+    keys.CONTAINER_PREFIX: _ANNOUNCED,
+    keys.CONTAINER_PORTION_PREFIX: _ANNOUNCED,
+    keys.FRACTION_LIMIT: _ANNOUNCED,
+    keys.MEMORY_LIMIT: _ANNOUNCED,
+}
 """Rows of the table that no release reads, each with the reason."""
+
+OTHERS: Final = frozenset(
+    {
+        keys.APP_LABEL,
+        keys.PROJECT_LABEL,
+        keys.PRIORITY_LABEL,
+        keys.MPS,
+        "user",
+        "autoscaling.knative.dev/min-scale",
+        "grove.io/podgang",
+        "grove.io/topology-name",
+        "jobset.sigs.k8s.io/job-index",
+        "jobset.sigs.k8s.io/replicatedjob-name",
+        "leaderworkerset.sigs.k8s.io/group-index",
+        "leaderworkerset.sigs.k8s.io/size",
+        "leaderworkerset.sigs.k8s.io/worker-index",
+        "ray.io/group",
+        "ray.io/node-type",
+        "ray.io/priority-class-name",
+        "resource.kubernetes.io/extended-resource-claim",
+        "serving.knative.dev/revision",
+        "spark-app-name",
+        "spark-app-selector",
+        "training.kubeflow.org/job-name",
+        "training.kubeflow.org/job-role",
+        "training.kubeflow.org/replica-index",
+        "training.kubeflow.org/replica-type",
+    }
+)
+"""Keys of other projects, and words of users, that KAI reads. What they change stands on the PodGroup, which the
+guard judges; two have a rule of their own there: values of `app`, and the annotation of claims."""
 
 _NODE: Final = "a Node: only administrators and the kubelet write it"
 _OPERATOR: Final = "an object of KAI's operator in KAI's namespace"

@@ -130,9 +130,9 @@ FAULTS: Final = (
         "webhook/registration",
     ),
     Fault(
-        "guard: users may not write KAI's key of a pod's PodGroup",
-        "KaiKey(_ANNOTATION, keys.POD_GROUP_NAME, _ONLY,",
-        "KaiKey(_ANNOTATION, keys.POD_GROUP_NAME, _FREE,",
+        "enforce: users may not write KAI's key of a pod's PodGroup",
+        "return is_of_kai(key) and key not in _USERS",
+        "return is_of_kai(key) and key in _USERS",
         "webhook",
     ),
     Fault(

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
-from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec
+from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec, ProgramStatus
 from kai.queue import Queue
 from kai.version import Version
+from kube.objects import ObjectMeta
 from service.check_results import CheckResult, State
 from webhook.doctor.admission_policies import InstalledPolicies
 from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.cluster import Cluster, Namespace
+from webhook.doctor.cluster import Cluster, Namespace, PriorityClass
 from webhook.doctor.settings import RunningSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.rules import Rules
@@ -92,9 +93,13 @@ def queue(name: str, parent: str = "department") -> Queue:
     return msgspec.convert({"metadata": {"name": name}, "spec": {"parentQueue": parent}}, Queue)
 
 
-def installed(*args: str, program: str = "admission", tag: str = "v0.13.4") -> Installation:
+def installed(
+    *args: str, program: str = "admission", tag: str = "v0.13.4", is_ready: bool = False
+) -> Installation:
     container = ProgramContainer(image=f"example.invalid/{program}:{tag}", args=list(args))
-    return Installation.seen_in([ProgramPod(spec=ProgramSpec(containers=[container]))])
+    status = {"conditions": [{"type": "Ready", "status": "True"}]} if is_ready else {}
+    pod = ProgramPod(spec=ProgramSpec(containers=[container]))
+    return Installation.seen_in([msgspec.structs.replace(pod, status=msgspec.convert(status, ProgramStatus))])
 
 
 def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rules: Any) -> RunningSettings:
@@ -155,7 +160,9 @@ WELL = Cluster(
     namespaces=whole(namespace("vision")),
     queues=whole(queue("department", ""), queue("team-a")),
     pod_groups=whole(),
-    priorities=whole("train"),
+    priorities=whole(
+        PriorityClass(ObjectMeta("train"), 50), PriorityClass(ObjectMeta("build-preemptible"), 75)
+    ),
     installation=installed("--gpu-sharing-enabled=true"),
     kai_namespace="kai-scheduler",
     running=running(),

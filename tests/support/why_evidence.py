@@ -95,11 +95,12 @@ def make_event(
     age: float = 10,
     count: int = 1,
     component: str = "kai-scheduler",
+    uid: str = "",
 ) -> EventObject:
     """Return an Event; by default one about the pod."""
     document = {
         "metadata": {"name": "e", "creationTimestamp": at(age)},
-        "involvedObject": {"kind": kind, "name": name},
+        "involvedObject": {"kind": kind, "name": name, "uid": uid},
         "reason": reason,
         "message": message,
         "count": count,

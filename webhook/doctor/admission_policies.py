@@ -12,8 +12,7 @@ from service.check_results import CheckResult, ok, problem, warning
 from service.text import listed, one_line
 from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from webhook.doctor.deployment import DeploymentOptions
-from webhook.doctor.guard.comparison import spec_differences
-from webhook.doctor.policy_specs import check_spec
+from webhook.doctor.policy_specs import check_spec, spec_differences
 from webhook.policy.labels import DEFAULT_MODES, Mode
 from webhook.policy.rules import Rules
 from webhook.registration.objects import EVERYTHING, NAME_LABEL, LabelSelector

@@ -6,13 +6,14 @@ from functools import cached_property, partial
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from kai import keys
 from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.own_labels import EXCLUDED_NAMESPACES
 from kai.queue import Queue, decode_queue
 from kai.version import Version
-from kube.objects import decode_partial_object
+from kube.objects import ObjectMeta, decode_partial_object
 from kube.watch import METADATA_ONLY
 from service.command import UsageError
 from webhook.doctor.admission_policies import InstalledPolicies, read_installed_policies
@@ -59,7 +60,6 @@ _QUEUES: Final = ListSpec(
 _PRIORITIES: Final = ListSpec(
     resource="priorityclasses",
     group="scheduling.k8s.io",
-    accept=METADATA_ONLY,
     without="the PriorityClasses that policies name were not checked",
 )
 _KAI_PODS: Final = ListSpec(resource="pods", without="KAI's version and whether it shares GPUs are not known")
@@ -81,6 +81,19 @@ class Namespace:
         return bool(self.metadata.labels.keys() - {keys.QUEUE_LABEL})
 
 
+class PriorityClass(Struct, frozen=True):
+    """A PriorityClass of Kubernetes."""
+
+    metadata: ObjectMeta
+    value: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the class."""
+        return self.metadata.name
+
+
+_priority_class = msgspec.json.Decoder(PriorityClass).decode
 _kai_pod = msgspec.json.Decoder(ProgramPod).decode
 
 
@@ -97,7 +110,7 @@ class Cluster:
     other_queue_versions: frozenset[str] = frozenset()
     """The versions of queues that are served if v2 is not."""
     pod_groups: ListResult[PodGroup]
-    priorities: ListResult[str]
+    priorities: ListResult[PriorityClass]
     nodes: ListResult[ClusterNode] = UNREAD
     """Not read for one namespace."""
     installation: Installation | None
@@ -241,7 +254,7 @@ async def read_cluster(reader: ApiReader, name: str, default_mode: Mode | None =
         queues=queues,
         other_queue_versions=frozenset(kind.version for kind in served if kind.name == _QUEUE_KIND),
         pod_groups=await list_pod_groups(reader),
-        priorities=await reader.list(_PRIORITIES, lambda item: decode_partial_object(item).metadata.name),
+        priorities=await reader.list(_PRIORITIES, _priority_class),
         installation=Installation.seen_in(kai_pods.items) if kai_pods.is_known else None,
         kai_namespace=kai_namespace,
         namespace=reader.namespace,

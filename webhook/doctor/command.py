@@ -14,6 +14,7 @@ from webhook.doctor.accounting.reader import accounting_findings
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import Cluster, read_cluster
 from webhook.doctor.dry_run import dry_run_findings
+from webhook.doctor.group_queues import group_queue_findings
 from webhook.doctor.guard.check import guard_findings
 from webhook.doctor.kai import kai_findings, runtime_class_findings, runtime_classes
 from webhook.doctor.limit_ranges import limit_range_findings
@@ -22,8 +23,8 @@ from webhook.doctor.queues import queue_findings
 from webhook.doctor.registration import registration_findings
 from webhook.doctor.serving import serving_findings
 from webhook.doctor.settings import settings_findings
+from webhook.doctor.vclusters import host_findings, read_hosts
 from webhook.doctor.webhook_pods import webhook_pod_findings
-from webhook.doctor.workloads import workload_findings
 from webhook.policy.labels import Mode
 
 
@@ -84,10 +85,12 @@ async def webhook_findings(reader: ApiReader, cluster: Cluster, *, is_inside: bo
         ]
         findings += webhook_pod_findings(cluster.webhook_pods)
         findings += await serving_findings(reader, hooks, is_inside=is_inside, now=datetime.now(UTC))
+    hosts = await read_hosts(reader, cluster)
     return [
         *findings,
         *await policy_findings(reader, cluster),
-        *await guard_findings(reader, cluster),
+        *host_findings(cluster, hosts),
+        *await guard_findings(reader, cluster, hosts),
         *kai_findings(cluster),
         *await runtime_class_findings(reader, runtime_classes(cluster.installation)),
         *await accounting_findings(reader, cluster),
@@ -95,13 +98,13 @@ async def webhook_findings(reader: ApiReader, cluster: Cluster, *, is_inside: bo
 
 
 async def policy_findings(reader: ApiReader, cluster: Cluster) -> list[CheckResult]:
-    """Run the checks of the policies and of the workloads in their namespaces."""
+    """Run the checks of the policies and of the PodGroups in their namespaces."""
     is_absent = cluster.is_absent
     return [
         *(() if is_absent else settings_findings(cluster.running)),
         *namespace_findings(cluster),
         *(() if is_absent and cluster.policies is None else await dry_run_findings(reader.client, cluster)),
         *queue_findings(cluster),
-        *await workload_findings(reader, cluster),
+        *group_queue_findings(cluster),
         *await limit_range_findings(reader, cluster),
     ]

@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -11,7 +11,10 @@ from kai import keys
 from kube.client import KubeClient
 from kube.errors import ApiError
 
-_NO_RIGHT = re.compile(r'cannot (create|patch) resource "(pods|configmaps)"')
+_NO_RIGHT = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgroups)"')
+
+
+_DRY: Final = {"dryRun": "All"}
 
 
 async def dry_run(
@@ -19,16 +22,26 @@ async def dry_run(
     method: str,
     path: str,
     body: Mapping[str, Any],
-    content_type: str = "application/json",
 ) -> bytes:
-    """Send an object or a patch by dry run; return the object as it would be stored.
+    """Send an object by dry run; return the object as it would be stored.
 
     Raises:
         ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
     """
-    return await client.request(
-        method, path, params={"dryRun": "All"}, body=msgspec.json.encode(body), content_type=content_type
-    )
+    return await client.request(method, path, params=_DRY, body=msgspec.json.encode(body))
+
+
+async def dry_run_deletion(client: KubeClient, path: str) -> None:
+    """Delete an object by dry run.
+
+    The API server ignores the parameters of a deletion that has a body (k8s.io/apiserver delete.go), so that
+    both say it.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
+    """
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]}
+    await client.request("DELETE", path, params=_DRY, body=msgspec.json.encode(options))
 
 
 def missing_right(error: ApiError) -> str:

@@ -10,17 +10,19 @@ from msgspec import Struct
 from kai import keys
 from kai.pod import Quantity
 from kai.quantity import parse_quantity
-from kube.objects import LabelledMeta
+from kube.objects import LabelledMeta, ObjectOwner
 from webhook.doctor.api_reader import ApiReader, ListResult, ListSpec
 
 DEFAULT_SUBGROUP: Final = "default"
 """The only subgroup of a PodGroup without subgroups, and the subgroup of a pod without the label
 (`job_info.go` of v0.9.8, v0.13.4 and v0.17.0)."""
 
+GROUP: Final = "scheduling.run.ai"
+API_VERSION: Final = "v2alpha2"
 _POD_GROUPS: Final = ListSpec(
     resource="podgroups",
-    group="scheduling.run.ai",
-    version="v2alpha2",
+    group=GROUP,
+    version=API_VERSION,
     without="the queues of running pods were not checked",
     is_namespaced=True,
 )
@@ -38,6 +40,11 @@ class _Spec(Struct, frozen=True, rename="camel"):
 
 class _Resources(Struct, frozen=True):
     allocated: dict[str, Quantity] | None = None
+    requested: dict[str, Quantity] | None = None
+
+
+class _Metadata(LabelledMeta, frozen=True):
+    owner_references: tuple[ObjectOwner, ...] = ()
 
 
 class _Status(Struct, frozen=True):
@@ -47,7 +54,7 @@ class _Status(Struct, frozen=True):
 class PodGroup(Struct, frozen=True, dict=True):
     """A PodGroup: the pods that KAI schedules together in one queue."""
 
-    metadata: LabelledMeta
+    metadata: _Metadata
     spec: _Spec = _Spec()
     status: _Status | None = None
 
@@ -67,6 +74,12 @@ class PodGroup(Struct, frozen=True, dict=True):
         resources = self.status.resources if self.status else None
         return gpu_amount(resources.allocated if resources else None)
 
+    @property
+    def has_pods(self) -> bool:
+        """Whether the group has pods, as the guard sees it: by the status that KAI writes."""
+        resources = self.status.resources if self.status else None
+        return resources is not None and bool(resources.allocated or resources.requested)
+
     @cached_property
     def pod_subgroups(self) -> frozenset[str]:
         """The subgroups whose pods KAI counts: those without children (`subgroup_info/factory.go`)."""
@@ -77,12 +90,12 @@ class PodGroup(Struct, frozen=True, dict=True):
         ) or frozenset({DEFAULT_SUBGROUP})
 
 
-_pod_group = msgspec.json.Decoder(PodGroup).decode
+decode_pod_group = msgspec.json.Decoder(PodGroup).decode
 
 
 async def list_pod_groups(reader: ApiReader) -> ListResult[PodGroup]:
     """List KAI's PodGroups; a failed request is recorded in the reader."""
-    return await reader.list(_POD_GROUPS, _pod_group)
+    return await reader.list(_POD_GROUPS, decode_pod_group)
 
 
 def gpu_amount(amounts: Mapping[str, Quantity] | None) -> float | None:

@@ -114,9 +114,10 @@ def _root_queue_effect(installed: Installation | None) -> str:
 def _priorities(cluster: Cluster) -> Iterator[CheckResult]:
     if cluster.priorities.outcome is not ListOutcome.WHOLE:
         return
+    existing = {priority_class.name for priority_class in cluster.priorities.items}
     missing: defaultdict[str, list[str]] = defaultdict(list)
     for name, policy in cluster.managed.items():
-        if policy.priority and policy.priority not in cluster.priorities.items:
+        if policy.priority and policy.priority not in existing:
             missing[policy.priority].append(name)
     for priority, names in islice(sorted(missing.items()), MOST_LINES):
         yield warning(

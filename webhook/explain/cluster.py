@@ -1,16 +1,14 @@
-"""Reads what decides about pods from a cluster: the webhook's settings, policies, LimitRanges and kinds.
+"""Reads what decides about pods from a cluster: the webhook's settings, policies and LimitRanges.
 
 Namespaces are read by name, so that a caller who may see a single namespace gets an answer.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from kai.scopes import GroupKind
 from kube.client import KubeClient
-from kube.discovery import discover_cluster_scoped
 from kube.errors import REQUEST_ERRORS, ApiError
 from service.command import namespace_name
 from service.text import MALFORMED, listed, one_line
@@ -24,7 +22,6 @@ from webhook.namespaces.reading import (
     may_not_get,
     may_not_list,
 )
-from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.labels import PolicyMetadata
 from webhook.policy.rules import Rules
 from webhook.settings.document import SettingsError
@@ -93,14 +90,13 @@ async def read_facts(
         raise PoliciesError(f"--policies cluster: {error}") from None
     if unread and not accepts_unread:
         raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
-    kinds, kind_notes = await _cluster_scoped(client)
     defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
     return ClusterFacts(
-        rules=replace(settings.rules, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds),
+        rules=settings.rules,
         namespaces=namespaces,
         defaults=defaults,
         unread=unread,
-        notes=(*notes, *kind_notes, *limit_notes),
+        notes=(*notes, *limit_notes),
     )
 
 
@@ -159,16 +155,6 @@ async def _named_namespaces(
                 raise
             unread[name] = may_not_get(name)
     return namespaces, unread
-
-
-async def _cluster_scoped(client: KubeClient) -> tuple[frozenset[GroupKind], list[str]]:
-    try:
-        return await discover_cluster_scoped(client), []
-    except REQUEST_ERRORS as error:
-        reason = one_line(str(error))
-        return frozenset(), [
-            f"kinds outside of namespaces are not known: {reason}; assumed the built-in ones"
-        ]
 
 
 async def _defaults(

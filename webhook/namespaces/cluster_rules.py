@@ -1,12 +1,10 @@
-"""Cluster facts that decisions need: the default PriorityClass, and the kinds that are not namespaced.
+"""The cluster fact that decisions need: the default PriorityClass.
 
-The facts are read in the background, and a review uses the last known `Rules`. Until the facts are known, the
-administrator's settings and the built-in kinds apply.
+A watch reads it in the background, and a review uses the last known `Rules`. Until it is known, the
+administrator's settings apply.
 """
 
-import asyncio
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,23 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from kube.client import KubeClient
-from kube.discovery import discover_cluster_scoped
-from kube.errors import REQUEST_ERRORS
 from kube.objects import ObjectMeta
 from kube.watch import Resource, Watch
 from service.log import JsonLog
-from service.log_changes import OngoingProblem, problem_logger
-from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
+from service.log_changes import problem_logger
 from webhook.policy.rules import Rules
 
 PRIORITY_CLASSES: Final = Resource(name="priorityclasses", path="/apis/scheduling.k8s.io/v1/priorityclasses")
-DISCOVERY_SECONDS: Final = 300.0
-"""Time between two discoveries.
-
-New kinds that are not namespaced are rare; they count as namespaced until then.
-"""
-_SPREAD: Final = 0.8
-"""Smallest random fraction of that time, so that replicas that start together drift apart."""
 
 
 class DefaultClass(Struct, frozen=True):
@@ -59,19 +47,13 @@ class ClusterRules:
         *,
         log: JsonLog,
     ) -> None:
-        """Set up the watch and the discovery; run `watch` and `keep_discovering` to start them.
+        """Set up the watch; run `watch` to start it.
 
         Args:
             client: for the API server.
             rules: the administrator's settings; their default class applies until the classes are listed.
-            log: for facts that become unavailable or available again, each once.
+            log: for a watch that fails or works again, each once.
         """
-        self._client = client
-
-        def report(resource: str) -> Callable[[str], None]:
-            return problem_logger(log, "resource unavailable", "resource available again", resource=resource)
-
-        self._discovery_problem = OngoingProblem(report("discovery"))
         self.current = rules
         """The rules for the next decision."""
         self.watch: Watch[DefaultClass] = Watch(
@@ -79,7 +61,9 @@ class ClusterRules:
             PRIORITY_CLASSES,
             read=_read,
             on_change=self._set_default_class,
-            on_trouble=report(PRIORITY_CLASSES.name),
+            on_trouble=problem_logger(
+                log, "resource unavailable", "resource available again", resource=PRIORITY_CLASSES.name
+            ),
         )
         """The watch on PriorityClasses, for its metrics."""
 
@@ -87,22 +71,6 @@ class ClusterRules:
     def knows_default_class(self) -> bool:
         """Whether the default PriorityClass is known: the classes are listed, or the settings name one."""
         return self.watch.is_synced or self.current.default_priority_class is not None
-
-    async def discover(self) -> None:
-        """Ask the API server once for kinds that are not namespaced; after a failure the known ones stay."""
-        try:
-            kinds = await discover_cluster_scoped(self._client)
-        except REQUEST_ERRORS as error:
-            self._discovery_problem.update(str(error))
-        else:
-            self._discovery_problem.update("")
-            self.current = replace(self.current, cluster_scoped=CLUSTER_SCOPED_OWNERS | kinds)
-
-    async def keep_discovering(self) -> None:
-        """Ask every five minutes until cancelled."""
-        while True:
-            await self.discover()
-            await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(_SPREAD, 1.0))  # noqa: S311 - no secret
 
     def _set_default_class(self, classes: Mapping[tuple[str, str], DefaultClass]) -> None:
         """Store the default class. Of several, the API server uses the one with the lowest value.

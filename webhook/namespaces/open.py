@@ -99,7 +99,6 @@ def open_cluster(client: KubeClient, rules: Rules, *, metrics: Metrics, log: Jso
         (writer.run, "events"),
         (events.run, "events"),
         (completed.watch.run, "cluster-rules"),
-        (completed.keep_discovering, "cluster-rules"),
     ]
     supervised = (metrics.supervised(work, stage=stage, log=log) for work, stage in tasks)
     return DecisionInputs(

@@ -1,11 +1,11 @@
-"""Checks of a pod's own content: its share, the namespace's caps, reserved keys, owners, framework options.
+"""Checks of a pod's own content: its share, the namespace's caps, reserved keys, framework options.
 
 `decide` turns the findings into warnings, and `verify` turns some of them into denials.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -14,10 +14,9 @@ from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, largest_setting, settings_of
 from kai.gpu_resources import gpus_at_once
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
-from kai.own_labels import GPU_MARK, GPU_SHARED, INJECT, MAX_FRACTION, MAX_MEMORY
-from kai.pod import Container, Owner, PodView, Quantity
+from kai.own_labels import GPU_MARK, GPU_SHARED, INJECT, MAX_FRACTION, MAX_MEMORY, VCLUSTER
+from kai.pod import Container, PodView, Quantity
 from kai.quantity import is_quantity, parse_quantity
-from kai.scopes import CLUSTER_SCOPED, GroupKind
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
 from kai.version import NEWEST_READ, Version
 from service.names import LONGEST_SUBDOMAIN
@@ -284,32 +283,23 @@ def _cap_memory(policy: NamespacePolicy, mib: int) -> Iterator[Finding]:
         yield Finding(Reason.ABOVE_CAP, {"amount": amount, "cap": cap})
 
 
-def reserved_key_findings(pod: PodView) -> Iterator[Finding]:
-    """Yield a finding for each label or annotation of the pod that only KAI or vCluster may write."""
-    is_synced = keys.VCLUSTER_MANAGED_BY in pod.labels
+def reserved_key_findings(policy: NamespacePolicy, pod: PodView) -> Iterator[Finding]:
+    """Yield a finding for each label or annotation of the pod that only KAI or vCluster may write.
+
+    vCluster's keys count as its syncer's only in namespaces that the administrator labelled as a host: a
+    tenant can write them, too.
+    """
+    is_synced = policy.is_vcluster_host and keys.VCLUSTER_MANAGED_BY in pod.labels
     for kind, names in ((KeyKind.LABEL, pod.labels), (KeyKind.ANNOTATION, pod.annotations)):
         for key in names:
             if is_written_by_kai_only(key):
                 yield _reserved(f"{kind} {quoted(key)}", "KAI")
             elif key.startswith(keys.VCLUSTER_PREFIX) and not is_synced:
-                yield _reserved(f"{kind} {quoted(key)}", "vCluster")
-    for key, value, owner in reserved_values(pod.labels):
-        yield _reserved(f"label {quoted(key)} with the value {quoted(value)}", owner)
+                yield _reserved(f"{kind} {quoted(key)}", f"vCluster ({VCLUSTER})")
+    for key, value in reserved_values(pod.labels):
+        yield _reserved(f"label {quoted(key)} with the value {quoted(value)}", "KAI")
     if keys.SHARED_GPU_CONFIGMAP in pod.annotations and not _configmap_is_kais(pod):
         yield _reserved(f"annotation {quoted(keys.SHARED_GPU_CONFIGMAP)}", "KAI")
-
-
-def reserved_owner_keys(kind: str, labels: Iterable[str], annotations: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding for each label or annotation of a pod's owner that only KAI may write.
-
-    Args:
-        kind: the kind of the owner.
-        labels: names of its labels.
-        annotations: names of its annotations.
-    """
-    for key_kind, names in ((KeyKind.LABEL, labels), (KeyKind.ANNOTATION, annotations)):
-        for key in filter(is_written_by_kai_only, names):
-            yield _reserved(f"{key_kind} {quoted(key)} of the {kind}", "KAI")
 
 
 def _reserved(key: str, owner: str) -> Finding:
@@ -392,28 +382,3 @@ def _findings(setting: Setting, share: Share) -> Iterator[Finding]:
 
 def _setting(fraction: float) -> str:
     return f"{largest_setting(fraction):g}"
-
-
-_OF_SCHEDULERS: Final = {
-    "kai.scheduler": "Config SchedulingShard Topology",
-    "kueue.x-k8s.io": "AdmissionCheck ClusterQueue Cohort MultiKueueCluster MultiKueueConfig"
-    " ProvisioningRequestConfig ResourceFlavor Topology WorkloadPriorityClass",
-    "scheduling.run.ai": "Queue",
-}
-CLUSTER_SCOPED_OWNERS: Final[frozenset[GroupKind]] = CLUSTER_SCOPED | frozenset(
-    (group, kind) for group, kinds in _OF_SCHEDULERS.items() for kind in kinds.split()
-)
-"""Built-in list of kinds that are not namespaced: those of Kubernetes, KAI and Kueue."""
-
-
-def is_cluster_scoped(owner: Owner, kinds: frozenset[GroupKind]) -> bool:
-    """Whether the owner's kind is not namespaced; an unknown kind counts as namespaced."""
-    return (owner.group, owner.kind or "") in kinds
-
-
-def cluster_scoped_owners(owners: Iterable[Owner], kinds: frozenset[GroupKind]) -> Iterator[Finding]:
-    """Yield a finding for each owner whose kind is not namespaced."""
-    for owner in owners:
-        if is_cluster_scoped(owner, kinds):
-            name = f"{owner.kind} {quoted(owner.name or '')}"
-            yield Finding(Reason.CLUSTER_SCOPED_OWNER, {"owner": name})

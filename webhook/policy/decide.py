@@ -213,7 +213,7 @@ def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: ShareO
     if share.injected is None:
         yield from share_findings(pod, rules.kai_version, sharing=rules.inject_shares)
     yield from cap_findings(policy, pod, share.injected)
-    yield from reserved_key_findings(pod)
+    yield from reserved_key_findings(policy, pod)
     yield from unknown_value_findings(pod)
     yield from hints(pod, rules.kai_version, injected=share.injected, container=share.container)
     yield from _ranks_may_meet(policy, pod, share)

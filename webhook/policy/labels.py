@@ -35,6 +35,7 @@ from kai.own_labels import (
     SHARE_FOR,
     SIZE_PREFIX,
     TOLERATION,
+    VCLUSTER,
     OverShare,
     read_grace,
 )
@@ -148,6 +149,8 @@ class NamespacePolicy:
     distributed: Distributed = Distributed.KEEP
     announce: bool = True
     """Whether the author of a pod is told that its whole GPU was converted."""
+    is_vcluster_host: bool = False
+    """Whether the syncer of a vCluster creates the pods, so that vCluster's keys on them are the syncer's."""
     over_share: OverShare = OverShare.REPORT
     over_share_grace_seconds: int | None = None
     problems: tuple[LabelProblem, ...] = ()
@@ -326,11 +329,11 @@ def own_annotations(annotations: Mapping[str, _Value]) -> dict[str, _Value]:
 def idle_labels(labels: Mapping[str, str]) -> list[str]:
     """Return the kaishare labels that have no effect because the queue label is missing, sorted.
 
-    The labels for pods above their share are not among them: the agent reads those in every namespace.
+    The labels that the agent reads in every namespace are not among them.
     """
     if keys.QUEUE_LABEL in labels:
         return []
-    effective = {OVER_SHARE, OVER_SHARE_GRACE} | ({MODE} if labels.get(MODE) == Mode.OFF else set())
+    effective = {OVER_SHARE, OVER_SHARE_GRACE, VCLUSTER} | ({MODE} if labels.get(MODE) == Mode.OFF else set())
     return sorted(own_labels(labels).keys() - effective)
 
 
@@ -403,6 +406,7 @@ _TABLE = (
     _choice(TOLERATION, "inject_toleration", {INJECT_TOLERATION: True}, "no toleration added"),
     _choice(DISTRIBUTED, "distributed", _words(Distributed), "keep"),
     _choice(ANNOUNCE, "announce", {"true": True, "false": False}, "true"),
+    _choice(VCLUSTER, "is_vcluster_host", {"true": True}, "no vCluster's syncer creates the pods"),
     _choice(OVER_SHARE, "over_share", _words(OverShare), "report"),
     PolicyLabel(
         OVER_SHARE_GRACE,

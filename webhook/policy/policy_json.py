@@ -30,6 +30,7 @@ def policy_json(policy: NamespacePolicy) -> dict[str, object]:
         "gpuToleration": policy.inject_toleration,
         "distributed": policy.distributed,
         "announce": policy.announce,
+        "vcluster": policy.is_vcluster_host,
         "overShare": policy.over_share,
         "overShareGraceSeconds": policy.over_share_grace_seconds,
         "problems": [{"label": p.label, "value": p.value, "message": str(p)} for p in policy.problems],

@@ -249,11 +249,6 @@ class Reason(Enum):
         "cap-unit",
         "the pod requests {amount}, which cannot be compared with this namespace's cap: use {key}",
     )
-    CLUSTER_SCOPED_OWNER = (
-        Group.WARNING_OR_DENIAL,
-        "cluster-scoped-owner",
-        "KAI follows the queue label of {owner}, which is not namespaced: remove the owner reference",
-    )
     RESERVED_KEY = Group.WARNING_OR_DENIAL, "reserved-key", "{key} is reserved for {owner}: remove it"
     FRAMEWORK_DEFAULT = (
         Group.WARNING,

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from kai.own_labels import EXCLUDED_NAMESPACES
-from kai.scopes import GroupKind
 from kai.version import Version
-from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.labels import Mode
 
 
@@ -28,7 +26,5 @@ class Rules:
 
     The API server writes this class into every pod without a class before it calls a webhook.
     """
-    cluster_scoped: frozenset[GroupKind] = CLUSTER_SCOPED_OWNERS
-    """Kinds that are not namespaced. Under enforce no object of these kinds may own a pod."""
     by_admission_policies: bool = False
     """Whether admission policies decide, which read no selectors of sizes."""

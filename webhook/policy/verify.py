@@ -1,7 +1,9 @@
 """Decides whether mode enforce admits a pod: `verify(policy, pod, rules, requester) -> Verification`.
 
-The function is pure. It checks the pod after all mutating webhooks have run. The first line that applies
-wins; docs/policy.md shows the same table to users.
+The function is pure. It checks the pod after all mutating webhooks have run: how much of a GPU the pod may
+ask for, and that KAI schedules it. It also reports a wrong queue and reserved keys, so that the author learns
+of them early; the guard judges the PodGroup that KAI makes. Neither looks at owner references. The first line
+that applies wins; docs/policy.md shows the same table to users.
 
     the namespace or the pod                                  verdict
     --------------------------------------------------------  ----------------------------------------------
@@ -30,7 +32,6 @@ from webhook.policy.checks import (
     LONGEST_RESOURCE,
     asked_gpu_resource,
     cap_findings,
-    cluster_scoped_owners,
     own_share_key,
     reserved_key_findings,
 )
@@ -112,7 +113,7 @@ def verify(policy: NamespacePolicy | None, pod: PodView, rules: Rules, requester
     if pod.is_of_daemon_set:
         if not requester.is_daemon_set_controller:
             return _denied([Finding(Reason.DAEMONSET_DENIED)])
-        denials = _bounded(_daemon_set_denials(policy, pod, rules))
+        denials = _bounded(_daemon_set_denials(policy, pod))
         return _denied(denials) if denials else _allowed(Reason.DAEMONSET)
 
     denials = _bounded(_denials(policy, pod, rules))
@@ -124,16 +125,15 @@ def _bounded(findings: Iterator[Finding]) -> list[Finding]:
     return list(islice(findings, MOST_DENIALS + 1))
 
 
-def _daemon_set_denials(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Finding]:
+def _daemon_set_denials(policy: NamespacePolicy, pod: PodView) -> Iterator[Finding]:
     """Yield a denial for each use of GPUs or KAI by a DaemonSet's pod.
 
     KAI's pod grouper may not read DaemonSets. KAI therefore treats such a pod as a workload of its own and
     takes the queue from the pod's label (seen on KAI v0.13.4).
     """
-    yield from cluster_scoped_owners(pod.owners, rules.cluster_scoped)
     for use in _gpu_uses(policy, pod):
         yield Finding(Reason.DAEMONSET_GPU_DENIED, {"what": use})
-    yield from reserved_key_findings(pod)
+    yield from reserved_key_findings(policy, pod)
 
 
 def _gpu_uses(policy: NamespacePolicy, pod: PodView) -> Iterator[str]:
@@ -172,10 +172,9 @@ def _denials(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Fi
     elif queue != policy.queue:
         current = quoted(queue) if queue else "not set"
         yield Finding(Reason.WRONG_QUEUE, {"queue": current, "allowed": policy.queue})
-    yield from cluster_scoped_owners(pod.owners, rules.cluster_scoped)
     yield from size_doubts(policy, pod, rules)
     yield from cap_findings(policy, pod, None)
-    yield from reserved_key_findings(pod)
+    yield from reserved_key_findings(policy, pod)
 
 
 def _allowed(reason: Reason) -> Verification:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kai import keys
-from kai.cel import cel_list, names_gpu, starts_with
-from kai.key_classes import PREFIXES, RESERVED_APPS, beginning_with
+from kai.cel import cel_list, is_of_kai, names_gpu, starts_with
+from kai.key_classes import RESERVED_APPS
 from kai.own_labels import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
@@ -62,10 +62,7 @@ _OF_KUBELET: Final = f"request.userInfo.username.startsWith('{KUBELET}')"
 _BY_DAEMON_SETS: Final = f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}"
 
 
-_KAI_LABEL: Final = f"key.matches('{beginning_with(*PREFIXES, keys.VCLUSTER_PREFIX)}')"
-_KAI_ANNOTATION: Final = (
-    f"key.matches('{beginning_with(*PREFIXES, keys.CONTAINER_PREFIX, keys.VCLUSTER_PREFIX)}')"
-)
+_KAI_KEY: Final = is_of_kai("key", keys.VCLUSTER_PREFIX)
 _KAI_APP: Final = (
     f"'{keys.APP_LABEL}' in object.metadata.labels"
     f" && object.metadata.labels['{keys.APP_LABEL}'] in {cel_list(RESERVED_APPS)}"
@@ -108,8 +105,8 @@ _OF_GPUS: Final = " || ".join(
             f" && !(object.spec.schedulerName in ['', '{keys.DEFAULT_SCHEDULER}'])"
         ),
         "has(object.spec.resourceClaims) && size(object.spec.resourceClaims) > 0",
-        f"has(object.metadata.labels) && ({_some_key('object.metadata.labels', _KAI_LABEL)} || {_KAI_APP})",
-        f"has(object.metadata.annotations) && {_some_key('object.metadata.annotations', _KAI_ANNOTATION)}",
+        f"has(object.metadata.labels) && ({_some_key('object.metadata.labels', _KAI_KEY)} || {_KAI_APP})",
+        f"has(object.metadata.annotations) && {_some_key('object.metadata.annotations', _KAI_KEY)}",
         _some_container("containers"),
         _some_container("initContainers"),
     )

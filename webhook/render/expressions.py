@@ -6,23 +6,18 @@ from string import Formatter
 from typing import Final
 
 from kai import keys, own_labels, quantity
-from kai.cel import cel_list, is_container_memory_key, literal, names_gpu, starts_with
+from kai.cel import cel_list, is_container_memory_key, is_of_kai, literal, names_gpu, starts_with
 from kai.command_lines import LONGEST_COMMAND_LINE
 from kai.gpu_resources import DEVICE_CLASS_PREFIX
 from kai.key_classes import (
     CREATION_KEYS,
     FREE_KEYS,
-    PREFIXES,
     RESERVED_APPS,
-    SPARK_APP,
-    SPARK_APP_PREFIX,
-    SPARK_SELECTOR,
-    beginning_with,
+    USER_PREFIXES,
 )
 from kai.share import CONTAINER_MEMORY, CONTAINER_MEMORY_SUFFIXES, MIB
 from webhook.policy import distributed
 from webhook.policy.checks import (
-    CLUSTER_SCOPED_OWNERS,
     CONFIG_MAP_ENDING,
     CONFIG_MAP_FORM,
     ROUNDING,
@@ -141,9 +136,6 @@ _IS_SIZE_ABOVE_EDITED_CAP: Final = (
     f" : variables.maxMemory != '' && {_EDITS_CAP}))"
 )
 """The expression for: a cap that the request edits does not allow the size `text`, or cannot be compared."""
-_GROUP: Final = (
-    "(owner.apiVersion.contains('/') ? owner.apiVersion.substring(0, owner.apiVersion.lastIndexOf('/')) : '')"
-)
 _RANK_ROWS: Final = (
     *distributed.VARIABLES,
     distributed.JAX_PROCESSES,
@@ -162,6 +154,7 @@ _LABEL_NAMES: Final[Mapping[str, str]] = {
     own_labels.MAX_MEMORY: "maxMemory",
     own_labels.FRACTION: "fraction",
     own_labels.MEMORY: "memory",
+    own_labels.VCLUSTER: "vcluster",
 }
 """The labels that a decision reads, with the names of their variables."""
 
@@ -173,7 +166,6 @@ _INVALID_QUEUE: Final = (
     f"label {keys.QUEUE_LABEL} is not allowed; allowed: {LABELS[keys.QUEUE_LABEL].allowed}"
 )
 _QUEUE_OF_POD: Final = f"variables.labels['{keys.QUEUE_LABEL}']"
-_OWNER: Final = "variables.unnamespacedOwners[0]"
 _GPUS: Final = "string(variables.gpusAskedFor) + ' of a GPU'"
 _MIB: Final = "string(variables.mibAskedFor) + ' MiB'"
 _DENIALS: Final[Mapping[str, str]] = {
@@ -191,9 +183,6 @@ _DENIALS: Final[Mapping[str, str]] = {
         allowed="variables.queue",
     ),
     "invalidQueue": sentence(Reason.POLICY_INVALID, problem=literal(_INVALID_QUEUE)),
-    "clusterScopedOwner": sentence(
-        Reason.CLUSTER_SCOPED_OWNER, owner=f"{_OWNER}.kind + ' ' + {_in_quotes(f'{_OWNER}.name')}"
-    ),
     "unknownSize": sentence(
         Reason.SIZE_UNKNOWN,
         size=_in_quotes("variables.sizeName"),
@@ -291,20 +280,15 @@ VALUES: Final[Mapping[str, str]] = {
     "isInvalidLabel": _is_invalid_label(),
     # What enforce refuses.
     "isDaemonSet": "owner.kind == 'DaemonSet' && owner.apiVersion.startsWith('apps/')",
-    "isClusterScoped": f"({_GROUP} + '/' + owner.kind) in "
-    + cel_list(sorted(f"{group}/{kind}" for group, kind in CLUSTER_SCOPED_OWNERS)),
     "byDaemonSets": f"request.userInfo.username in {cel_list(sorted(DAEMON_SET_CONTROLLERS))}",
     "mirrorKey": keys.MIRROR_POD,
-    "longestOwnPrefix": str(max(map(len, PREFIXES))),
-    "ownKeys": _inside(beginning_with(*PREFIXES)),
+    "isOfKai": is_of_kai("key"),
     "userKeys": cel_list(FREE_KEYS + CREATION_KEYS),
+    "userPrefixes": cel_list(USER_PREFIXES),
     "vclusterPrefix": keys.VCLUSTER_PREFIX,
     "managedByKey": keys.VCLUSTER_MANAGED_BY,
     "appKey": keys.APP_LABEL,
     "reservedApps": cel_list(RESERVED_APPS),
-    "sparkApp": SPARK_APP,
-    "sparkSelector": SPARK_SELECTOR,
-    "sparkPrefix": SPARK_APP_PREFIX,
     "configMapKey": keys.SHARED_GPU_CONFIGMAP,
     "configMapForm": pattern(CONFIG_MAP_FORM),
     "configMapEnding": str(CONFIG_MAP_ENDING),

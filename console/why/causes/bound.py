@@ -8,6 +8,7 @@ from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
 from console.why.causes.binding import are_reservations_visible, is_reservation
 from console.why.causes.delays import KAI_PODS, SETTLED, waited
+from console.why.causes.group_refused import group_unchanged
 from console.why.codes import Code
 from console.why.evidence import AgentFigures, PodEvidence, known
 from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
@@ -329,6 +330,7 @@ def _flag(
 
 def _notes(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:
     """Yield what differs from the words of the pod, and does no harm by itself."""
+    yield from filter(None, [group_unchanged(evidence, pod)])
     group = known(evidence.pod_group)
     queue, label = evidence.queue_name, pod.queue_label
     if label and queue and queue != label:

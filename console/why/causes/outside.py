@@ -1,19 +1,15 @@
 """Why KAI does not look at a pod: another scheduler, a gate, no PodGroup. Pure."""
 
-from typing import Final
-
 from console.why.answer import PodFinding, Remedy
 from console.why.causes.amounts import request_of
 from console.why.causes.delays import KAI_PODS, SETTLED, silence
+from console.why.causes.group_refused import grouper_warnings
 from console.why.codes import Code
 from console.why.evidence import PodEvidence
 from console.why.objects import PodObject
 from console.why.telling.words import Redactor
 from kai import keys
 from service.text import listed
-
-HARMLESS: Final = ("not found", "the object has been modified")
-"""Parts of the texts of PodGrouperWarning that healthy pods have, too (all three releases)."""
 
 
 def is_in_kai(evidence: PodEvidence, pod: PodObject) -> bool:
@@ -78,15 +74,11 @@ def ungrouped(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodF
     """Return the finding for a pod without a PodGroup, which KAI's scheduler therefore does not know."""
     if pod.pod_group_name:
         return None
-    warnings = [
-        event.message
-        for event in evidence.pod_events
-        if event.reason == "PodGrouperWarning" and not any(text in event.message for text in HARMLESS)
-    ]
+    warnings = grouper_warnings(evidence)
     if warnings:
         return PodFinding(
             Code.POD_GROUP_MISSING,
-            f"KAI's pod-grouper cannot group the pod: {redactor.clean(warnings[-1])}",
+            f"KAI's pod-grouper cannot group the pod: {redactor.clean(warnings[-1].message)}",
             [Remedy("Administrator: look at the log of KAI's pod-grouper.")],
         )
     return silence(

@@ -26,6 +26,8 @@ def unusable_queue(
     evidence: PodEvidence, verdict: SchedulerVerdict | None, redactor: Redactor
 ) -> PodFinding | None:
     """Return the finding for a queue that KAI cannot use."""
+    if not evidence.queue_name:
+        return _empty(evidence, verdict)
     name = evidence.queue_name
     queue = evidence.queues.get(name, Absence.NOT_READ)
     if isinstance(queue, Queue):
@@ -35,6 +37,24 @@ def unusable_queue(
     if verdict is not None and verdict.reason == "QueueDoesNotExist":
         return _missing(evidence, f"KAI does not find the queue {redactor.clean(name)}, or a parent of it")
     return None
+
+
+def _empty(evidence: PodEvidence, verdict: SchedulerVerdict | None) -> PodFinding | None:
+    """Return the finding for a queue label without a value, which KAI takes as the name of the queue."""
+    pod = known(evidence.pod)
+    places = {f"{owner.kind} {owner.metadata.name}": owner.metadata.labels for owner in evidence.owners}
+    if pod is not None:
+        places["the pod"] = pod.metadata.labels
+    empty = [place for place, labels in places.items() if labels.get(keys.QUEUE_LABEL) == ""]
+    is_told = verdict is not None and verdict.reason == "QueueDoesNotExist"
+    if not isinstance(evidence.pod_group, PodGroupObject) and not (is_told and empty):
+        return None
+    where = f": the label {keys.QUEUE_LABEL} of {first_few(empty)} has no value" if empty else ""
+    return PodFinding(
+        Code.QUEUE_MISSING,
+        f"the pod's queue is empty{where}",
+        [Remedy(f"Set the label {keys.QUEUE_LABEL} to a queue, or remove it: {place_of_label(evidence)}.")],
+    )
 
 
 def _counts(evidence: PodEvidence, verdict: SchedulerVerdict | None) -> bool:

@@ -16,7 +16,7 @@ from console.why.answer import Step
 from console.why.causes.amounts import request_of
 from console.why.causes.bound import uses_of
 from console.why.causes.creation import evictions
-from console.why.causes.outside import HARMLESS
+from console.why.causes.group_refused import HARMLESS
 from console.why.evidence import PodEvidence, known
 from console.why.objects import EventObject, PodBindRequest, PodObject
 from console.why.pod_groups import workload_of

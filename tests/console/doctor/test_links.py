@@ -17,7 +17,7 @@ HEADINGS = re.findall(r"^### (.*)$", PAGE.read_text(), flags=re.MULTILINE)
     ("finding", "section", "docs"),
     [
         (problem("KAI's version", "x"), "", "docs/doctor.md#kais-version"),
-        (warning("cluster-scoped owners", "x"), "", "docs/doctor.md#cluster-scoped-owners"),
+        (warning("managed namespaces", "x"), "", "docs/doctor.md#managed-namespaces"),
         (unknown("endpointslices", "x"), FAILED_REQUESTS, "docs/doctor.md#rights"),
         (ok("queues", "x"), "", ""),
     ],
@@ -31,7 +31,7 @@ def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_othe
     """Names of checks are constants of one word or of a few; see the modules of doctor."""
     folders = (ROOT / "webhook" / "doctor", ROOT / "console" / "doctor", ROOT / "kube")
     constant = re.compile(
-        r"^(?:_?(?:CHECK|CA|POLICIES|MANAGED|QUEUES|PRIORITIES|ORDER|OWNERS|CLUSTER_SCOPED|GROUPS|VERSION|SHARING|LABEL|ADMISSION"
+        r"^(?:_?(?:CHECK|CA|POLICIES|MANAGED|QUEUES|PRIORITIES|ORDER|GROUPS|VERSION|SHARING|LABEL|ADMISSION"
         r"|RUNTIME_CLASS|AGENTS|LABELS|READINESS|INSTALLATION|ENFORCE|RESPONSES|ATTRIBUTION|RELEASES|API_SERVER|RANKS))"
         r'(?:: Final)? = "([^"]+)"$',
         re.MULTILINE,

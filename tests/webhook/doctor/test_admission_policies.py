@@ -12,6 +12,7 @@ from kube.client import KubeClient
 from service.check_results import State
 from tests.support.api_server import Answer, ApiServer, lists, refuses, says
 from tests.support.cluster_facts import alone, by_policies, installed, namespace, result_lines, whole
+from tests.support.guard import rendered
 from webhook.doctor.admission_policies import RELEASE_PROPERTIES
 from webhook.doctor.api_reader import ApiReader
 from webhook.doctor.cluster import read_cluster
@@ -19,7 +20,6 @@ from webhook.doctor.guard.objects import read_binding, read_policy
 from webhook.doctor.kai import DIFFERENCES, version_finding
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.registration import registration_findings
-from webhook.guard.manifests import guard_objects
 from webhook.policy.rules import Rules
 from webhook.render.manifests import MUTATING, RELEASES, objects_of
 
@@ -198,7 +198,7 @@ async def test_a_policy_of_another_form_is_not_known(
 
 def test_a_policy_or_binding_of_the_guard_of_another_form_cannot_be_decoded() -> None:
     readers = {"ValidatingAdmissionPolicy": read_policy, "ValidatingAdmissionPolicyBinding": read_binding}
-    for item in guard_objects():
+    for item in rendered():
         read = readers[item["kind"]]
         assert read(json.dumps(item).encode()) is not None
         for field in ("variables", "matchConstraints", "matchResources"):

@@ -1,4 +1,4 @@
-"""Facts about the cluster: the default PriorityClass by a watch, kinds without a namespace by discovery."""
+"""The fact about the cluster that decisions need: the default PriorityClass, by a watch."""
 
 import asyncio
 import contextlib
@@ -7,34 +7,17 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, refuses
 from tests.support.waiting import until
 from webhook.namespaces.cluster_rules import PRIORITY_CLASSES, ClusterRules
-from webhook.policy.checks import CLUSTER_SCOPED_OWNERS
 from webhook.policy.rules import Rules
 
 
 def priority_class(name: str, value: int = 0, *, default: bool | None = None) -> dict[str, Any]:
     metadata = {"name": name, "resourceVersion": "1"}
     return {"metadata": metadata, "value": value} | ({} if default is None else {"globalDefault": default})
-
-
-def discovery(*resources: tuple[str, str, str]) -> dict[str, Any]:
-    """Aggregated discovery of resources, each with group, kind and scope."""
-    served = [
-        {
-            "resource": kind.lower(),
-            "responseKind": {"group": group, "version": "v1", "kind": kind},
-            "scope": scope,
-        }
-        for group, kind, scope in resources
-    ]
-    items = [{"metadata": {"name": "g"}, "versions": [{"version": "v1", "resources": served}]}]
-    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items}
 
 
 class Following:
@@ -55,7 +38,7 @@ class Following:
 @contextlib.asynccontextmanager
 async def following(client: KubeClient, rules: Rules | None = None) -> AsyncIterator[Following]:
     follow = Following(client, rules or Rules())
-    running = asyncio.gather(follow.facts.watch.run(), follow.facts.keep_discovering())
+    running = asyncio.create_task(follow.facts.watch.run())
     try:
         yield follow
     finally:
@@ -66,10 +49,6 @@ async def following(client: KubeClient, rules: Rules | None = None) -> AsyncIter
 def serve(server: ApiServer, *classes: dict[str, Any]) -> None:
     server.path = PRIORITY_CLASSES.path
     server.pods = {item["metadata"]["name"]: item for item in classes}
-    server.named = {
-        "/api": discovery(("", "Namespace", "Cluster"), ("", "Pod", "Namespaced")),
-        "/apis": discovery(("example.com", "Tenant", "Cluster"), ("example.com", "Widget", "Namespaced")),
-    }
 
 
 async def test_the_default_class_is_followed(server: ApiServer, client: KubeClient) -> None:
@@ -86,19 +65,6 @@ async def test_the_default_class_is_followed(server: ApiServer, client: KubeClie
         assert follow.resource_lines == []
 
 
-async def test_kinds_without_a_namespace_are_discovered(server: ApiServer, client: KubeClient) -> None:
-    serve(server)
-    async with following(client) as follow:
-        await until(lambda: ("example.com", "Tenant") in follow.facts.current.cluster_scoped)
-        assert follow.facts.current.cluster_scoped == CLUSTER_SCOPED_OWNERS | {("example.com", "Tenant")}
-        accepted = {
-            request.headers["Accept"] for request in server.requests if request.path in ("/api", "/apis")
-        }
-        assert accepted == {
-            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
-        }
-
-
 async def test_the_default_class_is_known_once_the_classes_are_listed(
     server: ApiServer, client: KubeClient
 ) -> None:
@@ -110,26 +76,6 @@ async def test_the_default_class_is_known_once_the_classes_are_listed(
         server.refusals = {}
         await until(lambda: follow.facts.knows_default_class)
         assert follow.default_class is None
-
-
-@pytest.mark.parametrize("answer", [{"kind": "APIVersions", "versions": ["v1"]}, {"items": 5}, []])
-async def test_without_aggregated_discovery_the_built_in_kinds_hold(
-    server: ApiServer, client: KubeClient, answer: Any
-) -> None:
-    serve(server)
-    server.named["/apis"] = answer
-    async with following(client) as follow:
-        await until(lambda: follow.resource_lines)
-        assert follow.facts.current.cluster_scoped == CLUSTER_SCOPED_OWNERS
-        await follow.facts.discover()
-        assert follow.resource_lines == [("resource unavailable", "discovery")]
-        server.named["/apis"] = discovery(("example.com", "Tenant", "Cluster"))
-        await follow.facts.discover()
-        assert follow.resource_lines[1:] == [("resource available again", "discovery")]
-        assert ("example.com", "Tenant") in follow.facts.current.cluster_scoped
-        server.named["/apis"] = answer
-        await follow.facts.discover()
-        assert ("example.com", "Tenant") in follow.facts.current.cluster_scoped
 
 
 async def test_the_setting_holds_if_rbac_denies_the_list_and_the_log_has_one_line(

@@ -1,42 +1,83 @@
-"""The policies and bindings of the guard, in a cluster and in this release."""
+"""The policies and bindings of the guard in a cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from kube.objects import LabelledMeta
+from kai import keys
+from kube.objects import FullMeta
+from webhook.doctor.guard.digest import DIGEST, digest
 from webhook.doctor.policy_specs import check_spec
-from webhook.guard.manifests import guard_objects
-from webhook.registration.objects import NAME_LABEL, LabelSelector
+from webhook.registration.objects import LabelSelector
 
-PARAMETERS: Final = ("kaiNamespaces", "moreOwnerKinds", "schedulerName")
-"""Variables of the policies that an administrator may set."""
+PREFIX: Final = "kaishare-guard-"
+PODGROUPS: Final = f"{PREFIX}podgroups"
+PODS: Final = f"{PREFIX}pods"
+OBJECTS: Final = f"{PREFIX}objects"
+GPUS: Final = f"{PREFIX}gpus"
+REPLACED: Final = frozenset(f"{PREFIX}{name}" for name in ("keys", "queues", "owners", "references"))
+"""The policies of earlier releases, which judged what tenants write instead of PodGroups."""
 
-_GUARDS: Final = "kaishare.dev/guards"
+_RELEASE: Final = "app.kubernetes.io/version"
+_SYNCED: Final = {keys.VCLUSTER_MANAGED_BY: "vcluster"}
 
 
 class Guarded(StrEnum):
-    """The objects that a binding is for: values of the label `kaishare.dev/guards`."""
+    """The namespaces whose objects the guard judges."""
 
-    ENFORCE = "enforce"
-    VCLUSTERS = "vclusters"
+    ENFORCE = "kaishare.dev/mode=enforce"
+    VCLUSTERS = "kaishare.dev/vcluster=true"
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies that such namespaces need; under enforce the webhook checks what `GPUS` does."""
+        base = (PODGROUPS, PODS, OBJECTS)
+        return base if self is Guarded.ENFORCE else (*base, GPUS)
 
 
 class Policy(Struct, frozen=True):
-    """A ValidatingAdmissionPolicy."""
+    """A ValidatingAdmissionPolicy or a MutatingAdmissionPolicy."""
 
-    metadata: LabelledMeta
+    metadata: FullMeta
     spec: dict[str, Any]
 
     @property
     def name(self) -> str:
         """Name of the object."""
         return self.metadata.name
+
+    @property
+    def release(self) -> str:
+        """The release of kaishare that the policy is from; empty if unknown."""
+        return self.metadata.labels.get(_RELEASE, "")
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the policy decides otherwise than its release's."""
+        return self.metadata.annotations.get(DIGEST) != digest(self.spec) or self._is_weakened
+
+    @property
+    def _is_weakened(self) -> bool:
+        """Whether a field that the digest does not cover leaves requests out, or replaces a parameter.
+
+        Of two variables with one name the last counts, and the API server accepts both (seen on Kubernetes
+        1.30.14 and 1.36.3).
+        """
+        match = self.spec.get("matchConstraints") or {}
+        names = [variable["name"] for variable in self.spec.get("variables", ())]
+        return (
+            self.spec.get("failurePolicy", "Fail") != "Fail"
+            or len(set(names)) < len(names)
+            or bool(match.get("excludeResourceRules"))
+            or any(rule.get("resourceNames") or rule.get("scope") == "Cluster" for rule in _rules(match))
+            or bool(_selector(match, "namespaceSelector").all_requirements)
+            or bool(_selector(match, "objectSelector").all_requirements)
+        )
 
     def variable(self, name: str) -> str | None:
         """Return the expression of a variable; None if there is none."""
@@ -45,15 +86,10 @@ class Policy(Struct, frozen=True):
 
 
 class Binding(Struct, frozen=True, dict=True):
-    """A ValidatingAdmissionPolicyBinding."""
+    """A binding of a policy."""
 
-    metadata: LabelledMeta
+    metadata: FullMeta
     spec: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Name of the object."""
-        return self.metadata.name
 
     @property
     def policy(self) -> str:
@@ -65,16 +101,37 @@ class Binding(Struct, frozen=True, dict=True):
         """Whether the binding denies."""
         return "Deny" in self.spec.get("validationActions", ())
 
-    @property
-    def guarded(self) -> str:
-        """Value of the label `kaishare.dev/guards`; empty for none."""
-        return self.metadata.labels.get(_GUARDS, "")
+    @cached_property
+    def _match(self) -> Mapping[str, Any]:
+        return self.spec.get("matchResources") or {}
 
     @cached_property
     def namespaces(self) -> LabelSelector:
         """Selector of the namespaces."""
-        match = self.spec.get("matchResources") or {}
-        return msgspec.convert(match.get("namespaceSelector") or {}, LabelSelector)
+        return _selector(self._match, "namespaceSelector")
+
+    @cached_property
+    def objects(self) -> LabelSelector:
+        """Selector of the objects."""
+        return _selector(self._match, "objectSelector")
+
+    def covers_objects(self, guarded: Guarded) -> bool:
+        """Whether the binding selects all objects that need the guard in the namespaces that it selects."""
+        if self._match.get("excludeResourceRules") or _rules(self._match):
+            return False
+        return self.objects.matches(_SYNCED if guarded is Guarded.VCLUSTERS else {})
+
+    def excludes(self, namespace: str) -> bool:
+        """Whether the binding leaves a namespace out by its name."""
+        return namespace in self.namespaces.excluded_namespaces
+
+
+def _rules(match: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return match.get("resourceRules") or ()
+
+
+def _selector(match: Mapping[str, Any], field: str) -> LabelSelector:
+    return msgspec.convert(match.get(field) or {}, LabelSelector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +141,13 @@ class Guard:
     policies: Mapping[str, Policy]
     bindings: Sequence[Binding]
 
+    def bindings_of(self, policy: str) -> list[Binding]:
+        """Return the bindings of a policy that exists."""
+        return [each for each in self.bindings if each.policy == policy and policy in self.policies]
+
     def refuses(self, policy: str) -> bool:
         """Whether a binding of the policy denies."""
-        return any(binding.refuses for binding in self.bindings if binding.policy == policy)
-
-    def shipped_for(self, guarded: Guarded) -> list[Binding]:
-        """Return the bindings of a purpose; for the guard of this release."""
-        return [binding for binding in self.bindings if binding.guarded == guarded]
+        return any(binding.refuses for binding in self.bindings_of(policy))
 
 
 _policy = msgspec.json.Decoder(Policy).decode
@@ -100,7 +157,7 @@ _binding = msgspec.json.Decoder(Binding).decode
 def read_policy(item: bytes) -> Policy | None:
     """Decode a policy of the guard; None for another policy."""
     policy = _policy(item)
-    if policy.name not in shipped_guard().policies:
+    if not policy.name.startswith(PREFIX):
         return None
     check_spec(policy.spec)
     return policy
@@ -109,29 +166,7 @@ def read_policy(item: bytes) -> Policy | None:
 def read_binding(item: bytes) -> Binding | None:
     """Decode a binding of a policy of the guard, under any name; None for another binding."""
     binding = _binding(item)
-    if binding.policy not in shipped_guard().policies:
+    if not binding.policy.startswith(PREFIX):
         return None
     check_spec(binding.spec)
     return binding
-
-
-@cache
-def shipped_guard() -> Guard:
-    """Return the guard of this release."""
-    policies, bindings = {}, []
-    for item in guard_objects():
-        if item["kind"] == "ValidatingAdmissionPolicy":
-            policies[item["metadata"]["name"]] = msgspec.convert(item, Policy)
-        else:
-            bindings.append(msgspec.convert(item, Binding))
-    return Guard(policies, bindings)
-
-
-def excluded_names(binding: Binding) -> frozenset[str] | None:
-    """Return the namespaces that a binding excludes by name; None if it selects namespaces otherwise."""
-    names: set[str] = set()
-    for key, operator, values in binding.namespaces.requirements:
-        if (key, operator) != (NAME_LABEL, "NotIn"):
-            return None
-        names.update(values)
-    return frozenset(names)

@@ -1,9 +1,8 @@
-"""Proves that the guard refuses: sends forbidden edits by dry run."""
+"""Proves that the guard refuses: sends forbidden requests by dry run, with the caller's rights."""
 
 import asyncio
 import re
-import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -13,77 +12,58 @@ from msgspec import Struct
 
 from kai import keys
 from kube.access import AccessError
-from kube.client import MERGE_PATCH
 from kube.errors import REQUEST_ERRORS, ApiError, Unreachable
-from kube.objects import FullMeta, decode_partial_object
-from kube.watch import METADATA_ONLY
-from service.text import MALFORMED, one_line
-from webhook.doctor.api_reader import ApiReader, ListOutcome, ListSpec
-from webhook.doctor.dry_run_requests import dry_run, minimal_pod, missing_right, unlikely_name
+from kube.objects import resource_path
+from service.text import ELLIPSIS, MALFORMED, one_line
+from webhook.doctor.api_reader import ApiReader
+from webhook.doctor.cluster import Cluster
+from webhook.doctor.dry_run_requests import (
+    dry_run,
+    dry_run_deletion,
+    minimal_pod,
+    missing_right,
+    unlikely_name,
+)
+from webhook.doctor.guard.objects import OBJECTS, PODGROUPS, PODS, Guarded
+from webhook.doctor.pod_groups import API_VERSION, GROUP, PodGroup, decode_pod_group
 
 _MOST_TRIED: Final = 3
-"""Maximum number of namespaces to try for each edit."""
-
-_MOST_PODS: Final = 20
-"""Number of pods of which the one with the shortest name is tried.
-
-A refusal names the pod before the policy, and only the beginning of the API server's message is kept.
-"""
+"""Maximum number of namespaces, or of PodGroups, to try for each request."""
 
 _TAKES_EFFECT_SECONDS: Final = 1.5
-"""Pause before an admitted edit is repeated. The API server needs about a second to load a policy."""
+"""Pause before an admitted request is repeated. The API server needs about a second to load a policy."""
 
 _KEY: Final = f"{keys.MIG_PREFIX}kaishare-doctor"
 """An annotation that only KAI may write."""
-
-_PODS: Final = ListSpec(
-    resource="pods", accept=METADATA_ONLY, without="the guard was not proved on existing pods"
+_DENIAL: Final = re.compile(
+    r"ValidatingAdmissionPolicy '([a-z0-9.-]{1,253})' with binding '[^']{1,253}' denied request: "
 )
-_DENIAL: Final = re.compile(r"ValidatingAdmissionPolicy '([a-z0-9.-]+)' with binding '[^']*' denied")
+_WORDS: Final = "kaishare-guard: "
+"""Beginning of the messages of the guard."""
 _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
-class EditTarget(Enum):
-    """The object of a forbidden edit."""
-
-    CONFIG_MAP = "a new ConfigMap"
-    POD = "an existing pod"
-    SYNCED_POD = "an existing pod of a vCluster"
-    NEW_SYNCED_POD = "a new pod of a vCluster"
-
-
 class Breach(Enum):
-    """The rule that a forbidden edit breaks."""
+    """A forbidden request: the policy that must refuse it, a title, and the words of the refusal."""
 
-    KEY = "key"
-    QUEUE = "queue"
-    OWNER = "owner"
+    FOREIGN_QUEUE = PODGROUPS, "a new PodGroup in another queue", "queue "
+    HELD_GROUP = PODGROUPS, "the deletion of a PodGroup with pods", "pods of this PodGroup exist"
+    KEY = PODS, "a new pod with a key of KAI", _KEY
+    CONFIG_MAP = OBJECTS, "a new ConfigMap with a name of KAI's", "only KAI writes a ConfigMap"
 
+    def __init__(self, policy: str, title: str, words: str) -> None:
+        self.policy = policy
+        self.title = title
+        self.words = words
 
-@dataclass(frozen=True, slots=True)
-class ForbiddenEdit:
-    """An edit that exactly one policy refuses."""
-
-    policy: str
-    target: EditTarget
-    breach: Breach
-
-
-ENFORCE_EDITS: Final = (
-    ForbiddenEdit("kaishare-guard-keys", EditTarget.POD, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-keys", EditTarget.CONFIG_MAP, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-owners", EditTarget.CONFIG_MAP, Breach.QUEUE),
-    ForbiddenEdit("kaishare-guard-references", EditTarget.CONFIG_MAP, Breach.OWNER),
-)
-VCLUSTER_EDITS: Final = (
-    ForbiddenEdit("kaishare-guard-keys", EditTarget.SYNCED_POD, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-keys", EditTarget.NEW_SYNCED_POD, Breach.KEY),
-    ForbiddenEdit("kaishare-guard-queues", EditTarget.NEW_SYNCED_POD, Breach.QUEUE),
-)
+    @property
+    def has_exemptions(self) -> bool:
+        """Whether the rule lets accounts of KAI pass; the rules about PodGroups hold for everybody."""
+        return self.policy != PODGROUPS
 
 
 class TrialOutcome(Enum):
-    """The result of a forbidden edit."""
+    """The result of a forbidden request."""
 
     REFUSED = "refused"
     ADMITTED = "admitted"
@@ -92,9 +72,9 @@ class TrialOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A forbidden edit that was tried in a namespace."""
+    """A forbidden request that was tried in a namespace."""
 
-    edit: ForbiddenEdit
+    breach: Breach
     outcome: TrialOutcome
     namespace: str = ""
     why: str = ""
@@ -105,113 +85,156 @@ class _Review(Struct):
     status: dict[str, dict[str, Any]]
 
 
-async def prove(
-    reader: ApiReader, plan: Iterable[tuple[ForbiddenEdit, Sequence[str]]], exempt: Collection[str]
-) -> list[Trial]:
-    """Try each edit until the guard refuses or admits it.
+@dataclass(frozen=True, slots=True)
+class Prover:
+    """Sends the forbidden requests of one cluster."""
 
-    Args:
-        reader: for the API server.
-        plan: the edits, each with the namespaces in which the guard should refuse it.
-        exempt: namespaces whose service accounts the guard exempts.
-    """
-    trials = [await _try_in_turn(reader, edit, namespaces) for edit, namespaces in plan]
-    if all(trial.outcome is not TrialOutcome.ADMITTED for trial in trials):
-        return trials
-    if await _is_exempt(reader, exempt):
-        why = "the caller's service account is exempt as one of KAI's"
+    reader: ApiReader
+    cluster: Cluster
+    exempt: Collection[str]
+    """Namespaces whose service accounts the guard exempts."""
+
+    async def prove(self, guarded: Guarded, plan: Iterable[tuple[Breach, Sequence[str]]]) -> list[Trial]:
+        """Try each request until the guard refuses or admits it.
+
+        Args:
+            guarded: the reason why the namespaces are guarded.
+            plan: the requests, each with the namespaces in which the guard should refuse it.
+        """
+        trials = [await self._try_in_turn(guarded, breach, namespaces) for breach, namespaces in plan]
+        if not any(trial.outcome is TrialOutcome.ADMITTED for trial in trials):
+            return trials
+        is_exempt = await self._is_exempt()
+        await asyncio.sleep(_TAKES_EFFECT_SECONDS)
         return [
-            replace(trial, outcome=TrialOutcome.UNPROVED, why=why)
+            await self._confirmed(guarded, trial, is_exempt=is_exempt)
             if trial.outcome is TrialOutcome.ADMITTED
             else trial
             for trial in trials
         ]
-    await asyncio.sleep(_TAKES_EFFECT_SECONDS)
-    return [
-        await _try(reader, trial.edit, trial.namespace) if trial.outcome is TrialOutcome.ADMITTED else trial
-        for trial in trials
-    ]
+
+    async def _confirmed(self, guarded: Guarded, trial: Trial, *, is_exempt: bool) -> Trial:
+        """Repeat an admitted request: the policy may have been applied a moment ago."""
+        if is_exempt and trial.breach.has_exemptions:
+            why = "the caller's service account is exempt as one of KAI's"
+            return replace(trial, outcome=TrialOutcome.UNPROVED, why=why)
+        return await self._try(guarded, trial.breach, trial.namespace)
+
+    async def _try_in_turn(self, guarded: Guarded, breach: Breach, namespaces: Sequence[str]) -> Trial:
+        trial = Trial(breach, TrialOutcome.UNPROVED, why="no namespace to try")
+        for namespace in namespaces[:_MOST_TRIED]:
+            trial = await self._try(guarded, breach, namespace)
+            if trial.outcome is not TrialOutcome.UNPROVED:
+                break
+        return trial
+
+    async def _try(self, guarded: Guarded, breach: Breach, namespace: str) -> Trial:
+        if breach is Breach.HELD_GROUP:
+            return await self._try_deletion(namespace)
+        labels = {keys.VCLUSTER_MANAGED_BY: "kaishare-doctor"} if guarded is Guarded.VCLUSTERS else {}
+        path, body = _creation(breach, namespace, labels)
+
+        async def create() -> str:
+            stored = msgspec.json.decode(await dry_run(self.reader.client, "POST", path, body))
+            return "" if _keeps(stored, body) else "a webhook removes what is forbidden"
+
+        return await _judged(breach, namespace, create)
+
+    async def _try_deletion(self, namespace: str) -> Trial:
+        """Delete a PodGroup with pods by dry run; it may lose its pods meanwhile."""
+        groups = self.cluster.pod_groups
+        own = [each for each in groups.items if each.metadata.namespace == namespace and each.has_pods]
+        own.sort(key=lambda each: len(each.metadata.name))  # a refusal names the object before the rule
+        why = "PodGroups could not be listed" if not groups.is_known else "no PodGroup with pods"
+        trial = Trial(Breach.HELD_GROUP, TrialOutcome.UNPROVED, namespace, f"{one_line(namespace)}: {why}")
+        for group in own[:_MOST_TRIED]:
+
+            async def delete(group: PodGroup = group) -> str:
+                path = f"{_groups(namespace)}/{group.metadata.name}"
+                await dry_run_deletion(self.reader.client, path)
+                group = decode_pod_group(await self.reader.client.get(path))
+                return "" if group.has_pods else "the PodGroup has no pods any more"
+
+            trial = await _judged(Breach.HELD_GROUP, namespace, delete)
+            if trial.outcome is not TrialOutcome.UNPROVED:
+                break
+        return trial
+
+    async def _is_exempt(self) -> bool:
+        """Whether the caller is a service account that the guard exempts."""
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        try:
+            answer = await self.reader.client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
+            user = msgspec.json.decode(answer, type=_Review).status.get("userInfo", {})
+        except (*REQUEST_ERRORS, *MALFORMED):
+            return False
+        name = str(user.get("username", ""))
+        return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in self.exempt))
 
 
-async def _try_in_turn(reader: ApiReader, edit: ForbiddenEdit, namespaces: Sequence[str]) -> Trial:
-    trial = Trial(edit, TrialOutcome.UNPROVED, why="no namespace to try")
-    for namespace in namespaces[:_MOST_TRIED]:
-        trial = await _try(reader, edit, namespace)
-        if trial.outcome is not TrialOutcome.UNPROVED:
-            break
-    return trial
+async def _judged(breach: Breach, namespace: str, send: Callable[[], Awaitable[str]]) -> Trial:
+    """Send a request and judge the answer.
 
+    Only a refusal with the words of the rule is a proof: RBAC, a quota or another policy may refuse, too.
 
-async def _try(reader: ApiReader, edit: ForbiddenEdit, namespace: str) -> Trial:
-    def unproved(why: str) -> Trial:
-        return Trial(edit, TrialOutcome.UNPROVED, namespace, why)
-
+    Args:
+        breach: the request.
+        namespace: its namespace.
+        send: sends it; returns why an admission says nothing, or an empty text.
+    """
     place = one_line(namespace)
-    method, path, content_type = "POST", f"/api/v1/namespaces/{namespace}/pods", "application/json"
-    if edit.target is EditTarget.CONFIG_MAP:
-        path = f"/api/v1/namespaces/{namespace}/configmaps"
-    elif edit.target is not EditTarget.NEW_SYNCED_POD:
-        params = {"labelSelector": keys.VCLUSTER_MANAGED_BY} if edit.target is EditTarget.SYNCED_POD else {}
-        spec = replace(_PODS, namespace=namespace, params=params)
-        pods = await reader.first(spec, decode_partial_object, _MOST_PODS)
-        if isinstance(pods, ListOutcome):
-            return unproved(f"the pods of {place} could not be listed")
-        if not pods:
-            return unproved(f"no pod in {place}")
-        name = min((pod.metadata.name for pod in pods), key=len)
-        method, path, content_type = "PATCH", f"{path}/{name}", MERGE_PATCH
-    body = _body(edit)
+
+    def unproved(why: str) -> Trial:
+        return Trial(breach, TrialOutcome.UNPROVED, namespace, why)
+
     try:
-        answer = await dry_run(reader.client, method, path, body, content_type)
-        is_kept = _keeps(decode_partial_object(answer).metadata, body["metadata"])
+        obstacle = await send()
     except ApiError as error:
-        denial = _DENIAL.search(error.message)
-        if denial and denial[1] == edit.policy:
-            return Trial(edit, TrialOutcome.REFUSED, namespace)
+        if _is_refusal_of(breach, error.message):
+            return Trial(breach, TrialOutcome.REFUSED, namespace)
         right = missing_right(error)
         return unproved(f"the caller may not {right} in {place}" if right else f"{place}: {error.message}")
     except (Unreachable, AccessError, *MALFORMED) as error:
         return unproved(one_line(str(error)))
-    if not is_kept:
-        return unproved(f"{place}: a webhook removes the edit")
-    return Trial(edit, TrialOutcome.ADMITTED, namespace)
+    return unproved(f"{place}: {obstacle}") if obstacle else Trial(breach, TrialOutcome.ADMITTED, namespace)
 
 
-def _body(edit: ForbiddenEdit) -> dict[str, Any]:
-    """Return the object to create, or the patch."""
-    metadata: dict[str, Any] = {}
-    if edit.breach is Breach.KEY:
-        metadata["annotations"] = {_KEY: "0"}
-    elif edit.breach is Breach.QUEUE:
-        metadata["labels"] = {keys.QUEUE_LABEL: unlikely_name()}
-    else:
-        owner = {"apiVersion": "v1", "kind": "Namespace", "name": unlikely_name(), "uid": str(uuid.uuid4())}
-        metadata["ownerReferences"] = [owner]
-    if edit.target is EditTarget.CONFIG_MAP:
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": unlikely_name(), **metadata}}
-    if edit.target is EditTarget.NEW_SYNCED_POD:
-        labels = {keys.VCLUSTER_MANAGED_BY: "kaishare-doctor", **metadata.pop("labels", {})}
-        return minimal_pod(labels=labels, **metadata)
-    return {"metadata": metadata}
-
-
-def _keeps(stored: FullMeta, sent: Mapping[str, Any]) -> bool:
-    """Whether a stored object has the labels, annotations and owners that were sent."""
-    labels, annotations = sent.get("labels", {}), sent.get("annotations", {})
-    return (
-        labels.items() <= stored.labels.items()
-        and annotations.items() <= stored.annotations.items()
-        and ("ownerReferences" not in sent or bool(stored.owner_references))
-    )
-
-
-async def _is_exempt(reader: ApiReader, exempt: Collection[str]) -> bool:
-    """Whether the caller is a service account that the guard exempts."""
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    try:
-        answer = await reader.client.request("POST", _REVIEWS, body=msgspec.json.encode(review))
-        user = msgspec.json.decode(answer, type=_Review).status.get("userInfo", {})
-    except (*REQUEST_ERRORS, *MALFORMED):
+def _is_refusal_of(breach: Breach, message: str) -> bool:
+    """Whether a message is the guard's; a long one, with the name of a PodGroup, may lack its end."""
+    denial = _DENIAL.search(message)
+    if denial is None or denial[1] != breach.policy:
         return False
-    name = str(user.get("username", ""))
-    return name.startswith(tuple(f"system:serviceaccount:{namespace}:" for namespace in exempt))
+    sentence, expected = message[denial.end() :], _WORDS + breach.words
+    words = sentence.removesuffix(ELLIPSIS)
+    return words.startswith(expected) or (words != sentence and expected.startswith(words))
+
+
+def _groups(namespace: str) -> str:
+    return resource_path(GROUP, API_VERSION, "podgroups", namespace)
+
+
+def _creation(breach: Breach, namespace: str, labels: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a request that creates a forbidden object."""
+    if breach is Breach.FOREIGN_QUEUE:
+        # a name that the rule about names admits
+        metadata = {"name": f"spark-{unlikely_name()}", "labels": labels}
+        body = {"apiVersion": f"{GROUP}/{API_VERSION}", "kind": "PodGroup", "metadata": metadata}
+        return _groups(namespace), {**body, "spec": {"queue": unlikely_name(), "minMember": 1}}
+    if breach is Breach.CONFIG_MAP:
+        metadata = {"name": f"{unlikely_name()}-shared-gpu-0", "labels": labels}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        return resource_path("", "v1", "configmaps", namespace), body
+    return resource_path("", "v1", "pods", namespace), minimal_pod(labels=labels, annotations={_KEY: "0"})
+
+
+def _keeps(stored: Any, sent: Mapping[str, Any]) -> bool:
+    """Whether an object would be stored with the labels, annotations, name and queue that were sent."""
+    metadata, wanted = stored.get("metadata") or {}, sent["metadata"]
+    return (
+        metadata.get("name") == wanted["name"]
+        and all(
+            (metadata.get(part) or {}).items() >= wanted.get(part, {}).items()
+            for part in ("labels", "annotations")
+        )
+        and (stored.get("spec") or {}).get("queue") == sent.get("spec", {}).get("queue")
+    )

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 
 from kai import keys
 from kai.own_labels import REASON, SIZE
-from kai.pod import MalformedPod, Owner, PodView, decode_pod
+from kai.pod import MalformedPod, PodView, decode_pod
 from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
 from webhook.explain.decision.amounts import RunningPods
@@ -28,8 +27,7 @@ from webhook.explain.manifests.kinds import (
 from webhook.explain.manifests.pods import FoundPod, TemplateError, find_pods, gpu_requests
 from webhook.explain.manifests.sources import DocumentLines, Location, ManifestSource, SourceDocument
 from webhook.explain.manifests.values import annotations_of, as_json, as_map, texts
-from webhook.policy.checks import cluster_scoped_owners, reserved_owner_keys
-from webhook.policy.decide import MOST_WARNINGS, Changes, Decision, exempt, malformed
+from webhook.policy.decide import Changes, Decision, malformed
 from webhook.policy.decide_share import GpuKey, has_policy_share
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.mutate import Mutation, mutate
@@ -287,19 +285,13 @@ class Explainer:
             mutation = Mutation(decision=malformed(problem))
         after = self._reinvoked(policy, apply_to_document(mutation.sent, received), defaults)
         requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
-        owners: tuple[Owner, ...] = pod.outermost.owners if pod.path else ()
         try:
             if problem is not None:
                 raise problem
-            patched = _decoded(after)
-            verdict = verify(policy, patched, self.rules, requester)
+            verdict = verify(policy, _decoded(after), self.rules, requester)
         except MalformedPod:
             verdict = None  # the API server refuses the pod; `mutation` has the reason
-        else:
-            owners = (*patched.owners, *owners)
-        denials = verdict.denials if verdict else ()
         is_observed = mutation.decision.action is Action.OBSERVED
-        above = _cluster_scoped(policy, owners, self.rules)
         return ExplainedPod(
             pod=pod,
             object_place=place,
@@ -314,7 +306,6 @@ class Explainer:
             warnings=(
                 *mutation.decision.warnings,
                 *_owner_warnings(pod, policy, after),
-                *(finding for finding in above if finding not in denials),
             ),
         )
 
@@ -376,28 +367,17 @@ def _problem_of_template(pod: FoundPod) -> MalformedPod | None:
     return None
 
 
-def _cluster_scoped(
-    policy: NamespacePolicy | None, owners: Iterable[Owner], rules: Rules
-) -> Iterator[Finding]:
-    """Yield a finding for each owner of a pod or its workload that is not namespaced, in every mode."""
-    if policy is not None and exempt(policy, rules) is None:
-        yield from islice(cluster_scoped_owners(owners, rules.cluster_scoped), MOST_WARNINGS)
-
-
 def _owner_warnings(
     pod: FoundPod, policy: NamespacePolicy | None, after: Mapping[str, object]
 ) -> Iterator[Finding]:
-    """Yield warnings about labels and annotations of the workload itself, which KAI reads for its pods.
+    """Yield a warning about a queue label of the workload itself, also an empty one.
 
-    KAI's pod grouper uses the owner's queue label first, and copies all labels and annotations to the
-    PodGroup (default_grouper.go, all releases). The guard refuses the keys that only KAI may write.
+    KAI's pod grouper uses the owner's queue label before the pod's (default_grouper.go, all releases).
     """
     if policy is None or not pod.path:
         return
-    above = pod.outermost
-    yield from islice(reserved_owner_keys(pod.kind, above.labels, above.annotations), MOST_WARNINGS)
-    owner_queue = above.labels.get(keys.QUEUE_LABEL)
-    if not owner_queue:
+    owner_queue = pod.outermost.labels.get(keys.QUEUE_LABEL)
+    if owner_queue is None:
         return
     queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)
     if owner_queue != queue:

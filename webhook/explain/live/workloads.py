@@ -21,7 +21,6 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from kai.scopes import GroupKind
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
 from kube.errors import REQUEST_ERRORS
@@ -127,7 +126,7 @@ async def _operators(client: KubeClient, lists: LiveLists) -> list[ServedKind]:
     except REQUEST_ERRORS as error:
         lists.note(f"jobs of training operators were not read: {one_line(str(error))}")
         return []
-    kinds: dict[GroupKind, ServedKind] = {}
+    kinds: dict[tuple[str, str], ServedKind] = {}
     for kind in served:
         if kind.is_namespaced and (kind.group, kind.kind) in OPERATORS:
             kinds.setdefault((kind.group, kind.kind), kind)

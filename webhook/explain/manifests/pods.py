@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-import msgspec
-
 from kai.gpu_resources import names_gpu
-from kai.pod import Owner
 from service.documents import Place
 from service.text import one_line, quoted
 from webhook.explain.manifests.controllers import Additions, additions_of, with_names, with_variables
@@ -52,17 +49,12 @@ class Outermost:
     """Namespace in the manifest; empty if there is none."""
     labels: dict[str, str]
     """KAI prefers the queue label here to the pod's."""
-    annotations: dict[str, str]
-    """KAI copies them to the PodGroup."""
-    owners: tuple[Owner, ...]
-    """KAI uses the topmost of them."""
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> "Outermost":
         """Read the metadata of an object."""
         metadata = as_map(document.get("metadata"))
-        labels, annotations = (texts(metadata.get(part)) for part in ("labels", "annotations"))
-        return cls(_text(metadata, "namespace"), labels, annotations, _owners(metadata))
+        return cls(_text(metadata, "namespace"), texts(metadata.get("labels")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,14 +213,6 @@ def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> I
 
 def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float | str) and str(value) != "0"
-
-
-def _owners(metadata: dict[str, Any]) -> tuple[Owner, ...]:
-    references = metadata.get("ownerReferences")
-    try:
-        return tuple(msgspec.convert(references, list[Owner])) if references else ()
-    except msgspec.ValidationError:
-        return ()  # the API server refuses the object
 
 
 def _text(document: dict[str, Any], key: str) -> str:

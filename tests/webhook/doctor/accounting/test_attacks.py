@@ -146,6 +146,35 @@ def test_a_pod_in_the_pod_group_of_another_namespace() -> None:
     ]
 
 
+def test_pods_whose_pod_group_is_gone() -> None:
+    """Its owner was deleted under them: KAI counts them in no queue, and never reclaims them."""
+    accounts = KaiAccounts.of_two_nodes(limit=1)
+    for number in range(3):
+        accounts.run(f"g{number}", 1, node=f"gpu-node-{number % 2}")
+    del accounts.pod_groups[1:]
+    assert problems(accounts.add_up()) == [
+        'problem: the pods of queue "team-b" request 3 GPUs, and KAI counts 1 GPU: team-b/g1, team-b/g2',
+        (
+            'problem: queue "team-b" has a limit of 1 GPU, and its pods request 3 GPUs; KAI\'s status has 1 GPU:'
+            " team-b/g0, team-b/g1, team-b/g2"
+        ),
+    ]
+
+
+def test_a_gpu_in_an_init_container_only_counts_for_limit_and_node() -> None:
+    """`calculatedAllocatedResources` of `metadata/pod.go` adds up spec.containers only."""
+    accounts = KaiAccounts.of_two_nodes(limit=1)
+    for number in range(3):
+        pod = accounts.run(f"x{number}", 1, counted="0")
+        sidecar = {**pod["spec"]["containers"][0], "name": "sidecar", "restartPolicy": "Always"}
+        pod["spec"]["initContainers"] = [sidecar]
+        pod["spec"]["containers"] = [{"name": "main", "resources": {}}]
+    lines = problems(accounts.add_up())
+    assert [line.partition(":")[0] for line in lines] == ["problem", "problem"]
+    assert "has a limit of 1 GPU, and its pods request 3 GPUs" in lines[0]
+    assert "node gpu-node-0 has 2 GPUs, and its pods request 3 GPUs" in lines[1]
+
+
 def test_a_pod_without_pod_group_and_queue_belongs_to_kais_default_queue() -> None:
     accounts = KaiAccounts.of_two_nodes()
     pod = accounts.run("lost", 1)

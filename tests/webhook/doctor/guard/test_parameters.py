@@ -1,35 +1,18 @@
 """The guard's parameters: the values that are read, and the values that weaken it."""
 
-import json
 from collections.abc import Collection
 from typing import Any
 
 import pytest
 
+from kube.objects import ObjectMeta
 from service.check_results import CheckResult, State
 from tests.support.cluster_facts import WELL, but, mutating, namespace, of_kai, whole
-from tests.support.guard import GUARD, rendered
-from tests.support.hollow_guards import KEYS, OWNERS, QUEUES, REFERENCES
-from webhook.doctor.cluster import Cluster
-from webhook.doctor.guard.objects import Guard, read_binding, read_policy
+from tests.support.doctor_guard import guard
+from webhook.doctor.api_reader import ListOutcome, ListResult
+from webhook.doctor.cluster import Cluster, PriorityClass
+from webhook.doctor.guard.objects import GPUS, OBJECTS, PODGROUPS, PODS, Guard
 from webhook.doctor.guard.parameters import exempt_namespaces, parameter_findings, parameters_text, values_of
-
-
-def guard(overlay: str = "deny", **changes: str) -> Guard:
-    """Return the guard with an expression for each named parameter."""
-    policies, bindings = {}, []
-    for item in rendered(GUARD / overlay):
-        for name, expression in changes.items():
-            for variables in item["spec"].get("variables", ()):
-                if variables["name"] == name:
-                    variables["expression"] = expression
-        encoded = json.dumps(item).encode()
-        policy, binding = read_policy(encoded), None
-        if policy is not None:
-            policies[policy.name] = policy
-        elif (binding := read_binding(encoded)) is not None:
-            bindings.append(binding)
-    return Guard(policies, bindings)
 
 
 def findings(guard: Guard, cluster: Cluster = WELL, hosts: Collection[str] = ()) -> list[CheckResult]:
@@ -65,21 +48,18 @@ def test_the_default_parameters_are_fine() -> None:
 
 
 def test_the_parameters_of_some_policies_as_text() -> None:
-    changed = guard(kaiNamespaces="['b', 'a']", moreOwnerKinds="['Queue.x']")
-    assert (
-        parameters_text(changed, {KEYS, OWNERS, REFERENCES}) == "kaiNamespaces: a, b; moreOwnerKinds: Queue.x"
-    )
-    assert parameters_text(changed, {QUEUES}) == "schedulerName: kai-scheduler"
+    changed = guard(kaiNamespaces="['b', 'a']", preemptibleClasses="['train']")
+    assert parameters_text(changed, {PODGROUPS, OBJECTS}) == "kaiNamespaces: a, b; preemptibleClasses: train"
+    assert parameters_text(changed, {GPUS}) == "schedulerName: kai-scheduler"
 
 
 NOT_A_LIST = "the variable {} is not a list of names in quotes"
-OTHER = (
-    "kaishare-guard-keys, kaishare-guard-owners: kaiNamespaces has {0}: the accounts of the {1} {0} may change"
-    " everything that the guard protects"
-)
+EXEMPTING = f"{OBJECTS}, {PODGROUPS}, {PODS}"
+SCHEDULING = f"{GPUS}, {PODS}"
+OTHER = f"{EXEMPTING}: kaiNamespaces has {{0}}: the accounts of the {{1}} {{0}} may write KAI's keys"
 LACKS = (
-    "kaishare-guard-keys, kaishare-guard-owners: kaiNamespaces lacks kai-scheduler, where KAI's webhook runs:"
-    " KAI's own requests are refused"
+    f"{EXEMPTING}: kaiNamespaces lacks kai-scheduler, where KAI's webhook runs: KAI's own requests are"
+    " refused"
 )
 TENANTS = but(
     namespaces=whole(
@@ -112,28 +92,28 @@ TENANTS = but(
         ({"kaiNamespaces": "[]"}, {(State.PROBLEM, LACKS)}),
         (
             {"kaiNamespaces": "['kai-scheduler', request.namespace]"},
-            {(State.PROBLEM, f"{KEYS}, {OWNERS}: {NOT_A_LIST.format('kaiNamespaces')}")},
+            {(State.PROBLEM, f"{EXEMPTING}: {NOT_A_LIST.format('kaiNamespaces')}")},
         ),
         (
-            {"moreOwnerKinds": "['a'].filter(kind, false)"},
-            {(State.PROBLEM, f"{REFERENCES}: {NOT_A_LIST.format('moreOwnerKinds')}")},
+            {"preemptibleClasses": "['a'].filter(name, false)"},
+            {(State.PROBLEM, f"{PODGROUPS}: {NOT_A_LIST.format('preemptibleClasses')}")},
         ),
         (
             {"schedulerName": "object.spec.schedulerName"},
-            {(State.PROBLEM, f"{QUEUES}: {NOT_A_LIST.format('schedulerName')}")},
+            {(State.PROBLEM, f"{SCHEDULING}: {NOT_A_LIST.format('schedulerName')}")},
         ),
         (
             {"schedulerName": "'default-scheduler'"},
             {
                 (
                     State.PROBLEM,
-                    f"{QUEUES}: schedulerName is default-scheduler: pods of vClusters get GPUs without KAI",
+                    f"{SCHEDULING}: schedulerName is default-scheduler: pods of vClusters get GPUs without KAI",
                 )
             },
         ),
         (
             {"schedulerName": "'kai-2'"},
-            {(State.WARNING, f'{QUEUES}: schedulerName is "kai-2", but pods of KAI use kai-scheduler')},
+            {(State.WARNING, f'{SCHEDULING}: schedulerName is "kai-2", but pods of KAI use kai-scheduler')},
         ),
     ],
 )
@@ -162,5 +142,26 @@ def test_where_kais_webhook_is_not_registered_its_namespace_is_not_missed() -> N
 
 
 def test_the_setting_of_the_chart_is_named() -> None:
-    (result,) = findings(guard(moreOwnerKinds="['a'] + ['b']"))
-    assert result.advice == "set guard.ownerKinds of the chart, or policies/settings.yaml of deploy/guard"
+    (result,) = findings(guard(preemptibleClasses="['a'] + ['b']"))
+    assert result.advice == "set guard.preemptibleClasses of the chart"
+
+
+def classes(**values: int) -> Cluster:
+    items = [PriorityClass(ObjectMeta(name.replace("_", "-")), value) for name, value in values.items()]
+    return but(priorities=whole(*items))
+
+
+def test_the_preemptible_classes_are_compared_with_the_clusters() -> None:
+    assert findings(guard(), classes(train=50, build_preemptible=75, inference=125)) == []
+    (missing,) = findings(guard(), classes(train=50, low=0, high=100))
+    assert (missing.state, missing.what) == (
+        State.WARNING,
+        "preemptibleClasses lacks low, whose value is below 100: a workload with pods cannot change to them",
+    )
+    (hole,) = findings(guard(preemptibleClasses="['train', 'build']"), classes(train=50, build=100))
+    assert (hole.state, hole.what.partition(":")[0]) == (
+        State.PROBLEM,
+        "preemptibleClasses has build, whose value is 100 or more",
+    )
+    unknown = but(priorities=ListResult((), ListOutcome.UNREAD))
+    assert findings(guard(preemptibleClasses="['build']"), unknown) == []
