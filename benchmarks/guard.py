@@ -1,7 +1,7 @@
 """Time of requests with the guard, beside requests without one.
 
 The guard is on a real kube-apiserver, in one of two namespaces. Requests alternate between these, and are dry
-runs. Needs KUBEBUILDER_ASSETS, a folder with etcd, kube-apiserver and helm. Run: `python -m benchmarks.guard`.
+runs. Needs KUBEBUILDER_ASSETS: a folder with etcd, kube-apiserver, helm. Run: `python -m benchmarks.guard`.
 With `--against FILE`, another guard as `helm template` prints it is on the other namespace.
 """
 
