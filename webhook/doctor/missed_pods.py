@@ -1,7 +1,7 @@
 """Finds pods with a share that KAI's webhook never saw: KAI's binder can never bind them.
 
-The binder tries again as long as such a pod lives (`no desired configmap name found`, v0.17.0 gpusharing.go), and creates
-and deletes a reservation pod each time, every 2 s on a real node.
+The binder tries again as long as such a pod lives (v0.17.0 gpusharingconfigmap/config_map.go), and creates and
+deletes a reservation pod each time, every 2 s on a real node.
 """
 
 from collections.abc import Collection
@@ -52,8 +52,8 @@ async def missed_pod_findings(reader: ApiReader, cluster: Cluster) -> list[Check
     return [
         problem(
             _CHECK,
-            f"{what} created without KAI's webhook: {listed(missed.items)}. KAI can never bind a pod with a share then;"
-            " it creates and deletes a reservation pod every few seconds",
+            f"{what} created without KAI's webhook: {listed(missed.items)}. KAI can never bind a pod with a"
+            " share then; it creates and deletes a reservation pod every few seconds",
             "delete the pods, so that their workloads create them again; install KAI before kaishare",
         )
     ]

@@ -70,8 +70,8 @@ _RESERVATION: Final = "kai-resource-reservation/"
 def tell_story(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
     """Return the steps in order of time; a repeated message stands where it was told first.
 
-    A step of unknown time stands where a pod's life has it. At most 5 messages of a kind are told, the newest ones, and
-    the number of the others.
+    A step of unknown time stands where a pod's life has it. At most 5 messages of a kind are told, the newest
+    ones, and the number of the others.
     """
     latest: datetime | None = None
     ordered = []
