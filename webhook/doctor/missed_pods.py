@@ -1,7 +1,7 @@
 """Finds pods with a share that KAI's webhook never saw: KAI's binder can never bind them.
 
-The binder tries again as long as such a pod lives (v0.17.0 gpusharingconfigmap/config_map.go), and creates and
-deletes a reservation pod each time, every 2 s on a real node.
+The binder tries again as long as such a pod lives (v0.17.0 gpusharingconfigmap/config_map.go), and
+creates and deletes a reservation pod each time, every 2 s on a real node.
 """
 
 from collections.abc import Collection

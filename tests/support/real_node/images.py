@@ -26,6 +26,14 @@ _PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
+def missing_for_images() -> str:
+    """Return what this machine lacks to build images, in one line; empty if nothing."""
+    if os.geteuid() != 0:
+        return "root"
+    packages = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+    return f"apt-get install {' '.join(packages)}" if packages else ""
+
+
 def image_name(service: str) -> str:
     """Return the name under which the chart's default values find an image on a node."""
     return f"docker.io/library/kaishare-{service}:{VERSION}"
@@ -72,9 +80,7 @@ class Builder:
         """Make the image of pause containers and workloads."""
         program = shutil.which("busybox") or ""
         copies = [("-q", program, f"/bin/{name}") for name in ("busybox", "sh", "sleep", "wget")]
-        self._from_scratch(
-            BUSYBOX, copies, '--entrypoint=["/bin/sleep"]', "--cmd=1000000", "--env=PATH=/bin"
-        )
+        self._from_scratch(BUSYBOX, copies, '--entrypoint=["/bin/sleep"]', "--cmd=1000000", "--env=PATH=/bin")
         self.pack(BUSYBOX)
 
     def reservation(self) -> None:
@@ -121,19 +127,19 @@ def build_all(folder: Path) -> None:
 
 def main() -> int:
     """Build into the folder that the command line names; print the time."""
-    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
-    if missing or os.geteuid() != 0:
-        print(f"images need root and: apt-get install {' '.join(missing or PROGRAMS.values())}", file=sys.stderr)
+    missing = missing_for_images()
+    if missing:
+        sys.stderr.write(f"images need {missing}\n")
         return 2
     began = time.monotonic()
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="kaishare-images-"))
     try:
         build_all(folder.resolve())
     except RuntimeError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 1
-    sizes = {path.name: path.stat().st_size >> 20 for path in sorted(folder.glob("*.tar"))}
-    print(f"{folder}: {', '.join(f'{name} {size} MiB' for name, size in sizes.items())}, {time.monotonic() - began:.0f} s")
+    sizes = [f"{path.name} {path.stat().st_size >> 20} MiB" for path in sorted(folder.glob("*.tar"))]
+    sys.stdout.write(f"{folder}: {', '.join(sizes)}, {time.monotonic() - began:.0f} s\n")
     return 0
 
 

@@ -67,13 +67,29 @@ def missing_for_a_node() -> str:
     if shutil.which("kubectl") is None:
         return "kubectl"
     for variable, programs in (
-        ("KUBEBUILDER_ASSETS", ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "helm")),
+        (
+            "KUBEBUILDER_ASSETS",
+            ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "helm"),
+        ),
         ("NODE_ASSETS", ("kubelet", "kube-proxy")),
     ):
         folder = os.environ.get(variable, "")
         if not folder or not all((Path(folder) / program).is_file() for program in programs):
             return f"{variable}={folder}, which must name a folder with {', '.join(programs)}"
     return ""
+
+
+def machine_state() -> set[str]:
+    """Return what a node could leave on a machine: mounts, network namespaces, cgroups, settings, the kubelet's folder."""
+    state = {f"mount {line.split()[1]}" for line in Path("/proc/mounts").read_text().splitlines()}
+    state |= {f"network namespace {path.name}" for path in Path("/run/netns").glob("*")}
+    state |= {f"cgroup {path}" for c in _controllers() for path in c.glob("kaishare-node-*")}
+    state |= {f"setting {name} {Path('/proc/sys', name).read_text().strip()}" for name in _SYSCTLS}
+    links = subprocess.run(
+        ["ip", "-o", "link"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    state |= {f"network device {line.split(':')[1].strip()}" for line in links}
+    return state | {str(path) for path in (Path("/var/lib/kubelet"), Path("/etc/cni/net.d")) if path.exists()}
 
 
 @dataclass(kw_only=True)
@@ -107,7 +123,7 @@ class RealNode:
     def boot(self) -> None:
         """Start the node, and wait until it is ready."""
         words = [self.folder, self.assets, NODE, _ADDRESS, _GATEWAY]
-        namespaces = "--fork --kill-child --pid --mount --net --ipc --mount-proc".split()
+        namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--net", "--ipc", "--mount-proc"]
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig=KILL", "unshare", *namespaces, "bash", str(Path(__file__).with_name("init.sh")), *map(str, words)],
             stdin=subprocess.DEVNULL,
@@ -172,7 +188,13 @@ class RealNode:
 
         Without a device plugin the kubelet leaves the resource as it is in the node's status.
         """
-        labels = {"present": "true", "count": len(GPUS), "memory": 23028, "product": "NVIDIA-A10", "replicas": 1}
+        labels = {
+            "present": "true",
+            "count": len(GPUS),
+            "memory": 23028,
+            "product": "NVIDIA-A10",
+            "replicas": 1,
+        }
         words = [f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()]
         self.kubectl("label", "node", NODE, "--overwrite", "nvidia.com/mig.strategy=none", *words)
         size = {"nvidia.com/gpu": str(len(GPUS))}
@@ -209,14 +231,20 @@ class RealNode:
 
     def processes_of(self, pod: dict[str, Any]) -> list[int]:
         """Return the PIDs, as the node knows them, of all processes in a pod's containers."""
-        ids = [each["containerID"].removeprefix("containerd://") for each in pod["status"]["containerStatuses"]]
-        listed = [self.inside("ctr", "--namespace=k8s.io", "tasks", "ps", each).splitlines()[1:] for each in ids]
+        ids = [
+            each["containerID"].removeprefix("containerd://") for each in pod["status"]["containerStatuses"]
+        ]
+        listed = [
+            self.inside("ctr", "--namespace=k8s.io", "tasks", "ps", each).splitlines()[1:] for each in ids
+        ]
         return [int(line.split()[0]) for lines in listed for line in lines]
 
     def log(self) -> str:
         """Return the ends of the programs' logs."""
         names = ("containerd.log", "kubelet.log", "kube-proxy.log")
-        return "\n".join((self.folder / name).read_text()[-1500:] for name in names if (self.folder / name).exists())
+        return "\n".join(
+            (self.folder / name).read_text()[-1500:] for name in names if (self.folder / name).exists()
+        )
 
 
 @contextlib.contextmanager
@@ -301,7 +329,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
   restrict_oom_score_adj = true # a root without CAP_SYS_RESOURCE may not lower it
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "{_CNI}"
-  conf_dir = "{folder / 'cni'}"
+  conf_dir = "{folder / "cni"}"
 {runc}.runc]
   runtime_type = "io.containerd.runc.v2"
 {runc}.nvidia]
@@ -311,7 +339,14 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
 """)
     ranges = [[{"subnet": _PODS}]]
     ipam = {"type": "host-local", "dataDir": "/run/ipam", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]}
-    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": True, "hairpinMode": True, "ipam": ipam}
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "ipMasq": True,
+        "hairpinMode": True,
+        "ipam": ipam,
+    }
     network = {"cniVersion": "0.4.0", "name": "node", "plugins": [bridge]}
     (folder / "cni" / "10-node.conflist").write_text(json.dumps(network))
     server, ca = f"https://{_GATEWAY}:{plane.port}", folder / "ca.crt"
