@@ -5,11 +5,9 @@ are dry runs. Each test leaves the release installed for the next one.
 """
 
 import asyncio
-import json
 import ssl
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,80 +17,21 @@ from certs.authority import Authority
 from kube.client import KubeClient
 from tests.support.cluster_webhook import Canary, ensure_namespaces, managed_namespace
 from tests.support.creations import created_throughout
-from tests.support.helm_chart import CHART, NAMESPACE, helm, options
+from tests.support.helm_chart import NAMESPACE
 from tests.support.real_node.images import BUSYBOX
 from tests.support.real_node.node import RealNode
+from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, said, until
 
 pytestmark = pytest.mark.timeout(300)
 
-AGENT_NAMESPACE = "kaishare-agent"
 DEFAULT, ENFORCED = "node-default", "node-enforced"
-MIB = 1 << 20
 USER = 65532
-
-
-def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """Return the condition's first true value."""
-    ends = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < ends, f"not in {seconds} s: {what}"
-        time.sleep(0.5)
-
-
-def said(line: str) -> None:
-    """Print a figure, which `make node` shows."""
-    sys.__stdout__.write(f"\n    {line}\n") if sys.__stdout__ else None
-
-
-class Release:
-    """The chart on the node."""
-
-    def __init__(self, node: RealNode) -> None:
-        self.node = node
-
-    def run(self, command: str, *words: str, values: dict[str, Any] | None = None) -> str:
-        """Run a helm command about the release."""
-        given = options(values) if values else []
-        done = helm(
-            command, "kaishare", *words, *given, f"--namespace={NAMESPACE}", kubeconfig=self.node.kubeconfig
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def upgrade(self, **values: Any) -> None:
-        """Upgrade to the chart's defaults and these values."""
-        base = {"kaiVersion": "0.17.0"}
-        self.run("upgrade", str(CHART), "--wait", "--timeout=90s", values={**base, **values})
-
-    def pods(self, namespace: str, component: str) -> list[dict[str, Any]]:
-        """Return the running pods of a service."""
-        selector = f"app.kubernetes.io/component={component}"
-        pods = self.node.objects("pods", f"--namespace={namespace}", f"--selector={selector}")
-        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-
-    def shares(self) -> dict[str, Any]:
-        """Return the answer of the agent through the API server's proxy; empty while it does not answer."""
-        names = [pod["metadata"]["name"] for pod in self.pods(AGENT_NAMESPACE, "agent")]
-        if not names:
-            return {}
-        path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{names[0]}:9445/proxy/api/v1/shares"
-        done = self.node.try_kubectl("get", "--raw", path)
-        shares: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
-        return shares
 
 
 @pytest.fixture(scope="module")
 def release(node: RealNode) -> Iterator[Release]:
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
-    node.kubectl("apply", "-f", "-", stdin=namespace)
     installed = Release(node)
-    began = time.monotonic()
-    installed.run("install", str(CHART), "--wait", "--timeout=90s", values={"kaiVersion": "0.17.0"})
-    said(f"helm install --wait: {time.monotonic() - began:.0f} s")
+    installed.install()
 
     async def prepare() -> None:
         async with KubeClient(node.access) as client:
@@ -182,10 +121,14 @@ def show_plain_processes(node: RealNode) -> None:
 
 
 def are_attributed(release: Release) -> bool:
+    """Whether the agent shows each pod with both of its processes, and has no problem."""
     answer = release.shares()
-    pods = [pod for gpu in answer.get("gpus", []) for pod in gpu["pods"]]
-    used = sorted((pod["namespace"], pod["used_bytes"]) for pod in pods)
-    return used == [("default", 3000 * MIB)] * 2 and answer["problems"] == []
+    held = [
+        (pod["namespace"], gpu["usedBytes"], gpu["processes"])
+        for pod in answer.get("pods", [])
+        for gpu in pod["gpus"]
+    ]
+    return held == [("default", 3000 * MIB, 2)] * 2 and answer["problems"] == []
 
 
 def test_processes_of_containers_belong_to_their_pods(release: Release) -> None:

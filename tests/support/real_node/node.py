@@ -41,6 +41,8 @@ _CNI = "/usr/lib/cni"
 GPUS: Final = tuple(f"GPU-0000000{index}-1111-2222-3333-444444444444" for index in range(2))
 GPU_BYTES: Final = 23028 << 20
 """Memory of each GPU: an NVIDIA A10, as GPU feature discovery reports it."""
+NO_INSTANCE: Final = 0xFFFFFFFF
+"""GPU and compute instance of a process on a GPU that is not in MIG mode."""
 NEEDED: Final = {
     "containerd": "containerd",
     "runc": "runc",
@@ -177,27 +179,31 @@ class RealNode:
         for index, uuid in enumerate(GPUS):
             used = sum(size for gpu, _, size in processes if gpu == index) + (500 << 20)
             lines.append(f"gpu {index} {uuid} {GPU_BYTES} {300 << 20} {used} NVIDIA A10")
-            lines += [f"process {index} - 0 {pid} {size} - -" for gpu, pid, size in processes if gpu == index]
+            lines += [
+                f"process {index} - 0 {pid} {size} {NO_INSTANCE} {NO_INSTANCE}"
+                for gpu, pid, size in processes
+                if gpu == index
+            ]
         answers = self.folder / "gpus" / "answers"
         making = answers.with_suffix(".making")
         making.write_text("".join(f"{line}\n" for line in lines))
         making.rename(answers)
 
-    def advertise_gpus(self) -> None:
+    def advertise_gpus(self, count: int = len(GPUS)) -> None:
         """Let the node have GPUs, as NVIDIA's device plugin and GPU feature discovery report them.
 
         Without a device plugin the kubelet leaves the resource as it is in the node's status.
         """
         labels = {
             "present": "true",
-            "count": len(GPUS),
+            "count": count,
             "memory": 23028,
             "product": "NVIDIA-A10",
             "replicas": 1,
         }
         words = [f"nvidia.com/gpu.{key}={value}" for key, value in labels.items()]
         self.kubectl("label", "node", NODE, "--overwrite", "nvidia.com/mig.strategy=none", *words)
-        size = {"nvidia.com/gpu": str(len(GPUS))}
+        size = {"nvidia.com/gpu": str(count)}
         patch = json.dumps({"status": {"capacity": size, "allocatable": size}})
         self.kubectl("patch", "node", NODE, "--subresource=status", "--type=merge", f"--patch={patch}")
 
