@@ -53,9 +53,13 @@ def containers(release: Release) -> list[dict[str, Any]]:
     return [*release.pods(NAMESPACE, "webhook"), *release.pods(AGENT_NAMESPACE, "agent")]
 
 
+def are_ready(release: Release) -> bool:
+    return all(pod["status"]["containerStatuses"][0]["ready"] for pod in containers(release))
+
+
 def test_the_services_are_ready_under_the_profile_restricted(release: Release) -> None:
-    ready = [pod["status"]["containerStatuses"][0]["ready"] for pod in containers(release)]
-    assert ready == [True] * 3
+    assert len(containers(release)) == 3
+    until(lambda: are_ready(release), "all are ready")
 
 
 def test_each_process_is_without_privileges(release: Release) -> None:

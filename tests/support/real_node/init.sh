@@ -20,10 +20,16 @@ ip route add default via "$gateway" # it leads nowhere else
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables 2> /dev/null || true
 
-containerd --config "$folder/containerd.toml" >> "$folder/containerd.log" 2>&1 &
-"$assets/kubelet" --config "$folder/kubelet.yaml" --kubeconfig "$folder/kubelet.kubeconfig" --hostname-override "$node" \
-  --node-ip "$address" >> "$folder/kubelet.log" 2>&1 &
-"$assets/kube-proxy" --config "$folder/kube-proxy.yaml" >> "$folder/kube-proxy.log" 2>&1 &
-wait -n
-echo "a program of the node ended" >> "$folder/kubelet.log"
-exit 1
+run() { # name command...: starts a program again whenever it ends, as systemd does
+  local name=$1
+  shift
+  while true; do
+    "$@" >> "$folder/$name.log" 2>&1 || true
+    sleep 0.5
+  done
+}
+run containerd containerd --config "$folder/containerd.toml" &
+run kubelet "$assets/kubelet" --config "$folder/kubelet.yaml" --kubeconfig "$folder/kubelet.kubeconfig" \
+  --hostname-override "$node" --node-ip "$address" &
+run kube-proxy "$assets/kube-proxy" --config "$folder/kube-proxy.yaml" &
+wait

@@ -148,7 +148,7 @@ class RealNode:
         conditions = {each["type"]: each for each in node["status"].get("conditions", [])}
         ready = conditions.get("Ready", {"status": "False"})
         booted = self._boot_time()
-        return ready["status"] == "True" and ready["lastHeartbeatTime"] >= booted
+        return ready["status"] == "True" and ready["lastHeartbeatTime"] > booted
 
     def _boot_time(self) -> str:
         assert self.process is not None
@@ -159,7 +159,8 @@ class RealNode:
         """End all of the node's processes at once; the control plane runs on."""
         if self.process is None:
             return
-        os.kill(self.init, signal.SIGKILL)
+        if self.process.poll() is None:
+            os.kill(self.init, signal.SIGKILL)
         self.process.wait()
         self.process = None
         subprocess.run(["ip", "link", "del", "to-node"], capture_output=True, check=False)
