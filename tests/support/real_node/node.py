@@ -373,6 +373,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "nodeStatusUpdateFrequency": "2s",
+        "syncFrequency": "10s",  # how often changed Secrets are written
     }
     proxy = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",

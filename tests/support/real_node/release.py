@@ -26,7 +26,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
 
 def said(line: str) -> None:
     """Print a figure, which `make node` shows."""
-    sys.__stdout__.write(f"\n    {line}\n") if sys.__stdout__ else None
+    sys.stdout.write(f"{line}\n")
 
 
 class Release:
