@@ -1,5 +1,6 @@
 """Sends requests as any user and returns the API server's answers with warnings and refusals."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ _PATHS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "Namespace": "/api/v1/namespaces",
     "Pod": "/api/v1/namespaces/{}/pods",
+    "PodGroup": "/apis/scheduling.run.ai/v2alpha2/namespaces/{}/podgroups",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "MutatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": (
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -102,7 +107,7 @@ class Asker:
         async with self._session.request(
             method,
             self._server + path,
-            data=None if body is None else json.dumps(body),
+            data=None if body is None else io.BytesIO(json.dumps(body).encode()),
             headers=headers,
             params={**params, **({"dryRun": "All"} if dry_run else {})},
             ssl=self._trust,
