@@ -17,14 +17,14 @@ _MARK = "KAISHARE_NODE_RUN"
 
 def _processes(mark: str) -> list[str]:
     """Return the processes that inherited a variable."""
-    found = []
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "environ").read_bytes():
-                found.append(f"process {folder.name} {(folder / 'comm').read_text().strip()}")
+                processes.append(f"process {folder.name} {(folder / 'comm').read_text().strip()}")
         except OSError:  # it ended
             continue
-    return found
+    return processes
 
 
 def main() -> int:

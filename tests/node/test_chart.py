@@ -20,7 +20,7 @@ from tests.support.creations import created_throughout
 from tests.support.helm_chart import NAMESPACE
 from tests.support.real_node.images import BUSYBOX
 from tests.support.real_node.node import RealNode
-from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, said, until
+from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, print_figure, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -73,7 +73,7 @@ def test_each_process_is_without_privileges(release: Release) -> None:
         mounts = release.node.inside("cat", f"/proc/{pid}/mountinfo").splitlines()
         (root,) = [line.split() for line in mounts if line.split()[4] == "/"]
         assert "ro" in root[5].split(","), root
-        said(f"{pod['metadata']['name']}: {int(values['VmRSS'].split()[0]) >> 10} MiB")
+        print_figure(f"{pod['metadata']['name']}: {int(values['VmRSS'].split()[0]) >> 10} MiB")
 
 
 def test_the_tests_of_the_chart_succeed_in_a_pod(release: Release) -> None:
@@ -127,12 +127,12 @@ def show_plain_processes(node: RealNode) -> None:
 def are_attributed(release: Release) -> bool:
     """Whether the agent shows each pod with both of its processes, and has no problem."""
     answer = release.shares()
-    held = [
+    used = [
         (pod["namespace"], gpu["usedBytes"], gpu["processes"])
         for pod in answer.get("pods", [])
         for gpu in pod["gpus"]
     ]
-    return held == [("default", 3000 * MIB, 2)] * 2 and answer["problems"] == []
+    return used == [("default", 3000 * MIB, 2)] * 2 and answer["problems"] == []
 
 
 def test_processes_of_containers_belong_to_their_pods(release: Release) -> None:
@@ -174,7 +174,9 @@ async def test_after_a_loss_of_power_everything_comes_back(release: Release) -> 
     async with KubeClient(node.access) as client:
         for name in (DEFAULT, ENFORCED):
             await Canary(client, name).until_mutated()
-        said(f"power back: node ready {booted - began:.0f} s, pods changed {time.monotonic() - began:.0f} s")
+        print_figure(
+            f"power back: node ready {booted - began:.0f} s, pods changed {time.monotonic() - began:.0f} s"
+        )
         async with created_throughout(client, DEFAULT, ENFORCED) as creations:
             await asyncio.sleep(1)
     creations.assert_none_is_lost()
@@ -220,7 +222,7 @@ async def test_a_certificate_of_ones_own_is_taken_up_and_replaced(release: Relea
         async with created_throughout(client, DEFAULT, ENFORCED) as creations:
             await asyncio.to_thread(release.upgrade, webhook={"certificates": own})
             await asyncio.sleep(3)
-        said(
+        print_figure(
             f"certificates.mode self to secret: gap {creations.gap(DEFAULT):.1f} s, {creations.gap(ENFORCED):.1f} s"
         )
         assert max(map(creations.gap, (DEFAULT, ENFORCED))) < 20
@@ -229,7 +231,7 @@ async def test_a_certificate_of_ones_own_is_taken_up_and_replaced(release: Relea
         began = time.monotonic()
         async with created_throughout(client, DEFAULT, ENFORCED) as during:
             await asyncio.to_thread(until, lambda: served() == {second}, "the new certificate is served", 100)
-        said(f"new certificate served after {time.monotonic() - began:.0f} s")
+        print_figure(f"new certificate served after {time.monotonic() - began:.0f} s")
         during.assert_none_is_lost()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.image_files import check_image, start_image
-from tests.support.real_node.release import said
+from tests.support.real_node.release import print_figure
 
 SERVICES = ("webhook", "agent")
 
@@ -35,9 +35,9 @@ def test_an_image_holds_its_service_and_starts(service: str, images: Path, scrat
     folder = scratch / f"image-{service}"
     folder.mkdir()
     root, config = unpacked(images / f"kaishare-{service}.tar", folder)
-    said(check_image(root, service))
+    print_figure(check_image(root, service))
     assert config["User"] == "65532:65532"
     assert (config["Entrypoint"], config["Cmd"]) == ([f"kaishare-{service}"], ["serve"])
     began = time.monotonic()
     assert "0.2.0" in start_image(root, service)
-    said(f"{service} --version: {time.monotonic() - began:.2f} s")
+    print_figure(f"{service} --version: {time.monotonic() - began:.2f} s")

@@ -14,7 +14,7 @@ from gpuagent.verdicts.reasons import FlagReason
 from tests.support.kai_programs import KaiCluster, kai_beside
 from tests.support.real_node.images import BUSYBOX, RESERVATION
 from tests.support.real_node.node import GPUS, RealNode
-from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, said, until
+from tests.support.real_node.release import AGENT_NAMESPACE, MIB, Release, print_figure, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -106,7 +106,7 @@ def test_two_pods_run_on_one_gpu(release: Release) -> None:
     node, began = release.node, time.monotonic()
     node.kubectl("apply", "-f", "-", stdin=workload("train", 2))
     pods = started(node, "train", 2)
-    said(f"two pods with half of a GPU run after {time.monotonic() - began:.0f} s")
+    print_figure(f"two pods with half of a GPU run after {time.monotonic() - began:.0f} s")
     (group,) = {pod["metadata"]["labels"]["runai-gpu-group"] for pod in pods}
     (reservation,) = node.objects("pods", "--namespace=kai-resource-reservation")
     assert reservation["metadata"]["labels"]["runai-gpu-group"] == group
@@ -124,13 +124,13 @@ def test_the_agent_shows_their_shares_and_doctor_finds_no_problem(release: Relea
     use(node, 9000)
     wanted = [(9000 * MIB, 11500 * MIB)] * 2
 
-    def shown() -> bool:
+    def has_shares() -> bool:
         pods = [pod for pod in release.shares().get("pods", []) if pod["namespace"] == TEAM]
         return [
             (pod["gpus"][0]["usedBytes"], pod["shares"].get(GPUS[0], {}).get("bytes")) for pod in pods
         ] == wanted
 
-    until(shown, f"the agent shows {wanted}: {release.shares()}")
+    until(has_shares, f"the agent shows {wanted}: {release.shares()}")
     doctor = [sys.executable, "-m", "console", "doctor", f"--kubeconfig={node.kubeconfig}", "-o", "json"]
     done = subprocess.run(doctor, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
@@ -159,7 +159,7 @@ def test_a_pod_above_its_share_is_evicted_and_the_waiting_pod_runs_in_its_half(r
     flagged = time.monotonic() - began
     until(lambda: EVICTED in events(node, greedy), "the pod is evicted")
     (runs,) = started(node, "waiting", 1)
-    said(
+    print_figure(
         f"14000 of 11500 MiB: flagged after {flagged:.0f} s; the waiting pod runs after {time.monotonic() - began:.0f} s"
     )
     assert runs["metadata"]["uid"] == waiting["metadata"]["uid"]

@@ -19,7 +19,7 @@ RATE = 40.0
 
 @dataclass(kw_only=True)
 class Creations:
-    """What became of pods that were created as dry runs, in turn in each namespace."""
+    """The results of pods that were created as dry runs, in turn in each namespace."""
 
     client: KubeClient
     namespaces: Sequence[str]

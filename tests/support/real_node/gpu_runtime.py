@@ -23,13 +23,13 @@ def edit(bundle: Path, name: str) -> None:
     if config.get("annotations", {}).get("io.kubernetes.cri.container-type") == "sandbox":
         return
     env = dict(word.partition("=")[::2] for word in config["process"]["env"])
-    asked = env.get("NVIDIA_VISIBLE_DEVICES")
-    if asked in ("", "void", "none"):
+    requested = env.get("NVIDIA_VISIBLE_DEVICES")
+    if requested in ("", "void", "none"):
         return
-    if asked is None:
-        asked = _free_gpu(bundle, name)
-        config["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={asked}")
-    folder = HERE if asked == "all" else _of_gpus(asked.split(","), name)
+    if requested is None:
+        requested = _free_gpu(bundle, name)
+        config["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={requested}")
+    folder = HERE if requested == "all" else _of_gpus(requested.split(","), name)
     config["process"]["env"].append(f"NVML_STUB_FILE={MOUNTED}/answers")
     config["mounts"] += [
         {

@@ -24,7 +24,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
         time.sleep(0.5)
 
 
-def said(line: str) -> None:
+def print_figure(line: str) -> None:
     """Print a figure, which `make node` shows."""
     sys.stdout.write(f"{line}\n")
 
@@ -53,7 +53,7 @@ class Release:
         )
         began = time.monotonic()
         self.run("install", str(CHART), "--wait", "--timeout=90s", values={"kaiVersion": "0.17.0", **values})
-        said(f"helm install --wait: {time.monotonic() - began:.0f} s")
+        print_figure(f"helm install --wait: {time.monotonic() - began:.0f} s")
 
     def upgrade(self, **values: Any) -> None:
         """Upgrade to the chart's defaults and these values."""
