@@ -20,13 +20,14 @@ OLDEST_ASSETS ?= $(KUBEBUILDER_ASSETS)
 SITE := .site
 SITE_STAMP := $(SITE)/.requirements-installed
 
-.PHONY: help test test-newest test-oldest nightly demo lint docs site manifests plugin lock clean
+.PHONY: help test test-newest test-oldest node nightly demo lint docs site manifests plugin lock clean
 
 help:
 	@echo "make demo         run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
 	@echo "make test         run the tests in $(WORKERS) processes (WORKERS=N for another number; PYTEST_ARGS=\"-n 0 -k name\" for some of them in one)"
 	@echo "make test-newest  run the fast tests on the newest supported Python"
 	@echo "make test-oldest  run tests of chart, guard, services and console on Kubernetes $(OLDEST_KUBERNETES) (OLDEST_ASSETS=FOLDER)"
+	@echo "make node         build the images, and run the chart from them on a real kubelet (needs root; NODE_ASSETS=FOLDER)"
 	@echo "make nightly      run the tests with their full tables and ten times as many generated cases"
 	@echo "make lint         run ruff, mypy, import-linter and the checks in tests/project"
 	@echo "make docs         generate the tables of the documentation, and the page's texts from the runbooks"
@@ -60,6 +61,10 @@ test-oldest: $(STAMP)
 	@"$(OLDEST_ASSETS)/kube-apiserver" --version | grep -F ' v$(OLDEST_KUBERNETES).' || \
 	  { echo "OLDEST_ASSETS must name a folder with kube-apiserver $(OLDEST_KUBERNETES)" >&2; exit 1; }
 	KUBEBUILDER_ASSETS="$(OLDEST_ASSETS)" $(BIN)/python -m pytest -n 2 -m "oldest and not slow" tests/cluster $(PYTEST_ARGS)
+
+# One node in namespaces of its own on this machine. Without what it needs, one line names what is missing.
+node: $(STAMP)
+	@$(BIN)/python -m tests.node $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

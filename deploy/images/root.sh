@@ -31,7 +31,7 @@ done
 for file in "$prefix"/bin/python "$prefix"/bin/python3 "$prefix"/bin/python3.[0-9]*; do
   case $file in
     *-*) ;; # python3-config, python3.11-gdb.py
-    *) keep "$file" ;;
+    *) if [ -e "$file" ]; then keep "$file"; fi ;; # Debian's own Python has no `python`
   esac
 done
 mkdir -p "$root$library" "$root$folder"

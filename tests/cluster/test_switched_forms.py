@@ -98,6 +98,17 @@ class Release:
         what = [command, "kaishare", str(CHART), "--namespace", NAMESPACE, WITHOUT_SCHEMA, *options(values)]
         if command == "install":
             what.append("--create-namespace")
+        return await self._run(*what)
+
+    async def is_not_rolled_back(self, revision: int, change: str) -> None:
+        """Try to return to a revision, and do what the refusal says; fail unless it names the change."""
+        refusal = await self._run("rollback", "kaishare", str(revision), "--namespace", NAMESPACE)
+        assert f"helm rollback does not change webhook.kind {change}. Nothing has changed." in refusal
+        (remedy,) = re.findall('Clear the attempt by "kubectl (.*?)"', refusal)
+        done = await kubectl(self.plane, *remedy.split())
+        assert "sh.helm.release.v1.kaishare" in done.output, done.errors
+
+    async def _run(self, *what: str) -> str:
         done = await asyncio.to_thread(helm, *what, kubeconfig=self.plane.kubeconfig())
         assert done.returncode == 0 or done.stderr, what
         return "" if done.returncode == 0 else done.stderr
@@ -149,12 +160,14 @@ async def test_no_creation_fails_and_each_pod_is_decided_once(
                 assert not creations.refusals, creations.refusals[:3]
 
                 assert "upgrade with webhook.kind=both first" in await release.helm("upgrade", "webhook")
+                await release.is_not_rolled_back(1, "from policy to webhook")
                 async with serving(tmp_path / "log-2", *command, listen=port) as again:
                     assert not await release.helm("upgrade", "both")
                     await asyncio.sleep(STANDS_SECONDS)
                     assert "its pods are ready" in await release.helm("upgrade", "webhook")
                     await release.reach()
                     assert not await release.helm("upgrade", "webhook")
+                    await release.is_not_rolled_back(3, "from webhook to policy")
                     last = len(creations.pods)
                     await until(lambda: len(creations.pods) > last + 20, "pods are created after the switch")
                     assert not creations.refusals, creations.refusals[:3]

@@ -1,4 +1,4 @@
-"""The packaged chart: an installation, and an upgrade from each chart of 0.1.0 that loses no pod creation.
+"""The packaged chart: installed, upgraded from each chart of 0.1.0, rolled back and removed while pods are created.
 
 The charts of 0.1.0 are in tests/support/charts, packaged by `helm package` from the commits in their names. Before
 the upgrade two replicas run with the options and the account of the old chart. A replica of this release stands for
@@ -20,20 +20,19 @@ from typing import Any
 import pytest
 
 from benchmarks.balancer import Balancer
-from benchmarks.rollout import is_mutated
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
+from kube.errors import ApiError
 from tests.support.cluster_webhook import (
     Canary,
     Serving,
-    bare_pod,
     ensure_namespaces,
     failed_open,
     managed_namespace,
     start_serving,
 )
 from tests.support.control_plane import ControlPlane
-from tests.support.helm_chart import NAMESPACE, ROOT, find_object, helm, rendered, rendered_text
+from tests.support.creations import RATE, Creations, created_throughout
+from tests.support.helm_chart import CHART, NAMESPACE, ROOT, find_object, helm, rendered, rendered_text
 from tests.support.helm_release import Release, let_go, packaged, token_of
 from tests.support.markers import sampled
 from tests.support.waiting import until
@@ -49,40 +48,8 @@ OLD_CHARTS = {
 """The charts of 0.1.0, by commit."""
 DEFAULT, ENFORCED = "upgrade-default", "upgrade-enforced"
 """Namespaces whose pods are created throughout; in the second one a pod without an answer is refused."""
-RATE = 20.0
-"""Creations per second."""
 LAG_SECONDS = 0.3
 """Time for which the endpoint of a stopped replica remains."""
-
-
-@dataclass(kw_only=True)
-class Creations:
-    """Pods that are created at a steady rate, in turn in both namespaces."""
-
-    client: KubeClient
-    made: int = 0
-    failed: list[str] = field(default_factory=list)
-    is_over: bool = False
-    """Ends `run` after the creation in progress. Cancelled, a stored pod might not be counted."""
-
-    async def run(self) -> None:
-        """Create pods until it is over."""
-        while not self.is_over:
-            namespace = (DEFAULT, ENFORCED)[self.made % 2]
-            body = json.dumps(bare_pod(f"pod-{self.made}")).encode()
-            try:
-                await self.client.request("POST", f"/api/v1/namespaces/{namespace}/pods", body=body)
-            except (ApiError, Unreachable) as error:
-                self.failed.append(f"{namespace}: {error}")
-            self.made += 1
-            await asyncio.sleep(1 / RATE)
-
-    async def stored(self) -> tuple[int, int]:
-        """Return the number of stored pods, and of those with queue and share."""
-        pods = []
-        for namespace in (DEFAULT, ENFORCED):
-            pods += json.loads(await self.client.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
-        return len(pods), sum(is_mutated(pod) for pod in pods)
 
 
 @dataclass(kw_only=True)
@@ -168,9 +135,6 @@ async def installed(
             await asyncio.to_thread(release.uninstall)
             for namespace in (DEFAULT, ENFORCED):
                 with contextlib.suppress(ApiError):
-                    await client.request(
-                        "DELETE", f"/api/v1/namespaces/{namespace}/pods", params={"gracePeriodSeconds": "0"}
-                    )
                     await client.request("DELETE", f"/api/v1/namespaces/{namespace}")
                 await let_go(client, namespace)
             await let_go(client, "kaishare-agent")
@@ -202,14 +166,12 @@ async def configurations(client: KubeClient) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("is_old_program", [False, pytest.param(True, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("commit", sampled(OLD_CHARTS, 2))
-async def test_an_upgrade_loses_no_pod_creation(
-    commit: str, is_old_program: bool, plane: ControlPlane, tmp_path: Path
-) -> None:
-    source = program_of(commit, tmp_path) if is_old_program else None
-    new_chart = packaged(tmp_path)
-    async with installed(plane, OLD_CHARTS[commit], tmp_path) as (release, replicas):
+@contextlib.asynccontextmanager
+async def serving_and_used(
+    plane: ControlPlane, chart: Path, folder: Path, source: Path | None = None
+) -> AsyncIterator[tuple[Release, Replicas, Creations]]:
+    """Install a chart with two replicas, and create pods in both namespaces until a second after the block."""
+    async with installed(plane, chart, folder) as (release, replicas):
         client = replicas.client
         for _ in range(2):
             await replicas.add(source)
@@ -218,31 +180,64 @@ async def test_an_upgrade_loses_no_pod_creation(
         await ensure_namespaces(client, managed_namespace(ENFORCED, gpu_fraction="0.5", mode="enforce"))
         await Canary(client, ENFORCED).until_mutated()
         skipped = await failed_open(client)
-        creations = Creations(client=client)
-        creating = asyncio.create_task(creations.run())
-        await asyncio.sleep(1)
+        async with created_throughout(client, DEFAULT, ENFORCED) as creations:
+            yield release, replicas, creations
+        if creations.changed == creations.made:
+            assert await failed_open(client) == skipped
+
+
+@pytest.mark.parametrize("is_old_program", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("commit", sampled(OLD_CHARTS, 2))
+async def test_an_upgrade_loses_no_pod_creation(
+    commit: str, is_old_program: bool, plane: ControlPlane, tmp_path: Path
+) -> None:
+    source = program_of(commit, tmp_path) if is_old_program else None
+    new_chart = packaged(tmp_path)
+    old = serving_and_used(plane, OLD_CHARTS[commit], tmp_path, source)
+    async with old as (release, replicas, creations):
         where = ("kaishare", str(new_chart), "--namespace", NAMESPACE)
         kept = helm("upgrade", *where, "--dry-run=server", "--reuse-values", kubeconfig=plane.kubeconfig())
         assert kept.returncode != 0, "CHANGELOG.md says that --reuse-values fails"
         await asyncio.to_thread(release.upgrade_to, new_chart)
         for _ in range(2):
             await replicas.replace()
-        await asyncio.sleep(1)
-        creations.is_over = True
-        await creating
-        assert creations.failed == []
-        assert creations.made > 2 * RATE
-        assert await creations.stored() == (creations.made, creations.made)
-        assert await failed_open(client) == skipped
-        hooks = await configurations(client)
-        assert all(hook["clientConfig"]["caBundle"] for hook in hooks)
-        objects = rendered(release.values)
-        expected = [
-            hook
-            for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-            for hook in find_object(objects, kind, CONFIGURATION_NAME)["webhooks"]
-        ]
-        assert [hook["matchConditions"] for hook in hooks] == [hook["matchConditions"] for hook in expected]
+        hooks = await configurations(replicas.client)
+    creations.assert_none_is_lost()
+    assert all(hook["clientConfig"]["caBundle"] for hook in hooks)
+    objects = rendered(release.values)
+    expected = [
+        hook
+        for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+        for hook in find_object(objects, kind, CONFIGURATION_NAME)["webhooks"]
+    ]
+    assert [hook["matchConditions"] for hook in hooks] == [hook["matchConditions"] for hook in expected]
+
+
+@pytest.mark.parametrize("since", ["this release", "0.1.0"])
+async def test_a_rollback_loses_no_pod_creation(since: str, plane: ControlPlane, tmp_path: Path) -> None:
+    chart = CHART if since == "this release" else OLD_CHARTS[max(OLD_CHARTS)]
+    async with serving_and_used(plane, chart, tmp_path) as (release, replicas, creations):
+        await asyncio.to_thread(release.upgrade, tmp_path, version="0.2.9")
+        await replicas.replace()
+        await asyncio.to_thread(release.roll_back, 1)
+        await replicas.replace()
+        assert all(hook["clientConfig"]["caBundle"] for hook in await configurations(replicas.client))
+    creations.assert_none_is_lost()
+
+
+@pytest.mark.parametrize("way", ["helm uninstall", "webhook.enabled=false"])
+async def test_the_end_of_the_webhook_refuses_no_pod(way: str, plane: ControlPlane, tmp_path: Path) -> None:
+    async with serving_and_used(plane, CHART, tmp_path) as (release, replicas, creations):
+        if way == "helm uninstall":
+            await asyncio.to_thread(release.uninstall)
+        else:
+            release.values["webhook"]["enabled"] = False
+            await asyncio.to_thread(release.upgrade_or_install)
+        for replica in replicas.running:
+            await replica.kill()
+        await Canary(replicas.client, ENFORCED).until_unchanged()
+    assert creations.failed == []
+    assert creations.made > creations.changed > RATE / 2
 
 
 async def test_the_package_is_the_folder_and_serves(plane: ControlPlane, tmp_path: Path) -> None:

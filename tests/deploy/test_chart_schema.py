@@ -26,6 +26,7 @@ from tests.support.helm_chart import (
 from tests.support.markers import sampled
 
 SCHEMA: Object = json.loads((CHART / "values.schema.json").read_text())
+ALLOWED_GRACE = "the label kaishare.dev/over-share-grace allows 30s to 24h"
 
 
 BY_THE_SCHEMA: list[tuple[dict[str, Any], str]] = [
@@ -102,6 +103,8 @@ BY_A_CHECK: list[tuple[dict[str, Any], str]] = [
         ),
     ({"agent": {"graceMin": "61m", "graceMax": "1h"}}, "agent.graceMin=61m is longer than agent.graceMax=1h"),
     ({"agent": {"graceMin": "999999999h"}}, "agent.graceMin=999999999h is longer than agent.graceMax=24h"),
+    ({"agent": {"graceMin": "29s"}}, f"agent.graceMin=29s has no effect: {ALLOWED_GRACE}"),
+    ({"agent": {"graceMax": "25h"}}, f"agent.graceMax=25h has no effect: {ALLOWED_GRACE}"),
     ({"webhook": {"hostNetwork": True, "port": 10250}}, "port 10250 of a node is the kubelet's"),
     (
             {"authentication": {"enabled": True}, "monitors": {"enabled": True}},

@@ -63,6 +63,12 @@ def test_nightly_tests_run_only_if_they_are_named(
     assert is_deselected(request.node, expression) is is_left_out
 
 
+def test_tests_on_a_real_node_run_only_if_they_are_named(request: pytest.FixtureRequest) -> None:
+    request.node.add_marker(pytest.mark.node)
+    assert is_deselected(request.node, "nightly or not nightly")
+    assert not is_deselected(request.node, "node")
+
+
 def test_a_sample_of_a_table_leaves_its_other_rows_to_the_nightly_run() -> None:
     rows = sampled([("a", 1), ("b", 2), ("c", 3), "d"], 3)
     assert rows == [("a", 1), nightly(("b", 2)), nightly(("c", 3)), "d"]

@@ -211,7 +211,13 @@ class ControlPlane:
 
 @contextlib.contextmanager
 def control_plane(
-    assets: Path, folder: Path, *options: str, since: Snapshot | None = None
+    assets: Path,
+    folder: Path,
+    *options: str,
+    since: Snapshot | None = None,
+    names: Sequence[str] = ("127.0.0.1", "localhost"),
+    users: Sequence[str] = (),
+    has_kubelet: bool = False,
 ) -> Iterator[ControlPlane]:
     """Run etcd and kube-apiserver.
 
@@ -220,6 +226,9 @@ def control_plane(
         folder: folder for data, keys and logs.
         options: further options of kube-apiserver.
         since: initial state and keys, as after a restore; None for an empty etcd.
+        names: names and addresses of the API server's certificate.
+        users: further lines of the file of tokens.
+        has_kubelet: whether a kubelet and all controllers run, so that pods get tokens of their accounts.
     """
     port, etcd_port, peer_port = free_ports(3)
     etcd_url, peer_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
@@ -239,10 +248,12 @@ def control_plane(
         ],
     )
     if since is None:
-        _write_keys(folder)
+        _write_keys(folder, names, users)
     else:
         shutil.copytree(since.folder, folder, dirs_exist_ok=True)
     (folder / "audit-policy.yaml").write_text(json.dumps(_AUDIT_POLICY))
+    if not has_kubelet:  # the plugin's deletion waits for a controller that does not run here
+        options = ("--disable-admission-plugins=ServiceAccount", *options)
     apiserver = _api_server(assets, folder, port, etcd_url, options)
     trust = ssl.create_default_context(cafile=folder / "ca.crt")
     running = ControlPlane(
@@ -268,6 +279,7 @@ def another_api_server(assets: Path, plane: ControlPlane, *options: str) -> Iter
         options: further options of kube-apiserver.
     """
     (port,) = free_ports(1)
+    options = ("--disable-admission-plugins=ServiceAccount", *options)
     apiserver = _api_server(
         assets, plane.folder, port, plane.etcd_url, options, name="another-kube-apiserver"
     )
@@ -303,7 +315,6 @@ def _api_server(
             "--enable-priority-and-fairness=false",
             f"--audit-policy-file={folder / 'audit-policy.yaml'}",
             f"--audit-log-path={folder / f'{name}-audit.log' if name != 'kube-apiserver' else folder / 'audit.log'}",
-            "--disable-admission-plugins=ServiceAccount",  # its deletion waits for a controller that does not run here
             *options,
         ],
     )
@@ -311,7 +322,7 @@ def _api_server(
 
 @contextlib.contextmanager
 def controller_manager(
-    assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS
+    assets: Path, plane: ControlPlane, controllers: Sequence[str] = CONTROLLERS, *options: str
 ) -> Iterator[Program]:
     """Run kube-controller-manager with these controllers, each with its own service account."""
     (port,) = free_ports(1)
@@ -331,6 +342,7 @@ def controller_manager(
             f"--secure-port={port}",
             f"--tls-cert-file={plane.folder / 'tls.crt'}",
             f"--tls-private-key-file={plane.folder / 'tls.key'}",
+            *options,
         ],
     )
     try:
@@ -341,10 +353,10 @@ def controller_manager(
         manager.stop(signal.SIGKILL)
 
 
-def _write_keys(folder: Path) -> None:
+def _write_keys(folder: Path, names: Sequence[str], users: Sequence[str]) -> None:
     now = datetime.now(UTC)
     authority = Authority.create(now=now)
-    served = authority.issue(["127.0.0.1", "localhost"], now=now, lifetime=timedelta(days=1))
+    served = authority.issue(names, now=now, lifetime=timedelta(days=1))
     (folder / "ca.crt").write_bytes(authority.pair.certificate_pem)
     (folder / "tls.crt").write_bytes(served.certificate_pem)
     (folder / "tls.key").write_bytes(served.key_pem)
@@ -355,7 +367,8 @@ def _write_keys(folder: Path) -> None:
     (folder / "accounts.pub").write_bytes(
         signing.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
-    (folder / "tokens.csv").write_text(f"{ADMIN_TOKEN},admin,admin,{json.dumps('system:masters')}\n")
+    lines = [f"{ADMIN_TOKEN},admin,admin,{json.dumps('system:masters')}", *users]
+    (folder / "tokens.csv").write_text("".join(f"{line}\n" for line in lines))
 
 
 def assets_folder() -> Path | None:

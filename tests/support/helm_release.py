@@ -75,6 +75,10 @@ class Release:
         where = ("kaishare", str(package), "--namespace", self.namespace)
         return self._helm("upgrade", *where, WITHOUT_SCHEMA, "--reset-then-reuse-values")
 
+    def roll_back(self, revision: int) -> str:
+        """Return to a revision; return helm's output."""
+        return self._helm("rollback", "kaishare", str(revision), "--namespace", self.namespace)
+
     def uninstall(self) -> str:
         """Uninstall the chart; return helm's output, which lists the deletions in order."""
         return self._helm(

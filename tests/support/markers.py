@@ -23,6 +23,7 @@ keeps_deep_values: Final = pytest.mark.skipif(
 BY_PLACE: Final = {
     "cluster": "cluster",
     "gpu": "gpu",
+    "node": "node",
     "docs/test_site_in_browser.py": "browser",
     "gpuagent/server/test_browser.py": "browser",
     "gpuagent/server/test_browser_incident.py": "browser",
@@ -68,9 +69,15 @@ def marker_of(path: Path) -> str | None:
     return next((BY_PLACE[place] for place in places if place in BY_PLACE), None)
 
 
+NODE: Final = "node"
+"""The marker of tests on a real node, which `make node` runs: alone, since they need the machine."""
+
+
 def is_deselected(item: pytest.Item, expression: str) -> bool:
-    """Return whether a test is nightly, and `-m` names neither the marker nor another choice of it."""
-    return NIGHTLY not in expression and item.get_closest_marker(NIGHTLY) is not None
+    """Return whether a test is nightly or needs a node, and `-m` does not name that marker."""
+    return any(
+        marker not in expression and item.get_closest_marker(marker) is not None for marker in (NIGHTLY, NODE)
+    )
 
 
 def scaled(examples: int) -> int:

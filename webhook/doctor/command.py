@@ -18,6 +18,7 @@ from webhook.doctor.group_queues import group_queue_findings
 from webhook.doctor.guard.check import guard_findings
 from webhook.doctor.kai import kai_findings, runtime_class_findings, runtime_classes
 from webhook.doctor.limit_ranges import limit_range_findings
+from webhook.doctor.missed_pods import missed_pod_findings
 from webhook.doctor.namespaces import namespace_findings
 from webhook.doctor.queues import queue_findings
 from webhook.doctor.registration import registration_findings
@@ -92,6 +93,7 @@ async def webhook_findings(reader: ApiReader, cluster: Cluster, *, is_inside: bo
         *host_findings(cluster, hosts),
         *await guard_findings(reader, cluster, hosts),
         *kai_findings(cluster),
+        *await missed_pod_findings(reader, cluster),
         *await runtime_class_findings(reader, runtime_classes(cluster.installation)),
         *await accounting_findings(reader, cluster),
     ]

@@ -68,19 +68,20 @@ _RESERVATION: Final = "kai-resource-reservation/"
 
 
 def tell_story(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
-    """Return the steps in order of time; messages of one kind stand together, the newest first.
+    """Return the steps in order of time; a repeated message stands where it was told first.
 
-    A step of unknown time stands where a pod's life has it. At most 5 messages of a kind are told, and the
-    number of the others.
+    A step of unknown time stands where a pod's life has it. At most 5 messages of a kind are told, the newest
+    ones, and the number of the others.
     """
-    parts = [part for part in _parts(evidence, redactor) if part]
     latest: datetime | None = None
     ordered = []
-    for number, part in enumerate(parts):
+    for part in _parts(evidence, redactor):
         first = min((step.at for step in part if step.at), default=latest)
         latest = max(filter(None, (first, latest)), default=None)
-        ordered.append((first.timestamp() if first else 0.0, number, part))
-    return [step for _, _, part in sorted(ordered, key=lambda each: each[:2]) for step in part]
+        for step in part:
+            at = step.at or first
+            ordered.append((at.timestamp() if at else 0.0, step))
+    return [step for _, step in sorted(ordered, key=lambda each: each[0])]
 
 
 def _parts(evidence: PodEvidence, redactor: Redactor) -> Iterator[list[Step]]:
@@ -297,7 +298,7 @@ def _refused(evidence: PodEvidence, redactor: Redactor) -> list[Step]:
 
 
 def _steps(messages: Iterable[_Message], what: str, redactor: Redactor) -> list[Step]:
-    """Return a step for each different message, the newest first, and one for the rest.
+    """Return a step for each of the newest different messages, the oldest first, after one for those before.
 
     Messages that differ by hidden names only are one step.
     """
@@ -306,11 +307,9 @@ def _steps(messages: Iterable[_Message], what: str, redactor: Redactor) -> list[
     short = [each for each in newest if not any(_repeats(each, other) for other in newest)]
     clean = (replace(each, text=redactor.clean(each.text).rstrip(". ")) for each in short)
     different = _combined(clean)
-    steps = [_step(message, what) for message in different[:_MOST]]
+    steps = [_step(message, what) for message in reversed(different[:_MOST])]
     rest = len(different[_MOST:]) + len(raw[_MOST_CLEANED:])
-    if rest:
-        steps.append(Step(at=None, what=what, text=f"and {counted(rest, 'more message')}"))
-    return steps
+    return [Step(at=None, what=what, text=counted(rest, "earlier message")), *steps] if rest else steps
 
 
 def _repeats(message: _Message, other: _Message) -> bool:

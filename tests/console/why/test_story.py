@@ -73,15 +73,15 @@ def test_a_waiting_pod() -> None:
             1,
         ),
         ("grouped", "by KAI in the queue vision, priority train", 1),
-        ("waiting", NO_ROOM.rstrip("."), 25),
-        ("waiting", "KAI chose a node", 1),
         ("waiting", "Waiting for 1 pods", 1),
+        ("waiting", "KAI chose a node", 1),
+        ("waiting", NO_ROOM.rstrip("."), 25),
     ]
     steps = story(evidence)
     assert [step.at for step in steps[:2]] == [NOW - timedelta(seconds=90)] * 2
-    assert steps[3].at == NOW - timedelta(seconds=71)
-    assert steps[3].last == NOW - timedelta(seconds=70)
-    assert steps[5].last is None
+    assert steps[3].last is None
+    assert steps[5].at == NOW - timedelta(seconds=71)
+    assert steps[5].last == NOW - timedelta(seconds=70)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_evictions_of_earlier_pods_are_one_line_for_a_user_and_name_the_evictor_
     assert steps[0].at == NOW - timedelta(seconds=200)
     assert tell_story(evidence, redactor)[0].what == "evicted"
     evictors = [step.text for step in story(evidence) if step.what == "evicted"]
-    assert [evictor.partition("other/pg-")[2][:5] for evictor in evictors] == ["llm-1", "llm-0"]
+    assert [evictor.partition("other/pg-")[2][:5] for evictor in evictors] == ["llm-0", "llm-1"]
 
 
 def test_refusals_that_differ_by_the_pods_name_are_one_line() -> None:
@@ -242,9 +242,22 @@ def test_at_most_five_messages_of_a_kind_are_steps() -> None:
     ]
     steps = story(make_evidence(pod_events=events))
     waiting = [step.text for step in steps if step.what == "waiting"]
-    assert waiting[0] == "Failed to bind pod: error 4999"
-    assert waiting[-1] == "and 4995 more messages"
+    assert waiting[0] == "4995 earlier messages"
+    assert waiting[-1] == "Failed to bind pod: error 4999"
     assert len(waiting) == 6
+
+
+def test_a_later_step_of_another_kind_stands_after_a_repeated_message() -> None:
+    evidence = make_evidence(
+        pod_events=[
+            make_event("BindingError", "Failed to bind pod: it is not ready", age=60, count=23),
+            make_event("Scheduled", "Successfully assigned pod to node", age=31),
+        ],
+        creation_events=[make_event("FailedCreate", "Error creating: quota", kind="ReplicaSet", age=40)],
+    )
+    at = [step.at for step in story(evidence) if step.at]
+    assert at == sorted(at)
+    assert len(set(at)) == 5
 
 
 def test_attempts_that_name_other_gpu_groups_are_one_step() -> None:
