@@ -1,0 +1,376 @@
+"""KAI's own programs on a control plane, with simulated nodes and kubelets.
+
+The folder `KAI_BIN` is named after KAI's release and holds the six programs and `manifests`, the objects of KAI's chart.
+No container runs: kwok sets the phases of the pods, and reports a device for each GPU reservation pod.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import mmap
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from kai.version import Version
+from tests.support import yaml_text
+from tests.support.control_plane import ControlPlane, Program, control_plane, controller_manager
+from tests.support.control_plane_fixtures import needed_assets
+from tests.support.credentials import write_kubeconfig
+from tests.support.free_ports import free_ports
+from tests.support.helm_chart import rendered
+from tests.support.kai_definitions import definition
+from tests.support.kube_user import Asker
+
+SYSTEM: Final = "kai-scheduler"
+RESERVATIONS: Final = "kai-resource-reservation"
+ACCOUNTS: Final = {
+    "admission": "admission",
+    "binder": "binder",
+    "podgroupcontroller": "podgroup-controller",
+    "podgrouper": "pod-grouper",
+    "queuecontroller": "queue-controller",
+    "scheduler": "scheduler",
+}
+"""Service account by program, as in KAI's chart."""
+HANGS: Final = "test/ignores-sigterm"
+"""Annotation of a pod whose containers run on after the pod's deletion, within its grace period."""
+ENDS: Final = "test/exits"
+"""Annotation of a pod whose containers exit with 0."""
+_CONTROLLERS: Final = (
+    "clusterrole-aggregation-controller",
+    "cronjob-controller",
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "namespace-controller",
+    "replicaset-controller",
+    "serviceaccount-controller",
+    "statefulset-controller",
+    "validatingadmissionpolicy-status-controller",
+)
+_INSTALLED: Final = (
+    "CustomResourceDefinition",
+    "Namespace",
+    "PriorityClass",
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
+)
+"""Kinds of the chart that the programs need; the others are workloads and settings of KAI's operator."""
+_HOW: Final = (
+    "NOT VERIFIED: KAI_BIN must name a folder with KAI's programs, such as kai-v0.17.0; CONTRIBUTING.md says how to build them"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KaiBuild:
+    """A folder with the programs of one release."""
+
+    folder: Path
+    version: Version
+
+    @property
+    def manifests(self) -> list[dict[str, Any]]:
+        """The objects of KAI's chart that the programs need."""
+        documents = [
+            item
+            for file in sorted((self.folder / "manifests").glob("*.yaml"))
+            for item in yaml_text.load_all(file.read_text())
+        ]
+        return [item for item in documents if item and item["kind"] in _INSTALLED]
+
+    def has(self, program: str, option: str) -> bool:
+        """Return whether a program of this release knows an option; not all of them have `--help`."""
+        with (self.folder / program).open("rb") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return content.find(option.encode()) >= 0
+
+
+def kai_build() -> KaiBuild:
+    """Return the build that the environment names; skip the test without one."""
+    value = os.environ.get("KAI_BIN")
+    if not value:
+        pytest.skip(_HOW)
+    folder = Path(value).resolve()
+    release = re.search(r"v?(\d+\.\d+\.\d+)$", folder.name)
+    assert release, f"KAI_BIN={value} must end with the release, such as kai-v0.17.0"
+    missing = [name for name in (*ACCOUNTS, "manifests") if not (folder / name).exists()]
+    assert not missing, f"KAI_BIN={value} lacks {', '.join(missing)}"
+    return KaiBuild(folder=folder, version=Version.parse(release[1]))
+
+
+@dataclass(kw_only=True)
+class KaiCluster:
+    """A control plane with KAI."""
+
+    plane: ControlPlane
+    build: KaiBuild
+    programs: dict[str, Program] = field(default_factory=dict)
+
+    def stop(self, *names: str) -> None:
+        """Stop some of KAI's programs, all by default."""
+        for name in names or ACCOUNTS:
+            self.programs[name].stop()
+
+    def start(self, *names: str) -> None:
+        """Start programs again."""
+        for name in names or ACCOUNTS:
+            self.programs[name].start()
+
+
+@contextlib.contextmanager
+def kai_cluster(folder: Path) -> Iterator[KaiCluster]:
+    """Run a control plane, KAI's programs and simulated kubelets."""
+    build, assets = kai_build(), needed_assets()
+    if shutil.which("kubectl") is None or not (assets / "kwok").is_file():
+        pytest.skip(f"NOT VERIFIED: KAI's programs need kubectl, and kwok in KUBEBUILDER_ASSETS={assets}")
+    with (
+        control_plane(assets, folder) as plane,
+        controller_manager(assets, plane, _CONTROLLERS),
+        contextlib.ExitStack() as stack,
+    ):
+        cluster = KaiCluster(plane=plane, build=build)
+        _install(cluster)
+        asyncio.run(_start(cluster, assets, stack))
+        yield cluster
+
+
+def _install(cluster: KaiCluster) -> None:
+    kubeconfig = cluster.plane.kubeconfig()
+    definitions = [
+        *(item for item in cluster.build.manifests if item["kind"] == "CustomResourceDefinition"),
+        definition("ray.io/v1", "RayCluster"),
+        definition("kubeflow.org/v1", "PyTorchJob"),
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}},
+    ]
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "nvidia",
+    }
+    others = [item for item in cluster.build.manifests if item["kind"] != "CustomResourceDefinition"]
+    for items in (definitions, [*others, runtime]):
+        _kubectl(kubeconfig, items, "apply", "--server-side", "--force-conflicts", "-f", "-")
+
+
+def _kubectl(kubeconfig: Path, items: list[dict[str, Any]], *arguments: str) -> None:
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    done = subprocess.run(
+        ["kubectl", "--kubeconfig", str(kubeconfig), *arguments],
+        input=text, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+async def _start(cluster: KaiCluster, assets: Path, stack: contextlib.ExitStack) -> None:
+    plane, build = cluster.plane, cluster.build
+    served = plane.folder / "kai" / "k8s-webhook-server" / "serving-certs"  # below TMPDIR, controller-runtime's place
+    served.mkdir(parents=True)
+    for name in ("tls.crt", "tls.key"):
+        shutil.copy(plane.folder / name, served)
+    hook, *ports = free_ports(9)
+    address = [f"127.0.0.1:{port}" for port in ports]
+    conf = build.folder / "scheduler-conf.yaml"
+    options: dict[str, list[str]] = {
+        "admission": [f"--webhook-addr={hook}", f"--health-probe-bind-address={address[0]}", f"--metrics-bind-address={address[1]}", "--gpu-sharing-enabled=true"],
+        "binder": [f"--metrics-bind-address={address[2]}", "--health-probe-bind-address=127.0.0.1:0"],
+        "podgroupcontroller": [f"--metrics-bind-address={address[3]}", "--health-probe-bind-address=127.0.0.1:0"],
+        "podgrouper": [f"--metrics-bind-address={address[4]}", "--health-probe-bind-address=127.0.0.1:0"],
+        "queuecontroller": [f"--metrics-listen-address={address[5]}"],
+        "scheduler": [f"--namespace={SYSTEM}", f"--listen-address={address[6]}", f"--plugin-server-port={ports[7]}", "--schedule-period=1s",
+                      *([f"--scheduler-conf={conf}"] if conf.is_file() else [])],
+    }  # fmt: skip
+    for program, option in (("podgroupcontroller", "enable-podgroup-webhook"), ("queuecontroller", "enable-webhook")):
+        options[program] += [f"--{option}=false"] if build.has(program, option) else []
+    async with Asker(plane) as asker:
+        for program, account in ACCOUNTS.items():
+            kubeconfig = await _kubeconfig(asker, plane, SYSTEM, account)
+            named = [] if program == "queuecontroller" else ["--scheduler-name=kai-scheduler"]
+            command = [str(build.folder / program), *named, *options[program]]
+            environment = [f"KUBECONFIG={kubeconfig}", f"TMPDIR={plane.folder / 'kai'}", f"NAMESPACE={SYSTEM}"]
+            cluster.programs[program] = Program(
+                name=program, command=["env", *environment, *command], log=plane.folder / f"kai-{program}.log"
+            )
+        await _kubeconfig(asker, plane, RESERVATIONS, RESERVATIONS)  # impersonated by kwok
+        stages = plane.folder / "kwok.yaml"
+        stages.write_text("\n---\n".join(json.dumps(stage) for stage in _stages()))
+        kwok = Program(
+            name="kwok",
+            command=[str(assets / "kwok"), f"--kubeconfig={plane.kubeconfig()}", f"--config={stages}", "--manage-all-nodes=true"],
+            log=plane.folder / "kwok.log",
+        )  # fmt: skip
+        for program in (*cluster.programs.values(), kwok):
+            stack.callback(program.stop)
+            program.start()
+        await _wait_for_port(hook, cluster.programs["admission"])
+        for kind, path, operations in (
+            ("Mutating", "/mutate--v1-pod", ["CREATE"]),
+            ("Validating", "/validate--v1-pod", ["CREATE", "UPDATE"]),
+        ):
+            await _apply(asker, _webhook(plane, kind, f"https://127.0.0.1:{hook}{path}", operations))
+
+
+async def _wait_for_port(port: int, program: Program) -> None:
+    for _ in range(600):
+        assert program.process is not None
+        assert program.process.poll() is None, program.log.read_text()[-2000:]
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
+    raise AssertionError(f"{program.name} does not listen: {program.log.read_text()[-2000:]}")
+
+
+async def _apply(asker: Asker, item: dict[str, Any]) -> None:
+    group = item["apiVersion"]
+    plural = f"{item['kind'].lower()}s"
+    path = f"/apis/{group}/{plural}/{item['metadata']['name']}"
+    answer = await asker.send(
+        "PATCH", path, item, content_type="application/apply-patch+yaml", fieldManager="test", force="true"
+    )
+    assert answer.status < 300, answer.message
+
+
+async def _kubeconfig(asker: Asker, plane: ControlPlane, namespace: str, account: str) -> Path:
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}
+    answer = await asker.send("POST", path, body)
+    assert answer.status in (201, 409), answer.message
+    token = await asker.send(
+        "POST", f"{path}/{account}/token",
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 36000}},
+    )  # fmt: skip
+    assert token.status == 201, token.message
+    return write_kubeconfig(
+        plane.folder / f"{account}.kubeconfig",
+        server=f"https://127.0.0.1:{plane.port}",
+        ca_file=plane.folder / "ca.crt",
+        token=token.body["status"]["token"],
+    )
+
+
+def _webhook(plane: ControlPlane, kind: str, url: str, operations: list[str]) -> dict[str, Any]:
+    """Return a webhook configuration as KAI's operator writes it, but with a URL."""
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{kind}WebhookConfiguration",
+        "metadata": {"name": f"{kind.lower()}-kai-admission"},
+        "webhooks": [
+            {
+                "name": "admission.kai-scheduler.svc",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "failurePolicy": "Fail",
+                **({"reinvocationPolicy": "IfNeeded"} if kind == "Mutating" else {}),
+                "clientConfig": {"url": url, "caBundle": base64.b64encode((plane.folder / "ca.crt").read_bytes()).decode()},
+                "namespaceSelector": {
+                    "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", SYSTEM]}]
+                },
+                "rules": [{"operations": operations, "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "scope": "Namespaced"}],
+                "matchConditions": [{"name": "is-kai", "expression": "object.spec.schedulerName == 'kai-scheduler'"}],
+            }
+        ],
+    }  # fmt: skip
+
+
+def _stages() -> list[dict[str, Any]]:
+    """Return what the simulated kubelets and GPU reservation pods do."""
+    alive = {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
+    running = {"key": ".status.phase", "operator": "In", "values": ["Running"]}
+
+    def stage(
+        name: str, expressions: list[dict[str, Any]], following: dict[str, Any], delay: int = 0, kind: str = "Pod"
+    ) -> dict[str, Any]:
+        spec: dict[str, Any] = {
+            "resourceRef": {"apiGroup": "v1", "kind": kind},
+            "selector": {"matchExpressions": expressions},
+            "next": following,
+        }
+        if delay:
+            spec["delay"] = {"durationMilliseconds": delay}
+        return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}, "spec": spec}
+
+    started = (
+        "{{ $now := Now }}\nphase: Running\nstartTime: {{ $now | Quote }}\nconditions:\n"
+        + "".join(
+            f"- {{type: {name}, status: 'True', lastTransitionTime: {{{{ $now | Quote }}}}}}\n"
+            for name in ("Initialized", "ContainersReady", "Ready")
+        )
+        + "containerStatuses:\n{{ range .spec.containers }}\n- {name: {{ .name | Quote }}, image: {{ .image | Quote }}, imageID: '',"
+        " ready: true, started: true, restartCount: 0, state: {running: {startedAt: {{ $now | Quote }}}}}\n{{ end }}\n"
+    )
+    return [
+        stage(
+            "node-ready",
+            [{"key": ".status.phase", "operator": "NotIn", "values": ["Running"]}],
+            {"statusTemplate": "phase: Running\n"},
+            kind="Node",
+        ),
+        stage(
+            "pod-running",
+            [alive, {"key": ".status.phase", "operator": "In", "values": ["Pending"]}],
+            {"statusTemplate": started},
+        ),
+        stage(
+            "pod-complete",
+            [alive, running, {"key": f'.metadata.annotations["{ENDS}"]', "operator": "Exists"}],
+            {"statusTemplate": "phase: Succeeded\nconditions:\n- {type: Ready, status: 'False', reason: PodCompleted}\n"},
+            delay=1000,
+        ),
+        stage(
+            "pod-gone",
+            [
+                {"key": ".metadata.deletionTimestamp", "operator": "Exists"},
+                {"key": f'.metadata.annotations["{HANGS}"]', "operator": "DoesNotExist"},
+            ],
+            {"delete": True},
+        ),
+        stage(
+            "gpu-reserved",
+            [
+                alive,
+                running,
+                {"key": ".metadata.namespace", "operator": "In", "values": [RESERVATIONS]},
+                {"key": '.metadata.annotations["run.ai/reserve_for_gpu_index"]', "operator": "DoesNotExist"},
+            ],
+            {
+                "patches": [
+                    {
+                        "root": "metadata",
+                        "type": "merge",
+                        "template": "annotations:\n  run.ai/reserve_for_gpu_index: GPU-{{ .metadata.uid }}\n",
+                        "impersonation": {"username": f"system:serviceaccount:{RESERVATIONS}:{RESERVATIONS}"},
+                    }
+                ]
+            },
+        ),
+    ]
+
+
+def guard_objects(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return the chart's guard, refusing, with further values of `guard`."""
+    guard = {"enabled": True, "action": "deny", **(values or {})}
+    return [
+        item
+        for item in rendered({"guard": guard})
+        if item["apiVersion"].startswith("admissionregistration.k8s.io/")
+        and "AdmissionPolicy" in item["kind"]
+    ]
