@@ -40,6 +40,19 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- /* A list of names as CEL. */ -}}
+{{- define "kaishare.celList" -}}
+[{{ range $index, $name := . }}{{ if $index }}, {{ end }}'{{ $name }}'{{ end }}]
+{{- end }}
+
+{{- /* Metadata of a policy of the guard, with the digest by which `kaishare doctor` knows it. */ -}}
+{{- define "kaishare.guardMetadata" -}}
+name: kaishare-guard-{{ .name }}
+labels: {{- include "kaishare.labels" (dict "root" .root "component" "guard") | nindent 2 }}
+annotations:
+  kaishare.dev/digest: {{ .digest | quote }}
+{{- end }}
+
 {{- /* Labels of selectors, which are immutable. */ -}}
 {{- define "kaishare.selector" -}}
 app.kubernetes.io/name: kaishare
