@@ -26,7 +26,7 @@ from tests.support.control_plane import ControlPlane, Program, control_plane, co
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.credentials import write_kubeconfig
 from tests.support.free_ports import free_ports
-from tests.support.helm_chart import rendered
+from tests.support.helm_chart import CHART, NAMESPACE, helm, options
 from tests.support.kai_definitions import definition
 from tests.support.kube_user import Asker
 
@@ -137,13 +137,11 @@ def kai_cluster(folder: Path) -> Iterator[KaiCluster]:
     build, assets = kai_build(), needed_assets()
     if shutil.which("kubectl") is None or not (assets / "kwok").is_file():
         pytest.skip(f"NOT VERIFIED: KAI's programs need kubectl, and kwok in KUBEBUILDER_ASSETS={assets}")
-    with (
-        control_plane(assets, folder) as plane,
-        controller_manager(assets, plane, _CONTROLLERS),
-        contextlib.ExitStack() as stack,
-    ):
+    with control_plane(assets, folder) as plane, contextlib.ExitStack() as stack:
         cluster = KaiCluster(plane=plane, build=build)
         _install(cluster)
+        # The garbage collector looks for new kinds every 30 s only, so it starts after their definitions.
+        stack.enter_context(controller_manager(assets, plane, _CONTROLLERS))
         asyncio.run(_start(cluster, assets, stack))
         yield cluster
 
@@ -365,12 +363,14 @@ def _stages() -> list[dict[str, Any]]:
     ]
 
 
-def guard_objects(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the chart's guard, refusing, with further values of `guard`."""
-    guard = {"enabled": True, "action": "deny", **(values or {})}
-    return [
-        item
-        for item in rendered({"guard": guard})
-        if item["apiVersion"].startswith("admissionregistration.k8s.io/")
-        and "AdmissionPolicy" in item["kind"]
-    ]
+def guard_objects(optional: dict[str, Any] | None = None, *, kai: str = "") -> list[dict[str, Any]]:
+    """Return the chart's guard, refusing; its optional policies need Kubernetes 1.36 and a release of KAI."""
+    values: dict[str, Any] = {"guard": {"enabled": True, "action": "deny", "optional": optional or {}}}
+    if kai:
+        values["kaiVersion"] = kai.removeprefix("v")
+    done = helm(
+        "template", "kaishare", str(CHART), "--namespace", NAMESPACE, "--kube-version", "1.36.0" if optional else "1.30.0",
+        *options(values),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [item for item in yaml_text.load_all(done.stdout) if item and "AdmissionPolicy" in item["kind"]]

@@ -245,7 +245,7 @@ class Tenant:
         answer = await self.asker.send("GET", self.path(kind, name, namespace))
         return answer.body if answer.status < 300 else {}
 
-    async def list(self, kind: str, namespace: str = "") -> list[Object]:
+    async def objects(self, kind: str, namespace: str = "") -> list[Object]:
         answer = await self.asker.send("GET", self.path(kind, "", namespace))
         assert answer.status < 300, answer.message
         items: list[Object] = answer.body["items"]
@@ -264,7 +264,7 @@ class Tenant:
         """Wait until pods of this namespace run."""
 
         async def is_so() -> bool:
-            phases = {item["metadata"]["name"]: item["status"].get("phase") for item in await self.list("Pod")}
+            phases = {item["metadata"]["name"]: item["status"].get("phase") for item in await self.objects("Pod")}
             return all(phases.get(pod) == "Running" for pod in pods)
 
         return await self.until(is_so, seconds)
@@ -282,11 +282,11 @@ class Tenant:
         await self.until(is_so, seconds)
         return name
 
-    async def is_gone(self, kind: str, name: str, seconds: float = 6) -> bool:
+    async def is_gone(self, kind: str, name: str, seconds: float = 6, namespace: str = "") -> bool:
         """Wait for an object to go; return whether it did."""
 
         async def is_so() -> bool:
-            return not await self.get(kind, name)
+            return not await self.get(kind, name, namespace)
 
         return await self.until(is_so, seconds)
 
@@ -294,7 +294,7 @@ class Tenant:
         """Return the messages of the Events on a pod, and why it waits."""
         return [
             f"{item['reason']}: {item.get('message', '')}"
-            for item in await self.list("Event")
+            for item in await self.objects("Event")
             if item["involvedObject"].get("name") == pod and item["involvedObject"]["kind"] == "Pod"
         ]
 
@@ -314,7 +314,7 @@ class Tenant:
         """Return the GPUs on nodes that pods of this namespace use, as they asked for them at first."""
         return sum(
             self.requested.get(item["metadata"]["name"], 0)
-            for item in await self.list("Pod")
+            for item in await self.objects("Pod")
             if item["spec"].get("nodeName") and item["status"].get("phase") in ("Pending", "Running")
         )
 
@@ -324,7 +324,7 @@ class Tenant:
         began = time.monotonic()
         quiet_since = began
         while True:
-            pods = await self.list("Pod")
+            pods = await self.objects("Pod")
             if await self.held() > limit:
                 return "OVER"
             now = time.monotonic()
@@ -339,7 +339,7 @@ class Tenant:
         """Return `other` once a pod runs in a PodGroup of another queue; `.` if the pods wait, or run in their own queue."""
         began = quiet_since = time.monotonic()
         while True:
-            items = [item for item in await self.list("Pod") if item["metadata"]["name"] in pods]
+            items = [item for item in await self.objects("Pod") if item["metadata"]["name"] in pods]
             groups = {(item["metadata"]["namespace"], item["metadata"]["name"]): item["spec"].get("queue") for item in await self._groups()}
             for item in items:
                 name = item["metadata"].get("annotations", {}).get("pod-group-name")
@@ -368,7 +368,7 @@ class Tenant:
             await self._admin("POST", path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": item["spec"]})
 
         async def run() -> bool:
-            pods = await self.list("Pod", self.other)
+            pods = await self.objects("Pod", self.other)
             return sum(pod["status"].get("phase") == "Running" for pod in pods) >= gpus
 
         wait = seconds or (PATIENCE_SECONDS if self.is_enforced else 15)
@@ -380,7 +380,7 @@ class Tenant:
         group = item["metadata"]["labels"].get("runai-gpu-group")
         names = [
             each["metadata"]["name"]
-            for each in await self.list("Pod", RESERVATIONS)
+            for each in await self.objects("Pod", RESERVATIONS)
             if each["metadata"]["labels"].get("runai-gpu-group") == group
         ]
         return names[0] if names else ""
