@@ -5,8 +5,10 @@ queue has a quota for are not reclaimed, `stored` KAI believes what alice wrote,
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kai.version import Version
@@ -243,34 +245,35 @@ async def received_type(t: Tenant) -> str:
     return "stored" if pod["metadata"]["annotations"]["received-resource-type"] == "None" else NONE
 
 
-@attack("L14 label of the GPU group removed", "stored", limit=2, quota=2)
+@attack("L14 label of the GPU group removed", "stored", limit=2)
 async def gpu_group_removed(t: Tenant) -> str:
     await t.pod("a", 0.5)
     await t.runs("a")
     reservation = await t.reservation_of("a")
     await t.set_labels("Pod", "a", {"runai-gpu-group": None})
-    await t.pod("b", 0.5)
+    await t.pod("b", 0.9)
     await t.runs("b", seconds=20)
     is_gone = await t.is_gone("Pod", reservation, seconds=5, namespace=RESERVATIONS)
     return "stored" if is_gone and await t.get("Pod", "a") else NONE
 
 
-@attack("L15 label app of KAI's reservation pods on a running pod", "OVER")
+@attack("L15 label app of KAI's reservation pods on a running pod", "OVER", limit=2, gpus=1)
 async def app_later(t: Tenant) -> str:
     await t.pod("a")
     await t.runs("a")
     await t.set_labels("Pod", "a", {"app": "kai-resource-reservation"})
-    return await _next(t)
+    await t.pod("more")
+    return await t.over(1)  # GPUs of the node
 
 
-@attack("L16 label app of KAI's scaling pods at creation", "OVER")
+@attack("L16 label app of KAI's scaling pods at creation", "OVER", limit=2, gpus=1)
 async def app_at_creation(t: Tenant) -> str:
-    await t.pod("a")
-    await t.runs("a")
+    await t.pod("a", labels={"app": "scaling-pod"})
+    await t.runs("a", seconds=10)
     await t.pod("b", labels={"app": "kai-resource-reservation"})
-    await t.pod("c", labels={"app": "scaling-pod"})
-    await t.set_labels("Pod", "a", {"app": "scaling-pod"})
-    return await _next(t)
+    await t.runs("b", seconds=10)
+    await t.pod("more")
+    return await t.over(1)  # GPUs of the node
 
 
 def _ray(worker: str = "w", replicas: int = 1) -> dict[str, Any]:
@@ -305,10 +308,10 @@ async def ray_renamed(t: Tenant) -> str:
     return await _next(t)
 
 
-@attack("L19 pods that are deleted and run on", "OVER", guarded="OVER")
+@attack("L19 pods that are deleted and run on", "OVER", guarded="OVER", needs_optional=True)
 async def runs_on(t: Tenant) -> str:
     await t.pod("a", annotations={HANGS: ""}, terminationGracePeriodSeconds=99_999)
-    await t.runs("a")
+    await t.runs("a", seconds=15)
     await t.delete("Pod", "a")
     return await _next(t)
 
@@ -674,7 +677,10 @@ _START: Final = {"kai.scheduler/last-start-timestamp": FUTURE}
 
 @reclaim("R6 start time of the owner in the future", "kept")
 async def start_time(t: Tenant) -> str:
-    await _two(t)
+    for name, owner in (("a", "o"), ("b", "p")):
+        await t.pod(name, owners=[await t.owner(owner)])
+    await t.runs("a", "b")
+    await t.annotate("ConfigMap", "p", _START)
     return await _flip(t, {}, _START)
 
 
@@ -695,16 +701,18 @@ async def second_pod(t: Tenant) -> str:
     return await t.reclaimed()
 
 
+async def _is_decided(t: Tenant, pods: int) -> bool:
+    """Return whether KAI has chosen nodes for some pods."""
+    requests = await t.asker.send("GET", f"/apis/scheduling.run.ai/v1alpha2/namespaces/{t.name}/bindrequests")
+    return len(requests.body["items"]) >= pods
+
+
 async def _before_binding(t: Tenant, change: Callable[[], Awaitable[Any]]) -> str:
     owner = await t.owner("o")
     for name in ("a", "b"):
         await t.pod(name, 0.9, owners=[owner])
 
-    async def is_decided() -> bool:
-        requests = await t.asker.send("GET", f"/apis/scheduling.run.ai/v1alpha2/namespaces/{t.name}/bindrequests")
-        return len(requests.body["items"]) == 2
-
-    await t.until(is_decided, 20)
+    await t.until(partial(_is_decided, t, 2), 20)
     await change()
     await t.runs("a", "b", seconds=20)
     await t.touch("a", "b")
@@ -754,8 +762,10 @@ async def _uncounted(t: Tenant, *, labels: dict[str, str] | None = None, **spec:
     await t.pod("c", 0, owners=[owner], labels=labels, container={"resources": {"requests": {"cpu": "1m"}}}, **spec)
     await t.group_of("c")
     await asyncio.sleep(1)
-    await t.pod("a", owners=[owner])
+    await t.pod("a", owners=[owner], labels={"kai.scheduler/task-priority": "100"})
     await t.runs("a", seconds=20)
+    if os.environ.get("DEBUG_N"):
+        print("DEBUG", t.name, await t.words("a"), await t.words("c"), [(g["metadata"]["name"], g["spec"], g.get("status")) for g in await t.objects("PodGroup")])
     await _lose_owner(t, "a", "o")
     return await _next(t)
 
@@ -772,7 +782,7 @@ async def missing_claim_flip(t: Tenant) -> str:
     await t.group_of("c")
     await asyncio.sleep(1)
     for name in ("a", "b"):
-        await t.pod(name, owners=[owner])
+        await t.pod(name, owners=[owner], labels={"kai.scheduler/task-priority": "100"})
     await t.runs("a", "b", seconds=20)
     return await _flip(t, BUILD)
 
@@ -813,13 +823,14 @@ async def memory_owner(t: Tenant) -> str:
     return await t.over()
 
 
-@attack("N6 gpu-memory, owner deleted as soon as the pod is grouped", "OVER", gpus=3)
+@attack("N6 gpu-memory, owner deleted between KAI's decision and the binding", "OVER", gpus=3)
 async def memory_raced(t: Tenant) -> str:
     for index in range(4):
         name, owner = f"a{index}", f"o{index}"
         await t.pod(name, 0, annotations={"gpu-memory": "18000"}, owners=[await t.owner(owner)])
         t.requested[name] = 0.78
-        await t.group_of(name, 10)
+        if not await t.until(partial(_is_decided, t, index + 1), 8):
+            break
         await t.own(name)
         await t.delete("ConfigMap", owner)
         await asyncio.sleep(1)
@@ -854,7 +865,7 @@ async def adopted(t: Tenant) -> str:
     return await _next(t)
 
 
-@attack("N9 queue label of a CronJob", "other")
+@attack("N9 queue label of a CronJob", NONE)
 async def cron_job(t: Tenant) -> str:
     spec = {"schedule": "0 0 1 1 *", "suspend": True, "jobTemplate": {"spec": {"template": t.pod_template(1, restartPolicy="Never")}}}
     await t.create("CronJob", "cj", labels=_door(t), spec=spec)
@@ -888,7 +899,7 @@ async def group_written(t: Tenant) -> str:
     return "stored" if await t.get("PodGroup", "mine") or not await t.get("PodGroup", group) else await _next(t)
 
 
-@attack("N12 pods evicted that run on", "OVER", guarded="OVER")
+@attack("N12 pods evicted that run on", "OVER", guarded="OVER", needs_optional=True)
 async def evicted(t: Tenant) -> str:
     await t.pod("a", annotations={HANGS: ""})
     await t.runs("a")
@@ -899,9 +910,11 @@ async def evicted(t: Tenant) -> str:
     return await _next(t)
 
 
-@reclaim("N13 reclaimed pods that run on", "kept", guarded="kept")
+@reclaim("N13 reclaimed pods that run on", "kept", guarded="kept", needs_optional=True)
 async def evicted_by_kai(t: Tenant) -> str:
-    await _two(t, annotations={HANGS: ""}, terminationGracePeriodSeconds=99_999)
+    for name in ("a", "b"):
+        await t.pod(name, annotations={HANGS: ""}, terminationGracePeriodSeconds=99_999)
+    await t.runs("a", "b", seconds=15)
     return await t.reclaimed()
 
 
@@ -931,7 +944,7 @@ async def gated_flip(t: Tenant) -> str:
     return await t.reclaimed()
 
 
-@attack("N16 gated pods without owner, owner deleted, gates removed", "OVER", gpus=3)
+@attack("N16 gated pods without owner, owner deleted, gates removed", NONE, gpus=3)
 async def gated_orphans(t: Tenant) -> str:
     for name in ("a", "b"):
         await t.pod(name, owners=[await t.owner(f"o-{name}")], schedulingGates=[{"name": "example.com/gate"}])
@@ -994,7 +1007,7 @@ async def spark_driver(t: Tenant) -> str:
     return await _next(t)
 
 
-@attack("N21 generated names and a half: owner in the foreground", "OVER")
+@attack("N21 generated names and a half: owner in the foreground", NONE)
 async def foreground(t: Tenant) -> str:
     await t.pod("a", 0.7, owners=[{**await t.owner("o"), "blockOwnerDeletion": True}, await t.owner("k")])
     await t.runs("a")

@@ -65,7 +65,7 @@ def _rows() -> Iterator[Any]:
         variants = [Policies.GUARD]
         if case.effect != ".":
             variants.insert(0, Policies.NONE)
-        if case.guarded != ".":
+        if case.needs_optional:
             variants.append(Policies.OPTIONAL)
         for policies in variants:
             is_short = case.is_short and policies is not Policies.OPTIONAL

@@ -121,7 +121,7 @@ class Tenant:
         for name in (self.name, self.other):
             await self._admin("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
             await self.set_namespace(name, is_enforced=self.is_enforced)
-        for role in ("edit", _DEVELOPER):
+        for role in ("edit", _DEVELOPER):  # nothing is written before alice has both
             await self._admin(
                 "POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/rolebindings",
                 {
@@ -130,6 +130,14 @@ class Tenant:
                     "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": ALICE}],
                 },
             )  # fmt: skip
+
+
+        async def may_write() -> bool:
+            lists = [self.path(kind) for kind in ("ConfigMap", "RayCluster")]
+            answers = [await self.asker.send("GET", path, user=ALICE, group="developers") for path in lists]
+            return all(answer.status == 200 for answer in answers)
+
+        assert await self.until(may_write), "RBAC does not act"
 
     async def set_namespace(self, name: str, *, is_enforced: bool, **labels: str) -> None:
         mode = "enforce" if is_enforced else "default"
@@ -301,7 +309,10 @@ class Tenant:
     async def _judged(self, pods: Iterable[Object]) -> bool:
         """Return whether each pod runs, or KAI has said why it does not."""
         waiting = [item for item in pods if not item["spec"].get("nodeName") and not item["spec"].get("schedulingGates")]
+        groups = {item["metadata"]["name"] for item in await self.objects("PodGroup")}
         for item in waiting:
+            if item["metadata"].get("annotations", {}).get("pod-group-name", "") not in {"", *groups}:
+                continue  # a pod whose PodGroup is gone waits without a word
             conditions = {each["type"]: each["status"] for each in item["status"].get("conditions", [])}
             if conditions.get("PodScheduled") == "False":
                 continue
