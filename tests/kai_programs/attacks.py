@@ -681,7 +681,14 @@ async def start_time(t: Tenant) -> str:
         await t.pod(name, owners=[await t.owner(owner)])
     await t.runs("a", "b")
     await t.annotate("ConfigMap", "p", _START)
-    return await _flip(t, {}, _START)
+    await t.annotate("ConfigMap", "o", _START)
+    await asyncio.sleep(1)
+    await t.touch("a", "b")
+    await asyncio.sleep(2)
+    print("DEBUG", t.name, [g["metadata"]["annotations"].get("kai.scheduler/last-start-timestamp") for g in await t.objects("PodGroup")])
+    r = await t.reclaimed()
+    print("DEBUG", t.name, [g["metadata"]["annotations"].get("kai.scheduler/last-start-timestamp") for g in await t.objects("PodGroup")])
+    return r
 
 
 @reclaim("R7 start time in the future at creation", "kept", since="0.13.0", before="0.14.0")
@@ -1016,6 +1023,26 @@ async def foreground(t: Tenant) -> str:
     await t.own("a", await t.reference("ConfigMap", "k"))
     await t.is_gone("PodGroup", group)
     return await _next(t, 0.7)
+
+
+@attack("N24 owner whose labels leave no room for the status of the PodGroup, owner deleted", "OVER")
+async def no_room(t: Tenant) -> str:
+    """Find, by halving, the largest number of labels with which KAI can create the PodGroup."""
+    def labels(size: int) -> dict[str, str]:
+        return {f"{index:04}-{'x' * 240}.example.com/{'y' * 58}": "z" * 63 for index in range(size)}
+
+    low, high = 500, 4000
+    for attempt in range(9):
+        size = (low + high) // 2
+        created = await t.create("ConfigMap", f"o{attempt}", labels=labels(size))
+        print("DEBUG", t.name, size, created.status, created.message[:100])
+        if created.status < 300:
+            await t.pod(f"p{attempt}", 0, owners=[await t.reference("ConfigMap", f"o{attempt}")])
+        group = created.status < 300 and await t.group_of(f"p{attempt}", 4)
+        if created.status < 300:
+            print("DEBUG", group, await t.words(f"p{attempt}"))
+        low, high = (size, high) if group else (low, size)
+    return NONE
 
 
 @reclaim("N22 a class that does not exist, then a class of KAI", "kept")

@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -124,6 +125,11 @@ class KaiCluster:
         """Stop some of KAI's programs, all by default."""
         for name in names or ACCOUNTS:
             self.programs[name].stop()
+
+    def kill(self) -> None:
+        """End all of KAI's programs with SIGKILL."""
+        for program in self.programs.values():
+            program.stop(signal.SIGKILL)
 
     def start(self, *names: str) -> None:
         """Start programs again."""
