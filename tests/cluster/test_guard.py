@@ -1,44 +1,50 @@
-"""The host guard on a real API server in deny, pods of vClusters: attempts of tenants, and what must be admitted."""
+"""The guard on a real API server: PodGroups as KAI writes them, from the words of tenants and of honest users."""
 
+import copy
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pytest
 
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import (
     BINDER,
-    GUARD,
+    ENFORCED,
+    GARBAGE_COLLECTOR,
     HOST,
     POD_GROUPER,
-    SYNCER,
+    SCHEDULER,
     UNLISTED,
     guard_on,
-    synced_pod,
+    host,
 )
-from tests.support.guard_requests import (
-    GROUP,
-    KUBELET,
-    WHOLE_GPU,
-    admitted,
-    changes,
-    refused,
+from tests.support.guard_pod_groups import (
+    EMPTY,
+    NON_PREEMPTIBLE,
+    RELEASES,
+    RUNNING,
+    STARTED,
+    WAITING,
+    Item,
+    count,
+    pod_group,
+    uid_of,
 )
-from tests.support.kube_user import ADMINISTRATOR, Asker, account, where
+from tests.support.guard_requests import admitted, refused, until_answered
+from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
 
-READS_CONFIG_MAP = {
-    "env": [
-        {
-            "name": "GPU_PORTION",
-            "valueFrom": {"configMapKeyRef": {"name": "half-abcdefg-shared-gpu-0", "key": "GPU_PORTION"}},
-        }
-    ]
-}
+FUTURE: Final = "2099-01-01T00:00:00Z"
+TIMESTAMPS: Final = tuple(
+    f"kai.scheduler/{name}-timestamp" for name in ("last-start", "stale-podgroup", "last-eviction")
+)
+MANAGED: Final = {"vcluster.loft.sh/managed-by": "team-a"}
+NOT_ENFORCED: Final = "not-enforced"
 
 
 @pytest.fixture(scope="module")
 def guarded(plane: ControlPlane) -> Iterator[ControlPlane]:
-    with guard_on(plane, GUARD / "deny"):
+    with guard_on(plane):
         yield plane
 
 
@@ -48,331 +54,315 @@ async def asker(guarded: ControlPlane) -> AsyncIterator[Asker]:
         yield asking
 
 
-@pytest.fixture
-async def running(asker: Asker) -> AsyncIterator[str]:
-    """The path of a synced pod that KAI has bound."""
-    pod = synced_pod("running")
-    path = where(pod)
-    await admitted(asker.create(pod, user=SYNCER))
-    await admitted(asker.merge(path, changes(annotations={"pod-group-name": "pg-1"}), user=POD_GROUPER))
-    await admitted(asker.merge(path, changes(GROUP), user=BINDER))
-    yield path
-    await asker.remove(path)
+async def store(asker: Asker, group: Item, resources: Item | None) -> str:
+    """Store a PodGroup as KAI does: created, counted, started. Return its path."""
+    await admitted(asker.create(group, user=POD_GROUPER))
+    path = where(group)
+    if resources is not None:
+        await count(asker, path, resources)
+    if resources and "allocated" in resources:
+        started = {"metadata": {"annotations": {STARTED: "2026-11-21T00:39:26Z"}}}
+        await admitted(asker.merge(path, started, user=SCHEDULER))
+    return path
 
 
-@pytest.mark.parametrize(
-    ("pod", "words"),
-    [
-        pytest.param(
-            synced_pod(labels=GROUP), ['label runai-gpu-group "63ba70c6"', "remove it"], id="gpu group"
-        ),
-        pytest.param(
-            synced_pod(labels={"runai-gpu-group/63ba70c6": "63ba70c6"}),
-            ["label runai-gpu-group/63ba70c6"],
-            id="one of several gpu groups",
-        ),
-        pytest.param(
-            synced_pod(annotations={"received-resource-type": "Fraction"}),
-            ['annotation received-resource-type "Fraction"'],
-            id="received resource type",
-        ),
-        pytest.param(
-            synced_pod(annotations={"pod-group-name": "victim"}),
-            ['annotation pod-group-name "victim"'],
-            id="another's pod group",
-        ),
-        pytest.param(
-            synced_pod(annotations={"kai.scheduler/skip-podgrouper": "true"}),
-            ["annotation kai.scheduler/skip-podgrouper"],
-            id="past the pod-grouper",
-        ),
-        pytest.param(
-            synced_pod(annotations={"runai/shared-gpu-configmap": "half-abcdefg-shared-gpu"}),
-            ["only KAI may write the annotation runai/shared-gpu-configmap"],
-            id="a ConfigMap that no container reads",
-        ),
-        pytest.param(
-            synced_pod(
-                annotations={"runai/shared-gpu-configmap": "hal-abcdefg-shared-gpu"},
-                container=READS_CONFIG_MAP,
-            ),
-            ["only KAI may write the annotation runai/shared-gpu-configmap"],
-            id="a ConfigMap of another name than the one a container reads",
-        ),
-        pytest.param(
-            synced_pod(
-                annotations={
-                    "runai/shared-gpu-configmap": "half-abcdefg-shared-gpu",
-                    "vcluster.loft.sh/managed-annotations": "gpu-fraction\nrunai/shared-gpu-configmap",
-                },
-                container=READS_CONFIG_MAP,
-            ),
-            ["only KAI may write the annotation runai/shared-gpu-configmap"],
-            id="a ConfigMap that the tenant named before KAI did",
-        ),
-        pytest.param(
-            synced_pod(labels={"kai.scheduler/queue": "team-b"}),
-            ['kai.scheduler/queue is "team-b"', "vcluster-team-a allows team-a, team-a-batch: set the label"],
-            id="another tenant's queue",
-        ),
-        pytest.param(
-            synced_pod(labels={"kai.scheduler/queue": None}),
-            ["has no label kai.scheduler/queue"],
-            id="KAI chooses the queue",
-        ),
-        pytest.param(
-            synced_pod(labels={"kai.scheduler/queue": None, "project": "team-b"}),
-            ["label kai.scheduler/queue"],
-            id="the legacy queue label",
-        ),
-        pytest.param(
-            synced_pod(annotations={"a": "b"}, container=WHOLE_GPU, schedulerName="default-scheduler"),
-            ['container main) and its scheduler is "default-scheduler"', 'to "kai-scheduler"'],
-            id="a whole GPU past KAI",
-        ),
-        pytest.param(
-            synced_pod(
-                annotations={"a": "b"},
-                initContainers=[
-                    {
-                        "name": "first",
-                        "image": "example.invalid/image",
-                        "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
-                    }
-                ],
-                schedulerName="mine",
-            ),
-            ['container first) and its scheduler is "mine"'],
-            id="a MIG device past KAI",
-        ),
-        pytest.param(
-            synced_pod(schedulerName="default-scheduler"),
-            ["(annotation gpu-fraction)"],
-            id="a share past KAI",
-        ),
-        pytest.param(
-            synced_pod(labels={f"a{number}": "" for number in range(70_000)}),
-            ["more than 1000 labels"],
-            marks=pytest.mark.nightly,
-            id="labels that would take the API server half a minute",
-        ),
-        pytest.param(
-            synced_pod(labels={f"a{number}": "" for number in range(20_000)}),
-            ["more than 1000 labels"],
-            id="labels that would take the API server three seconds",
-        ),
-        pytest.param(
-            synced_pod(annotations={f"a{number}": "" for number in range(20_000)}),
-            ["more than 1000"],
-            id="annotations by the thousand",
-        ),
-        pytest.param(
-            synced_pod(container={"env": [{"name": "E", "value": "x"}] * 30_000}),
-            ["more than 5000 environment variables"],
-            id="environment variables by the thousand",
-        ),
-        pytest.param(
-            synced_pod(
-                container={"resources": {"limits": {f"a.b/{number}": "1" for number in range(6_000)}}}
-            ),
-            ["more than 5000 resource limits"],
-            id="limits by the thousand",
-        ),
-        pytest.param(
-            synced_pod(
-                annotations={
-                    "runai/shared-gpu-configmap": "half-abcdefg-shared-gpu",
-                    "vcluster.loft.sh/managed-annotations": "\n" * 200_000,
-                }
-            ),
-            ["only KAI may write the annotation runai/shared-gpu-configmap"],
-            id="a list of the tenant's annotations of 200,000 lines",
-        ),
-        pytest.param(
-            synced_pod(nodeName="gpu-node-0"),
-            ['spec.nodeName is "gpu-node-0"', "remove it"],
-            id="a node of one's own choice",
-        ),
-    ],
-)
-async def test_refused_at_creation(asker: Asker, pod: dict[str, Any], words: list[str]) -> None:
-    await refused(asker.create(pod, user=SYNCER, dry_run=True), *words)
+async def drop(asker: Asker, path: str) -> None:
+    """Remove a PodGroup as an administrator frees one: its counted resources first."""
+    await count(asker, path, None)
+    await admitted(asker.send("DELETE", path))
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [
-        pytest.param(synced_pod(), id="a share"),
-        pytest.param(synced_pod(labels={"kai.scheduler/queue": "team-a-batch"}), id="the second queue"),
-        pytest.param(
-            synced_pod(
-                annotations={"runai/shared-gpu-configmap": "half-abcdefg-shared-gpu"},
-                container=READS_CONFIG_MAP,
-            ),
-            id="what KAI's mutating webhook makes of a share",
-        ),
-        pytest.param(synced_pod(annotations={"a": "b"}, container=WHOLE_GPU), id="a whole GPU"),
-        pytest.param(
-            synced_pod(
-                namespace=UNLISTED,
-                labels={"kai.scheduler/queue": None},
-                annotations={"a": "b"},
-                schedulerName="default-scheduler",
-            ),
-            id="no GPU, in a namespace that lists no queues",
-        ),
-        pytest.param(
-            synced_pod(
-                annotations={"a": "b"},
-                container={"resources": {"limits": {"nvidia.com/gpu": "0", "cpu": "1"}}},
-                schedulerName="default-scheduler",
-                nodeName="gpu-node-0",
-            ),
-            id="zero GPUs",
-        ),
-        pytest.param(
-            synced_pod(labels={"vcluster.loft.sh/managed-by": None, "kai.scheduler/queue": "any", **GROUP}),
-            id="a pod that no vCluster made",
-        ),
-        pytest.param(
-            synced_pod(
-                labels={f"a{number}": "" for number in range(997)},
-                annotations={f"nvidia.com/container.{number}": "" for number in range(999)},
-                container={"env": [{"name": f"E{number}", "value": "x"} for number in range(5_000)]},
-            ),
-            id="as many labels, annotations and variables as the guard allows",
-        ),
-    ],
-)
-async def test_admitted_at_creation(asker: Asker, pod: dict[str, Any]) -> None:
-    await admitted(asker.create(pod, user=SYNCER, dry_run=True))
+# Creation: the queue and the name.
 
 
-@pytest.mark.parametrize("subresource", ["", "/status"])
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        pytest.param(
-            changes(annotations={"gpu-fraction": "0.9"}),
-            ['gpu-fraction from "0.5" to "0.9"', "restore the old value"],
-            id="a larger share",
-        ),
-        pytest.param(
-            changes(annotations={"gpu-fraction": None}), ['gpu-fraction from "0.5" to nothing'], id="no share"
-        ),
-        pytest.param(
-            changes(annotations={"gpu-memory": "2000\n" * 100}),
-            ["annotation gpu-memory from nothing to"],
-            id="memory too, at length",
-        ),
-        pytest.param(
-            changes(annotations={"gpu-fraction-num-devices": "2"}), ["gpu-fraction-num-devices"], id="devices"
-        ),
-        pytest.param(
-            changes(annotations={"gpu-fraction-container-name": "main"}),
-            ["gpu-fraction-container-name"],
-            id="container",
-        ),
-        pytest.param(
-            changes(annotations={"nvidia.com/container.main.gpu-memory.request": "1Gi"}),
-            ["annotation nvidia.com/container.main.gpu-memory.request"],
-            id="memory by container",
-        ),
-        pytest.param(
-            changes({"kai.scheduler/queue": "team-a-batch"}),
-            ['kai.scheduler/queue from "team-a" to "team-a-batch"'],
-            id="another queue, an allowed one",
-        ),
-        pytest.param(changes({"kai.scheduler/queue": None}), ["kai.scheduler/queue"], id="no queue"),
-        pytest.param(
-            changes({"runai-gpu-group": None}), ['runai-gpu-group from "63ba70c6" to nothing'], id="no group"
-        ),
-        pytest.param(changes({"runai-gpu-group": "other"}), ['to "other"'], id="another group"),
-        pytest.param(changes({"runai-gpu-group/a": "a"}), ["runai-gpu-group/a"], id="one more group"),
-        pytest.param(
-            changes(annotations={"pod-group-name": "victim"}),
-            ['pod-group-name from "pg-1" to "victim"'],
-            id="another pod group",
-        ),
-        pytest.param(changes(annotations={"pod-group-name": None}), ["pod-group-name"], id="no pod group"),
-        pytest.param(
-            changes(annotations={"received-resource-type": "Regular"}), ["received-resource-type"], id="type"
-        ),
-        pytest.param(
-            changes(annotations={"kai.scheduler/skip-podgrouper": "true"}), ["skip-podgrouper"], id="skip"
-        ),
-        pytest.param(
-            changes(annotations={"runai/shared-gpu-configmap": "theirs"}),
-            ["runai/shared-gpu-configmap"],
-            id="another ConfigMap",
-        ),
-        pytest.param(
-            changes({"vcluster.loft.sh/managed-by": None, "runai-gpu-group": None}),
-            ["vcluster.loft.sh/managed-by", "runai-gpu-group"],
-            id="out of the guard's sight",
-        ),
-    ],
-)
-async def test_a_pod_keeps_its_keys(
-    asker: Asker, running: str, change: dict[str, Any], words: list[str], subresource: str
+@dataclass(frozen=True, kw_only=True)
+class Creation:
+    """A PodGroup that KAI's pod-grouper makes of a tenant's words."""
+
+    refused: str = ""
+    """Words of the refusal; empty if it is admitted."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    place: str = ENFORCED
+
+
+QUEUE: Final = "is not a queue of namespace"
+NAME: Final = "the name of the PodGroup may be another workload's"
+ONLY_SCHEDULER: Final = "only KAI's scheduler writes"
+GANG: Final = {"kind": "PodGang", "api": "scheduler.grove.io/v1alpha1"}
+CREATIONS: Final = {
+    "a label of pod or owner, a Namespace as owner, project": Creation(
+        refused=f'queue "team-b" {QUEUE} enforced (team-a): set the label', fields={"queue": "team-b"}
+    ),
+    "an empty label, as some Helm charts have": Creation(
+        refused="one of these has the label with an empty value", fields={"queue": ""}
+    ),
+    "no queue": Creation(refused=f'queue "" {QUEUE} enforced', fields={"queue": None}),
+    "the namespace's queue": Creation(),
+    "the namespace's queue and the label project": Creation(fields={"labels": {"project": "website"}}),
+    "a low class and words of the owner": Creation(
+        fields={"priorityClassName": "build", "annotations": {"run.ai/project": "x", "gpu-memory-note": "y"}}
+    ),
+    "not preemptible from the start": Creation(fields={"priorityClassName": "inference"}),
+    "the name of another's PodGroup": Creation(
+        refused=NAME, fields={"name": f"pg-victim-{uid_of('victim')}"}
+    ),
+    "the name of an application of Spark": Creation(fields={"name": "spark-0123456789abcdef"}),
+    "a PodGang of Grove": Creation(fields={**GANG, "name": "work"}),
+    "a PodGang with the name of another's PodGroup": Creation(
+        refused=NAME, fields={**GANG, "name": f"pg-victim-{uid_of('victim')}"}
+    ),
+    "a PodGang of no Grove": Creation(refused=NAME, fields={**GANG, "api": "v1", "name": "work"}),
+    "a PodGang with another name": Creation(refused=NAME, fields={**GANG, "name": "victim"}),
+    **{
+        f"a future {key} on the owner": Creation(
+            refused=ONLY_SCHEDULER, fields={"annotations": {key: FUTURE}}
+        )
+        for key in TIMESTAMPS
+    },
+    "a thousand labels and annotations of the owner": Creation(
+        fields={
+            "labels": {f"example.com/label-{number}": "x" for number in range(1000)},
+            "annotations": {f"example.com/note-{number}": "x" for number in range(1000)},
+        }
+    ),
+    "another queue of a vCluster's list": Creation(
+        place=HOST, fields={"queue": "team-a-batch", "labels": MANAGED}
+    ),
+    "a queue that is not in a vCluster's list": Creation(
+        refused=f'queue "team-b" {QUEUE} vcluster-team-a (team-a, team-a-batch): set',
+        place=HOST,
+        fields={"queue": "team-b", "labels": MANAGED},
+    ),
+    "no queue in a vCluster": Creation(
+        refused=f'queue "" {QUEUE} vcluster', place=HOST, fields={"queue": "", "labels": MANAGED}
+    ),
+    "a queue in a host namespace without the label of the syncer": Creation(
+        refused=QUEUE, place=HOST, fields={"queue": "team-b"}
+    ),
+    "a queue in a host namespace without a list": Creation(
+        refused="(none: an administrator must list some in its annotation kaishare.dev/queues)",
+        place=UNLISTED,
+        fields={"labels": MANAGED},
+    ),
+    "any queue elsewhere": Creation(
+        place=NOT_ENFORCED, fields={"queue": "team-b", "name": "any", "annotations": {STARTED: FUTURE}}
+    ),
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("title", CREATIONS)
+async def test_a_pod_group_is_created_in_a_queue_of_its_namespace(
+    asker: Asker, title: str, release: str
 ) -> None:
-    await refused(asker.merge(running + subresource, change, user=SYNCER, dry_run=True), *words)
+    row = CREATIONS[title]
+    group = pod_group("work", namespace=row.place, release=release, **row.fields)
+    for user in (POD_GROUPER, ADMINISTRATOR):
+        request = asker.create(group, user=user, dry_run=True)
+        if row.refused:
+            await refused(request, "kaishare-guard-podgroups", row.refused)
+        else:
+            await admitted(request)
 
 
-async def test_each_group_of_a_pod_on_several_gpus_is_protected(asker: Asker, running: str) -> None:
-    both = {"runai-gpu-group/a": "a", "runai-gpu-group/b": "b"}
-    await admitted(asker.merge(running, changes(both), user=BINDER))
-    await refused(
-        asker.merge(running, changes({"runai-gpu-group/a": None}), user=SYNCER),
-        'label runai-gpu-group/a from "a" to nothing:',
+# Changes while the group has pods, and afterwards.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of a stored PodGroup by KAI's pod-grouper, which follows a tenant's words."""
+
+    patch: Item
+    refused: str = ""
+    """Words of the refusal while the group has pods; empty if the change is always admitted."""
+    before: dict[str, Any] = field(default_factory=dict)
+    later: str = ""
+    """Words of the refusal without pods."""
+
+
+STAY: Final = "priority and preemptibility stay while the group has pods"
+
+
+def spec(**fields: Any) -> Item:
+    return {"spec": fields}
+
+
+CHANGES: Final = {
+    "another queue": Change(patch=spec(queue="team-b"), refused=QUEUE, later=QUEUE),
+    "an empty queue": Change(patch=spec(queue=""), refused=QUEUE, later=QUEUE),
+    "no queue": Change(patch=spec(queue=None), refused=QUEUE, later=QUEUE),
+    "a class that is not preemptible": Change(
+        patch=spec(priorityClassName="inference"),
+        refused=f'{STAY} (now "train" "", wanted "inference" ""): restore the labels, or delete all pods',
+    ),
+    "no class": Change(patch=spec(priorityClassName=None), refused=STAY),
+    "not preemptible": Change(patch=spec(preemptibility="non-preemptible"), refused=STAY),
+    "semi-preemptible": Change(patch=spec(preemptibility="semi-preemptible"), refused=STAY),
+    "not preemptible, with a preemptible class": Change(
+        patch=spec(preemptibility="non-preemptible", priorityClassName="build-preemptible"), refused=STAY
+    ),
+    "no word about preemption, with a high class": Change(
+        patch=spec(preemptibility=None),
+        before={"preemptibility": "preemptible", "priorityClassName": "inference"},
+        refused=STAY,
+    ),
+    "another preemptible class": Change(patch=spec(priorityClassName="build-preemptible")),
+    "a preemptible class after a high one": Change(
+        patch=spec(priorityClassName="train"), before={"priorityClassName": "inference"}
+    ),
+    "preemptible": Change(
+        patch=spec(preemptibility="preemptible"), before={"priorityClassName": "inference"}
+    ),
+    "preemptible, with a higher class at once": Change(
+        patch=spec(preemptibility="preemptible", priorityClassName="inference")
+    ),
+    "a larger gang and further subgroups": Change(
+        patch=spec(minMember=3, subGroups=[{"name": "workers", "minMember": 2}])
+    ),
+    "labels and annotations of the owner": Change(
+        patch={"metadata": {"labels": {"project": "x", "app": "y"}, "annotations": {"run.ai/project": "x"}}}
+    ),
+    **{
+        f"a future {key}": Change(
+            patch={"metadata": {"annotations": {key: FUTURE}}}, refused=ONLY_SCHEDULER, later=ONLY_SCHEDULER
+        )
+        for key in TIMESTAMPS
+    },
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("place", [ENFORCED, HOST])
+async def test_a_pod_group_keeps_what_it_started_with_while_it_has_pods(
+    asker: Asker, place: str, release: str
+) -> None:
+    labels = MANAGED if place == HOST else {}
+    for number, (title, row) in enumerate(CHANGES.items()):
+        group = pod_group(f"kept-{number}", namespace=place, release=release, labels=labels, **row.before)
+        path = await store(asker, group, None)
+        for resources in (WAITING, RUNNING, NON_PREEMPTIBLE, EMPTY, None):
+            await count(asker, path, resources)
+            words = row.refused if resources and resources != EMPTY else row.later
+            for user in (POD_GROUPER, ADMINISTRATOR):
+                request = asker.merge(path, row.patch, user=user, dry_run=True)
+                if words:
+                    await refused(request, words)
+                else:
+                    assert (answer := await request).status == 200, (title, resources, answer.message)
+        await admitted(asker.send("DELETE", path, user=GARBAGE_COLLECTOR))
+
+
+async def test_the_scheduler_writes_its_timestamps(asker: Asker) -> None:
+    path = await store(asker, pod_group("started"), RUNNING)
+    for key in TIMESTAMPS:
+        for value in ("2026-11-21T01:00:00Z", "2026-11-21T02:00:00Z", None):
+            change = {"metadata": {"annotations": {key: value}}}
+            if value:
+                for user in (POD_GROUPER, BINDER, account("other", "scheduler"), ADMINISTRATOR):
+                    await refused(asker.merge(path, change, user=user, dry_run=True), ONLY_SCHEDULER)
+            await admitted(asker.merge(path, change, user=SCHEDULER))
+    await drop(asker, path)
+
+
+DELETERS: Final = (
+    GARBAGE_COLLECTOR,
+    account("kube-system", "namespace-controller"),
+    POD_GROUPER,
+    SCHEDULER,
+    ADMINISTRATOR,
+)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("place", [ENFORCED, HOST, UNLISTED])
+@pytest.mark.parametrize("resources", [WAITING, RUNNING, NON_PREEMPTIBLE, {"allocated": {"cpu": "0"}}])
+async def test_a_pod_group_with_pods_is_not_deleted(
+    asker: Asker, place: str, release: str, resources: Item
+) -> None:
+    group = pod_group(
+        "deleted", namespace=place, release=release, labels=MANAGED if place != ENFORCED else {}
     )
+    if place == UNLISTED:  # stored before the label of the syncer, as from before the guard
+        group["metadata"]["labels"] = {}
+    path = await store(asker, group, None)
+    await count(asker, path, resources)
+    if place == UNLISTED:
+        await admitted(asker.merge(path, {"metadata": {"labels": MANAGED}}, user=POD_GROUPER))
+    for user in DELETERS:
+        await refused(asker.send("DELETE", path, user=user, dry_run=True), "delete them first")
+        await refused(
+            asker.send("DELETE", path.rpartition("/")[0], user=user, dry_run=True), "delete them first"
+        )
+    await count(asker, path, EMPTY)
+    for user in DELETERS:
+        await admitted(asker.send("DELETE", path, user=user, dry_run=True))
+    await admitted(asker.send("DELETE", path, user=GARBAGE_COLLECTOR))
 
 
-async def test_everything_else_may_change(asker: Asker, running: str) -> None:
-    for user, subresource, change in [
-        (SYNCER, "", changes({"app": "b"}, {"vcluster.loft.sh/labels": 'app="b"', "kaishare.dev/x": "y"})),
-        (SYNCER, "", changes({"app": None}, {"kaishare.dev/x": None})),
-        (SYNCER, "", {"spec": {"activeDeadlineSeconds": 600}}),
-        (SYNCER, "/status", {"status": {"message": "as in the tenant's"}}),
-        (KUBELET, "/status", {"status": {"phase": "Running"}}),
-        (BINDER, "", changes({**GROUP, "runai-gpu-group": "moved"}, {"received-resource-type": "Fraction"})),
-        (POD_GROUPER, "", changes(annotations={"pod-group-name": "pg-2"})),
-    ]:
-        answer = await admitted(asker.merge(running + subresource, change, user=user))
-    assert answer.body["metadata"]["labels"]["runai-gpu-group"] == "moved"
+async def test_an_administrator_frees_a_pod_group_whose_controller_is_down(asker: Asker) -> None:
+    path = await store(asker, pod_group("stuck"), RUNNING)
+    await refused(asker.send("DELETE", path), "delete them first")
+    await drop(asker, path)
+    assert (await asker.send("GET", path)).status == 404
 
 
-@pytest.mark.kubernetes(1, 33)  # the subresource resize
-async def test_the_subresources_that_are_not_watched_leave_metadata_alone(asker: Asker, running: str) -> None:
-    for subresource in ("/resize", "/ephemeralcontainers"):
-        answer = await admitted(asker.merge(running + subresource, changes({"runai-gpu-group": None})))
-        assert answer.body["metadata"]["labels"]["runai-gpu-group"] == "63ba70c6"
+async def test_a_pod_group_from_before_enforce_keeps_its_queue_and_gets_no_other(asker: Asker) -> None:
+    space = host("enforced-later", None, {"kai.scheduler/queue": "team-a"})
+    await asker.apply(space)
+    group = pod_group("door", namespace="enforced-later", queue="team-b")
+    path = await store(asker, group, RUNNING)
+    enforce = copy.deepcopy(space)
+    enforce["metadata"]["labels"]["kaishare.dev/mode"] = "enforce"
+    await asker.apply(enforce)
+    other = spec(queue="team-c")
+
+    async def ask() -> Answer:
+        return await asker.merge(path, other, user=POD_GROUPER, dry_run=True)
+
+    await until_answered(ask, lambda answer: answer.status == 403)
+    await refused(ask(), f'"team-c" {QUEUE} enforced-later (team-a)')
+    await admitted(asker.merge(path, {"metadata": {"labels": {"app": "b"}}}, user=POD_GROUPER))
+    await admitted(asker.merge(path, spec(minMember=2), user=POD_GROUPER))
+    await admitted(asker.merge(path, spec(queue="team-a"), user=POD_GROUPER))
+    await refused(asker.merge(path, spec(queue="team-b"), user=POD_GROUPER), QUEUE)
+    await drop(asker, path)
 
 
-async def test_another_account_of_that_name_is_not_kai(asker: Asker, running: str) -> None:
-    for user in (
-        account(HOST, "binder"),
-        account("kai-scheduler-2", "binder"),
-        "kai-scheduler",
-        ADMINISTRATOR,
-    ):
-        await refused(asker.merge(running, changes({"runai-gpu-group": None}), user=user))
-
-
-async def test_kai_may_create_pods_with_its_keys(asker: Asker) -> None:
-    pod = synced_pod(
-        labels=GROUP,
-        annotations={"pod-group-name": "pg-1", "runai/shared-gpu-configmap": "half-abcdefg-shared-gpu"},
+@pytest.mark.parametrize(
+    ("queues", "words"),
+    [
+        ("team-a", ""),
+        (None, "(none:"),
+        (" b , team-a ", ""),
+        ("", "(none:"),
+        ("b\nteam-a\n", ""),
+        (" ,\n", "(none:"),
+        ("b team-a", ""),
+        ("team-aa;team-a", "(team-aa;team-a)"),
+        ("*", "(*)"),
+    ],
+)
+async def test_the_annotation_lists_queues_with_commas_blanks_or_lines(
+    asker: Asker, queues: str | None, words: str
+) -> None:
+    """Words of the refusal; empty if team-a is allowed."""
+    space = "vcluster-team-c"
+    await asker.apply(host(space, queues))
+    group = pod_group("listed", namespace=space, labels=MANAGED)
+    answer = await until_answered(
+        lambda: asker.create(group, user=POD_GROUPER, dry_run=True),
+        lambda answer: words in answer.message if words else answer.status == 201,
     )
-    await admitted(asker.create(pod, user=BINDER, dry_run=True))
-    await refused(asker.create(pod, user=SYNCER, dry_run=True))
+    assert answer.status == (403 if words else 201), answer
+    assert words in answer.message
 
 
-async def test_an_outdated_write_of_the_syncer_is_a_conflict_and_no_denial(asker: Asker) -> None:
-    pod = synced_pod("behind")
-    seen = (await admitted(asker.create(pod, user=SYNCER))).body
-    await admitted(asker.merge(where(pod), changes(GROUP), user=BINDER))
-    seen["metadata"]["labels"]["app"] = "b"
-    answer = await asker.send("PUT", where(pod), seen, user=SYNCER)
-    await asker.remove(where(pod))
-    assert (answer.status, answer.body["reason"]) == (409, "Conflict")
+async def test_the_message_about_many_queues_fits_into_an_event(asker: Asker) -> None:
+    await asker.apply(host("many", ",".join(f"team-{number}-{'t' * 40}" for number in range(60))))
+    group = pod_group("n" * 63, namespace="many", queue="q" * 63)
+    answer = await until_answered(
+        lambda: asker.create(group, user=POD_GROUPER, dry_run=True),
+        lambda answer: "namespace many (team-0-" in answer.message,
+    )
+    assert "remove it from objects that own the pod" in answer.message
+    assert len(answer.message.encode()) < 1024

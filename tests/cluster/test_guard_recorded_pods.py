@@ -12,30 +12,23 @@ from tests.support.administrator import admissible
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import (
     BINDER,
-    GUARD,
     HOST,
     POD_GROUPER,
     SYNCER,
     guard_on,
-    host,
     synced_pod,
 )
 from tests.support.guard_requests import (
-    WHOLE_GPU,
     admitted,
-    changes,
     refused,
-    until_answered,
 )
 from tests.support.kube_user import Answer, Asker, where
 from tests.support.pods import folder_from
 
-MANY_QUEUES = "vcluster-with-a-long-name-and-many-queues"
-
 
 @pytest.fixture(scope="module")
 def guarded(plane: ControlPlane) -> Iterator[ControlPlane]:
-    with guard_on(plane, GUARD / "deny"):
+    with guard_on(plane):
         yield plane
 
 
@@ -119,7 +112,7 @@ async def test_a_pods_whole_life_with_kai_passes(asker: Asker, mark: dict[str, s
     await admitted(asker.create(as_sent(first), user=SYNCER))
     for pod, writer in zip(later, (POD_GROUPER, BINDER, BINDER), strict=True):
         if mark:
-            await refused(put(asker, pod, SYNCER), "only KAI may change this")
+            await refused(put(asker, pod, SYNCER), "only KAI changes this")
         await admitted(put(asker, pod, writer))
     await asker.remove(where(first))
 
@@ -143,8 +136,8 @@ async def test_a_pods_life_from_the_tenant_to_kai_and_back_passes(asker: Asker) 
 async def test_a_tenants_edits_of_a_running_pod_are_refused(asker: Asker) -> None:
     pod = as_sent(recorded(f"{RUN}/a_settled.host"))
     await admitted(asker.create(pod, user=SYNCER))
-    edits = ("gpu-fraction", "kai.scheduler/queue", "runai-gpu-group", "pod-group-name")
-    await refused(put(asker, recorded(f"{RUN}/e_after_edits.host"), SYNCER), *edits)
+    edits = recorded(f"{RUN}/e_after_edits.host")
+    await refused(put(asker, edits, SYNCER), "only KAI changes this on an existing pod")
     await admitted(put(asker, recorded(f"{RUN}/f_after_host_change.host"), BINDER))
     await asker.remove(where(pod))
 
@@ -153,7 +146,7 @@ async def test_a_tenants_edits_of_a_running_pod_are_refused(asker: Asker) -> Non
     ("name", "word"),
     [
         ("vsched-pod-default-scheduler.host", "set spec.schedulerName"),
-        ("vsched-pod-kai-scheduler.host", "spec.nodeName is"),
+        ("vsched-pod-kai-scheduler.host", "spec.nodeName bypasses"),
     ],
 )
 async def test_a_vcluster_with_a_scheduler_of_its_own_cannot_be_guarded(
@@ -169,75 +162,24 @@ async def test_a_vcluster_with_a_scheduler_of_its_own_cannot_be_guarded(
 
 # What vCluster tells the tenant.
 
-_LONG_NAME = f"{'n' * 52}-5b20e60184"
-_MANY_GROUPS = {f"runai-gpu-group/{number}-{'g' * 36}": "g" * 63 for number in range(20)}
+LONG_KEY = f"kai.scheduler/{'k' * 63}"
 
 
 @pytest.mark.parametrize(
-    ("pod", "last_words"),
+    "pod",
     [
-        pytest.param(
-            synced_pod(_LONG_NAME, labels=_MANY_GROUPS), "…: only KAI may write this", id="many keys of KAI's"
-        ),
-        pytest.param(
-            synced_pod(
-                _LONG_NAME,
-                schedulerName="default-scheduler",
-                initContainers=[
-                    {"name": f"{number}-{'c' * 60}", "image": "example.invalid/image", **WHOLE_GPU}
-                    for number in range(20)
-                ],
-            ),
-            '…) and its scheduler is "default-scheduler"; set spec.schedulerName to "kai-scheduler"',
-            id="many containers",
-        ),
-        pytest.param(
-            synced_pod(_LONG_NAME, schedulerName="\N{GRINNING FACE}" * 2_000),
-            '…"; set spec.schedulerName to "kai-scheduler"',
-            id="a long name of a scheduler",
-        ),
-        pytest.param(
-            synced_pod(_LONG_NAME, labels={"kai.scheduler/queue": "q" * 63}, namespace=MANY_QUEUES),
-            "…: set the label to one of these",
-            id="many queues to choose from",
-        ),
+        synced_pod("n" * 63, labels={LONG_KEY: "v" * 63}),
+        synced_pod("n" * 63, annotations={f"nvidia.com/mig-{'k' * 59}": "\N{GRINNING FACE}" * 2_000}),
+        synced_pod("n" * 63, annotations={"gpu-fraction": "\N{GRINNING FACE}" * 2_000}),
+        synced_pod("n" * 63, schedulerName="\N{GRINNING FACE}" * 2_000),
+        synced_pod("n" * 63, labels={"app": "scaling-pod"}),
     ],
+    ids=["key", "value", "share", "scheduler", "app"],
 )
-async def test_the_message_of_a_refused_creation_fits_into_an_event(
-    asker: Asker, pod: dict[str, Any], last_words: str
-) -> None:
-    await asker.apply(host(MANY_QUEUES, ",".join(f"team-{number}-{'t' * 40}" for number in range(60))))
-    answer = await until_answered(
-        lambda: asker.create(pod, user=SYNCER, dry_run=True), lambda answer: last_words in answer.message
-    )
-    assert answer.status == 403
-    assert last_words in answer.message
+async def test_the_message_of_a_refusal_fits_into_an_event(asker: Asker, pod: dict[str, Any]) -> None:
+    answer = await asker.create(pod, user=SYNCER, dry_run=True)
+    assert "kaishare-guard: " in answer.message
     await admitted(tell(asker, f"Error syncing to host cluster: create object: {answer.message}"))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(changes(_MANY_GROUPS), id="many keys"),
-        pytest.param(
-            changes(
-                annotations={
-                    f"nvidia.com/container.{number}": "\N{GRINNING FACE}" * 60 for number in range(9)
-                }
-            ),
-            id="characters of four bytes",
-        ),
-    ],
-)
-async def test_the_message_of_a_refused_update_fits_into_an_event(
-    asker: Asker, change: dict[str, Any]
-) -> None:
-    pod = synced_pod(_LONG_NAME)
-    await admitted(asker.create(pod, user=SYNCER))
-    answer = await asker.merge(where(pod), change, user=SYNCER, dry_run=True)
-    assert "…: only KAI may change this on an existing pod; restore the old value" in answer.message
-    await admitted(tell(asker, f"Error syncing: patch host object: update object: {answer.message}"))
-    await asker.remove(where(pod))
 
 
 async def tell(asker: Asker, note: str) -> Answer:

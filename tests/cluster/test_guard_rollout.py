@@ -2,20 +2,22 @@
 
 import asyncio
 import re
+import shutil
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
-from kube.client import KubeClient
-from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
+from tests.support import helm_chart
+from tests.support.control_plane import ControlPlane
 from tests.support.guard import (
-    ENFORCED,
-    GUARD,
-    NAMESPACES,
     PROBES,
     SYNCER,
+    Probe,
+    create_namespaces,
+    define_pod_groups,
     is_refused,
     is_warned_of,
     put_on,
@@ -24,11 +26,7 @@ from tests.support.guard import (
     take_off,
     until_all,
 )
-from tests.support.kube_user import Asker, where
-from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.cluster import read_cluster
-from webhook.doctor.guard.check import guard_findings
-from webhook.registration.configurations import CONFIGURATION_NAME
+from tests.support.kube_user import Answer, Asker, where
 
 _COUNTED = re.compile(
     r"^apiserver_validating_admission_policy_check_total\{(?P<labels>[^}]*)\} \d+", re.MULTILINE
@@ -58,39 +56,22 @@ async def until_counted(asker: Asker, policies: set[str]) -> None:
             assert (answer.status, answer.warnings) == (201, []), answer
 
 
-async def doctor_says(plane: ControlPlane) -> list[str]:
-    """Return the findings of `doctor` about the guard, without the enforced namespaces of other tests."""
-    async with KubeClient(plane.access(ADMIN_TOKEN)) as client:
-        reader = ApiReader(client)
-        cluster = await read_cluster(reader, CONFIGURATION_NAME)
-        own = tuple(each for each in cluster.namespaces.items if each.name in NAMESPACES)
-        cluster = replace(cluster, namespaces=replace(cluster.namespaces, items=own))
-        return [finding.what for finding in await guard_findings(reader, cluster)]
-
-
 async def test_from_audit_to_warn_to_deny_and_away(asker: Asker, plane: ControlPlane) -> None:
-    made = await put_on(asker, GUARD)
+    made = await put_on(asker, "audit")
     try:
-        report, proof = await doctor_says(plane)
-        assert "kaishare.dev/mode=enforce, but the guard only reports violations of " in report
-        assert proof.startswith("compared, not proved: ")
         await until_counted(asker, {probe.policy for probe in PROBES})
-        await put_on(asker, GUARD / "warn")
+        await put_on(asker, "warn")
         await until_all(asker, is_warned_of)
         assert (await asker.create(synced_pod(), user=SYNCER, dry_run=True)).warnings == []
-        await put_on(asker, GUARD / "deny")
+        await put_on(asker, "deny")
         await until_all(asker, is_refused)
-        stands = next(text for text in await doctor_says(plane) if "refuses ways past the webhook" in text)
-        assert f"{ENFORCED}: kaishare-guard-keys, kaishare-guard-owners, " in stands
     finally:
         await take_off(asker, made)
-    (finding,) = await doctor_says(plane)
-    assert "kaishare.dev/mode=enforce, but the guard is not installed" in finding
 
 
 async def test_kubernetes_own_type_check_finds_nothing(asker: Asker, controllers: None) -> None:
-    made = await put_on(asker, GUARD)
-    wrong = {item["metadata"]["name"]: item for item in rendered(GUARD)}["kaishare-guard-queues"]
+    made = await put_on(asker, "audit", optional={"maxGraceSeconds": 60})
+    wrong = {item["metadata"]["name"]: item for item in rendered("audit")}["kaishare-guard-gpus"]
     wrong["metadata"]["name"] = "wrong"
     wrong["spec"]["validations"][0]["expression"] = "object.spec.schedulersName == ''"
     try:
@@ -121,14 +102,14 @@ async def type_check(asker: Asker, path: str) -> str:
 
 async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker) -> None:
     """The binding's validationActions apply to failurePolicy Fail, too (verified on Kubernetes 1.36.3)."""
-    audited = {item["metadata"]["name"]: item for item in rendered(GUARD)}
-    broken, binding = audited["kaishare-guard-keys"], audited["kaishare-guard-keys-vclusters"]
+    audited = {item["metadata"]["name"]: item for item in rendered("audit")}
+    broken, binding = audited["kaishare-guard-pods"], audited["kaishare-guard-pods-vclusters"]
     for item in (broken, binding):
         item["metadata"]["name"] = "broken"
     binding["spec"]["policyName"] = "broken"
     broken["spec"]["validations"] = [{"expression": "object.metadata.annotations['absent'] == ''"}]
     pod = synced_pod()
-    await put_on(asker, GUARD)
+    await put_on(asker, "audit")
     try:
         for item in (broken, binding):
             await asker.apply(item)
@@ -140,4 +121,67 @@ async def test_an_error_in_an_expression_refuses_no_pod_before_deny(asker: Asker
             assert time.monotonic() < ends
         assert "no such key: absent" in answer.message
     finally:
-        await take_off(asker, [broken, binding, *audited.values(), *rendered(GUARD)])
+        await take_off(asker, [broken, binding, *audited.values(), *rendered("audit")])
+
+
+# An upgrade that renames every policy, as from kaishare 0.2.
+
+VALUES = (
+    "--namespace",
+    "kaishare",
+    "--set",
+    "guard.enabled=true,guard.action=deny,webhook.enabled=false,agent.enabled=false",
+)
+
+
+def chart_with_other_names(folder: Path) -> Path:
+    """Return a copy of the chart whose guard has other names; helm removes those after it has created the new ones."""
+    chart = Path(shutil.copytree(helm_chart.CHART, folder / "chart"))
+    for file in (chart / "templates" / "_helpers.tpl", chart / "templates" / "guard" / "bindings.yaml"):
+        file.write_text(file.read_text().replace("kaishare-guard-", "kaishare-former-"))
+    return chart
+
+
+async def test_an_upgrade_to_other_names_leaves_no_moment_without_a_guard(
+    asker: Asker, plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Helm creates the new objects before it removes the old ones, and the API server reads both in this order."""
+    kubeconfig = plane.kubeconfig()
+    await create_namespaces(asker)
+    await define_pod_groups(asker)
+    answers: list[tuple[Probe, Answer]] = []
+    upgraded = asyncio.Event()
+
+    async def attack(probe: Probe) -> None:
+        while not upgraded.is_set():
+            answers.append((probe, await asker.create(probe.item, user=probe.user, dry_run=True)))
+            await asyncio.sleep(0.02)
+
+    former = chart_with_other_names(tmp_path)
+    await run_helm("install", "kaishare", str(former), "--create-namespace", *VALUES, kubeconfig=kubeconfig)
+    try:
+        await until_all(asker, lambda probe, answer: answer.status == 403)
+        attacks = [asyncio.create_task(attack(probe)) for probe in PROBES]
+        await run_helm("upgrade", "kaishare", str(helm_chart.CHART), *VALUES, kubeconfig=kubeconfig)
+        await until_all(asker, is_refused)
+        await asyncio.sleep(1)
+        upgraded.set()
+        await asyncio.gather(*attacks)
+        for probe, answer in answers:
+            assert answer.status == 403, (probe.policy, answer)
+        policies = {
+            name
+            for _, answer in answers
+            for name in ("former", "guard")
+            if f"'kaishare-{name}-" in answer.message
+        }
+        assert policies == {"former", "guard"}
+    finally:
+        upgraded.set()
+        await run_helm("uninstall", "kaishare", "--namespace", "kaishare", kubeconfig=kubeconfig)
+        await until_all(asker, lambda probe, answer: answer.status == 201)
+
+
+async def run_helm(*arguments: str, kubeconfig: Path) -> None:
+    done = await asyncio.to_thread(partial(helm_chart.helm, *arguments, kubeconfig=kubeconfig))
+    assert done.returncode == 0, done.stderr

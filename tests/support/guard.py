@@ -1,28 +1,27 @@
-"""Applies deploy/guard to a cluster and removes it."""
+"""The chart's guard, as `helm template` renders it: applied to a cluster, and removed."""
 
 import asyncio
 import contextlib
+import hashlib
 import json
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import pytest
-
-from tests.support import yaml_text
+from tests.support import helm_chart
 from tests.support.control_plane import ControlPlane
+from tests.support.guard_pod_groups import DEFINITION, pod_group
 from tests.support.kube_user import ADMINISTRATOR, Answer, Asker, account, where
 
-GUARD = Path(__file__).parents[2] / "deploy" / "guard"
+PARAMETERS: Final = frozenset({"kaiNamespaces", "schedulerName", "preemptibleClasses", "longest"})
+"""Variables whose expressions are values of the chart."""
 HOST = "vcluster-team-a"
 SYNCER = account(HOST, "vc-team-a")
 BINDER = account("kai-scheduler", "binder")
 POD_GROUPER = account("kai-scheduler", "podgrouper")
+SCHEDULER = account("kai-scheduler", "scheduler")
+GARBAGE_COLLECTOR = account("kube-system", "generic-garbage-collector")
 ENFORCED = "enforced"
 UNLISTED = "vcluster-team-b"
 """A host namespace without the annotation."""
@@ -38,22 +37,41 @@ _QUEUES = {HOST: "team-a, team-a-batch", "test": "team-ml"}
 _ACTS_WITHIN_SECONDS = 20.0
 
 
-def rendered(folder: Path = GUARD / "deny") -> list[dict[str, Any]]:
-    """Return the objects that `kubectl apply -k` would send; a folder must not change afterwards."""
-    objects: list[dict[str, Any]] = json.loads(_kustomized(folder))
-    return objects
+def rendered(action: str = "deny", **values: Any) -> list[dict[str, Any]]:
+    """Return the guard's objects; `values` are further ones below `guard`."""
+    chart = {
+        "kaiVersion": "0.17.0",
+        "webhook": {"enabled": False},
+        "agent": {"enabled": False},
+        "guard": {"enabled": True, "action": action, **values},
+    }
+    return [
+        item for item in helm_chart.rendered(chart) if item["metadata"]["name"].startswith("kaishare-guard-")
+    ]
 
 
-@cache
-def _kustomized(folder: Path) -> str:
-    """Return the list of objects as JSON."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("NOT VERIFIED: the guard's manifests need kubectl (kustomize is part of it)")
-    made = subprocess.run(
-        [kubectl, "kustomize", str(folder)], check=True, capture_output=True, text=True, timeout=60
-    )
-    return json.dumps(list(yaml_text.load_all(made.stdout)))
+def digest(policy: Mapping[str, Any]) -> str:
+    """Return the digest of a policy over all that neither the chart sets nor the API server completes."""
+    spec = policy["spec"]
+    content = {
+        "rules": [
+            [rule[field] for field in ("apiGroups", "apiVersions", "operations", "resources")]
+            for rule in spec["matchConstraints"]["resourceRules"]
+        ],
+        "conditions": [[each["name"], each["expression"]] for each in spec.get("matchConditions", [])],
+        "variables": [
+            [each["name"], each["expression"]]
+            for each in spec.get("variables", [])
+            if each["name"] not in PARAMETERS
+        ],
+        "validations": [
+            [each["expression"], each.get("message", ""), each.get("messageExpression", "")]
+            for each in spec.get("validations", [])
+        ],
+        "mutations": [each["jsonPatch"]["expression"] for each in spec.get("mutations", [])],
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def synced_pod(
@@ -106,17 +124,28 @@ async def create_namespaces(asker: Asker) -> None:
         await asker.apply(host(name, _QUEUES.get(name), labels))
 
 
-async def put_on(asker: Asker, folder: Path) -> list[dict[str, Any]]:
-    """Apply an overlay and the namespaces of its tests; return the created objects."""
+async def define_pod_groups(asker: Asker) -> None:
+    """Define KAI's PodGroups, for as long as the API server runs."""
+    await asker.apply(DEFINITION)
+    path = where(pod_group("any")).rpartition("/")[0]
+    ends = time.monotonic() + _ACTS_WITHIN_SECONDS
+    while (await asker.send("GET", path)).status != 200:
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.05)
+
+
+async def put_on(asker: Asker, action: str = "deny", **values: Any) -> list[dict[str, Any]]:
+    """Apply the guard, KAI's PodGroups and the namespaces of the tests; return the objects of the guard."""
     await create_namespaces(asker)
-    made = rendered(folder)
+    await define_pod_groups(asker)
+    made = rendered(action, **values)
     for item in made:
         await asker.apply(item)
     return made
 
 
 async def take_off(asker: Asker, made: Iterable[Mapping[str, Any]]) -> None:
-    """Remove an overlay, and wait until it is gone."""
+    """Remove the guard, and wait until it is gone."""
     for item in sorted(made, key=lambda item: not item["kind"].endswith("Binding")):
         await asker.remove(where(item))
     await until_all(asker, lambda probe, answer: answer.status == 201 and not answer.warnings)
@@ -135,42 +164,32 @@ class Probe:
 
 PROBES = (
     Probe(
-        policy="kaishare-guard-keys",
+        policy="kaishare-guard-podgroups",
+        user=POD_GROUPER,
+        item=pod_group("probe", queue="other"),
+        word="is not a queue of namespace enforced (team-a)",
+    ),
+    Probe(
+        policy="kaishare-guard-pods",
         user=SYNCER,
         item=synced_pod("probe", annotations={"received-resource-type": "Fraction"}),
-        word="only KAI may write",
+        word="only KAI writes this",
     ),
     Probe(
-        policy="kaishare-guard-queues",
+        policy="kaishare-guard-objects",
+        user=ADMINISTRATOR,
+        item={
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "probe-abcdefg-shared-gpu-0", "namespace": ENFORCED},
+        },
+        word="use another name",
+    ),
+    Probe(
+        policy="kaishare-guard-gpus",
         user=SYNCER,
-        item=synced_pod("probe", labels={"kai.scheduler/queue": "other"}),
-        word="team-a-batch",
-    ),
-    Probe(
-        policy="kaishare-guard-owners",
-        user=ADMINISTRATOR,
-        item={
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "probe", "namespace": ENFORCED, "labels": {"kai.scheduler/queue": "other"}},
-        },
-        word="remove the label",
-    ),
-    Probe(
-        policy="kaishare-guard-references",
-        user=ADMINISTRATOR,
-        item={
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": "probe",
-                "namespace": ENFORCED,
-                "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "Namespace", "name": "team-b", "uid": "of-team-b"}
-                ],
-            },
-        },
-        word="leads KAI to another queue",
+        item=synced_pod("probe", schedulerName="default-scheduler"),
+        word="set spec.schedulerName to kai-scheduler",
     ),
 )
 
@@ -201,12 +220,12 @@ def is_warned_of(probe: Probe, answer: Answer) -> bool:
 
 
 @contextlib.contextmanager
-def guard_on(plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """Apply a refusing overlay to a cluster, and remove it at the end."""
+def guard_on(plane: ControlPlane, **values: Any) -> Iterator[None]:
+    """Apply the guard on deny to a cluster, and remove it at the end."""
 
     async def do() -> list[dict[str, Any]]:
         async with Asker(plane) as asker:
-            made = await put_on(asker, folder)
+            made = await put_on(asker, **values)
             await until_all(asker, is_refused)
             return made
 

@@ -30,6 +30,10 @@ _PATHS = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "Namespace": "/api/v1/namespaces",
     "Pod": "/api/v1/namespaces/{}/pods",
+    "PodGroup": "/apis/scheduling.run.ai/v2alpha2/namespaces/{}/podgroups",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "MutatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": (
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"

@@ -1,0 +1,157 @@
+"""The guard's optional policies on a real API server."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests.support.control_plane import ControlPlane
+from tests.support.guard import BINDER, ENFORCED, HOST, POD_GROUPER, SYNCER, guard_on, rendered, synced_pod
+from tests.support.guard_pod_groups import RUNNING, count, pod_group
+from tests.support.guard_requests import admitted, refused, until_answered
+from tests.support.guarded_objects import ALICE, Item, bare, user_of
+from tests.support.kube_user import Answer, Asker, where
+
+PLACES = pytest.mark.parametrize("place", [ENFORCED, HOST], ids=["enforce", "vcluster"])
+MUTATING: Final = pytest.mark.kubernetes(1, 36)  # MutatingAdmissionPolicy v1
+
+
+@pytest.fixture(scope="module")
+def limited(plane: ControlPlane) -> Iterator[ControlPlane]:
+    with guard_on(plane, optional={"maxGraceSeconds": 600}):
+        yield plane
+
+
+@pytest.fixture
+async def asker(limited: ControlPlane) -> AsyncIterator[Asker]:
+    async with Asker(limited) as asking:
+        yield asking
+
+
+LONG: Final = "so it must end within 600 s: use a shorter grace period"
+
+
+@PLACES
+async def test_grace_periods_are_limited(asker: Asker, place: str) -> None:
+    user = user_of(place)
+    pod = bare(place, "ending")
+    long = {**pod, "spec": {**pod["spec"], "terminationGracePeriodSeconds": 601}}
+    await until_answered(
+        lambda: asker.create(long, user=user, dry_run=True), lambda answer: answer.status == 403
+    )
+    await refused(asker.create(long, user=user, dry_run=True), LONG)
+    long["spec"] |= {"schedulerName": "mine"}
+    await admitted(asker.create(long, user=user, dry_run=True))
+    pod["spec"]["terminationGracePeriodSeconds"] = 600
+    await admitted(asker.create(pod, user=user))
+    path = where(pod)
+    await admitted(asker.send("DELETE", path, user=user, dry_run=True, gracePeriodSeconds="99999"))  # at once
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "ending"}}
+    target = {"target": {"kind": "Node", "name": "gpu-node-0"}}
+    await admitted(asker.send("POST", path + "/binding", {**binding, **target}, user=BINDER))
+    await refused(asker.send("DELETE", path, user=user, dry_run=True, gracePeriodSeconds="99999"), LONG)
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 601}
+    await refused(asker.send("DELETE", path, options, user=user, dry_run=True), LONG)
+    if place == ENFORCED:
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "ending"}}
+        await refused(
+            asker.send("POST", path + "/eviction", {**eviction, "deleteOptions": options}, user=user), LONG
+        )
+        await admitted(asker.send("POST", path + "/eviction", eviction, user=user, dry_run=True))
+    for seconds in ("600", "0"):
+        await admitted(asker.send("DELETE", path, user=user, dry_run=True, gracePeriodSeconds=seconds))
+    await admitted(asker.send("DELETE", path, user=user, dry_run=True))
+    await asker.remove(path)
+
+
+# Policies that change requests.
+
+
+@pytest.fixture
+async def changing(limited: ControlPlane) -> AsyncIterator[Asker]:
+    """Add both policies to the guard."""
+    async with Asker(limited) as asker:
+        made = [item for item in rendered(optional=BOTH) if item["kind"].startswith("Mutating")]
+        for item in made:
+            await asker.apply(item)
+        yield asker
+        for item in reversed(made):
+            await asker.remove(where(item))
+
+
+BOTH: Final = {"subgroups": True, "configMap": True}
+GANG: Final = [{"name": "head", "minMember": 1}, {"name": "workers", "minMember": 2, "parent": "all"}]
+
+
+def subgroups(answer: Answer) -> dict[str, int]:
+    return {each["name"]: each["minMember"] for each in answer.body["spec"].get("subGroups", [])}
+
+
+@MUTATING
+@PLACES
+async def test_a_subgroup_stays_while_the_group_has_pods(changing: Asker, place: str) -> None:
+    labels = {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
+    group = pod_group("gang", namespace=place, labels=labels, subGroups=GANG)
+    path = where(group)
+    await admitted(changing.create(group, user=POD_GROUPER))
+
+    async def write(names: Any) -> Answer:
+        return await admitted(
+            changing.merge(path, {"spec": {"subGroups": names}}, user=POD_GROUPER, dry_run=True)
+        )
+
+    assert subgroups(await write(GANG[:1])) == {"head": 1}, "no pod is counted yet"
+    await count(changing, path, RUNNING)
+    ends = {"head": 1, "workers": 0}
+    await until_answered(lambda: write(GANG[:1]), lambda answer: subgroups(answer) == ends)
+    assert subgroups(await write(GANG[:1])) == ends
+    assert subgroups(await write(None)) == {"head": 0, "workers": 0}
+    assert subgroups(await write([{"name": "new", "minMember": 1}])) == {"new": 1, "head": 0, "workers": 0}
+    assert subgroups(await write([{**GANG[1], "minMember": 5}, GANG[0]])) == {"workers": 5, "head": 1}
+    many = [{"name": f"worker-{number}", "minMember": 1} for number in range(1_000)]
+    await admitted(changing.merge(path, {"spec": {"subGroups": many}}, user=POD_GROUPER))
+    assert len(subgroups(await write(GANG[:1]))) == 1_002, "a thousand renames cost no error"
+    await count(changing, path, {})
+    assert subgroups(await write(None)) == {}
+    await admitted(changing.send("DELETE", path))
+
+
+@MUTATING
+@PLACES
+async def test_a_new_pod_brings_no_name_of_a_config_map(changing: Asker, place: str) -> None:
+    pod = bare(place, "named")
+    pod["metadata"]["annotations"] |= {
+        "runai/shared-gpu-configmap": "x-abcdefg-shared-gpu",
+        "gpu-fraction": "0.5",
+    }
+
+    async def created(user: str) -> Item:
+        metadata: Item = (await changing.create(pod, user=user, dry_run=True)).body["metadata"]
+        return metadata
+
+    answer = await until_answered(
+        lambda: changing.create(pod, user=user_of(place), dry_run=True), lambda answer: answer.status == 201
+    )
+    assert answer.body["metadata"]["annotations"]["gpu-fraction"] == "0.5"
+    for user in (user_of(place), BINDER):
+        assert "runai/shared-gpu-configmap" not in (await created(user))["annotations"]
+
+
+@MUTATING
+async def test_elsewhere_nothing_is_changed(changing: Asker) -> None:
+    pod = synced_pod("other", namespace="not-enforced", labels={"vcluster.loft.sh/managed-by": None})
+    pod["metadata"]["annotations"] = {"runai/shared-gpu-configmap": "x", "gpu-fraction": "0.5"}
+    answer = await admitted(changing.create(pod, user=ALICE, dry_run=True))
+    assert answer.body["metadata"]["annotations"]["runai/shared-gpu-configmap"] == "x"
+    group = pod_group("other", namespace="not-enforced", subGroups=GANG)
+    await admitted(changing.create(group, user=SYNCER))
+    await count(changing, where(group), RUNNING)
+    answer = await admitted(changing.merge(where(group), {"spec": {"subGroups": None}}, user=POD_GROUPER))
+    assert subgroups(answer) == {}
+    await admitted(changing.send("DELETE", where(group)))
+
+
+def test_policies_that_change_requests_are_bound_on_deny_only() -> None:
+    for action, number in (("audit", 2), ("warn", 2), ("deny", 5)):
+        items = rendered(action, optional=BOTH)
+        assert len([item for item in items if item["kind"].startswith("Mutating")]) == number
