@@ -20,6 +20,7 @@ KEEPS: Final = {"kai.scheduler/preemptibility": "non-preemptible"}
 BUILD: Final = {"priorityClassName": "build"}
 NONE: Final = "."
 _SPARK_NAME: Final = "spark-app-name"
+_FLOOD: Final = 1200
 _SPARK: Final = "spark-app-selector"
 
 
@@ -57,7 +58,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 ATTACKS: list[Attack] = []
 
 
-def attack(title: str, effect: str, **row: Any) -> Callable[[Callable[[Tenant], Awaitable[str]]], Callable[[Tenant], Awaitable[str]]]:
+def attack(
+    title: str, effect: str, **row: Any
+) -> Callable[[Callable[[Tenant], Awaitable[str]]], Callable[[Tenant], Awaitable[str]]]:
     """Add a function to the table."""
 
     def add(steps: Callable[[Tenant], Awaitable[str]]) -> Callable[[Tenant], Awaitable[str]]:
@@ -286,7 +289,9 @@ async def _ray_worker(t: Tenant, name: str = "a", **template: Any) -> None:
     """Create a RayCluster whose head needs no GPU, and a worker."""
     await t.create("RayCluster", "rc", **_ray())
     reference = await t.reference("RayCluster", "rc")
-    await t.pod("head", 0, owners=[reference], labels={"ray.io/group": "headgroup", "ray.io/node-type": "head"})
+    await t.pod(
+        "head", 0, owners=[reference], labels={"ray.io/group": "headgroup", "ray.io/node-type": "head"}
+    )
     labels = {"ray.io/group": "w", "ray.io/node-type": "worker"}
     await t.pod(name, owners=[reference], labels=labels, **template)
     assert await t.runs("head", name)
@@ -359,7 +364,9 @@ async def _later(t: Tenant, labels: dict[str, str], annotations: dict[str, str])
 
 @attack("X2 unknown topology on a running pod and its owner", NONE)
 async def topology(t: Tenant) -> str:
-    return await _later(t, {}, {"kai.scheduler/topology": "none-such", "kai.scheduler/topology-required-placement": "rack"})
+    return await _later(
+        t, {}, {"kai.scheduler/topology": "none-such", "kai.scheduler/topology-required-placement": "rack"}
+    )
 
 
 @attack("X3 labels of Spark on a running pod", NONE)
@@ -374,7 +381,9 @@ async def ray_later(t: Tenant) -> str:
 
 @attack("X5 labels of PyTorch on a running pod", NONE)
 async def pytorch_later(t: Tenant) -> str:
-    return await _later(t, {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "7"}, {})
+    return await _later(
+        t, {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "7"}, {}
+    )
 
 
 def _pytorch(*roles: str) -> dict[str, Any]:
@@ -429,7 +438,13 @@ async def min_member(t: Tenant) -> str:
     return await _next(t)
 
 
-@reclaim("X10 role of a PyTorchJob removed: not reclaimed", "kept", since="0.13.0", guarded="kept", needs_optional=True)
+@reclaim(
+    "X10 role of a PyTorchJob removed: not reclaimed",
+    "kept",
+    since="0.13.0",
+    guarded="kept",
+    needs_optional=True,
+)
 async def pytorch_role_kept(t: Tenant) -> str:
     await _pytorch_role_removed(t)
     return await t.reclaimed()
@@ -477,7 +492,11 @@ async def _share(t: Tenant, name: str) -> str:
 @attack("Y3 KAI's ConfigMap of a share rewritten", "stored")
 async def configmap_written(t: Tenant) -> str:
     prefix = await _share(t, "a")
-    (name, *_) = (item["metadata"]["name"] for item in await t.objects("ConfigMap") if item["metadata"]["name"].startswith(f"{prefix}-"))
+    (name, *_) = (
+        item["metadata"]["name"]
+        for item in await t.objects("ConfigMap")
+        if item["metadata"]["name"].startswith(f"{prefix}-")
+    )
     await t.patch("ConfigMap", name, {"data": {"NVIDIA_VISIBLE_DEVICES": "GPU-of-another"}})
     item = await t.get("ConfigMap", name)
     return "stored" if item["data"].get("NVIDIA_VISIBLE_DEVICES") == "GPU-of-another" else NONE
@@ -618,7 +637,9 @@ async def nothing(t: Tenant) -> str:
     return await t.reclaimed()
 
 
-async def _flip(t: Tenant, labels: dict[str, str], annotations: dict[str, str] | None = None, gpus: int = 2) -> str:
+async def _flip(
+    t: Tenant, labels: dict[str, str], annotations: dict[str, str] | None = None, gpus: int = 2
+) -> str:
     await t.patch("ConfigMap", "o", {"metadata": {"labels": labels, "annotations": annotations or {}}})
     await asyncio.sleep(1)  # KAI reads owners from its cache
     await t.touch("a", "b")
@@ -745,14 +766,19 @@ async def regroup_before_binding(t: Tenant) -> str:
 @reclaim("R11 eviction and staleness in the future", NONE)
 async def other_times(t: Tenant) -> str:
     await _two(t)
-    times = {"kai.scheduler/stale-podgroup-timestamp": FUTURE, "kai.scheduler/last-eviction-timestamp": FUTURE}
+    times = {
+        "kai.scheduler/stale-podgroup-timestamp": FUTURE,
+        "kai.scheduler/last-eviction-timestamp": FUTURE,
+    }
     return await _flip(t, {}, times)
 
 
 @reclaim("R12 delays of a year on the owner", NONE)
 async def delays(t: Tenant) -> str:
     await _two(t)
-    return await _flip(t, {}, {"kai.scheduler/preemption-delay": "8760h", "kai.scheduler/staleness-grace-period": "8760h"})
+    return await _flip(
+        t, {}, {"kai.scheduler/preemption-delay": "8760h", "kai.scheduler/staleness-grace-period": "8760h"}
+    )
 
 
 # --- N: not in the lists above ---------------------------------------------------------------------------------------
@@ -765,26 +791,28 @@ def _claim(name: str) -> dict[str, Any]:
 async def _uncounted(t: Tenant, *, labels: dict[str, str] | None = None, **spec: Any) -> str:
     """Put a pod into the PodGroup that KAI's podgroup-controller may fail to add up, then lose the owner."""
     owner = await t.owner("o")
-    await t.pod("c", 0, owners=[owner], labels=labels, container={"resources": {"requests": {"cpu": "1m"}}}, **spec)
+    await t.pod(
+        "c", 0, owners=[owner], labels=labels, container={"resources": {"requests": {"cpu": "1m"}}}, **spec
+    )
     await t.group_of("c")
     await asyncio.sleep(1)
     await t.pod("a", owners=[owner], labels={"kai.scheduler/task-priority": "100"})
     await t.runs("a", seconds=20)
-    if os.environ.get("DEBUG_N"):
-        print("DEBUG", t.name, await t.words("a"), await t.words("c"), [(g["metadata"]["name"], g["spec"], g.get("status")) for g in await t.objects("PodGroup")])
     await _lose_owner(t, "a", "o")
     return await _next(t)
 
 
-@attack("N1 a pod with a claim that does not exist, owner deleted", "OVER", since="0.14.0")
+@attack("N1 a pod with a claim that does not exist, owner deleted", "OVER", since="0.13.0")
 async def missing_claim(t: Tenant) -> str:
     return await _uncounted(t, **_claim("none-such"))
 
 
-@reclaim("N2 a pod with a claim that does not exist, class changed", "kept", since="0.14.0")
+@reclaim("N2 a pod with a claim that does not exist, class changed", "kept", since="0.13.0")
 async def missing_claim_flip(t: Tenant) -> str:
     owner = await t.owner("o")
-    await t.pod("c", 0, owners=[owner], container={"resources": {"requests": {"cpu": "1m"}}}, **_claim("none-such"))
+    await t.pod(
+        "c", 0, owners=[owner], container={"resources": {"requests": {"cpu": "1m"}}}, **_claim("none-such")
+    )
     await t.group_of("c")
     await asyncio.sleep(1)
     for name in ("a", "b"):
@@ -793,11 +821,13 @@ async def missing_claim_flip(t: Tenant) -> str:
     return await _flip(t, BUILD)
 
 
-@attack("N3 a claim deleted while its pod runs, owner deleted", "OVER", since="0.14.0")
+@attack("N3 a claim deleted while its pod runs, owner deleted", "OVER", since="0.13.0")
 async def deleted_claim(t: Tenant) -> str:
     await t.create("ResourceClaim", "gone", spec={"devices": {}})
     owner = await t.owner("o")
-    await t.pod("c", 0, owners=[owner], container={"resources": {"requests": {"cpu": "1m"}}}, **_claim("gone"))
+    await t.pod(
+        "c", 0, owners=[owner], container={"resources": {"requests": {"cpu": "1m"}}}, **_claim("gone")
+    )
     await t.runs("c", seconds=10)
     await t.patch("ResourceClaim", "gone", {"metadata": {"finalizers": None}})
     await t.delete("ResourceClaim", "gone")
@@ -810,7 +840,11 @@ async def deleted_claim(t: Tenant) -> str:
 
 @attack("N4 a class that does not exist, owner deleted", "OVER")
 async def missing_class(t: Tenant) -> str:
-    await t.pod("a", owners=[await t.owner("o", labels={"priorityClassName": "none-such"})], labels={"priorityClassName": "none-such"})
+    await t.pod(
+        "a",
+        owners=[await t.owner("o", labels={"priorityClassName": "none-such"})],
+        labels={"priorityClassName": "none-such"},
+    )
     await t.runs("a", seconds=20)
     await _lose_owner(t, "a", "o")
     return await _next(t)
@@ -873,9 +907,15 @@ async def adopted(t: Tenant) -> str:
 
 @attack("N9 queue label of a CronJob", NONE)
 async def cron_job(t: Tenant) -> str:
-    spec = {"schedule": "0 0 1 1 *", "suspend": True, "jobTemplate": {"spec": {"template": t.pod_template(1, restartPolicy="Never")}}}
+    spec = {
+        "schedule": "0 0 1 1 *",
+        "suspend": True,
+        "jobTemplate": {"spec": {"template": t.pod_template(1, restartPolicy="Never")}},
+    }
     await t.create("CronJob", "cj", labels=_door(t), spec=spec)
-    await t.create("Job", "by-hand", owners=[await t.reference("CronJob", "cj")], spec=spec["jobTemplate"]["spec"])
+    await t.create(
+        "Job", "by-hand", owners=[await t.reference("CronJob", "cj")], spec=spec["jobTemplate"]["spec"]
+    )
     await asyncio.sleep(3)
     return await t.queue_of(*(pod["metadata"]["name"] for pod in await t.objects("Pod")))
 
@@ -899,10 +939,17 @@ async def group_written(t: Tenant) -> str:
     group = await t.group_of("a")
     await t.patch("PodGroup", group, {"metadata": {"finalizers": ["example.com/x"], "ownerReferences": None}})
     await t.patch("PodGroup", group, {"spec": {"queue": t.other}, "status": {"resourcesStatus": None}})
-    await t.send("PATCH", f"{t.path('PodGroup', group)}/status", {"status": None}, content_type="application/merge-patch+json")
+    await t.send(
+        "PATCH",
+        f"{t.path('PodGroup', group)}/status",
+        {"status": None},
+        content_type="application/merge-patch+json",
+    )
     await t.delete("PodGroup", group)
     await t.create("PodGroup", "mine", spec={"queue": t.other, "minMember": 1})
-    return "stored" if await t.get("PodGroup", "mine") or not await t.get("PodGroup", group) else await _next(t)
+    return (
+        "stored" if await t.get("PodGroup", "mine") or not await t.get("PodGroup", group) else await _next(t)
+    )
 
 
 @attack("N12 pods evicted that run on", "OVER", guarded="OVER", needs_optional=True)
@@ -983,7 +1030,7 @@ async def owner_labelled(t: Tenant) -> str:
     return await t.queue_of("a", "b")
 
 
-@attack("N19 annotation skip-podgrouper of the owner, owner replaced", "OVER", since="0.14.0", guarded=NONE)
+@attack("N19 annotation skip-podgrouper of the owner, owner replaced", "OVER", since="0.13.0", guarded=NONE)
 async def skipped(t: Tenant) -> str:
     await t.pod("a", owners=[await t.owner("o")])
     await t.runs("a")
@@ -1026,24 +1073,62 @@ async def foreground(t: Tenant) -> str:
 
 @attack("N24 owner whose metadata leaves no room for the status of the PodGroup, owner deleted", "OVER")
 async def no_room(t: Tenant) -> str:
-    labels = {f"{index:04}.{'x' * 60}.{'x' * 60}.{'x' * 60}.{'x' * 60}/{'y' * 63}": "z" * 63 for index in range(2350)}
-    low, high, largest = 0, 130_000, ""
+    labels = {
+        f"{index:04}.{'x' * 60}.{'x' * 60}.{'x' * 60}.{'x' * 60}/{'y' * 63}": "z" * 63
+        for index in range(int(os.environ.get("N24", "3000")))
+    }
+    low, high, largest = 0, 250_000, ""
     while high - low > 40:  # bytes; the status and its managedFields need more
         size = (low + high) // 2
         name = f"o{size}"
         created = await t.create("ConfigMap", name, labels=labels, annotations={"a": "z" * size})
         group = ""
         if created.status < 300:
-            await t.pod(f"p{size}", owners=[await t.reference("ConfigMap", name)], schedulingGates=[{"name": "example.com/gate"}])
+            await t.pod(
+                f"p{size}",
+                owners=[await t.reference("ConfigMap", name)],
+                schedulingGates=[{"name": "example.com/gate"}],
+            )
             group = await t.group_of(f"p{size}", 6)
         print("DEBUG", t.name, size, created.status, created.message[-100:], group)
         low, high, largest = (size, high, name) if group else (low, size, largest)
     pod = largest.replace("o", "p")
     await t.patch("Pod", pod, {"spec": {"schedulingGates": []}})
     await t.runs(pod, seconds=20)
-    print("DEBUG", t.name, pod, (await t.get("PodGroup", await t.group_of(pod)))["status"], await t.words(pod))
+    print(
+        "DEBUG", t.name, pod, (await t.get("PodGroup", await t.group_of(pod)))["status"], await t.words(pod)
+    )
     await _lose_owner(t, pod, largest)
     return await _next(t)
+
+
+@attack("N25 many PodGroups to be counted anew, owner deleted meanwhile", "OVER")
+async def flood(t: Tenant) -> str:
+    """KAI's podgroup-controller writes 50 times a second (its default), one PodGroup after the other."""
+    waits = {
+        "schedulingGates": [{"name": "example.com/gate"}],
+        "container": {"resources": {"requests": {"cpu": "1m"}}},
+    }
+    for start in range(0, _FLOOD, 40):
+        await asyncio.gather(*(t.pod(f"w{index}", 0, **waits) for index in range(start, start + 40)))
+
+    async def are_counted() -> bool:
+        groups = await t.objects("PodGroup")
+        counted = [
+            group for group in groups if group.get("status", {}).get("resourcesStatus", {}).get("requested")
+        ]
+        return len(counted) == _FLOOD
+
+    assert await t.until(are_counted, 300)
+    references = [await t.owner(name) for name in ("o", "p")]
+    await t.send("DELETE", t.path("Pod"))
+    for name, reference in zip(("a", "b"), references, strict=True):
+        await t.pod(name, owners=[reference])
+        await t.runs(name, seconds=10)
+        await t.own(name)
+        await t.delete("ConfigMap", reference["name"])
+        await asyncio.sleep(2)
+    return await t.over()
 
 
 @reclaim("N22 a class that does not exist, then a class of KAI", "kept")

@@ -44,13 +44,18 @@ async def _pods(t: Tenant, count: int, **having: Any) -> list[str]:
     names: list[str] = []
 
     async def is_so() -> bool:
-        pods = [pod for pod in await t.objects("Pod") if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+        pods = [
+            pod for pod in await t.objects("Pod") if pod["status"].get("phase") not in ("Succeeded", "Failed")
+        ]
         names[:] = [pod["metadata"]["name"] for pod in pods]
         return len(pods) == count and all(
-            pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp") for pod in pods
+            pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+            for pod in pods
         )
 
-    waits = {pod["metadata"]["name"]: await t.words(pod["metadata"]["name"]) for pod in await t.objects("Pod")}
+    waits = {
+        pod["metadata"]["name"]: await t.words(pod["metadata"]["name"]) for pod in await t.objects("Pod")
+    }
     assert await t.until(is_so), f"{t.name}: {count} pods do not run: {names} {waits} {t.refusals}"
     return names
 
@@ -96,7 +101,10 @@ async def shares(t: Tenant) -> None:
     await _allocated(t, "0")
 
 
-@work("W2 Deployment: scaled, a pod deleted, rolled with another class, deleted in the foreground", is_short=True)
+@work(
+    "W2 Deployment: scaled, a pod deleted, rolled with another class, deleted in the foreground",
+    is_short=True,
+)
 async def deployment(t: Tenant) -> None:
     await t.create("Deployment", "d", spec=_workload(t, 1, 0.4))
     await _pods(t, 1)
@@ -105,7 +113,11 @@ async def deployment(t: Tenant) -> None:
     await t.delete("Pod", first)
     assert await t.is_gone("Pod", first, SOON)
     await _pods(t, 3)
-    await t.patch("Deployment", "d", {"spec": {"template": {"metadata": {"labels": {"priorityClassName": "inference"}}}}})
+    await t.patch(
+        "Deployment",
+        "d",
+        {"spec": {"template": {"metadata": {"labels": {"priorityClassName": "inference"}}}}},
+    )
 
     async def is_rolled() -> bool:
         pods = await t.objects("Pod")
@@ -139,7 +151,11 @@ async def suspended_job(t: Tenant) -> None:
     await t.set_labels("Job", "j", {"priorityClassName": "build"})
     await t.patch("Job", "j", {"spec": {"suspend": False}})
     await _pods(t, 1)
-    (group,) = [item for item in await t.objects("PodGroup") if item["metadata"]["name"] == await t.group_of((await _pods(t, 1))[0])]
+    (group,) = [
+        item
+        for item in await t.objects("PodGroup")
+        if item["metadata"]["name"] == await t.group_of((await _pods(t, 1))[0])
+    ]
     assert group["spec"]["priorityClassName"] == "build"
     await t.delete("Job", "j", propagationPolicy="Background")
     await _is_clean(t)
@@ -147,11 +163,17 @@ async def suspended_job(t: Tenant) -> None:
 
 @work("W5 StatefulSet: scaled, rolled, to zero, and back with another class")
 async def stateful_set(t: Tenant) -> None:
-    await t.create("StatefulSet", "s", spec={"serviceName": "s", "podManagementPolicy": "Parallel", **_workload(t, 2, 0.4)})
+    await t.create(
+        "StatefulSet",
+        "s",
+        spec={"serviceName": "s", "podManagementPolicy": "Parallel", **_workload(t, 2, 0.4)},
+    )
     await _pods(t, 2)
     await t.patch("StatefulSet", "s", {"spec": {"replicas": 3}})
     await _pods(t, 3)
-    await t.patch("StatefulSet", "s", {"spec": {"template": {"metadata": {"annotations": {"rolled": "yes"}}}}})
+    await t.patch(
+        "StatefulSet", "s", {"spec": {"template": {"metadata": {"annotations": {"rolled": "yes"}}}}}
+    )
 
     async def is_rolled() -> bool:
         pods = await t.objects("Pod")
@@ -160,7 +182,11 @@ async def stateful_set(t: Tenant) -> None:
     assert await t.until(is_rolled)
     await t.patch("StatefulSet", "s", {"spec": {"replicas": 0}})
     await _pods(t, 0)
-    await t.patch("StatefulSet", "s", {"spec": {"replicas": 2, "template": {"metadata": {"labels": {"priorityClassName": "inference"}}}}})
+    await t.patch(
+        "StatefulSet",
+        "s",
+        {"spec": {"replicas": 2, "template": {"metadata": {"labels": {"priorityClassName": "inference"}}}}},
+    )
     await _pods(t, 2)
     await t.delete("StatefulSet", "s", propagationPolicy="Foreground")
     await _is_clean(t)
@@ -227,11 +253,18 @@ async def cpu_pod(t: Tenant) -> None:
 
 @work("W11 annotations that only look like KAI's")
 async def similar_keys(t: Tenant) -> None:
-    await t.create("Deployment", "d", annotations={"gpu-memory-note": "8 GB", "run.ai/project": "x"}, spec=_workload(t, 1, 0.5))
+    await t.create(
+        "Deployment",
+        "d",
+        annotations={"gpu-memory-note": "8 GB", "run.ai/project": "x"},
+        spec=_workload(t, 1, 0.5),
+    )
     await _pods(t, 1)
     await t.annotate("Deployment", "d", {"gpu-fraction": "0.5"})
     await t.annotate("Deployment", "d", {"gpu-fraction": None, "gpu-memory-note": "10 GB"})
-    await t.patch("Deployment", "d", {"spec": {"template": {"metadata": {"annotations": {"gpu-memory-note": "10 GB"}}}}})
+    await t.patch(
+        "Deployment", "d", {"spec": {"template": {"metadata": {"annotations": {"gpu-memory-note": "10 GB"}}}}}
+    )
 
     async def is_rolled() -> bool:
         pods = await t.objects("Pod")
@@ -297,7 +330,9 @@ async def namespace_deleted(t: Tenant) -> None:
     async def is_gone() -> bool:
         return (await t.asker.send("GET", f"/api/v1/namespaces/{t.name}")).status == 404
 
-    assert await t.until(is_gone, 90), (await t.asker.send("GET", f"/api/v1/namespaces/{t.name}")).body["status"]
+    assert await t.until(is_gone, 90), (await t.asker.send("GET", f"/api/v1/namespaces/{t.name}")).body[
+        "status"
+    ]
 
 
 @work("W15 owner deleted before its pod, which is deleted later")
@@ -313,13 +348,17 @@ async def owner_first(t: Tenant) -> None:
 
 @work("W16 Job whose pod fails and is created again")
 async def failing_job(t: Tenant) -> None:
-    await t.create("Job", "j", spec={"backoffLimit": 3, "template": t.pod_template(0.5, restartPolicy="Never")})
+    await t.create(
+        "Job", "j", spec={"backoffLimit": 3, "template": t.pod_template(0.5, restartPolicy="Never")}
+    )
     (pod,) = await _pods(t, 1)
     await t.asker.merge(f"{t.path('Pod', pod)}/status", {"status": {"phase": "Failed"}})
 
     async def is_replaced() -> bool:
         pods = await t.objects("Pod")
-        return any(item["metadata"]["name"] != pod and item["status"].get("phase") == "Running" for item in pods)
+        return any(
+            item["metadata"]["name"] != pod and item["status"].get("phase") == "Running" for item in pods
+        )
 
     assert await t.until(is_replaced, 90)
     await t.delete("Job", "j", propagationPolicy="Foreground")
@@ -378,7 +417,11 @@ async def many(t: Tenant) -> None:
 async def stateful_set_class(t: Tenant) -> None:
     await t.create("StatefulSet", "s", spec={"serviceName": "s", **_workload(t, 2, 0.4)})
     await _pods(t, 2)
-    await t.patch("StatefulSet", "s", {"spec": {"template": {"metadata": {"labels": {"priorityClassName": "inference"}}}}})
+    await t.patch(
+        "StatefulSet",
+        "s",
+        {"spec": {"template": {"metadata": {"labels": {"priorityClassName": "inference"}}}}},
+    )
 
     async def says_why() -> bool:
         words = [word for name in ("s-0", "s-1") for word in await t.words(name)]
@@ -417,7 +460,10 @@ async def _may_create(t: Tenant) -> bool:
     return answer.status < 300
 
 
-@work("W22 podgroup-controller stopped: PodGroups with pods stay, and an administrator can free them", is_alone=True)
+@work(
+    "W22 podgroup-controller stopped: PodGroups with pods stay, and an administrator can free them",
+    is_alone=True,
+)
 async def uncounted(t: Tenant, cluster: KaiCluster) -> None:
     await t.pod("a", owners=[await t.owner("o")])
     assert await t.runs("a")
@@ -426,7 +472,9 @@ async def uncounted(t: Tenant, cluster: KaiCluster) -> None:
     await asyncio.to_thread(cluster.stop, "podgroupcontroller")
     await t.own("a")
     await t.delete("ConfigMap", "o")
-    assert not await t.is_gone("PodGroup", group, 6), "the status of the PodGroup is the last one that was written"
+    assert not await t.is_gone("PodGroup", group, 6), (
+        "the status of the PodGroup is the last one that was written"
+    )
     await t.delete("Pod", "a")
     assert await t.is_gone("Pod", "a", SOON)
     refused = await t.asker.send("DELETE", t.path("PodGroup", group))

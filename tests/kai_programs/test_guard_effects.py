@@ -5,6 +5,7 @@ the mode enforce only, so rows without the guard run in the same cluster.
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,6 +23,7 @@ from tests.support.kube_user import Asker
 from tests.support.kubernetes_release import kubernetes_release
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
+_LOG = logging.getLogger(__name__)
 _OPTIONAL_SINCE = (1, 36)
 """The release of Kubernetes that serves MutatingAdmissionPolicies."""
 _AT_ONCE = int(os.environ.get("KAISHARE_ATTACKS_AT_ONCE", "14"))
@@ -58,6 +60,10 @@ class Outcome:
     error: str = ""
     refusals: list[str] = field(default_factory=list)
     seconds: float = 0
+
+    def line(self, row: Row) -> str:
+        """Return the outcome as a line of the log, which `pytest --log-cli-level=INFO` shows."""
+        return f"{row}: {self.effect or self.error or 'done'} after {self.seconds:.0f} s; refused: {self.refusals}"
 
 
 def _rows() -> Iterator[Any]:
@@ -145,7 +151,11 @@ async def _apply_guard(asker: Asker, cluster: KaiCluster) -> None:
     objects = guard_objects()
     if kubernetes_release() >= _OPTIONAL_SINCE:
         known = {(item["kind"], item["metadata"]["name"]) for item in objects}
-        optional = {"subgroups": cluster.build.version.minor >= 17, "configMap": True, "maxGraceSeconds": 3600}
+        optional = {
+            "subgroups": cluster.build.version.minor >= 17,
+            "configMap": True,
+            "maxGraceSeconds": 3600,
+        }
         for item in guard_objects(optional, kai=str(cluster.build.version)):
             if (item["kind"], item["metadata"]["name"]) in known:
                 continue
@@ -154,10 +164,19 @@ async def _apply_guard(asker: Asker, cluster: KaiCluster) -> None:
                 selector.setdefault("matchLabels", {})["test/optional"] = "true"
             objects.append(item)
     for item in objects:
-        plural = item["kind"].lower().removesuffix("y") + "ies" if item["kind"].endswith("y") else f"{item['kind'].lower()}s"
+        plural = (
+            item["kind"].lower().removesuffix("y") + "ies"
+            if item["kind"].endswith("y")
+            else f"{item['kind'].lower()}s"
+        )
         path = f"/apis/{item['apiVersion']}/{plural}/{item['metadata']['name']}"
         answer = await asker.send(
-            "PATCH", path, item, content_type="application/apply-patch+yaml", fieldManager="test", force="true"
+            "PATCH",
+            path,
+            item,
+            content_type="application/apply-patch+yaml",
+            fieldManager="test",
+            force="true",
         )
         assert answer.status < 300, answer.message
     await _until_guarded(asker)
@@ -185,19 +204,18 @@ async def _until_guarded(asker: Asker) -> None:
 def test_attack(outcomes: dict[Row, Outcome], row: Row) -> None:
     outcome, case = outcomes[row], row.case
     assert isinstance(case, Attack)
-    print(f"{row}: {outcome.effect or outcome.error} after {outcome.seconds:.0f} s; refused: {outcome.refusals}")
-    assert not outcome.error
+    _LOG.info("%s", outcome.line(row))
+    assert not outcome.error, outcome
     if row.policies is Policies.NONE:
-        assert outcome.effect == case.effect
+        assert outcome.effect == case.effect, outcome
     elif row.policies is Policies.GUARD:
-        assert outcome.effect == case.guarded
+        assert outcome.effect == case.guarded, outcome
     else:
-        assert outcome.effect == "."
+        assert outcome.effect == ".", outcome
 
 
 @pytest.mark.parametrize("row", list(_work()))
 def test_ordinary_work(outcomes: dict[Row, Outcome], row: Row) -> None:
     outcome = outcomes[row]
-    print(f"{row}: {outcome.effect or outcome.error} after {outcome.seconds:.0f} s; refused: {outcome.refusals}")
-    assert not outcome.error
-
+    _LOG.info("%s", outcome.line(row))
+    assert not outcome.error, outcome

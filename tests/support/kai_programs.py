@@ -71,9 +71,7 @@ _INSTALLED: Final = (
     "RoleBinding",
 )
 """Kinds of the chart that the programs need; the others are workloads and settings of KAI's operator."""
-_HOW: Final = (
-    "NOT VERIFIED: KAI_BIN must name a folder with KAI's programs, such as kai-v0.17.0; CONTRIBUTING.md says how to build them"
-)
+_HOW: Final = "NOT VERIFIED: KAI_BIN must name a folder with KAI's programs, such as kai-v0.17.0; CONTRIBUTING.md says how to build them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +93,11 @@ class KaiBuild:
 
     def has(self, program: str, option: str) -> bool:
         """Return whether a program of this release knows an option; not all of them have `--help`."""
-        with (self.folder / program).open("rb") as file:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return content.find(option.encode()) >= 0
+        with (
+            (self.folder / program).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return content.find(option.encode()) >= 0
 
 
 def kai_build() -> KaiBuild:
@@ -183,7 +183,9 @@ def _kubectl(kubeconfig: Path, items: list[dict[str, Any]], *arguments: str) -> 
 
 async def _start(cluster: KaiCluster, assets: Path, stack: contextlib.ExitStack) -> None:
     plane, build = cluster.plane, cluster.build
-    served = plane.folder / "kai" / "k8s-webhook-server" / "serving-certs"  # below TMPDIR, controller-runtime's place
+    served = (
+        plane.folder / "kai" / "k8s-webhook-server" / "serving-certs"
+    )  # below TMPDIR, controller-runtime's place
     served.mkdir(parents=True)
     for name in ("tls.crt", "tls.key"):
         shutil.copy(plane.folder / name, served)
@@ -199,14 +201,21 @@ async def _start(cluster: KaiCluster, assets: Path, stack: contextlib.ExitStack)
         "scheduler": [f"--namespace={SYSTEM}", f"--listen-address={address[6]}", f"--plugin-server-port={ports[7]}", "--schedule-period=1s",
                       *([f"--scheduler-conf={conf}"] if conf.is_file() else [])],
     }  # fmt: skip
-    for program, option in (("podgroupcontroller", "enable-podgroup-webhook"), ("queuecontroller", "enable-webhook")):
+    for program, option in (
+        ("podgroupcontroller", "enable-podgroup-webhook"),
+        ("queuecontroller", "enable-webhook"),
+    ):
         options[program] += [f"--{option}=false"] if build.has(program, option) else []
     async with Asker(plane) as asker:
         for program, account in ACCOUNTS.items():
             kubeconfig = await _kubeconfig(asker, plane, SYSTEM, account)
             named = [] if program == "queuecontroller" else ["--scheduler-name=kai-scheduler"]
             command = [str(build.folder / program), *named, *options[program]]
-            environment = [f"KUBECONFIG={kubeconfig}", f"TMPDIR={plane.folder / 'kai'}", f"NAMESPACE={SYSTEM}"]
+            environment = [
+                f"KUBECONFIG={kubeconfig}",
+                f"TMPDIR={plane.folder / 'kai'}",
+                f"NAMESPACE={SYSTEM}",
+            ]
             cluster.programs[program] = Program(
                 name=program, command=["env", *environment, *command], log=plane.folder / f"kai-{program}.log"
             )
@@ -301,7 +310,11 @@ def _stages() -> list[dict[str, Any]]:
     running = {"key": ".status.phase", "operator": "In", "values": ["Running"]}
 
     def stage(
-        name: str, expressions: list[dict[str, Any]], following: dict[str, Any], delay: int = 0, kind: str = "Pod"
+        name: str,
+        expressions: list[dict[str, Any]],
+        following: dict[str, Any],
+        delay: int = 0,
+        kind: str = "Pod",
     ) -> dict[str, Any]:
         spec: dict[str, Any] = {
             "resourceRef": {"apiGroup": "v1", "kind": kind},
@@ -310,7 +323,12 @@ def _stages() -> list[dict[str, Any]]:
         }
         if delay:
             spec["delay"] = {"durationMilliseconds": delay}
-        return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}, "spec": spec}
+        return {
+            "apiVersion": "kwok.x-k8s.io/v1alpha1",
+            "kind": "Stage",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
 
     started = (
         "{{ $now := Now }}\nphase: Running\nstartTime: {{ $now | Quote }}\nconditions:\n"
@@ -336,7 +354,9 @@ def _stages() -> list[dict[str, Any]]:
         stage(
             "pod-complete",
             [alive, running, {"key": f'.metadata.annotations["{ENDS}"]', "operator": "Exists"}],
-            {"statusTemplate": "phase: Succeeded\nconditions:\n- {type: Ready, status: 'False', reason: PodCompleted}\n"},
+            {
+                "statusTemplate": "phase: Succeeded\nconditions:\n- {type: Ready, status: 'False', reason: PodCompleted}\n"
+            },
             delay=1000,
         ),
         stage(

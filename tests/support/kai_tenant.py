@@ -62,7 +62,14 @@ def _node(name: str, place: str, gpus: int) -> Object:
         "place": place,
     }
     at = "2026-01-01T00:00:00Z"
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": at, "lastTransitionTime": at}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "",
+        "lastHeartbeatTime": at,
+        "lastTransitionTime": at,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -131,7 +138,6 @@ class Tenant:
                 },
             )  # fmt: skip
 
-
         async def may_write() -> bool:
             lists = [self.path(kind) for kind in ("ConfigMap", "RayCluster")]
             answers = [await self.asker.send("GET", path, user=ALICE, group="developers") for path in lists]
@@ -149,7 +155,9 @@ class Tenant:
         await self._admin("DELETE", f"/api/v1/nodes/{self.name}-node")
         for name in (self.name, self.other):
             path = f"/api/v1/namespaces/{name}/pods"
-            await self.asker.send("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+            await self.asker.send(
+                "DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+            )
 
     async def _admin(self, method: str, path: str, body: Object | None = None) -> Answer:
         kind = MERGE if method == "PATCH" else "application/json"
@@ -157,7 +165,15 @@ class Tenant:
         assert answer.status < 300, f"{method} {path}: {answer.message}"
         return answer
 
-    async def send(self, method: str, path: str, body: Any = None, *, user: str = ALICE, content_type: str = "application/json") -> Answer:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        user: str = ALICE,
+        content_type: str = "application/json",
+    ) -> Answer:
         """Send a request as alice; a refusal is recorded, and the attacker goes on."""
         answer = await self.asker.send(
             method, path, body, user=user, group="system:masters" if user == "admin" else "developers", content_type=content_type
@@ -176,15 +192,26 @@ class Tenant:
         owners: Sequence[Object] = (), user: str = ALICE, **content: Any,
     ) -> Answer:  # fmt: skip
         """Create an object."""
-        metadata: Object = {"labels": labels or {}, "annotations": annotations or {}, "ownerReferences": list(owners)}
+        metadata: Object = {
+            "labels": labels or {},
+            "annotations": annotations or {},
+            "ownerReferences": list(owners),
+        }
         metadata["generateName" if name.endswith("-") else "name"] = name
         api = _PATHS[kind].split("/", 1)[1]
-        return await self.send("POST", self.path(kind), {"apiVersion": api, "kind": kind, "metadata": metadata, **content}, user=user)
+        return await self.send(
+            "POST",
+            self.path(kind),
+            {"apiVersion": api, "kind": kind, "metadata": metadata, **content},
+            user=user,
+        )
 
     async def reference(self, kind: str, name: str) -> Object:
         """Return the owner reference to an object."""
         item = (await self.asker.send("GET", self.path(kind, name))).body
-        uid = item["metadata"].get("uid", "11111111-1111-1111-1111-111111111111")  # refused: the owner does not exist
+        uid = item["metadata"].get(
+            "uid", "11111111-1111-1111-1111-111111111111"
+        )  # refused: the owner does not exist
         return {"apiVersion": _PATHS[kind].split("/", 1)[1], "kind": kind, "name": name, "uid": uid}
 
     async def owner(self, name: str, **metadata: Any) -> Object:
@@ -210,7 +237,9 @@ class Tenant:
             },
         }  # fmt: skip
 
-    async def pod(self, name: str, gpus: float = 1, *, owners: Sequence[Object] = (), user: str = ALICE, **template: Any) -> Answer:
+    async def pod(
+        self, name: str, gpus: float = 1, *, owners: Sequence[Object] = (), user: str = ALICE, **template: Any
+    ) -> Answer:
         """Create a pod."""
         item = self.pod_template(gpus, **template)
         metadata = {"name": name, "ownerReferences": list(owners), **item["metadata"]}
@@ -227,7 +256,9 @@ class Tenant:
         return await self.send("PATCH", self.path(kind, name), body, user=user, content_type=kind_of_patch)
 
     async def label(self, kind: str, name: str, **labels: str | None) -> Answer:
-        return await self.patch(kind, name, {"metadata": {"labels": {_key(key): value for key, value in labels.items()}}})
+        return await self.patch(
+            kind, name, {"metadata": {"labels": {_key(key): value for key, value in labels.items()}}}
+        )
 
     async def annotate(self, kind: str, name: str, annotations: Mapping[str, str | None]) -> Answer:
         return await self.patch(kind, name, {"metadata": {"annotations": dict(annotations)}})
@@ -272,7 +303,9 @@ class Tenant:
         """Wait until pods of this namespace run."""
 
         async def is_so() -> bool:
-            phases = {item["metadata"]["name"]: item["status"].get("phase") for item in await self.objects("Pod")}
+            phases = {
+                item["metadata"]["name"]: item["status"].get("phase") for item in await self.objects("Pod")
+            }
             return all(phases.get(pod) == "Running" for pod in pods)
 
         return await self.until(is_so, seconds)
@@ -308,7 +341,11 @@ class Tenant:
 
     async def _judged(self, pods: Iterable[Object]) -> bool:
         """Return whether each pod runs, or KAI has said why it does not."""
-        waiting = [item for item in pods if not item["spec"].get("nodeName") and not item["spec"].get("schedulingGates")]
+        waiting = [
+            item
+            for item in pods
+            if not item["spec"].get("nodeName") and not item["spec"].get("schedulingGates")
+        ]
         groups = {item["metadata"]["name"] for item in await self.objects("PodGroup")}
         for item in waiting:
             if item["metadata"].get("annotations", {}).get("pod-group-name", "") not in {"", *groups}:
@@ -343,7 +380,9 @@ class Tenant:
                 quiet_since = now
             if now > quiet_since + QUIET_SECONDS:
                 return "."
-            assert now < began + PATIENCE_SECONDS, f"{self.name}: KAI has not judged {[pod['metadata']['name'] for pod in pods]}"
+            assert now < began + PATIENCE_SECONDS, (
+                f"{self.name}: KAI has not judged {[pod['metadata']['name'] for pod in pods]}"
+            )
             await asyncio.sleep(0.4)
 
     async def queue_of(self, *pods: str) -> str:
@@ -351,7 +390,10 @@ class Tenant:
         began = quiet_since = time.monotonic()
         while True:
             items = [item for item in await self.objects("Pod") if item["metadata"]["name"] in pods]
-            groups = {(item["metadata"]["namespace"], item["metadata"]["name"]): item["spec"].get("queue") for item in await self._groups()}
+            groups = {
+                (item["metadata"]["namespace"], item["metadata"]["name"]): item["spec"].get("queue")
+                for item in await self._groups()
+            }
             for item in items:
                 name = item["metadata"].get("annotations", {}).get("pod-group-name")
                 queues = {queue for (_, group), queue in groups.items() if group == name}
@@ -374,9 +416,15 @@ class Tenant:
         """Let the rival ask for GPUs; return `.` once the rival's pods run, `kept` if they go on waiting."""
         for index in range(gpus):
             item = self.pod_template(1)
-            metadata = {**item["metadata"], "name": f"rival-{index}", "labels": {"kai.scheduler/queue": self.other}}
+            metadata = {
+                **item["metadata"],
+                "name": f"rival-{index}",
+                "labels": {"kai.scheduler/queue": self.other},
+            }
             path = self.path("Pod", namespace=self.other)
-            await self._admin("POST", path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": item["spec"]})
+            await self._admin(
+                "POST", path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": item["spec"]}
+            )
 
         async def run() -> bool:
             pods = await self.objects("Pod", self.other)

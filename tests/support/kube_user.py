@@ -1,5 +1,6 @@
 """Sends requests as any user and returns the API server's answers with warnings and refusals."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ class Asker:
         async with self._session.request(
             method,
             self._server + path,
-            data=None if body is None else json.dumps(body),
+            data=None if body is None else io.BytesIO(json.dumps(body).encode()),
             headers=headers,
             params={**params, **({"dryRun": "All"} if dry_run else {})},
             ssl=self._trust,
