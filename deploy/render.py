@@ -2,7 +2,6 @@
 
 - deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
 - deploy/helm/kaishare/files/policies: the admission policies, from webhook/render.
-- deploy/guard: the guard's policies and bindings, from webhook/guard with the lists of the code.
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
@@ -27,7 +26,6 @@ import yaml
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from deploy.alerts import rendering
-from webhook.guard import manifests
 from webhook.policy.rules import Rules
 from webhook.render import manifests as policies
 
@@ -35,7 +33,6 @@ ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
 FILES: Final = CHART / "files"
 MANIFESTS: Final = ROOT / "deploy" / "manifests"
-GUARD: Final = ROOT / "deploy" / "guard"
 README: Final = CHART / "README.md"
 ICON: Final = ROOT / "docs" / "icon.svg"
 SECURITY: Final = ROOT / "docs" / "security.md"
@@ -57,7 +54,6 @@ _COPIED: Final = (
 """Files of deploy/ that are copied into the chart."""
 
 _POLICIES: Final = "# Generated from webhook/render/policies/{} by `make manifests`.\n"
-_GENERATED: Final = "# Generated from webhook/guard/{} by `make manifests`.\n"
 
 _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "webhook": (
@@ -100,14 +96,10 @@ def outputs() -> dict[Path, str]:
 
 
 def copies() -> Iterator[tuple[Path, str]]:
-    """Yield path and text of the rendered rules, of the guard, and of the chart's copies."""
+    """Yield path and text of the rendered rules, and of the chart's copies."""
     yield from rendering.files().items()
     for name in _COPIED:
         yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
-    for name in manifests.FILES:
-        text = f"{_GENERATED.format(name)}{manifests.text_of(name)}"
-        yield GUARD / name, text
-        yield FILES / "guard" / name, text
     for name in (policies.MUTATING, policies.VALIDATING):
         text = f"{_POLICIES.format(name)}{policies.text_of(name, Rules())}"
         yield FILES / "policies" / name, text

@@ -1,69 +1,192 @@
-"""The guard of the chart: the same objects as in deploy/guard, with the values of the chart."""
+"""The chart's guard without a cluster: its digests, its parameters, and the lists that the code has, too."""
 
-from typing import Any
+import ast
+import re
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from tests.support import yaml_text
+from kai import gpu_resources, keys
+from kai.key_classes import RESERVED_APPS, TABLE, KeyClass, On
+from kai.own_labels import EXCLUDED_NAMESPACES
 from tests.support.chart_variants import VARIANTS
-from tests.support.helm_chart import (
-    DEPLOY,
-    Object,
-    rendered,
+from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
+from tests.support.helm_chart import CHART, DEPLOY, helm, options
+from webhook.policy.labels import MODE
+
+ALL: Final[dict[str, Any]] = {"optional": {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}}
+OTHERS: Final[dict[str, Any]] = {
+    "optional": {**ALL["optional"], "maxGraceSeconds": 60},
+    "kaiNamespaces": ["kai", "kai-two"],
+    "schedulerName": "kai",
+    "preemptibleClasses": ["batch"],
+    "unguardedNamespaces": ["vcluster-b"],
+}
+DOCUMENT: Final = DEPLOY.parent / "docs" / "guard.md"
+
+
+def policies(**values: Any) -> dict[str, dict[str, Any]]:
+    """Return the policies by name."""
+    return {
+        item["metadata"]["name"]: item
+        for item in rendered(**values)
+        if item["kind"].endswith("AdmissionPolicy")
+    }
+
+
+def bindings(**values: Any) -> dict[str, dict[str, Any]]:
+    return {item["metadata"]["name"]: item for item in rendered(**values) if item["kind"].endswith("Binding")}
+
+
+def variable(policy: str, name: str, **values: Any) -> Any:
+    """Return a constant of a policy; CEL's lists and strings read as Python's."""
+    spec = policies(**values)[f"kaishare-guard-{policy}"]["spec"]
+    (expression,) = (each["expression"] for each in spec["variables"] if each["name"] == name)
+    return ast.literal_eval(expression)
+
+
+def test_each_policy_has_the_digest_of_what_the_chart_does_not_set() -> None:
+    wrong = {}
+    for values in (ALL, OTHERS, {**ALL, "action": "audit"}):
+        for name, policy in policies(**values).items():
+            right = digest(policy)
+            if policy["metadata"]["annotations"]["kaishare.dev/digest"] != right:
+                wrong[f"templates/guard/{name.removeprefix('kaishare-guard-')}.yaml"] = f'"digest" "{right}"'
+    assert wrong == {}, "write these digests into the templates"
+
+
+def test_what_the_digest_leaves_out_is_a_value_of_the_chart() -> None:
+    plain, other = policies(**ALL), policies(**OTHERS)
+    differing = {
+        mine["name"]
+        for name, policy in plain.items()
+        for mine, theirs in zip(
+            policy["spec"].get("variables", []), other[name]["spec"].get("variables", []), strict=True
+        )
+        if mine != theirs
+    }
+    assert differing == PARAMETERS
+
+
+def test_without_values_no_optional_policy_is_rendered() -> None:
+    names = {f"kaishare-guard-{name}" for name in ("podgroups", "pods", "objects", "gpus")}
+    assert set(policies()) == names
+    assert {item["spec"]["policyName"] for item in bindings().values()} == names
+    optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace")}
+    assert set(policies(**ALL)) == names | optional
+    assert {item["spec"]["policyName"] for item in bindings(**ALL).values()} == names | optional
+    for item in policies(**ALL).values():
+        assert item["spec"]["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize(
+    ("action", "actions"), [("audit", ["Audit"]), ("warn", ["Warn", "Audit"]), ("deny", ["Deny"])]
 )
-
-
-def guards(values: dict[str, Any]) -> list[Object]:
-    items = [
-        item
-        for item in rendered({"guard": values})
-        if item["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "guard"
-    ]
-    for item in items:
-        labels = item["metadata"]["labels"]
-        item["metadata"]["labels"] = {key: value for key, value in labels.items() if "kaishare.dev" in key}
-        if not item["metadata"]["labels"]:
-            del item["metadata"]["labels"]
-    return sorted(items, key=lambda item: str(item["metadata"]["name"]))
-
-
-def plain_guards() -> list[Object]:
-    files = [*(DEPLOY / "guard" / "policies").glob("*.yaml"), *(DEPLOY / "guard" / "bindings").glob("*.yaml")]
-    items = [item for file in files for item in yaml_text.load_all(file.read_text())]
-    policies = [item for item in items if item["kind"].startswith("ValidatingAdmissionPolicy")]
-    return sorted(policies, key=lambda item: str(item["metadata"]["name"]))
-
-
-def test_the_charts_guard_equals_that_of_deploy() -> None:
-    assert guards({"enabled": True}) == plain_guards()
-    assert guards({"enabled": False}) == []
-
-
-@pytest.mark.parametrize(("action", "actions"), [("warn", ["Warn", "Audit"]), ("deny", ["Deny"])])
 def test_every_binding_has_the_guards_action(action: str, actions: list[str]) -> None:
-    expected = plain_guards()
-    for item in expected:
-        if item["kind"] == "ValidatingAdmissionPolicyBinding":
-            item["spec"]["validationActions"] = actions
-    assert guards({"enabled": True, "action": action}) == expected
+    for item in bindings(action=action).values():
+        assert item["spec"]["validationActions"] == actions
 
 
-def test_the_guard_has_kais_namespaces_and_the_exempt_accounts() -> None:
-    objects = guards(VARIANTS["the guard, asking"]["guard"])
-    variables = {
-        (variable["name"], variable["expression"])
-        for item in objects
-        for variable in item["spec"].get("variables", [])
-        if variable["name"] in ("kaiNamespaces", "moreOwnerKinds", "schedulerName")
+def test_the_values_are_the_parameters() -> None:
+    assert variable("podgroups", "kaiNamespaces", **OTHERS) == ["kai", "kai-two"]
+    assert variable("podgroups", "preemptibleClasses", **OTHERS) == ["batch"]
+    assert variable("gpus", "schedulerName", **OTHERS) == "kai"
+    assert variable("grace", "longest", **OTHERS) == 60
+    assert variable("podgroups", "preemptibleClasses", preemptibleClasses=[]) == []
+
+
+def excluded(binding: dict[str, Any]) -> set[str]:
+    selector = binding["spec"]["matchResources"].get("namespaceSelector", {})
+    return {
+        name
+        for each in selector.get("matchExpressions", [])
+        if each["key"] == "kubernetes.io/metadata.name"
+        for name in each["values"]
     }
-    assert variables == {
-        ("kaiNamespaces", "['kai', 'kai-two']"),
-        ("moreOwnerKinds", "['ClusterQueue.kueue.x-k8s.io', 'PersistentVolume']"),
-        ("schedulerName", "'kai'"),
-    }
-    for item in objects:
-        if item["metadata"].get("labels", {}).get("kaishare.dev/guards") == "vclusters":
-            selector = item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
-            assert selector == [
-                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["vcluster-b"]}
-            ]
+
+
+def test_the_bindings_leave_namespaces_out() -> None:
+    own = EXCLUDED_NAMESPACES - {"nvidia-gpu-operator"}
+    for name, binding in bindings(**OTHERS).items():
+        is_enforced = name.endswith("-enforce")
+        unguarded = set() if is_enforced else {"vcluster-b"}
+        assert excluded(binding) == unguarded | (set() if name.endswith("-vclusters") else own), name
+        labels = binding["spec"]["matchResources"].get("namespaceSelector", {}).get("matchLabels")
+        assert labels == ({MODE: "enforce"} if is_enforced else None)
+
+
+def refusal(values: dict[str, Any], *arguments: str) -> str:
+    done = helm("template", "kaishare", str(CHART), "--kube-version", "1.36.0", *arguments, *options(values))
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_values_that_cannot_work_are_refused_with_what_to_do() -> None:
+    enabled = {"enabled": True}
+    owners = {"guard": {**enabled, "ownerKinds": [{"group": "a.b", "kind": "C"}]}}
+    assert "guard.ownerKinds was removed: delete it from your values" in refusal(owners)
+    subgroups = {"guard": {**enabled, "optional": {"subgroups": True}}}
+    for version in ("", "0.13.4", "0.17.0-rc1"):
+        text = refusal({**subgroups, "kaiVersion": version})
+        assert f'needs kaiVersion 0.17.0 or later, and it is "{version}"' in text
+    served = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+    for name in ("subgroups", "configMap"):
+        values = {
+            "kaiVersion": "0.17.0",
+            "webhook": {"enabled": False},
+            "guard": {**enabled, "optional": {name: True}},
+        }
+        text = refusal(values, "--api-versions", "v1/Pod", "--api-versions", served)
+        assert (
+            f"does not serve admissionregistration.k8s.io/v1/MutatingAdmissionPolicy, which guard.optional.{name}=true needs"
+            in text
+        )
+
+
+def test_the_guard_of_all_variants_renders() -> None:
+    for title, values in VARIANTS.items():
+        if values.get("guard", {}).get("enabled"):
+            assert policies(**{key: value for key, value in values["guard"].items() if key != "enabled"}), (
+                title
+            )
+
+
+def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
+    assert tuple(variable("gpus", "otherDevices")) == gpu_resources.OTHER_DEVICES
+    assert tuple(variable("gpus", "gpuSuffixes")) == gpu_resources.GPU_SUFFIXES
+    text = (CHART / "templates" / "guard" / "gpus.yaml").read_text()
+    for prefix in (gpu_resources.NVIDIA_PREFIX, gpu_resources.DEVICE_CLASS_PREFIX):
+        assert f"key.startsWith('{prefix}')" in text
+
+
+def test_every_key_of_pods_has_a_rule() -> None:
+    """A key of the table that begins as KAI's do is free, fixed, or reserved; the others are judged by their effect."""
+    text = (CHART / "templates" / "guard" / "pods.yaml").read_text()
+    prefixes = tuple(re.findall(r"\|\| key\.startsWith\('([^']+)'\)", text))
+    names = variable("pods", "names")
+    for row in TABLE:
+        key = row.key + "x" if row.is_prefix else row.key
+        if row.is_own and row.on & On.POD:
+            assert key in names or key.startswith(prefixes), key
+            is_users = (f"'{key}'" in text and key not in names) or key in ("gpu-fraction", "gpu-memory")
+            if row.rule is KeyClass.KAI_ONLY:
+                assert not is_users, key
+            if row.rule is KeyClass.FREE:
+                assert is_users, key
+    assert str(list(RESERVED_APPS)) in text
+    assert keys.SHARED_GPU_CONFIGMAP in text
+
+
+def test_the_document_names_every_policy_and_no_other() -> None:
+    names = set(re.findall(r"`(kaishare-guard-[a-z-]+)`", DOCUMENT.read_text()))
+    assert names == set(policies(**ALL))
+    assert f"{QUEUES}=" in DOCUMENT.read_text()
+
+
+def test_the_source_of_the_guard_is_short() -> None:
+    folder = Path(CHART / "templates" / "guard")
+    lines = {file.stem: len(file.read_text().splitlines()) for file in folder.iterdir()}
+    assert (
+        sum(count for name, count in lines.items() if name not in ("subgroups", "configmap", "grace")) <= 400
+    )

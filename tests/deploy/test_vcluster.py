@@ -152,4 +152,8 @@ def test_the_guard_excludes_the_host_namespaces_of_teams_with_their_own_kai() ->
             text = yaml.safe_dump(find_object(objects, kind, name))
             if "vcluster-red" in text and "vcluster-blue" in text:
                 excluded.append(name)
-    assert excluded == ["kaishare-guard-keys-vclusters", "kaishare-guard-queues-vclusters"]
+    assert excluded == [
+        *(f"kaishare-guard-{name}-vclusters" for name in ("gpus", "objects")),
+        "kaishare-guard-podgroups",
+        "kaishare-guard-pods-vclusters",
+    ]

@@ -39,10 +39,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "action": "warn",
             "kaiNamespaces": ["kai", "kai-two"],
             "schedulerName": "kai",
-            "ownerKinds": [
-                {"group": "kueue.x-k8s.io", "kind": "ClusterQueue"},
-                {"group": "", "kind": "PersistentVolume"},
-            ],
+            "preemptibleClasses": ["batch"],
+            "optional": {"maxGraceSeconds": 3600},
             "unguardedNamespaces": ["vcluster-b"],
         }
     },

@@ -1,1 +1,0 @@
-"""The guard: ValidatingAdmissionPolicies that protect what KAI reads from changes by users."""
