@@ -70,8 +70,9 @@ def test_what_the_digest_leaves_out_is_a_value_of_the_chart() -> None:
 
 
 def test_without_values_no_optional_policy_is_rendered() -> None:
-    names = {f"kaishare-guard-{name}" for name in ("podgroups", "pods", "objects", "gpus")}
+    names = {f"kaishare-guard-{name}" for name in ("podgroups", "pods", "objects", "gpus", "claims")}
     assert set(policies()) == names
+    assert names - set(policies(allowResourceClaims=True)) == {"kaishare-guard-claims"}
     assert {item["spec"]["policyName"] for item in bindings().values()} == names
     optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace")}
     assert set(policies(**ALL)) == names | optional
@@ -188,5 +189,10 @@ def test_the_source_of_the_guard_is_short() -> None:
     folder = Path(CHART / "templates" / "guard")
     lines = {file.stem: len(file.read_text().splitlines()) for file in folder.iterdir()}
     assert (
-        sum(count for name, count in lines.items() if name not in ("subgroups", "configmap", "grace")) <= 400
+        sum(
+            count
+            for name, count in lines.items()
+            if name not in ("subgroups", "configmap", "grace", "claims")
+        )
+        <= 400
     )

@@ -5,14 +5,13 @@ queue has a quota for are not reclaimed, `stored` KAI believes what alice wrote,
 """
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from kai.version import Version
-from tests.support.kai_programs import HANGS, RESERVATIONS
+from tests.support.kai_programs import HANGS, RESERVATIONS, KaiCluster
 from tests.support.kai_tenant import GPU, Tenant
 
 FUTURE: Final = "2099-01-01T00:00:00Z"
@@ -20,7 +19,6 @@ KEEPS: Final = {"kai.scheduler/preemptibility": "non-preemptible"}
 BUILD: Final = {"priorityClassName": "build"}
 NONE: Final = "."
 _SPARK_NAME: Final = "spark-app-name"
-_FLOOD: Final = 1200
 _SPARK: Final = "spark-app-selector"
 
 
@@ -29,7 +27,7 @@ class Attack:
     """One row."""
 
     title: str
-    steps: Callable[[Tenant], Awaitable[str]]
+    steps: Callable[..., Awaitable[str]]
     effect: str
     """Effect without the guard."""
     guarded: str = NONE
@@ -44,6 +42,8 @@ class Attack:
     is_short: bool = False
     needs_optional: bool = False
     """Whether the optional policies close it."""
+    is_alone: bool = False
+    """Whether it runs alone, because programs of KAI are stopped."""
 
     def works_on(self, version: Version) -> bool:
         """Return whether the attack has its effect on a release without the guard."""
@@ -58,12 +58,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 ATTACKS: list[Attack] = []
 
 
-def attack(
-    title: str, effect: str, **row: Any
-) -> Callable[[Callable[[Tenant], Awaitable[str]]], Callable[[Tenant], Awaitable[str]]]:
+_Steps = Callable[..., Awaitable[str]]
+
+
+def attack(title: str, effect: str, **row: Any) -> Callable[[_Steps], _Steps]:
     """Add a function to the table."""
 
-    def add(steps: Callable[[Tenant], Awaitable[str]]) -> Callable[[Tenant], Awaitable[str]]:
+    def add(steps: _Steps) -> _Steps:
         ATTACKS.append(Attack(title=title, steps=steps, effect=effect, **row))
         return steps
 
@@ -1071,66 +1072,6 @@ async def foreground(t: Tenant) -> str:
     return await _next(t, 0.7)
 
 
-@attack("N24 owner whose metadata leaves no room for the status of the PodGroup, owner deleted", "OVER")
-async def no_room(t: Tenant) -> str:
-    labels = {
-        f"{index:04}.{'x' * 60}.{'x' * 60}.{'x' * 60}.{'x' * 60}/{'y' * 63}": "z" * 63
-        for index in range(int(os.environ.get("N24", "3000")))
-    }
-    low, high, largest = 0, 250_000, ""
-    while high - low > 40:  # bytes; the status and its managedFields need more
-        size = (low + high) // 2
-        name = f"o{size}"
-        created = await t.create("ConfigMap", name, labels=labels, annotations={"a": "z" * size})
-        group = ""
-        if created.status < 300:
-            await t.pod(
-                f"p{size}",
-                owners=[await t.reference("ConfigMap", name)],
-                schedulingGates=[{"name": "example.com/gate"}],
-            )
-            group = await t.group_of(f"p{size}", 6)
-        print("DEBUG", t.name, size, created.status, created.message[-100:], group)
-        low, high, largest = (size, high, name) if group else (low, size, largest)
-    pod = largest.replace("o", "p")
-    await t.patch("Pod", pod, {"spec": {"schedulingGates": []}})
-    await t.runs(pod, seconds=20)
-    print(
-        "DEBUG", t.name, pod, (await t.get("PodGroup", await t.group_of(pod)))["status"], await t.words(pod)
-    )
-    await _lose_owner(t, pod, largest)
-    return await _next(t)
-
-
-@attack("N25 many PodGroups to be counted anew, owner deleted meanwhile", "OVER")
-async def flood(t: Tenant) -> str:
-    """KAI's podgroup-controller writes 50 times a second (its default), one PodGroup after the other."""
-    waits = {
-        "schedulingGates": [{"name": "example.com/gate"}],
-        "container": {"resources": {"requests": {"cpu": "1m"}}},
-    }
-    for start in range(0, _FLOOD, 40):
-        await asyncio.gather(*(t.pod(f"w{index}", 0, **waits) for index in range(start, start + 40)))
-
-    async def are_counted() -> bool:
-        groups = await t.objects("PodGroup")
-        counted = [
-            group for group in groups if group.get("status", {}).get("resourcesStatus", {}).get("requested")
-        ]
-        return len(counted) == _FLOOD
-
-    assert await t.until(are_counted, 300)
-    references = [await t.owner(name) for name in ("o", "p")]
-    await t.send("DELETE", t.path("Pod"))
-    for name, reference in zip(("a", "b"), references, strict=True):
-        await t.pod(name, owners=[reference])
-        await t.runs(name, seconds=10)
-        await t.own(name)
-        await t.delete("ConfigMap", reference["name"])
-        await asyncio.sleep(2)
-    return await t.over()
-
-
 @reclaim("N22 a class that does not exist, then a class of KAI", "kept")
 async def missing_class_flip(t: Tenant) -> str:
     await t.create("ConfigMap", "o", labels={"priorityClassName": "none-such"})
@@ -1151,3 +1092,14 @@ async def everything_deleted(t: Tenant) -> str:
         await t.send("DELETE", t.path(kind))
     await t.is_gone("PodGroup", group)
     return await _next(t)
+
+
+@attack("N24 podgroup-controller does not run, owner deleted", "OVER", guarded="OVER", is_alone=True)
+async def nothing_counted(t: Tenant, cluster: KaiCluster) -> str:
+    await asyncio.to_thread(cluster.stop, "podgroupcontroller")
+    await t.pod("a", owners=[await t.owner("o")])
+    await t.runs("a")
+    await _lose_owner(t, "a", "o")
+    effect = await _next(t)
+    await asyncio.to_thread(cluster.start, "podgroupcontroller")
+    return effect

@@ -123,7 +123,7 @@ async def _run_all(cluster: KaiCluster, rows: list[Row], results: dict[Row, Outc
 
 
 def _is_alone(row: Row) -> bool:
-    return isinstance(row.case, Work) and row.case.is_alone
+    return row.case.is_alone
 
 
 async def _run(cluster: KaiCluster, asker: Asker, row: Row) -> Outcome:

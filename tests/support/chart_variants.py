@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "kaiNamespaces": ["kai", "kai-two"],
             "schedulerName": "kai",
             "preemptibleClasses": ["batch"],
+            "allowResourceClaims": True,
             "optional": {"maxGraceSeconds": 3600},
             "unguardedNamespaces": ["vcluster-b"],
         }
