@@ -300,15 +300,17 @@ class Tenant:
         return True
 
     async def runs(self, *pods: str, seconds: float = PATIENCE_SECONDS) -> bool:
-        """Wait until pods of this namespace run."""
+        """Wait until pods of this namespace run; return whether they do. Pods that are not there are not awaited."""
+        phases: dict[str, str] = {}
 
-        async def is_so() -> bool:
-            phases = {
-                item["metadata"]["name"]: item["status"].get("phase") for item in await self.objects("Pod")
-            }
-            return all(phases.get(pod) == "Running" for pod in pods)
+        async def is_over() -> bool:
+            found = await self.objects("Pod")
+            phases.clear()
+            phases.update({item["metadata"]["name"]: item["status"].get("phase", "") for item in found})
+            return not phases.keys() >= set(pods) or all(phases[pod] == "Running" for pod in pods)
 
-        return await self.until(is_so, seconds)
+        await self.until(is_over, seconds)
+        return all(phases.get(pod) == "Running" for pod in pods)
 
     async def group_of(self, pod: str, seconds: float = 15) -> str:
         """Wait until KAI has grouped a pod; return the name of its PodGroup, or nothing."""
