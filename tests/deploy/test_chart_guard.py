@@ -15,7 +15,9 @@ from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
 from tests.support.helm_chart import CHART, DEPLOY, helm, options
 from webhook.policy.labels import MODE
 
-ALL: Final[dict[str, Any]] = {"optional": {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}}
+ALL: Final[dict[str, Any]] = {
+    "optional": {"subgroups": True, "configMap": True, "members": True, "maxGraceSeconds": 3600}
+}
 OTHERS: Final[dict[str, Any]] = {
     "optional": {**ALL["optional"], "maxGraceSeconds": 60},
     "kaiNamespaces": ["kai", "kai-two"],
@@ -74,7 +76,7 @@ def test_without_values_no_optional_policy_is_rendered() -> None:
     assert set(policies()) == names
     assert names - set(policies(allowResourceClaims=True)) == {"kaishare-guard-claims"}
     assert {item["spec"]["policyName"] for item in bindings().values()} == names
-    optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace")}
+    optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace", "members")}
     assert set(policies(**ALL)) == names | optional
     assert {item["spec"]["policyName"] for item in bindings(**ALL).values()} == names | optional
     for item in policies(**ALL).values():
@@ -164,12 +166,14 @@ def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
 def test_every_key_of_pods_has_a_rule() -> None:
     """A key of the table that begins as KAI's do is free, fixed, or reserved; the others are judged by their effect."""
     text = (CHART / "templates" / "guard" / "pods.yaml").read_text()
-    prefixes = tuple(re.findall(r"\|\| key\.startsWith\('([^']+)'\)", text))
+    found = re.search(r"key\.matches\('([^']+)'\)", text)
+    assert found
+    own = re.compile(found[1])
     names = variable("pods", "names")
     for row in TABLE:
         key = row.key + "x" if row.is_prefix else row.key
         if row.is_own and row.on & On.POD:
-            assert key in names or key.startswith(prefixes), key
+            assert key in names or own.match(key), key
             is_users = (f"'{key}'" in text and key not in names) or key in ("gpu-fraction", "gpu-memory")
             if row.rule is KeyClass.KAI_ONLY:
                 assert not is_users, key
@@ -192,7 +196,7 @@ def test_the_source_of_the_guard_is_short() -> None:
         sum(
             count
             for name, count in lines.items()
-            if name not in ("subgroups", "configmap", "grace", "claims")
+            if name not in ("subgroups", "configmap", "grace", "members", "claims")
         )
         <= 400
     )

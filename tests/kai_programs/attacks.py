@@ -1095,7 +1095,13 @@ async def everything_deleted(t: Tenant) -> str:
     return await _next(t)
 
 
-@attack("N24 podgroup-controller does not run, owner deleted", "OVER", guarded="OVER", is_alone=True)
+@attack(
+    "N24 podgroup-controller does not run, owner deleted",
+    "OVER",
+    guarded="OVER",
+    needs_optional=True,
+    is_alone=True,
+)
 async def nothing_counted(t: Tenant, cluster: KaiCluster) -> str:
     await asyncio.to_thread(cluster.stop, "podgroupcontroller")
     await t.pod("a", owners=[await t.owner("o")])

@@ -154,6 +154,7 @@ async def _apply_guard(asker: Asker, cluster: KaiCluster) -> None:
         optional = {
             "subgroups": cluster.build.version.minor >= 17,
             "configMap": True,
+            "members": True,
             "maxGraceSeconds": 3600,
         }
         for item in guard_objects(optional, kai=str(cluster.build.version)):

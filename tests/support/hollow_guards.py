@@ -19,12 +19,17 @@ class HollowGuard:
     name: str
     """The changed policy or binding."""
     change: Callable[[Spec], object]
+    is_binding: bool = False
     changes_digest: bool = False
     """Whether the digest of the policy differs from the one in its annotation."""
 
     def applied_to(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Change the object in a list of them."""
-        (item,) = (item for item in objects if item["metadata"]["name"] == self.name)
+        (item,) = (
+            item
+            for item in objects
+            if item["metadata"]["name"] == self.name and item["kind"].endswith("Binding") is self.is_binding
+        )
         self.change(item["spec"])
         return objects
 
@@ -86,21 +91,27 @@ HOLLOW: Final = {
         name=PODGROUPS, change=lambda spec: spec["matchConstraints"].update(objectSelector=_LABELLED)
     ),
     "a binding for other resources": HollowGuard(
-        name=f"{PODS}-enforce", change=lambda spec: spec["matchResources"].update(resourceRules=[_PODS])
+        name=f"{PODS}-enforce",
+        is_binding=True,
+        change=lambda spec: spec["matchResources"].update(resourceRules=[_PODS]),
     ),
     "a binding without pods": HollowGuard(
         name=f"{PODS}-enforce",
+        is_binding=True,
         change=lambda spec: spec["matchResources"].update(excludeResourceRules=[_PODS]),
     ),
     "a binding for some objects": HollowGuard(
-        name=PODGROUPS, change=lambda spec: spec["matchResources"].update(objectSelector=_LABELLED)
+        name=PODGROUPS,
+        is_binding=True,
+        change=lambda spec: spec["matchResources"].update(objectSelector=_LABELLED),
     ),
     "a parameter reference": HollowGuard(
         name=f"{PODS}-enforce",
+        is_binding=True,
         change=lambda spec: spec.update(paramRef={"name": "absent", "parameterNotFoundAction": "Allow"}),
     ),
     "a binding that only audits": HollowGuard(
-        name=PODGROUPS, change=lambda spec: spec.update(validationActions=["Audit"])
+        name=PODGROUPS, is_binding=True, change=lambda spec: spec.update(validationActions=["Audit"])
     ),
 }
 """Hollow guards by title."""
