@@ -478,7 +478,7 @@ async def uncounted(t: Tenant, cluster: KaiCluster) -> None:
     await t.delete("Pod", "a")
     assert await t.is_gone("Pod", "a", SOON)
     refused = await t.asker.send("DELETE", t.path("PodGroup", group))
-    assert refused.status == 403, "nobody counts that the pod is gone"
+    assert refused.status == 403, "the status still has the pod"
     freed = await t.asker.merge(f"{t.path('PodGroup', group)}/status", {"status": {"resourcesStatus": None}})
     assert freed.status == 200, freed.message
     await t.asker.send("DELETE", t.path("PodGroup", group))

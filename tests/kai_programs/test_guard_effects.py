@@ -54,7 +54,7 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What came of a row."""
+    """The result of a row."""
 
     effect: str = ""
     error: str = ""
@@ -90,7 +90,7 @@ def _work() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Row, Outcome]:
-    """Run the selected rows; return what came of each."""
+    """Run the selected rows; return the result of each."""
     rows = [
         row
         for item in request.session.items

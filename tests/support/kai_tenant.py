@@ -304,9 +304,9 @@ class Tenant:
         phases: dict[str, str] = {}
 
         async def is_over() -> bool:
-            found = await self.objects("Pod")
+            pods_now = await self.objects("Pod")
             phases.clear()
-            phases.update({item["metadata"]["name"]: item["status"].get("phase", "") for item in found})
+            phases.update({item["metadata"]["name"]: item["status"].get("phase", "") for item in pods_now})
             return not phases.keys() >= set(pods) or all(phases[pod] == "Running" for pod in pods)
 
         await self.until(is_over, seconds)
@@ -360,7 +360,7 @@ class Tenant:
                 return False
         return True
 
-    async def held(self) -> float:
+    async def gpus_in_use(self) -> float:
         """Return the GPUs on nodes that pods of this namespace use, as they asked for them at first."""
         return sum(
             self.requested.get(item["metadata"]["name"], 0)
@@ -375,7 +375,7 @@ class Tenant:
         quiet_since = began
         while True:
             pods = await self.objects("Pod")
-            if await self.held() > limit:
+            if await self.gpus_in_use() > limit:
                 return "OVER"
             now = time.monotonic()
             if not await self._judged(pods):
