@@ -37,22 +37,25 @@ class Attack:
     gpus: int = 2
     since: str = "0.9.0"
     """First release of KAI on which it has the effect."""
-    before: str = "99.0.0"
-    """First release on which it no longer has it."""
     is_short: bool = False
     needs_optional: bool = False
     """Whether the optional policies close it."""
+    closed_since: str = "0.9.0"
+    """First release of KAI on which the optional policies close it."""
     is_alone: bool = False
     """Whether it runs alone, because programs of KAI are stopped."""
 
     def works_on(self, version: Version) -> bool:
         """Return whether the attack has its effect on a release without the guard."""
-        own = (version.major, version.minor, version.patch)
-        return _numbers(self.since) <= own < _numbers(self.before)
+        return _is_at_least(version, self.since)
+
+    def is_closed_on(self, version: Version) -> bool:
+        """Return whether the optional policies close the attack on a release."""
+        return _is_at_least(version, self.closed_since)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
+def _is_at_least(version: Version, release: str) -> bool:
+    return (version.major, version.minor, version.patch) >= tuple(int(part) for part in release.split("."))
 
 
 ATTACKS: list[Attack] = []
@@ -191,7 +194,7 @@ async def owner_raced(t: Tenant) -> str:
     return await _race(t, 1, lambda pod: bool(pod["spec"].get("nodeName")))
 
 
-@attack("L8g owner of a half deleted as soon as the pod is grouped", "OVER", gpus=3)
+@attack("L8g owner of a half deleted as soon as the pod is grouped", NONE, gpus=3)
 async def owner_raced_half(t: Tenant) -> str:
     return await _race(t, 0.8, lambda pod: "pod-group-name" in pod["metadata"].get("annotations", {}))
 
@@ -307,7 +310,14 @@ async def ray_other_owner(t: Tenant) -> str:
     return await _next(t)
 
 
-@attack("L18 group of a RayCluster renamed", "OVER", since="0.13.0", guarded="OVER", needs_optional=True)
+@attack(
+    "L18 group of a RayCluster renamed",
+    "OVER",
+    since="0.13.0",
+    guarded="OVER",
+    needs_optional=True,
+    closed_since="0.17.0",
+)
 async def ray_renamed(t: Tenant) -> str:
     await _ray_worker(t)
     await t.patch("RayCluster", "rc", _ray("v"))
@@ -408,7 +418,14 @@ async def _pytorch_role_removed(t: Tenant) -> None:
     await asyncio.sleep(2)
 
 
-@attack("X6 role of a PyTorchJob removed", "OVER", since="0.13.0", guarded="OVER", needs_optional=True)
+@attack(
+    "X6 role of a PyTorchJob removed",
+    "OVER",
+    since="0.13.0",
+    guarded="OVER",
+    needs_optional=True,
+    closed_since="0.17.0",
+)
 async def pytorch_role(t: Tenant) -> str:
     await _pytorch_role_removed(t)
     return await _next(t)
@@ -446,6 +463,7 @@ async def min_member(t: Tenant) -> str:
     since="0.13.0",
     guarded="kept",
     needs_optional=True,
+    closed_since="0.17.0",
 )
 async def pytorch_role_kept(t: Tenant) -> str:
     await _pytorch_role_removed(t)
@@ -804,12 +822,16 @@ async def _uncounted(t: Tenant, *, labels: dict[str, str] | None = None, **spec:
     return await _next(t)
 
 
-@attack("N1 a pod with a claim that does not exist, owner deleted", "OVER", since="0.13.0")
+@attack(
+    "N1 a pod with a claim that does not exist, owner deleted", "OVER", since="0.13.0", needs_optional=True
+)
 async def missing_claim(t: Tenant) -> str:
     return await _uncounted(t, **_claim("none-such"))
 
 
-@reclaim("N2 a pod with a claim that does not exist, class changed", "kept", since="0.13.0")
+@reclaim(
+    "N2 a pod with a claim that does not exist, class changed", "kept", since="0.13.0", needs_optional=True
+)
 async def missing_claim_flip(t: Tenant) -> str:
     owner = await t.owner("o")
     await t.pod(
@@ -823,7 +845,7 @@ async def missing_claim_flip(t: Tenant) -> str:
     return await _flip(t, BUILD)
 
 
-@attack("N3 a claim deleted while its pod runs, owner deleted", "OVER", since="0.13.0")
+@attack("N3 a claim deleted while its pod runs, owner deleted", "OVER", since="0.13.0", needs_optional=True)
 async def deleted_claim(t: Tenant) -> str:
     await t.create("ResourceClaim", "gone", spec={"devices": {}})
     owner = await t.owner("o")

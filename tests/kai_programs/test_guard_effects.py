@@ -17,7 +17,7 @@ import pytest
 
 from tests.kai_programs.attacks import ATTACKS, Attack
 from tests.kai_programs.ordinary_work import WORK, Work
-from tests.support.kai_programs import KaiCluster, guard_objects, kai_cluster
+from tests.support.kai_programs import KaiCluster, guard_objects, kai_build, kai_cluster
 from tests.support.kai_tenant import Tenant, role_of_developers
 from tests.support.kube_user import Asker
 from tests.support.kubernetes_release import kubernetes_release
@@ -165,6 +165,10 @@ async def _apply_guard(asker: Asker, cluster: KaiCluster) -> None:
                 selector.setdefault("matchLabels", {})["test/optional"] = "true"
             objects.append(item)
     for item in objects:
+        if item["metadata"]["name"] == "kaishare-guard-claims-enforce":  # as with guard.allowResourceClaims
+            expressions = item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+            expressions.append({"key": "test/optional", "operator": "DoesNotExist"})
+    for item in objects:
         plural = (
             item["kind"].lower().removesuffix("y") + "ies"
             if item["kind"].endswith("y")
@@ -207,12 +211,13 @@ def test_attack(outcomes: dict[Row, Outcome], row: Row) -> None:
     assert isinstance(case, Attack)
     _LOG.info("%s", outcome.line(row))
     assert not outcome.error, outcome
-    if row.policies is Policies.NONE:
-        assert outcome.effect == case.effect, outcome
-    elif row.policies is Policies.GUARD:
-        assert outcome.effect == case.guarded, outcome
-    else:
-        assert outcome.effect == ".", outcome
+    version = kai_build().version
+    expected = {Policies.NONE: case.effect, Policies.GUARD: case.guarded, Policies.OPTIONAL: "."}[
+        row.policies
+    ]
+    if row.policies is Policies.OPTIONAL and not case.is_closed_on(version):
+        pytest.skip(f"NOT VERIFIED: the optional policies do not close this on KAI {version}")
+    assert outcome.effect == (expected if case.works_on(version) else "."), outcome
 
 
 @pytest.mark.parametrize("row", list(_work()))
