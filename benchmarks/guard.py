@@ -1,8 +1,8 @@
 """Time of requests with the guard, beside requests without one.
 
-The guard is on a real kube-apiserver, in one of two namespaces. Requests alternate between these and are dry runs. Needs
-KUBEBUILDER_ASSETS, a folder with etcd, kube-apiserver and helm. Run: `python -m benchmarks.guard`. With `--against FILE`
-another guard, such as `helm template` of another version printed it, is on the other namespace.
+The guard is on a real kube-apiserver, in one of two namespaces. Requests alternate between these, and are dry
+runs. Needs KUBEBUILDER_ASSETS: a folder with etcd, kube-apiserver, helm. Run: `python -m benchmarks.guard`.
+With `--against FILE`, another guard as `helm template` prints it is on the other namespace.
 """
 
 import argparse
@@ -29,7 +29,7 @@ Item = dict[str, Any]
 
 
 def bound_to(place: str, objects: list[Item]) -> list[Item]:
-    """Return the part of a guard for enforced namespaces, for the namespace `place` only, under names of its own."""
+    """Return the part of a guard for enforced namespaces, for the namespace `place` only."""
     made = [item for item in objects if not item["metadata"]["name"].endswith("-vclusters")]
     for item in made:
         item["metadata"]["name"] += f"-{place}"

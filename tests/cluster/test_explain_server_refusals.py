@@ -16,7 +16,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import ENFORCED as GUARDED
-from tests.support.guard import GUARD, guard_on
+from tests.support.guard import guard_on
 from tests.support.server_answers import (
     ADMISSION,
     ENFORCED,
@@ -203,7 +203,7 @@ async def test_enforce_denies_as_predicted(
 
 @pytest.fixture(scope="module")
 def guarded(plane: ControlPlane) -> Iterator[None]:
-    with guard_on(plane, GUARD / "deny"):
+    with guard_on(plane):
         yield
 
 
@@ -214,5 +214,5 @@ def test_the_guard_refuses(plane: ControlPlane, guarded: None) -> None:
             return await ask(client, pod, namespace=GUARDED)
 
     answer = asyncio.run(answered())
-    assert (answer.is_admitted, answer.refused_by) == (False, "ValidatingAdmissionPolicy kaishare-guard-keys")
-    assert "only KAI may write" in answer.refusal
+    assert (answer.is_admitted, answer.refused_by) == (False, "ValidatingAdmissionPolicy kaishare-guard-pods")
+    assert "only KAI writes this" in answer.refusal

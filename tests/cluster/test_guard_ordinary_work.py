@@ -119,7 +119,7 @@ async def test_manifests_of_others_are_applied_labelled_scaled_and_deleted(asker
 
 @dataclass(frozen=True, kw_only=True)
 class Honest:
-    """What an honest user does to a workload, and what becomes of its PodGroup, which has pods until the last step."""
+    """A change of a workload by an honest user, and its effect on the PodGroup."""
 
     words: dict[str, Any]
     """Fields of the PodGroup that the change of the workload brings."""

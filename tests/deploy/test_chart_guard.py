@@ -166,9 +166,9 @@ def test_the_resources_that_name_a_gpu_are_those_the_webhook_knows() -> None:
 def test_every_key_of_pods_has_a_rule() -> None:
     """A key of the table that begins as KAI's do is free, fixed, or reserved; the others are judged by their effect."""
     text = (CHART / "templates" / "guard" / "pods.yaml").read_text()
-    found = re.search(r"key\.matches\('([^']+)'\)", text)
-    assert found
-    own = re.compile(found[1])
+    pattern = re.search(r"key\.matches\('([^']+)'\)", text)
+    assert pattern
+    own = re.compile(pattern[1])
     names = variable("pods", "names")
     for row in TABLE:
         key = row.key + "x" if row.is_prefix else row.key
