@@ -235,7 +235,11 @@ async def test_a_gpu_is_seen_in_the_status_of_its_pod_group(
             assert answer.status == 201 or place == HOST
     else:
         # Which of two policies refuses a pod with a claim is up to the API server.
-        words = [] if "resourceClaims" in spec else ["needs a request in a regular container: add one, for example of cpu"]
+        words = (
+            []
+            if "resourceClaims" in spec
+            else ["needs a request in a regular container: add one, for example of cpu"]
+        )
         await refused(request, *words)
 
 

@@ -270,6 +270,7 @@ async def app_later(t: Tenant) -> str:
     await t.pod("a")
     await t.runs("a")
     await t.set_labels("Pod", "a", {"app": "kai-resource-reservation"})
+    await asyncio.sleep(2)
     await t.pod("more")
     return await t.over(1)  # GPUs of the node
 
