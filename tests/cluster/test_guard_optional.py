@@ -18,7 +18,7 @@ MUTATING: Final = pytest.mark.kubernetes(1, 36)  # MutatingAdmissionPolicy v1
 
 @pytest.fixture(scope="module")
 def limited(plane: ControlPlane) -> Iterator[ControlPlane]:
-    with guard_on(plane, optional={"maxGraceSeconds": 600}):
+    with guard_on(plane, optional={"maxGraceSeconds": 600, "members": True}):
         yield plane
 
 
@@ -62,6 +62,36 @@ async def test_grace_periods_are_limited(asker: Asker, place: str) -> None:
         await admitted(asker.send("DELETE", path, user=user, dry_run=True, gracePeriodSeconds=seconds))
     await admitted(asker.send("DELETE", path, user=user, dry_run=True))
     await asker.remove(path)
+
+
+@PLACES
+async def test_the_pods_of_a_group_without_a_status_are_found(asker: Asker, place: str) -> None:
+    labels = {"vcluster.loft.sh/managed-by": "team-a"} if place == HOST else {}
+    group, other = (pod_group(name, namespace=place, labels=labels) for name in ("members", "others"))
+    for each in (group, other):
+        await admitted(asker.create(each, user=POD_GROUPER))
+    pod = bare(place, "member")
+    await admitted(asker.create(pod, user=user_of(place)))
+    member = {"metadata": {"annotations": {"pod-group-name": group["metadata"]["name"]}}}
+    await admitted(asker.merge(where(pod), member, user=POD_GROUPER))
+
+    async def delete() -> Answer:
+        return await asker.send("DELETE", where(group), dry_run=True)
+
+    answer = await until_answered(delete, lambda answer: answer.status == 403)
+    assert "pod member of this PodGroup exists: delete it first" in answer.message
+    await admitted(asker.send("DELETE", where(other), dry_run=True))
+    higher = {"spec": {"priorityClassName": "build"}}
+    await refused(
+        asker.merge(where(group), higher, user=POD_GROUPER, dry_run=True), "such as member: restore"
+    )
+    lower = {"spec": {"priorityClassName": "build-preemptible"}}
+    await admitted(asker.merge(where(group), lower, user=POD_GROUPER, dry_run=True))
+    await admitted(asker.merge(where(pod) + "/status", {"status": {"phase": "Succeeded"}}))
+    await until_answered(delete, lambda answer: answer.status == 200)
+    await admitted(asker.merge(where(group), higher, user=POD_GROUPER, dry_run=True))
+    for each in (pod, group, other):
+        await asker.remove(where(each))
 
 
 # Policies that change requests.

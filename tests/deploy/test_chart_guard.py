@@ -14,7 +14,9 @@ from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
 from tests.support.helm_chart import CHART, DEPLOY, helm, options
 from webhook.policy.labels import MODE
 
-ALL: Final[dict[str, Any]] = {"optional": {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}}
+ALL: Final[dict[str, Any]] = {
+    "optional": {"subgroups": True, "configMap": True, "members": True, "maxGraceSeconds": 3600}
+}
 OTHERS: Final[dict[str, Any]] = {
     "optional": {**ALL["optional"], "maxGraceSeconds": 60},
     "kaiNamespaces": ["kai", "kai-two"],
@@ -72,7 +74,7 @@ def test_without_values_no_optional_policy_is_rendered() -> None:
     names = {f"kaishare-guard-{name}" for name in ("podgroups", "pods", "objects", "gpus")}
     assert set(policies()) == names
     assert {item["spec"]["policyName"] for item in bindings().values()} == names
-    optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace")}
+    optional = {f"kaishare-guard-{name}" for name in ("subgroups", "configmap", "grace", "members")}
     assert set(policies(**ALL)) == names | optional
     assert {item["spec"]["policyName"] for item in bindings(**ALL).values()} == names | optional
     for item in policies(**ALL).values():
@@ -169,5 +171,10 @@ def test_the_source_of_the_guard_is_short() -> None:
     folder = Path(CHART / "templates" / "guard")
     lines = {file.stem: len(file.read_text().splitlines()) for file in folder.iterdir()}
     assert (
-        sum(count for name, count in lines.items() if name not in ("subgroups", "configmap", "grace")) <= 400
+        sum(
+            count
+            for name, count in lines.items()
+            if name not in ("subgroups", "configmap", "grace", "members")
+        )
+        <= 400
     )

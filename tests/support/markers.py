@@ -22,6 +22,7 @@ keeps_deep_values: Final = pytest.mark.skipif(
 
 BY_PLACE: Final = {
     "cluster": "cluster",
+    "kai_programs": "cluster",
     "gpu": "gpu",
     "node": "node",
     "docs/test_site_in_browser.py": "browser",
