@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from benchmarks.go_programs import build
 from benchmarks.plane import on_a_control_plane
+from console.render.policy_manifests import MUTATING, objects_of
 from kube.client import KubeClient
 from tests.support.cluster_webhook import (
     Canary,
@@ -33,9 +34,8 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.pods import GPU
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import UrlTarget, mutating_configuration
-from webhook.render.manifests import MUTATING, objects_of
 
 Item = dict[str, Any]
 NONE, POLICY, WEBHOOK, GO = FORMS = ("none", "policy", "webhook", "go")
@@ -91,7 +91,7 @@ def only(name: str) -> Item:
 @asynccontextmanager
 async def policy(client: KubeClient) -> AsyncIterator[None]:
     """Install the MutatingAdmissionPolicy for its namespace."""
-    made, binding = objects_of(MUTATING, Rules())
+    made, binding = objects_of(MUTATING, DecisionSettings())
     made["spec"]["matchConstraints"]["namespaceSelector"] |= only(POLICY)
     plurals = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
     for item, plural in zip((made, binding), plurals, strict=True):

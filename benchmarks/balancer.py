@@ -3,7 +3,7 @@
 import asyncio
 from typing import cast
 
-from service.http.listeners import Address
+from service.http.limits import Address
 
 _LEAST_REQUEST = 1024
 """Bytes from a client that count as a request. A review has more, the end of a TLS handshake fewer. The

@@ -20,6 +20,8 @@ from pathlib import Path
 from aiohttp import web
 
 from certs.authority import Authority
+from console.explain.explainer import ExplainedPod, Explainer
+from console.explain.live_workloads import live_workloads
 from kube.access import InCluster
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, says
@@ -27,10 +29,8 @@ from tests.support.certificates import serving_context
 from tests.support.credentials import write_service_account
 from tests.support.live_objects import Json, live_pod, reference, template, workload
 from tests.support.memory import peak_resident_mib
-from webhook.explain.decision.explainer import ExplainedPod, Explainer
-from webhook.explain.live.workloads import live_workloads
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.rules import Rules
 
 MOST_MIB = 100.0
 """Maximum memory for up to 5,000 workloads with any number of pods."""
@@ -127,7 +127,9 @@ async def measure(account: Path, environment: dict[str, str]) -> int:
     before = peak_resident_mib(pid())
     started = time.perf_counter()
     async with KubeClient(InCluster(folder=account, environment=environment)) as client:
-        result = await live_workloads(client, Explainer("default", policies, Rules()), namespaces=None)
+        result = await live_workloads(
+            client, Explainer("default", policies, DecisionSettings()), namespaces=None
+        )
     seconds = time.perf_counter() - started
     probe.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -16,11 +16,10 @@ from dataclasses import replace as replaced
 from typing import Final
 
 from gpuagent.ledger.attribution import PodIndex
-from gpuagent.pods.assemble import build
+from gpuagent.pods.assemble import EndedPods, build
 from gpuagent.pods.bind_requests import LastBindRequests, bind_request
-from gpuagent.pods.decoding import decoder, read_pod
-from gpuagent.pods.ended import EndedPods
 from gpuagent.pods.inventory import BindRequest, Inventory, NodePod
+from gpuagent.pods.node_pods import decoder, read_pod
 from gpuagent.pods.objects import BindRequestObject
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.over_share import OverSharePolicies

@@ -24,8 +24,8 @@ from benchmarks.agent import cpu_ms
 from benchmarks.agent_cluster import CountingLink, counting_link
 from benchmarks.plane import on_a_control_plane
 from benchmarks.processes import resident_mib
-from gpuagent.pods.cluster import WATCH_TIMING, ClusterPods
-from gpuagent.pods.related import NAMESPACES, NODES
+from gpuagent.pods.cluster_pods import WATCH_TIMING, ClusterPods
+from gpuagent.pods.lookups import NAMESPACES, NODES
 from kube.access import InCluster
 from kube.client import KubeClient
 from service.backoff import JITTER_UP

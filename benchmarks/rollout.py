@@ -33,9 +33,9 @@ from benchmarks.plane import on_a_control_plane
 from certs.authority import Authority
 from kai import keys
 from kube.access import Access
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
-from service.http.listeners import Address
+from service.http.limits import Address
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     WEBHOOK_RIGHTS,

@@ -13,9 +13,9 @@ from typing import Final
 
 from kai.pod import decode_pod
 from webhook.policy.decide import decide_pod
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
-from webhook.policy.mutate import mutate
-from webhook.policy.rules import Rules
+from webhook.policy.patch import mutate
 
 MOST_RATIOS: Final = {"decide": 1.5, "mutate": 1.25}
 """Bounds for sizes, relative to a default share: of a decision, and of an answer to the API server."""
@@ -81,7 +81,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 def main() -> None:
     """Measure, print and judge."""
-    document, rules = pod(), Rules()
+    document, rules = pod(), DecisionSettings()
     view = decode_pod(document)
     plain = NamespacePolicy.from_labels("vision", _QUEUE | {"kaishare.dev/gpu-fraction": "0.5"})
     if plain is None:

@@ -36,9 +36,9 @@ from benchmarks.plane import on_a_control_plane
 from benchmarks.processes import ProcessState, growth, process_state, tasks_on_signal
 from benchmarks.rollout import OWN_NAMESPACE, SECRET, SECRETS, rotate
 from certs.authority import Authority
-from kai import keys, own_labels
+from kai import kaishare_keys, keys
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
 from tests.support.cluster_webhook import (
@@ -517,7 +517,7 @@ class Soak:
 
 
 def _labelled(fraction: str) -> dict[str, Any]:
-    return {"metadata": {"labels": {own_labels.FRACTION: fraction}}}
+    return {"metadata": {"labels": {kaishare_keys.FRACTION: fraction}}}
 
 
 def write_certificate(authority: Authority, folder: Path) -> None:

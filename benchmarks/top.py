@@ -20,13 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.top.app import TopApp, tune_garbage_collection
+from console.top.agent_client import ReadFailed, Received
+from console.top.app import LinesTable, TopApp, tune_garbage_collection
+from console.top.arrange import Arrangement
+from console.top.fleet import AgentRef, Fleet
 from console.top.rounds import EVERY_SECONDS, Rounds
-from console.top.table import LinesTable
-from gpuagent.api_types.shares import read_answer
-from gpuagent.top.arrange import Arrangement
-from gpuagent.top.client import ReadFailed, Received
-from gpuagent.top.fleet import AgentRef, Fleet
+from gpuagent.api_types import read_answer
 from tests.support.memory import peak_resident_mib
 
 NODES: Final = 200

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from console.report.queries import RECORDS
+from console.report.gpu_hours import RECORDS
 from tests.support.free_ports import free_port
 
 MOST_SECONDS: Final = 10.0

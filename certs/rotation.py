@@ -32,7 +32,7 @@ from typing import Final
 from cryptography import x509
 
 from certs.authority import Authority, KeyPair, renew_at
-from certs.bundle import blocks, certificate_of
+from certs.ca_injector import blocks, certificate_of
 
 CA_LIFETIME: Final = timedelta(days=90)
 """Default lifetime of a CA.

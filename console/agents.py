@@ -1,4 +1,4 @@
-"""The agents of a cluster, read through the API server's proxy to pods.
+"""The agents of a cluster: the options that select them, and their answers through the API server.
 
 Agents are found by their labels in one namespace. A tenant can label a pod of its own, so pods of other
 namespaces never count. The node of an agent is the one in its pod's spec; a response that names another node
@@ -8,6 +8,7 @@ An agent that asks for authentication receives a token of a service account with
 the caller's own: an agent on a node that was taken over collects the tokens it is sent.
 """
 
+import argparse
 import asyncio
 import time
 from collections.abc import Callable
@@ -19,19 +20,71 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from console.agent_options import AgentOptions
-from gpuagent.api_types.shares import SHARES_PATH, NotAnAnswer, read_answer
-from gpuagent.top.client import Received, age_of_figures
+from console.top.agent_client import Received, age_of_figures
+from gpuagent.api_types import SHARES_PATH, NotAnAnswer, read_answer
+from kube.answers import ApiError, Unreachable, decode_answer, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.errors import ApiError, Unreachable, decode_answer, status_error
-from kube.objects import ObjectMeta, Time
-from kube.pod_status import PodStatus
+from kube.kinds import ObjectMeta, PodStatus, Time
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
+from service.command import namespace_name, read_by
 from service.http.authentication import OWN_HEADER
+from service.names import is_dns_subdomain
 from service.text import one_line, quoted
 
+AGENT_NAMESPACE: Final = "kaishare-agent"
+"""The chart's default for `agent.namespace`."""
+
+AGENT_ACCOUNT: Final = "kaishare-reader"
+"""The chart's service account for readers of the agents; it is in the agents' namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The agents' namespace, and the service account for tokens."""
+
+    namespace: str = AGENT_NAMESPACE
+    account: str = AGENT_ACCOUNT
+    """Its tokens are sent to agents that ask for authentication."""
+
+
+def add_agent_options(command: argparse.ArgumentParser) -> None:
+    """Add the options `--agent-namespace` and `--agent-account`."""
+    command.add_argument(
+        "--agent-namespace",
+        type=read_by(namespace_name),
+        default=AGENT_NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the agents (default %(default)s)",
+    )
+    command.add_argument(
+        "--agent-account",
+        type=read_by(_account_name),
+        default=AGENT_ACCOUNT,
+        metavar="NAME",
+        help="service account in the namespace of the agents, for the tokens that are sent to agents with"
+        " --authentication=tokens; your account needs the right to create serviceaccounts/token of it"
+        " (default %(default)s)",
+    )
+
+
+def parse_agent_options(arguments: argparse.Namespace) -> AgentOptions:
+    """Return the values of `--agent-namespace` and `--agent-account`."""
+    return AgentOptions(namespace=arguments.agent_namespace, account=arguments.agent_account)
+
+
+def _account_name(text: str) -> str:
+    """Read the name of a service account.
+
+    Raises:
+        ValueError: the text is not the name of an object; the message is one line.
+    """
+    if not is_dns_subdomain(text):
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a service account")
+    return text
+
+
 AGENT_AUDIENCE: Final = "kaishare-agent"
-"""Audience of the tokens; equals `gpuagent.server.server.AUDIENCE`."""
+"""Audience of the tokens; equals `gpuagent.server.agent_server.AUDIENCE`."""
 
 MOST_AT_ONCE: Final = 16
 """Maximum number of concurrent requests to agents."""

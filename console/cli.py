@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from console.advise import command as advise
-from console.agent_options import add_agent_options
-from console.cluster import DEFAULT_KUBECONFIG, add_cluster_options, use_own_kubeconfig
+from console.agents import add_agent_options
+from console.caller import DEFAULT_KUBECONFIG, add_cluster_options, use_own_kubeconfig
 from console.completion import COMMAND, write_candidates, write_completion
-from console.prometheus.client import PrometheusError
+from console.explain.explain_options import add_explain
+from console.prometheus.query_api import PrometheusError
 from console.report import command as report
 from console.top import command as top
-from console.why import arguments as why
+from console.why import why_options as why
 from kube.access import AccessError
-from kube.errors import ApiError, Unreachable
+from kube.answers import ApiError, Unreachable
 from service.command import Parser, add_namespace, read_by, run_chosen, run_command
 from service.documents import DocumentError
 from service.units import parse_duration
 from service.version import version
 from webhook.cli import add_doctor_options, add_running_default_mode
-from webhook.explain.arguments import add_explain
-from webhook.namespaces.documents import PoliciesError
+from webhook.namespaces.file_policies import PoliciesError
 
 _PLUGIN: Final = "kubectl-kaishare"
 _UNUSABLE: Final = (PoliciesError, DocumentError, AccessError, ApiError, PrometheusError, Unreachable)
@@ -140,7 +140,7 @@ def _add_policies(commands: Any) -> None:
 
 
 def _policies(arguments: argparse.Namespace) -> int:
-    from console.policies.command import run  # noqa: PLC0415 - imports only what is needed
+    from console.policies import run  # noqa: PLC0415 - imports only what is needed
 
     return run(arguments)
 

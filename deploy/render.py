@@ -1,7 +1,7 @@
 """Writes the generated files of the chart: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
 
 - deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
-- deploy/helm/kaishare/files/policies: the admission policies, from webhook/render.
+- deploy/helm/kaishare/files/policies: the admission policies, from console/render.
 - deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
 - deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
@@ -25,9 +25,9 @@ import yaml
 
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
+from console.render import policy_manifests as policies
 from deploy.alerts import rendering
-from webhook.policy.rules import Rules
-from webhook.render import manifests as policies
+from webhook.policy.decision_settings import DecisionSettings
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
@@ -53,7 +53,7 @@ _COPIED: Final = (
 )
 """Files of deploy/ that are copied into the chart."""
 
-_POLICIES: Final = "# Generated from webhook/render/policies/{} by `make manifests`.\n"
+_POLICIES: Final = "# Generated from console/render/policies/{} by `make manifests`.\n"
 
 _PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "webhook": (
@@ -101,7 +101,7 @@ def copies() -> Iterator[tuple[Path, str]]:
     for name in _COPIED:
         yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
     for name in (policies.MUTATING, policies.VALIDATING):
-        text = f"{_POLICIES.format(name)}{policies.text_of(name, Rules())}"
+        text = f"{_POLICIES.format(name)}{policies.text_of(name, DecisionSettings())}"
         yield FILES / "policies" / name, text
     releases = {
         name: [".".join(map(str, each)) for each in since] for name, since in policies.RELEASES.items()

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gpuagent.api_types.shares import AgentResponse, ApiObject
+from gpuagent.api_types import AgentResponse, ApiObject
 
 FILE = "shares.schema.json"
 """Name of the schema's file in docs/."""

@@ -4,8 +4,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from console.render.expressions import (
+    MOST_CONTAINERS,
+    MOST_ENTRIES,
+    MOST_KEYS,
+    MOST_OF_NAMESPACE,
+    MOST_OWNERS,
+)
 from webhook.policy.decide_share import MOST_GPU_CONTAINERS
-from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS, MOST_OF_NAMESPACE, MOST_OWNERS
 
 
 class DifferenceName(StrEnum):

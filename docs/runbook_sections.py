@@ -13,7 +13,7 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from gpuagent.server.page.runbook_texts import FOLDER, SECTIONS
+from gpuagent.server.page.page_links import FOLDER, SECTIONS
 
 _RUNBOOKS: Final = Path(__file__).parent / "runbooks.md"
 _HEADING: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)

@@ -12,10 +12,9 @@ from typing import Final
 
 from docs import api_schema
 from docs.form_differences import DIFFERENCES
-from gpuagent.api_types.processes import ProcessesResponse
-from gpuagent.api_types.shares import AgentResponse
+from gpuagent.api_types import AgentResponse, ProcessesResponse
+from kai.kaishare_keys import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from kai.key_classes import KAI_KEYS, TABLE, KeyClass
-from kai.own_labels import EXCLUDED_NAMESPACES, SIZE_PREFIX
 from webhook.policy import distributed
 from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Group, Reason

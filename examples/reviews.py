@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from console.explain.manifest_pods import FoundPod
 from examples.services import Service, start
 from kai import keys
-from webhook.explain.manifests.pods import FoundPod
 from webhook.policy.patch import apply_to_document
 
 

@@ -6,13 +6,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from console.explain.manifest_pods import FoundPod, find_pods
 from examples.reviews import AdmittedPod, in_words, share_in_words
 from examples.terminal import Style
 from kai import keys
-from kai.own_labels import REASON, SIZE
-from service.documents import flatten_lists
-from service.yaml_documents import load_path
-from webhook.explain.manifests.pods import FoundPod, find_pods
+from kai.kaishare_keys import REASON, SIZE
+from service.documents import flatten_lists, load_path
 
 FOLDER = Path(__file__).parent / "scenes"
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuagent.serve.options import add_options, read_settings
-from kai.version import Version
+from gpuagent.serve_options import add_options, read_settings
+from kai.releases import Version
 from service.command import (
     Parser,
     UsageError,
@@ -189,13 +189,13 @@ def _ending_on_sigterm() -> Iterator[None]:
 def _serve(arguments: argparse.Namespace) -> int:
     settings = read_settings(arguments, node=_node_settings(arguments))
     # Imported here: --help and a mistyped option need no server.
-    from gpuagent.serve.command import run  # noqa: PLC0415
+    from gpuagent.serve import run  # noqa: PLC0415
 
     return run(settings)
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    from gpuagent.top.command import run  # noqa: PLC0415
+    from console.top.one_agent import run  # noqa: PLC0415
 
     return run(
         url=arguments.url,
@@ -206,7 +206,7 @@ def _top(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from gpuagent.doctor.command import run  # noqa: PLC0415
+    from console.doctor.agent_doctor import run  # noqa: PLC0415
 
     settings = _node_settings(arguments)
     needs_cluster = arguments.pods == "cluster" or settings.simulates_cluster

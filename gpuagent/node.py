@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuagent.gpus.reading import GpuSource
+from gpuagent.gpus.gpu_reading import GpuSource
 from gpuagent.pods.inventory import PodSource
-from kai.version import Version
+from kai.releases import Version
 from service.command import UsageError
 from service.log import JsonLog
 
@@ -53,7 +53,7 @@ def open_node(settings: NodeSettings, *, deadline: float, log: JsonLog) -> Opene
     """
     # Each import costs memory that the other kinds of node have no use for.
     if settings.simulates_cluster:
-        from gpuagent.simulation.cluster import simulated_cluster  # noqa: PLC0415
+        from gpuagent.simulation.simulated_cluster import simulated_cluster  # noqa: PLC0415
 
         cluster = simulated_cluster(node=settings.node, log=log, kai_version=settings.kai_version)
         return OpenedNode(
@@ -65,8 +65,8 @@ def open_node(settings: NodeSettings, *, deadline: float, log: JsonLog) -> Opene
         from gpuagent.gpus.nvml import NvmlGpus  # noqa: PLC0415
 
         return OpenedNode(source=NvmlGpus(deadline=deadline), settings=settings)
-    from gpuagent.simulation.loading import load_scenario  # noqa: PLC0415
-    from gpuagent.simulation.source import simulated_gpus  # noqa: PLC0415
+    from gpuagent.simulation.scenario_loading import load_scenario  # noqa: PLC0415
+    from gpuagent.simulation.simulated_node import simulated_gpus  # noqa: PLC0415
 
     scenario = load_scenario(settings.scenario)
     if settings.node not in ("", scenario.node.name):

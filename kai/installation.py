@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.command_lines import option_value
-from kai.version import Version
+from kai.releases import Version
 
 NAMESPACE: Final = "kai-scheduler"
 RESERVATION_NAMESPACE: Final = "kai-resource-reservation"

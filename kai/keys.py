@@ -1,4 +1,4 @@
-"""Labels, annotations, resources and names of KAI, Kubernetes and vCluster.
+"""Names of KAI, Kubernetes and vCluster: keys, resources, and the cluster-scoped kinds.
 
 Sources: KAI `pkg/common/constants/constants.go` and `pkg/binder/common/gpusharingconfigmap/config_map.go`,
 read at v0.7.11, v0.9.8, v0.13.0 and v0.17.0.
@@ -6,7 +6,7 @@ read at v0.7.11, v0.9.8, v0.13.0 and v0.17.0.
 
 from typing import Final
 
-from kai import own_labels
+from kai import kaishare_keys
 
 # Set by users, to select KAI and to request a share.
 QUEUE_LABEL: Final = "kai.scheduler/queue"
@@ -104,7 +104,7 @@ READ_LABELS: Final = frozenset(
         NODE_GPU_COUNT,
         NODE_GPU_REPLICAS,
         NODE_GPU_PRODUCT,
-        own_labels.VCLUSTER,
+        kaishare_keys.VCLUSTER,
     }
 )
 READ_ANNOTATIONS: Final = frozenset(
@@ -127,5 +127,5 @@ READ_ANNOTATIONS: Final = frozenset(
 )
 CONFIG_MAP_KEYS: Final = (GPU_PORTION_ENV, VISIBLE_DEVICES_ENV, MEMORY_LIMIT_ENV)
 """Keys of KAI's ConfigMaps that the agent reads."""
-READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, own_labels.PREFIX)
+READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, kaishare_keys.PREFIX)
 """Prefixes of further labels and annotations that the agent reads."""

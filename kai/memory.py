@@ -9,9 +9,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from kai.gonumber import parse_int
+from kai.numbers import parse_int
+from kai.releases import Version
 from kai.share import MIB, MOST_BYTES, Share
-from kai.version import Version
 
 MEGABYTE = 10**6
 """Unit of `gpu-memory` for releases of KAI that count megabytes."""

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
+from kai.numbers import parse_quantity
 from kai.pod import Quantity
-from kai.quantity import parse_quantity
 
 
 class _Metadata(Struct, frozen=True):

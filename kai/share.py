@@ -11,8 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from kai import keys
-from kai.gonumber import parse_float, parse_uint
-from kai.quantity import parse_quantity
+from kai.numbers import parse_float, parse_quantity, parse_uint
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from kube.errors import AccessError
+from kube.answers import AccessError
 from kube.kubeconfig import context_namespace
 from kube.kubeconfig_login import Headers, Login, client_context, log_in
 from service.file_watch import FileWatch

@@ -13,8 +13,15 @@ from typing import Any, Final
 import aiohttp
 
 from kube.access import Access, LimitedAccess
-from kube.answers import parse_warnings, read_body, read_error, read_lines, require_plain, transport_errors
-from kube.errors import Unreachable
+from kube.answers import (
+    Unreachable,
+    parse_warnings,
+    read_body,
+    read_error,
+    read_lines,
+    require_plain,
+    transport_errors,
+)
 from kube.kubeconfig_login import Headers
 from kube.list_splitter import ListSplitter, MalformedList
 from service.tasks import LoopYield
@@ -290,7 +297,7 @@ class KubeClient:
 
         Raises:
             ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating.
-            kube.errors.Silent: the stream was silent for too long.
+            kube.answers.Silent: the stream was silent for too long.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
         sent = _Request(

@@ -8,8 +8,8 @@ from typing import Final
 import msgspec
 
 from kube.access import AccessError
+from kube.answers import ApiError, Unreachable, expect_kind
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable, expect_kind
 
 _BUDGET_TEXT: Final = "disruptionbudget"
 

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
-from kube.errors import AccessError
+from kube.answers import AccessError
 from service.names import is_dns_label
 from service.text import listed, one_line, quoted
 

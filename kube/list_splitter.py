@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from kube.shallow import shallow_object
-from service.json_strings import string_end
+from service.json_depth import string_end
 from service.text import MALFORMED, one_line
 
 LONGEST_OBJECT: Final = 16 * 1024 * 1024
@@ -18,7 +18,7 @@ _MOST_VALUES: Final = 16
 """Maximum number of objects and arrays at the top level; a list has `metadata` and `items`. The key of each
 is found by decoding the text before it."""
 
-# Skips strings, up to a bracket or to a string that is too long for one match; see service/json_strings.py.
+# Skips strings, up to a bracket or to a string that is too long for one match; see service/json_depth.py.
 _to_bracket = re.compile(rb'[^"{}\[\]]*+(?:"[^"\\]*+(?:\\.[^"\\]*+){0,1000}"[^"{}\[\]]*+){0,1000}', re.DOTALL)
 
 

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from kube.access import AccessError
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from service.http.authentication import is_token
 from service.text import MALFORMED
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
-from service.log_line import INFO, LEVELS
+from service.log import INFO, LEVELS
 from service.names import is_dns_label
 from service.text import fold, printable, quoted
 

@@ -1,12 +1,23 @@
-"""Files with YAML or JSON documents, and the lists in documents; errors are one line.
+"""Files with YAML or JSON documents, with their places in the text; errors are one line.
 
-`service.yaml_documents` parses the texts and bounds what a document may cost.
+`service.documents` parses the texts and bounds what a document may cost.
+
+A document may be hostile. Parsing takes time and memory linear in its length: multiplying aliases, numbers of
+thousands of digits and deep nesting are refused before any value is built.
+
+PyYAML takes 0.7 MiB. Programs that read YAML only on request import this module at that moment.
 """
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import yaml
+
+from service.text import one_line, quoted
 
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
@@ -107,3 +118,252 @@ def flatten_lists(documents: Iterable[Any]) -> Iterator[Any]:
     """Yield the documents, with the items of each list object in its place."""
     for document in documents:
         yield from (item for item, _ in list_items(document))
+
+
+_DEEPEST: Final = 500
+"""Levels of nesting, with aliases expanded. At about 100,000 levels the C parser crashes the process."""
+_MOST_TIMES: Final = 100
+"""Largest ratio of a document's size with its aliases expanded to its own size."""
+_MOST_ADDED: Final = 1 << 24
+"""Largest number of characters that expanded aliases add; writing the document as JSON needs that memory."""
+_LONGEST_NUMBER: Final = 100
+"""Characters. Python parses integers in quadratic time, and refuses more than 4,300 digits."""
+_LONGEST_NUMBER_KEY: Final = 18
+"""Characters. A document can choose larger integers whose hashes collide in Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDocument:
+    """One document of a text."""
+
+    value: Any
+    """The document as Python objects."""
+    start: int
+    """Index in the text of the document's first character after its `---` line."""
+    end: int
+    """Index after its last character; comments can be before it."""
+
+
+def load_path(path: Path) -> list[Any]:
+    """Read all documents of a file or of a directory's files.
+
+    Raises:
+        DocumentError: a file is missing, unreadable, not UTF-8, or not YAML.
+    """
+    return [document for file in document_files(path) for document in load_file(file)]
+
+
+def load_file(file: Path) -> list[Any]:
+    """Read all documents of a file.
+
+    Raises:
+        DocumentError: the file is missing, unreadable, not UTF-8, or not YAML.
+    """
+    return load_text(read_text(file), str(file))
+
+
+def load_text(text: str, source: str) -> list[Any]:
+    """Read all documents of a text; empty documents are skipped.
+
+    Args:
+        text: YAML or JSON.
+        source: name of the input, for errors.
+
+    Raises:
+        DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
+    """
+    return [document.value for document in parse_documents(text, source)]
+
+
+def parse_documents(text: str, source: str, *, unique_keys: bool = False) -> list[ParsedDocument]:
+    """Read all documents of a text together with their places; empty documents are skipped.
+
+    Args:
+        text: YAML or JSON.
+        source: name of the input, for errors.
+        unique_keys: whether to refuse a map in which a key occurs twice. YAML forbids it; without this check
+            the last occurrence counts, as in kubectl.
+
+    Raises:
+        DocumentError: the text is not YAML, is nested too deep, or exceeds the limits of aliases and numbers.
+    """
+    try:
+        if _may_be_deep(text):
+            _check_depth(text, source)
+        return list(_parsed(text, source, unique_keys=unique_keys))
+    except DocumentError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        where = _place(source, error.problem_mark or error.context_mark)
+        raise DocumentError(f"{where}: not YAML: {one_line(error.problem or error.context or '')}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise DocumentError(f"{source}: not YAML: {one_line(str(error))}") from None
+    except RecursionError:
+        raise DocumentError(f"{source}: nested too deep") from None
+
+
+def _parsed(text: str, source: str, *, unique_keys: bool) -> Iterator[ParsedDocument]:
+    loader = _Loader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            _check_nodes(node, source, unique_keys=unique_keys)
+            value = loader.construct_document(node)
+            if value is not None:
+                yield ParsedDocument(value, node.start_mark.index, node.end_mark.index)
+    finally:
+        loader.dispose()
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    """Check that a map has no key twice; raises as `_check_nodes`."""
+    keys: set[tuple[str, str]] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+            continue
+        if (key.tag, key.value) in keys:
+            raise _wrong(f"key {quoted(key.value)} occurs twice", key)
+        keys.add((key.tag, key.value))
+
+
+def _place(source: str, mark: Any) -> str:
+    return f"{source}, line {mark.line + 1}" if mark else source
+
+
+def _may_be_deep(text: str) -> bool:
+    """Whether the text could exceed the limit of levels: an upper bound by its brackets and longest line."""
+    brackets = text.count("[") + text.count("{")
+    return brackets + max(map(len, text.splitlines()), default=0) > _DEEPEST
+
+
+def _check_depth(text: str, source: str) -> None:
+    """Check the nesting by the parser's events, before nodes are built.
+
+    Raises:
+        DocumentError: a document is nested too deep.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise DocumentError(f"{source}: nested too deep")
+
+
+def _check_nodes(root: Any, source: str, *, unique_keys: bool) -> None:
+    """Check size and nesting of a document with its aliases expanded, and on request that keys are unique.
+
+    An alias is a node in a second place. Each node is measured once, at its anchor, which stands before its
+    aliases.
+
+    Raises:
+        DocumentError: the document exceeds a limit, or an alias refers to a node that contains it.
+        yaml.constructor.ConstructorError: a key occurs twice.
+    """
+    measured: dict[int, tuple[int, int] | None] = {}
+    written = added = 0
+
+    def measure(node: Any) -> tuple[int, int]:
+        """Return the characters of a node's scalars, plus one for each node, and its levels of nesting."""
+        nonlocal written, added
+        if id(node) in measured:
+            known = measured[id(node)]
+            if known is None:
+                where = _place(source, node.start_mark)
+                raise DocumentError(f"{where}: an alias refers to a node that contains it")
+            written += 1
+            added += known[0]
+            if added > _MOST_ADDED:
+                raise DocumentError(
+                    f"{source}: aliases add more than {_MOST_ADDED} characters to the document"
+                )
+            return known
+        measured[id(node)] = None
+        size, height = 1, 0
+        if isinstance(node, yaml.ScalarNode):
+            size += len(node.value)
+        elif unique_keys and isinstance(node, yaml.MappingNode):
+            _check_keys(node)
+        written += size
+        for child in _children(node):
+            child_size, child_height = measure(child)
+            size += child_size
+            height = max(height, child_height + 1)
+        measured[id(node)] = size, height
+        return size, height
+
+    _, height = measure(root)
+    if height > _DEEPEST:
+        raise DocumentError(f"{source}: nested too deep")
+    if added > _MOST_TIMES * written:
+        raise DocumentError(f"{source}: aliases make a document more than {_MOST_TIMES} times as large")
+
+
+def _children(node: Any) -> list[Any]:
+    """Return the nodes in a list or a map, its keys included."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for entry in node.value for part in entry]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML's fastest safe loader."""
+
+
+class _Loader(LOADER):  # type: ignore[misc]  # the base depends on how PyYAML was built
+    """PyYAML's safe loader with limits on the length of numbers."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Build a map whose integer keys are short.
+
+        Raises:
+            yaml.constructor.ConstructorError: a key is an integer of too many digits.
+        """
+        if isinstance(node, yaml.MappingNode):
+            self.flatten_mapping(node)
+            for key, _ in node.value:
+                if key.tag == _INTEGER and len(key.value) > _LONGEST_NUMBER_KEY:
+                    raise _wrong(f"a number of {len(key.value)} characters as a key", key)
+        return super().construct_mapping(node, deep)
+
+
+_INTEGER: Final = "tag:yaml.org,2002:int"
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+
+def _bounded(kind: str, construct: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a constructor that refuses scalars that are too long or not valid for their tag.
+
+    `.nan` and `.inf` are not valid either: the documents have to be representable in JSON, as in kubectl.
+    """
+
+    def bounded(loader: Any, node: Any) -> Any:
+        if len(node.value) > _LONGEST_NUMBER:
+            raise _wrong(f"{kind} of {len(node.value)} characters", node)
+        value = None
+        try:
+            value = construct(loader, node)
+            is_valid = not isinstance(value, float) or math.isfinite(value)
+        except (ValueError, LookupError, AttributeError, ArithmeticError):
+            # PyYAML's constructors of `!!timestamp x` and `!!bool x` do not validate the scalar first.
+            is_valid = False
+        if not is_valid:
+            raise _wrong(f'"{one_line(str(node.value), _LONGEST_NUMBER)}" is not {kind}', node)
+        return value
+
+    return bounded
+
+
+def _wrong(problem: str, node: Any) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+for _tag, _kind, _construct in (
+    ("bool", "a boolean", LOADER.construct_yaml_bool),
+    ("int", "an integer", LOADER.construct_yaml_int),
+    ("float", "a number", LOADER.construct_yaml_float),
+    ("timestamp", "a date", LOADER.construct_yaml_timestamp),
+):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _bounded(_kind, _construct))

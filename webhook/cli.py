@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from console.explain.explain_options import add_explain
+from console.explain.policy_edits import CLUSTER
+from console.render.command import add_render
 from service.command import (
     TOKENS,
     Parser,
@@ -26,14 +29,11 @@ from service.documents import DocumentError
 from service.text import quoted
 from service.units import parse_duration
 from service.version import version
-from webhook.certificates.options import add_certificate_options, parse_certificate_options
-from webhook.explain.arguments import add_explain
-from webhook.explain.policies import CLUSTER
-from webhook.namespaces.documents import PoliciesError
+from webhook.certificates import add_certificate_options, parse_certificate_options
+from webhook.namespaces.file_policies import PoliciesError
 from webhook.policy.labels import read_default_mode
 from webhook.registration.configurations import CONFIGURATION_NAME
-from webhook.render.command import add_render
-from webhook.settings.options import add_rule_options, parse_rule_options
+from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
 _SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
 
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         " (YAML or JSON) (default: the cluster)",
     )
     add_kubeconfig(serving, default=_SERVICE_ACCESS, has_context=False)
-    add_rule_options(serving)
+    add_decision_options(serving)
     serving.add_argument(
         "--listen",
         default="127.0.0.1:8443",
@@ -160,11 +160,11 @@ def _positive(text: str) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     # Imported here, because explain needs neither a server nor cryptography and starts three times as fast.
     from kube.access import AccessError  # noqa: PLC0415
-    from service.http.listeners import Address  # noqa: PLC0415
+    from service.http.limits import Address  # noqa: PLC0415
     from service.http.tls_files import TlsFilesError  # noqa: PLC0415
-    from service.log_capture import standard_error_log  # noqa: PLC0415
+    from service.log_writer import standard_error_log  # noqa: PLC0415
+    from webhook.certificates import CertificateError  # noqa: PLC0415
     from webhook.serve import Settings, serve  # noqa: PLC0415
-    from webhook.server.tls import CertificateError  # noqa: PLC0415
 
     certificates = parse_certificate_options(arguments)
     addresses = []
@@ -178,7 +178,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     settings = Settings(
         policies=policies,
         kubeconfig=arguments.kubeconfig,
-        rules=parse_rule_options(arguments).rules,
+        rules=parse_decision_options(arguments).rules,
         certificates=certificates,
         listen=listen,
         ops_listen=ops_listen,
@@ -216,7 +216,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from webhook.doctor.command import run  # noqa: PLC0415
+    from console.doctor.cluster_checks import run  # noqa: PLC0415
 
     return run(arguments)
 

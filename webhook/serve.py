@@ -12,28 +12,30 @@ from typing import Any, Final
 
 from kube.access import find_access
 from kube.client import KubeClient
-from kube.token_authorizer import TokenAuthorizer
+from kube.tokens import TokenAuthorizer
 from service.http.authentication import Authentication
-from service.http.limits import descriptors_for_connections
-from service.http.listeners import Address
+from service.http.limits import Address, descriptors_for_connections
 from service.http.page_server import PortSecurity
 from service.http.tls_files import TlsFiles
 from service.log import WARNING, JsonLog
 from service.version import version
-from webhook.certificates.cluster import SelfSignedCertificate, SelfSignedSettings
-from webhook.certificates.files import FileCertificate, FileSettings
+from webhook.certificates import (
+    CertificateSource,
+    FileCertificate,
+    FileSettings,
+    SelfSignedCertificate,
+    SelfSignedSettings,
+)
 from webhook.metrics import Metrics
-from webhook.namespaces.open import DecisionInputs, Work, open_cluster, open_files
-from webhook.namespaces.source import PolicySource
-from webhook.policy.rules import Rules
+from webhook.namespaces.decision_inputs import DecisionInputs, Work, open_cluster, open_files
+from webhook.namespaces.policy_source import PolicySource
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.registration.call_order import OrderWatch
 from webhook.registration.configurations import CONFIGURATION_NAME
-from webhook.registration.order import OrderWatch
 from webhook.server.admission_server import ADMISSION_CONNECTIONS, MOST_IN_FLIGHT, AdmissionServer
 from webhook.server.ops_server import AUDIENCE, OPS_CONNECTIONS, OpsServer
-from webhook.server.tls import CertificateSource
-from webhook.settings.document import PublishedSettings
-from webhook.settings.options import DEFAULT_CLASS, SETTINGS
-from webhook.settings.publisher import SettingsPublisher
+from webhook.settings.decision_options import DEFAULT_CLASS, SETTINGS
+from webhook.settings.published_settings import PublishedSettings, SettingsPublisher
 
 DRAIN_SECONDS: Final = 5.0
 """Minimum time to keep serving after SIGTERM. The server is not ready, and each answer closes its connection.
@@ -69,7 +71,7 @@ It bounds how long a thread that reads files or renders metrics can delay a revi
 class Settings:
     """The settings of `serve`."""
 
-    rules: Rules
+    rules: DecisionSettings
     certificates: FileSettings | SelfSignedSettings
     listen: Address
     ops_listen: Address
@@ -95,10 +97,10 @@ async def serve(settings: Settings, log: JsonLog) -> None:
     SIGTERM drains before the end. SIGINT, or a second SIGTERM, only finishes the requests in flight.
 
     Raises:
-        webhook.namespaces.documents.PoliciesError: the policies cannot be read.
+        webhook.namespaces.file_policies.PoliciesError: the policies cannot be read.
         kube.access.AccessError: a cluster is needed, such as for policies or CA, and no access to it is
             configured.
-        webhook.server.tls.CertificateError: there is no usable certificate.
+        webhook.certificates.CertificateError: there is no usable certificate.
         service.http.tls_files.TlsFilesError: the certificate of the ops port cannot be used.
         OSError: an address cannot be listened on.
     """

@@ -1,4 +1,4 @@
-"""The command `advise`: its options; reads a Prometheus and the Namespaces, and prints the advice."""
+"""The command `advise`: reads a Prometheus and the labels of Namespaces, and prints the advice."""
 
 import argparse
 import asyncio
@@ -12,20 +12,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from console.advise.answer import Advice, AdviceOptions
-from console.advise.html import as_html
-from console.advise.namespaces import MAY_NOT_READ, NOT_READ, read_namespaces
-from console.advise.policies import TargetCluster
-from console.advise.queries import Window
-from console.advise.reading import read_usage
+from console.advise.advice import Advice, AdviceOptions, KnownNamespace, TargetCluster
+from console.advise.advice_page import as_html
 from console.advise.suggestions import advise
 from console.advise.text import as_json, as_text, command_notes, remarks
-from console.cluster import add_cluster_options, cluster_access, default_kubeconfig
-from console.policies.reading import read_scope
-from console.prometheus.client import Prometheus
-from console.prometheus.options import add_prometheus_options, parse_prometheus_options
+from console.advise.usage_queries import Window
+from console.advise.usage_reader import read_usage
+from console.caller import add_cluster_options, cluster_access, default_kubeconfig
+from console.cluster_reading import fetch_namespaces
+from console.policies import WebhookScope, read_scope
+from console.prometheus.prometheus_options import add_prometheus_options, parse_prometheus_options
+from console.prometheus.query_api import Prometheus
+from kai.keys import QUEUE_LABEL
+from kube.answers import AccessError, ApiError
 from kube.client import KubeClient
-from kube.errors import AccessError
 from service.command import (
     UsageError,
     add_namespace,
@@ -35,9 +35,62 @@ from service.command import (
     write_lines,
     write_warning,
 )
-from service.log_capture import discard_library_logs
+from service.log_writer import discard_library_logs
 from service.text import one_line, quoted
 from webhook.cli import add_running_default_mode
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
+
+NOT_READ: Final = (
+    "rows are by the share that pods had, and no command is given, because labels and caps are not known."
+)
+MAY_NOT_READ: Final = f"You may not read the Namespaces: {NOT_READ}"
+
+
+async def read_namespaces(
+    client: KubeClient, namespace: str | None, scope: WebhookScope
+) -> dict[str, KnownNamespace] | None:
+    """Read the labels of all namespaces, or of one; return None if the caller may not.
+
+    Args:
+        client: for the API server, with the caller's rights.
+        namespace: the only namespace to read; None for all.
+        scope: the namespaces whose labels change pods.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read for another reason.
+    """
+    try:
+        namespaces = await fetch_namespaces(client, namespace)
+    except ApiError as error:
+        if error.is_forbidden:
+            return None
+        if error.is_not_found:
+            return {}
+        raise
+    return {name: known_namespace(name, metadata, scope) for name, metadata in namespaces.items()}
+
+
+def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) -> KnownNamespace:
+    """Return a namespace with its policy, and why it has no effect."""
+    policy = metadata.policy(name, scope.default_mode)
+    return KnownNamespace(metadata, policy, _without_effect(name, policy, scope))
+
+
+def _without_effect(name: str, policy: NamespacePolicy | None, scope: WebhookScope) -> str:
+    """Return why the labels of a namespace change no pod; empty if they do."""
+    if policy is None:
+        return "the namespace is not managed"
+    if not scope.reads_labels:
+        return "the webhook reads its policies from files: labels of the namespace change no pod"
+    if name in scope.excluded:
+        return "the webhook excludes the namespace: its labels change no pod"
+    if policy.queue is None:
+        return f"the label {QUEUE_LABEL} of the namespace is invalid: its labels change no pod"
+    if policy.mode in (Mode.OFF, Mode.OBSERVE):
+        default = ", the webhook's default" if policy.has_default_mode else ""
+        return f"the mode of the namespace is {policy.mode}{default}: its labels change no pod"
+    return ""
+
 
 _DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

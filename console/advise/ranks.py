@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from console.advise.usage import PodUse
+from console.advise.pod_use import PodUse
 
 _JOB: Final = "Job"
 _STATEFUL_SET: Final = "StatefulSet"

@@ -13,12 +13,11 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance, RowKey
-from console.advise.commands import commands_of, without_contradictions
-from console.advise.policies import KnownNamespace
+from console.advise.advice import Advice, AdviceOptions, AdviceRow, Balance, KnownNamespace, RowKey
+from console.advise.label_commands import commands_of, without_contradictions
+from console.advise.pod_use import MOST_OF_SHARE, PodUse
 from console.advise.ranks import LIKELY_RANKS, RANKS, SEVERAL_GPUS, likely_ranks, parallel_pods
-from console.advise.shares import ShareValue, seen_share, smallest_fraction, smallest_memory
-from console.advise.usage import MOST_OF_SHARE, PodUse
+from console.advise.share_values import ShareValue, seen_share, smallest_fraction, smallest_memory
 from console.prometheus.coverage import LEAST_KNOWN
 from service.text import counted
 from webhook.policy.distributed import RANK_KINDS

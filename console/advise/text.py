@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
+from console.advise.advice import Advice, AdviceOptions, AdviceRow, Balance
+from console.text_table import column_widths, natural_widths, table_lines
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, one_line
-from service.text_table import column_widths, natural_widths, table_lines
 from service.units import size
 
 _NONE: Final = "-"

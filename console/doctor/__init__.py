@@ -1,1 +1,1 @@
-"""`kaishare doctor`: the checks of `kaishare-webhook doctor`, and checks of the agents and their nodes."""
+"""`kaishare doctor`: what keeps pods of this cluster from getting what their namespaces promise."""

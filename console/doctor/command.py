@@ -8,28 +8,32 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from console.agent_options import AgentOptions, parse_agent_options
-from console.agents import AgentPod, Agents
-from console.cluster import cluster_access
-from console.doctor.agents import attribution_findings, pod_findings, response_findings
-from console.doctor.daemon_sets import AgentDaemonSet, list_agent_daemon_sets
-from console.doctor.installation import installation_findings, release_finding, right_finding
-from console.doctor.nodes import AGENTS, node_findings
+from console.agents import AgentOptions, AgentPod, Agents, parse_agent_options
+from console.caller import cluster_access
+from console.doctor.agent_checks import (
+    AgentDaemonSet,
+    attribution_findings,
+    list_agent_daemon_sets,
+    pod_findings,
+    release_findings,
+    response_findings,
+)
+from console.doctor.api_reader import ApiReader, ListSpec
+from console.doctor.check_results import CheckResult, State, exit_status, problem, unknown, write_report
+from console.doctor.cluster_checks import policy_findings, webhook_findings
+from console.doctor.cluster_state import Cluster, read_cluster
+from console.doctor.gpu_nodes import AGENTS, node_findings
 from console.doctor.pending_pods import pending_findings
-from console.doctor.releases import release_findings
+from console.doctor.prerequisites import installation_findings, release_finding, right_finding
+from console.doctor.registration_checks import registration_findings
+from console.doctor.shared_checks import reach
 from kube.access import Access, AccessError
+from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from kube.doctor_checks import reach
-from kube.errors import REQUEST_ERRORS, ApiError
-from service.check_results import CheckResult, State, exit_status, problem, unknown, write_report
 from service.command import UsageError, write_warning
-from service.log_capture import discard_library_logs
+from service.log_writer import discard_library_logs
 from service.text import counted, listed, one_line
 from service.version import version
-from webhook.doctor.api_reader import ApiReader, ListSpec
-from webhook.doctor.cluster import Cluster, read_cluster
-from webhook.doctor.command import policy_findings, webhook_findings
-from webhook.doctor.registration import registration_findings
 
 _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""

@@ -9,16 +9,16 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from console.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
+from console.doctor.check_results import CheckResult, ok, unknown, warning
+from console.doctor.cluster_state import Cluster
 from console.why.causes.outside import is_in_kai
-from console.why.codes import Code
 from console.why.core import find_cause
 from console.why.evidence import Absence, PodEvidence
-from console.why.objects import decode_one_pod
+from console.why.evidence_objects import decode_one_pod
+from console.why.explanation import Code
 from kai import keys
-from service.check_results import CheckResult, ok, unknown, warning
 from service.text import counted, listed
-from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
-from webhook.doctor.cluster import Cluster
 
 _CHECK: Final = "pending pods"
 _PODS: Final = ListSpec(

@@ -1,9 +1,14 @@
-"""Parts of PromQL expressions that contain text from outside. Pure functions."""
+"""PromQL expressions that contain text from outside, and the rows of a query's result. Pure functions."""
 
 import re
-from collections.abc import Collection
+from array import array
+from collections.abc import Collection, Mapping
 from typing import Final
 
+from msgspec import Struct
+
+from kai.kaishare_keys import is_size_name
+from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind, is_label_value
 from service.text import quoted
 
 DEFAULT_SELECTOR: Final = 'job="kaishare-agent"'
@@ -60,3 +65,37 @@ def parse_selector(text: str) -> str:
         f"{quoted(text)} is not a list of label matchers; allowed: such as {DEFAULT_SELECTOR},"
         f" of at most {_LONGEST_SELECTOR} characters of UTF-8"
     )
+
+
+_SYNTAX: Final = {
+    "namespace": is_dns_label,
+    "vcluster": is_dns_label,
+    "virtual_namespace": is_dns_label,
+    "queue": is_label_value,
+    "workload_kind": is_kind,
+    "workload": is_dns_subdomain,
+    "size": is_size_name,
+    "node": is_dns_subdomain,
+    "model": is_gpu_model,
+}
+
+
+def are_names(labels: Mapping[str, str]) -> bool:
+    """Whether each value is empty or has the syntax of its label, so that it can be printed and pasted."""
+    return all(not name or _SYNTAX[label](name) for label, name in labels.items())
+
+
+class InstantSeries(Struct, frozen=True):
+    """A series with one value."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class RangeSeries(Struct, frozen=True):
+    """A series with its values over time."""
+
+    labels: dict[str, str]
+    times: "array[float]"
+    """Unix seconds, ascending."""
+    values: "array[float]"

@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from console.prometheus.client import Prometheus, PrometheusError
 from console.prometheus.coverage import (
     SHARE,
     RecordCoverage,
@@ -15,6 +14,7 @@ from console.prometheus.coverage import (
     without_other_jobs,
 )
 from console.prometheus.promql import one_of, range_of, string
+from console.prometheus.query_api import Prometheus, PrometheusError
 
 _LOOKS: Final = 100
 """Times at which it is asked whether there are records."""

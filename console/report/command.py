@@ -9,18 +9,16 @@ import sys
 from typing import Final
 
 from console.advise.command import add_time_options, parse_window
-from console.cluster import add_cluster_options, cluster_access
+from console.caller import add_cluster_options, cluster_access
 from console.html_page import utc_minute
-from console.prometheus.client import Prometheus
-from console.prometheus.options import add_prometheus_options, parse_prometheus_options
-from console.report.documents import as_csv, as_json
-from console.report.html import as_html
-from console.report.reading import read_sums
-from console.report.rows import LABELS, Report, build_report, row_labels
-from console.report.text import as_text, caveats
+from console.prometheus.prometheus_options import add_prometheus_options, parse_prometheus_options
+from console.prometheus.query_api import Prometheus
+from console.report.gpu_hours import read_sums
+from console.report.report_rows import LABELS, Report, build_report, row_labels
+from console.report.text import as_csv, as_html, as_json, as_text, caveats
 from kube.client import KubeClient
 from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
-from service.log_capture import discard_library_logs
+from service.log_writer import discard_library_logs
 from service.names import is_gpu_model
 from service.text import quoted
 

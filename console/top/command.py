@@ -9,20 +9,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from console.agent_options import add_agent_options, parse_agent_options
-from console.agents import Agents
-from console.cluster import add_cluster_options, cluster_access
-from console.top.reader import AgentReader, ClusterReader, UrlReader
-from console.top.rounds import Rounds
-from gpuagent.top.arrange import Arrangement, GroupBy, Sort
-from gpuagent.top.client import Agent, ReadFailed, with_question
-from gpuagent.top.fleet import Fleet
-from gpuagent.top.text import as_text, json_parts
+from console.agents import Agents, add_agent_options, parse_agent_options
+from console.caller import add_cluster_options, cluster_access, read_token
+from console.top.agent_client import Agent, ReadFailed, with_question
+from console.top.arrange import Arrangement, GroupBy, Sort
+from console.top.fleet import Fleet
+from console.top.rounds import AgentReader, ClusterReader, Rounds, UrlReader
+from console.top.text import as_text, json_parts
 from kube.client import KubeClient
 from service.command import UsageError, add_namespace, columns_of, write_output
-from service.log_capture import discard_library_logs
+from service.log_writer import discard_library_logs
 from service.text import quoted
-from service.token_file import read_token
 
 _NEGATIVE: Final = 1
 """Exit status if an agent did not answer, or if there is none."""

@@ -4,16 +4,16 @@ import argparse
 import asyncio
 import sys
 
-from console.agent_options import parse_agent_options
-from console.cluster import cluster_access
+from console.agents import parse_agent_options
+from console.caller import cluster_access
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
-from console.why.reading.reader import read_evidence
+from console.why.reading.evidence_reader import read_evidence
 from console.why.reading.target import Target
-from console.why.telling.text import as_json, as_text
+from console.why.text import as_json, as_text
 from kube.client import KubeClient
 from service.command import UNUSABLE, UsageError, columns_of, output_has_colour, write_document, write_lines
-from service.log_capture import discard_library_logs
+from service.log_writer import discard_library_logs
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,24 +7,21 @@ is the answer. A state that no rule knows is told as it is, with KAI's last word
 from collections.abc import Iterator
 from dataclasses import replace
 
-from console.why.answer import Explanation, PodFinding, Remedy
 from console.why.causes.binding import binding, chosen, waiting_for_evicted
 from console.why.causes.bound import bound, failed, running, terminating
 from console.why.causes.creation import evicted_before, refused_later, why_no_pod
-from console.why.causes.delays import waited
-from console.why.causes.full_queue import full_queue
 from console.why.causes.group_refused import group_refused, group_unchanged
-from console.why.causes.host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.causes.outside import gated, is_in_kai, outside_kai, ungrouped
-from console.why.causes.queues import unexplained, unusable_queue
+from console.why.causes.queue_causes import full_queue, unexplained, unusable_queue
 from console.why.causes.scheduler_verdict import SchedulerVerdict, verdict_of
-from console.why.causes.silence import silent
+from console.why.causes.silence import silent, waited
 from console.why.causes.unschedulable import unschedulable
-from console.why.codes import Code
+from console.why.causes.vcluster_host import ask_host, not_served, refused_by_host, without_host_commands
 from console.why.evidence import Absence, PodEvidence
-from console.why.objects import PodObject
-from console.why.telling.story import tell_story
-from console.why.telling.words import Redactor
+from console.why.evidence_objects import PodObject
+from console.why.explanation import Code, Explanation, PodFinding, Remedy
+from console.why.redaction import Redactor
+from console.why.story import tell_story
 from kai import keys
 
 

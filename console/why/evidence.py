@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TypeVar
 
-from console.why.objects import (
+from console.why.evidence_objects import (
     Claim,
     EventObject,
     NodeObject,
@@ -16,7 +16,7 @@ from console.why.objects import (
     Shard,
     WorkloadObject,
 )
-from gpuagent.api_types.shares import ApiGpu, ApiPod
+from gpuagent.api_types import ApiGpu, ApiPod
 from kai import keys
 from kai.queue import Queue
 

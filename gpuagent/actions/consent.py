@@ -14,18 +14,18 @@ import msgspec
 from msgspec import Struct
 
 from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, explained
-from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import NodePod
+from gpuagent.pods.node_pods import read_pod
 from gpuagent.pods.objects import ObjectError
-from gpuagent.pods.tenants import is_vcluster_host
+from gpuagent.pods.pod_owners import is_vcluster_host
 from gpuagent.verdicts.over_share import requests_eviction
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
 from kube.access import AccessError
+from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable, decode_answer, expect_kind
 from kube.eviction import EvictionAnswer
-from kube.objects import ObjectMeta
+from kube.kinds import ObjectMeta
 
 CONSENT_SECONDS: Final = 5.0
 """Maximum age of the reads when an eviction is requested, counted from the start of the first one."""

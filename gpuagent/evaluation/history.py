@@ -14,9 +14,9 @@ from typing import Final
 
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
-from gpuagent.sampling.schedule import LONGEST_GAP, longest_gap
-from gpuagent.table.rows import PodState
-from gpuagent.verdicts.reasons import OF_RECORDS
+from gpuagent.sampling.sampler import LONGEST_GAP, longest_gap
+from gpuagent.table.pod_rows import PodState
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS
 from gpuagent.verdicts.verdict import Change, Transition, Verdicts
 from kai.share import MIB
 
@@ -130,7 +130,7 @@ class History:
             state, over_since = standings.get(key, _NOT_JUDGED)
             if key in dropped and state is not PodState.FLAGGED:
                 series.flagged_at = None
-            if state is not series.state or state is PodState.OVER:
+            if state is not series.state or state is PodState.IN_GRACE:
                 _change_state(series, state, over_since, snapshot)
             if key not in current or suspension.covers(key[1]) or not _is_idle(current[key]):
                 series.idle_since = None
@@ -256,8 +256,8 @@ def _standings(verdicts: Verdicts) -> dict[SeriesKey, _Standing]:
         elif since is not None:
             state, earlier = standings.get(place, _WITHIN)
             if state is not PodState.FLAGGED:
-                standings[place] = PodState.OVER, since if earlier is None else min(since, earlier)
-        elif place not in standings and key.reason not in OF_RECORDS:
+                standings[place] = PodState.IN_GRACE, since if earlier is None else min(since, earlier)
+        elif place not in standings and key.reason not in FROM_KAI_RECORDS:
             standings[place] = _WITHIN
     return standings
 
@@ -266,7 +266,7 @@ def _change_state(series: _Series, state: PodState, over_since: float | None, sn
     if state is PodState.FLAGGED:
         series.since = snapshot.wall_time if series.flagged_at is None else series.flagged_at
         series.flagged_at = series.since
-    elif state is PodState.OVER and over_since is not None:
+    elif state is PodState.IN_GRACE and over_since is not None:
         series.since = snapshot.wall_time - max(0.0, snapshot.taken_at - over_since)
     else:
         series.since = snapshot.wall_time

@@ -10,15 +10,15 @@ from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, Status, p
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
-from gpuagent.ledger.processes import SampleProcesses
+from gpuagent.ledger.pod_processes import SampleProcesses
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies, OverSharePolicy
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.reservations import Reservations
 from gpuagent.verdicts.verdict import Change
 

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Final
 
 from gpuagent.evaluation.history import History
-from gpuagent.gpus.reading import LostGpu
+from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Problem, Suspension
-from gpuagent.sampling.schedule import longest_gap
+from gpuagent.sampling.sampler import longest_gap
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Transition, TransitionCounts, Verdicts
 
@@ -110,12 +110,12 @@ def status_at(
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
     is_suspended = Suspension.of(problems.values(), present).is_total
-    is_silent = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).is_total
+    nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).is_total
     is_known = snapshot is not None or is_stale
     verdicts = evaluation.verdicts if evaluation else Verdicts()
     return Status(
         snapshot=None if is_stale else snapshot,
-        verdicts=_while_it_lasts(verdicts, is_stale=is_stale, is_silent=is_silent),
+        verdicts=_while_it_lasts(verdicts, is_stale=is_stale, nothing_is_known=nothing_is_known),
         over_share_policies=evaluation.over_share_policies if evaluation else {},
         problems=tuple(problems.values()),
         attribution_ok=not is_suspended if is_known else None,
@@ -142,11 +142,11 @@ def _unready(snapshot: Snapshot | None, problems: Iterable[Problem]) -> tuple[st
     return tuple(dict.fromkeys(problem.detail for problem in problems if problem.cause in causes))
 
 
-def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, is_silent: bool) -> Verdicts:
+def _while_it_lasts(verdicts: Verdicts, *, is_stale: bool, nothing_is_known: bool) -> Verdicts:
     """Return the verdicts that hold now; those by a lower bound survive an incomplete list of processes."""
     if is_stale:
         return Verdicts()
-    return replace(verdicts, by_key={}) if is_silent else verdicts
+    return replace(verdicts, by_key={}) if nothing_is_known else verdicts
 
 
 def pods_stale(seconds: float) -> Problem:

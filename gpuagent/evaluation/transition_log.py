@@ -6,8 +6,7 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
-from service.log import INFO, WARNING, JsonLog
-from service.log_changes import NewLines
+from service.log import INFO, WARNING, JsonLog, NewLines
 
 _MESSAGES = {
     Change.FLAGGED: ("pod flagged", WARNING),

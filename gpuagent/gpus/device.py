@@ -2,6 +2,7 @@
 
 from typing import Final, TypeAlias
 
+from gpuagent.gpus.device_figures import MemoryReader, Percents, UtilizationReader
 from gpuagent.gpus.driver import (
     NO_INSTANCE,
     REFUSALS,
@@ -16,11 +17,9 @@ from gpuagent.gpus.driver import (
     ProcessList,
     explained,
 )
+from gpuagent.gpus.gpu_reading import Gpu, MigInstance
 from gpuagent.gpus.health import HealthReader
-from gpuagent.gpus.memory import MemoryReader
 from gpuagent.gpus.process_lists import Merged, ProcessLists
-from gpuagent.gpus.reading import Gpu, MigInstance
-from gpuagent.gpus.utilization import Percents, UtilizationReader
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from gpuagent.gpus.calls import Call, CallThread
 from gpuagent.gpus.device import Device
 from gpuagent.gpus.driver import CallFailed, CallTimedOut, ThreadNotStarted, explained
-from gpuagent.gpus.reading import Gpu
+from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 

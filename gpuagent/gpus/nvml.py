@@ -8,12 +8,6 @@ from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuagent.gpus.bounded_calls import (
-    PROCESSES_UTILIZATION_INFO,
-    ProcessListCall,
-    process_utilization,
-    processes_utilization_info,
-)
 from gpuagent.gpus.driver import (
     MEMORY_INFO,
     PROCESS_UTILIZATION,
@@ -30,9 +24,15 @@ from gpuagent.gpus.driver import (
     Sensor,
     UtilizationSample,
 )
-from gpuagent.gpus.event_sets import EventSets
-from gpuagent.gpus.reader import DEADLINE_SECONDS, GpuReader
-from gpuagent.gpus.reading import DriverReplaced
+from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
+from gpuagent.gpus.gpu_reading import DriverReplaced
+from gpuagent.gpus.health import EventSets
+from gpuagent.gpus.list_calls import (
+    PROCESSES_UTILIZATION_INFO,
+    ProcessListCall,
+    process_utilization,
+    processes_utilization_info,
+)
 
 _KIND: Final[dict[int, type[CallFailed]]] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: GpuLost,

@@ -16,7 +16,7 @@ from gpuagent.gpus.driver import (
     NotOffered,
     ProcessList,
 )
-from gpuagent.gpus.reading import GpuProcess
+from gpuagent.gpus.gpu_reading import GpuProcess
 from gpuagent.problems import Cause
 from service.backoff import Backoff
 

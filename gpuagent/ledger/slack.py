@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kai.quantity import parse_quantity
+from kai.numbers import parse_quantity
 from kai.share import MIB
 from service.text import quoted
 

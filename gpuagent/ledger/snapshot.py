@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from gpuagent.gpus.reading import Gpu, LostGpu
+from gpuagent.gpus.gpu_reading import Gpu, LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import PodShare
 

@@ -1,6 +1,6 @@
-"""Builds an Inventory from Kubernetes objects, from whatever source. Pure."""
+"""Builds an Inventory from Kubernetes objects, and remembers the pods that have ended. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,11 +8,41 @@ from gpuagent.pods import objects
 from gpuagent.pods.bind_requests import bind_request
 from gpuagent.pods.bounds import LABELS, bounded, kept_data
 from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
+from gpuagent.pods.node_pods import node_pod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
-from gpuagent.pods.reading import node_pod
-from gpuagent.pods.tenants import tenant_of
+from gpuagent.pods.pod_owners import tenant_of
 from kai import keys
 from kai.memory import Card
+
+MOST_ENDED: Final = 1 << 13
+"""Maximum of remembered UIDs of ended pods: about 1.5 MB."""
+
+
+class EndedPods:
+    """UIDs of pods that were listed before and are not listed now.
+
+    A pod that is deleted with a grace period of 0 leaves the list at once, and its processes may run for its
+    `terminationGracePeriodSeconds` (Kubernetes `calculateEffectiveGracePeriod` in
+    `pkg/kubelet/pod_workers.go`). Its UID must still be known then: otherwise the next pod in the cgroup path
+    would count as the owner, and the processes choose its name.
+    """
+
+    def __init__(self, *, most: int = MOST_ENDED) -> None:
+        """Set the maximum of UIDs; beyond it the oldest ones are forgotten."""
+        self._most = most
+        self._seen: dict[str, None] = {}
+
+    def add(self, uids: Iterable[str]) -> None:
+        """Remember listed pods, even if they are gone before the next inventory."""
+        self._seen |= dict.fromkeys(uids)
+
+    def without(self, listed: Collection[str]) -> frozenset[str]:
+        """Return the UIDs of the pods that have ended: the remembered ones without those listed now."""
+        ended = [uid for uid in self._seen if uid not in listed]
+        for uid in ended[: max(0, len(ended) - self._most)]:
+            del self._seen[uid]
+        return frozenset(ended[-self._most :])
+
 
 _UNKNOWN_GPU: Final = "-1"
 

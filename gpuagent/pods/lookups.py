@@ -1,17 +1,21 @@
-"""Fetches objects of one kind by name, once or periodically, and seldom while RBAC denies them."""
+"""Fetches the objects that belong to a node's pods by name, and seldom while RBAC denies them."""
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.pods.availability import Availability, Unavailable, UnavailableReason
+from gpuagent.pods import objects
+from gpuagent.pods.inventory import Availability, NodePod, Unavailable, UnavailableReason
+from gpuagent.pods.node_pods import decoder
 from gpuagent.pods.objects import KubernetesObject, ObjectError
+from kai import keys
+from kai.share import shows_share
 from kube.access import AccessError
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from service.backoff import JITTER_AROUND, JITTER_UP, Backoff, jittered
 from service.log import JsonLog
 
@@ -246,3 +250,65 @@ class Fetcher:
             self._entries[ref].due = failure.backoff.due_at
         if line and (reason is UnavailableReason.DENIED or failure.count > 1):
             self.availability.update(Unavailable(resource=self._kind.resource, reason=reason, line=line))
+
+
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+CONFIG_MAPS: Final = Kind(  # KAI completes one before it binds the pod, so it is never fetched again
+    resource="configmaps",
+    decode=decoder("ConfigMap", objects.ConfigMap),
+    without="shares and GPUs in KAI's ConfigMaps are unknown",
+)
+NODES: Final = Kind(
+    resource="nodes",
+    decode=decoder("Node", objects.Node),
+    without="GPU memory is the driver's figure instead of the node label that KAI uses",
+    accept=_METADATA,
+    again_seconds=300.0,
+    is_cached=True,
+)
+NAMESPACES: Final = Kind(
+    resource="namespaces",
+    decode=decoder("Namespace", objects.Namespace),
+    without="namespaces cannot enable eviction or set their own grace, and pods have no names of a vCluster",
+    accept=_METADATA,
+    again_seconds=1800.0,
+    is_cached=True,
+    is_spread=True,
+)
+
+
+def namespace_ref(name: str) -> ObjectRef:
+    """Return the reference to a namespace."""
+    return ObjectRef(names=(name,))
+
+
+class ConfigMapRefs:
+    """References to KAI's ConfigMaps by pod UID, as first seen.
+
+    The pod's owner may edit the annotation with the name, and create a ConfigMap.
+    """
+
+    def __init__(self, *, reservation_namespace: str) -> None:
+        self._reservation_namespace = reservation_namespace
+        self._first: Mapping[str, ObjectRef] = {}
+
+    def of(self, pods: Iterable[NodePod]) -> Iterable[ObjectRef]:
+        """Return the references of these pods, and forget all other pods."""
+        self._first = {
+            pod.uid: self._first.get(pod.uid)
+            or ObjectRef(namespace=pod.namespace, names=pod.config_map_names, pod_uid=pod.uid)
+            for pod in pods
+            if not pod.is_finished and pod.namespace != self._reservation_namespace
+        }
+        return (ref for ref in self._first.values() if ref.names)
+
+
+def may_be_kais(pod: NodePod) -> bool:
+    """Whether KAI may have placed a pod: by its immutable scheduler name, or by any sign of a share.
+
+    Static pods have no scheduler.
+    """
+    if keys.MIRROR_POD in pod.annotations:
+        return False
+    return pod.scheduler_name != keys.DEFAULT_SCHEDULER or shows_share((*pod.annotations, *pod.labels))

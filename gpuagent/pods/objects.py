@@ -35,7 +35,7 @@ _NO_OWNER: Final = Owner()
 class Metadata(Struct, frozen=True, rename="camel"):
     """`metadata` of any object, from the API server or from a user's file.
 
-    All fields may be missing or null, unlike in `kube.objects.ObjectMeta`: a file is not checked by an API
+    All fields may be missing or null, unlike in `kube.kinds.ObjectMeta`: a file is not checked by an API
     server, and its errors are reported with the field's name.
     """
 

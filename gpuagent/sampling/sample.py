@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuagent.gpus.reading import GpuReading
+from gpuagent.gpus.gpu_reading import GpuReading
 from gpuagent.problems import Problem
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import msgspec
 
-from gpuagent.api_types.shares import (
+from gpuagent.api_types import (
     AgentResponse,
     ApiAmount,
     ApiCandidate,
@@ -20,13 +20,13 @@ from gpuagent.api_types.shares import (
     ApiXid,
 )
 from gpuagent.evaluation.status import Status
-from gpuagent.gpus.reading import Xid
+from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
 from gpuagent.shares.pod_share import Amount, PodShare
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Verdict
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gpuagent.evaluation.status import Status
-from service.http.shared_text import SharedText
+from service.http.page_server import SharedText
 
 Key = tuple[object, ...]
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from gpuagent.gpus.reading import Gpu
+from gpuagent.gpus.gpu_reading import Gpu
 from kai import keys
 from kai.memory import MEGABYTE, Card, label_bytes
+from kai.releases import Version
 from kai.share import MIB
-from kai.version import Version
 
 _T = TypeVar("_T")
 

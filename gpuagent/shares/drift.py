@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.workloads import Workload, virtual_workload_of, workload_of
+from gpuagent.pods.pod_owners import Workload, virtual_workload_of, workload_of
 from gpuagent.shares.allocations import Allocation, BindRequestShare, ConfigMapShare
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.placement import group_labels, groups_of
-from gpuagent.shares.requests import ShareRequest, parse_share_request
+from gpuagent.shares.share_requests import ShareRequest, parse_share_request
 from kai import keys
-from kai.own_labels import SIZE, is_size_name
+from kai.kaishare_keys import SIZE, is_size_name
 from service.text import counted
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.tenants import Tenant
-from gpuagent.pods.workloads import NO_WORKLOAD, Workload
+from gpuagent.pods.pod_owners import NO_WORKLOAD, Tenant, Workload
 
 
 class ShareSource(StrEnum):
@@ -78,7 +77,7 @@ class PodShare:
     """Whether the pod runs with a share annotation that does not count, since KAI did not place the pod."""
     shares: Mapping[str, Amount] = field(default_factory=dict)
     """Effective share by GPU UUID."""
-    shares_elsewhere: Mapping[str, Amount] = field(default_factory=dict)
+    allowed_elsewhere: Mapping[str, Amount] = field(default_factory=dict)
     """Share by UUID of the other GPUs that may be the pod's, or were. The pod may use as much there without
     a flag, and nothing is promised."""
     former_gpus: frozenset[str] = frozenset()
@@ -103,7 +102,7 @@ class PodShare:
 
     def share_on(self, gpu_uuid: str) -> Amount | None:
         """Return the share with which the pod is compared on a GPU, its own or another; None without one."""
-        return self.shares.get(gpu_uuid) or self.shares_elsewhere.get(gpu_uuid)
+        return self.shares.get(gpu_uuid) or self.allowed_elsewhere.get(gpu_uuid)
 
     def may_own(self, gpu_uuid: str) -> bool:
         """Whether a GPU is or was the pod's, or may be."""

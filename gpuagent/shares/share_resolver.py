@@ -7,21 +7,28 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuagent.gpus.reading import Gpu
+from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.pods.tenants import tenant_of
+from gpuagent.pods.pod_owners import tenant_of
 from gpuagent.shares.allocations import find_allocation
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.drift import PodDeclaration, pod_name, share_drift
-from gpuagent.shares.pins import Pin, pin_of
-from gpuagent.shares.placement import UNPLACED, Placement, is_of_vcluster, is_reserved, of_groups
+from gpuagent.shares.first_records import FirstRecord, first_record
+from gpuagent.shares.placement import (
+    UNPLACED,
+    GroupGpus,
+    Placement,
+    WholeGpus,
+    is_of_vcluster,
+    is_reserved,
+    of_groups,
+)
 from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
-from gpuagent.shares.requests import ShareRequest, effective_limit
-from gpuagent.shares.whole_gpus import GroupGpus, WholeGpus
+from gpuagent.shares.share_requests import ShareRequest, effective_limit
 from kai import keys
 from kai.installation import SharingMode
+from kai.releases import Version
 from kai.share import MIB
-from kai.version import Version
 
 _UNROUNDED_BYTES: Final = 100 * MIB
 _MOST_NOTES: Final = 8
@@ -53,7 +60,7 @@ class ShareResolver:
         self._mode = gpu_sharing_mode
         self._declared: dict[str, tuple[NodePod, PodDeclaration]] = {}
         self._first: dict[str, PodDeclaration] = {}
-        self._pins: dict[str, Pin] = {}
+        self._records: dict[str, FirstRecord] = {}
         self._finished: dict[str, PodShare] = {}
         """By UID: a finished pod is resolved once."""
         self._whole = WholeGpus()
@@ -87,14 +94,16 @@ class ShareResolver:
                 self._first.get(uid, now),
                 inventory=inventory,
                 cards=cards,
-                known=self._pins.get(uid),
+                known=self._records.get(uid),
                 mode=self._mode,
             )
             for uid, (pod, now) in self._declared.items()
             if uid not in self._finished
         ]
-        self._pins = {
-            draft.pod.uid: draft.pin for draft in drafts if draft.pod.is_bound and not draft.pod.is_finished
+        self._records = {
+            draft.pod.uid: draft.record
+            for draft in drafts
+            if draft.pod.is_bound and not draft.pod.is_finished
         }
         groups = GroupGpus(inventory)
         whole = self._whole.assign(wanted, inventory, devices, used, groups)
@@ -152,7 +161,7 @@ class _Resolution:
         *,
         inventory: Inventory,
         cards: Cards,
-        known: Pin | None,
+        known: FirstRecord | None,
         mode: SharingMode | None,
     ) -> None:
         self.pod = pod
@@ -162,8 +171,8 @@ class _Resolution:
         self._cards = cards
         self._mode = mode
         self._latest = find_allocation(pod, inventory, pod_name(pod))
-        self.pin = pin_of(known, self._latest, first.request, pod, inventory, cards)
-        self._allocation = self.pin.allocation
+        self.record = first_record(known, self._latest, first.request, pod, inventory, cards)
+        self._allocation = self.record.allocation
         bound, share = self._allocation.bound, first.request.share
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
         self._now, self._first = now.declared(devices), first.declared(devices)
@@ -172,9 +181,9 @@ class _Resolution:
         # KAI writes the label before it binds the pod, so a later label is not from KAI.
         is_labelled = bool(self._first.groups) and not self._has_foreign_label()
         labelled_groups = self._first.groups if is_labelled and not is_more_than_given else ()
-        self._groups = self.pin.groups or labelled_groups or allocated_groups
+        self._groups = self.record.groups or labelled_groups or allocated_groups
         self._is_placed_by_kai = is_labelled or self._allocation.has_bind_request
-        self._awaits_bind_request = not self._is_placed_by_kai and not self.pin.is_answered
+        self._awaits_bind_request = not self._is_placed_by_kai and not self.record.is_bind_request_known
         self._refusal = self._why_refused()
         is_recorded = bound is not None and bool(bound.portion)
         request = self._first.request
@@ -184,7 +193,7 @@ class _Resolution:
         self._deciding = next((candidate for candidate in self._candidates if candidate.may_decide), None)
         self._is_whole = self._deciding is not None and self._deciding.source is ShareSource.WHOLE_GPU
         if self._deciding is not None and not self._is_whole and self._is_placed_by_kai:
-            self.pin = self.pin.placed(self._groups, self._request, pod, inventory)
+            self.record = self.record.with_gpus(self._groups, self._request, pod, inventory)
 
     def pod_share(self, whole: tuple[str, ...], groups: GroupGpus) -> PodShare:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
@@ -202,11 +211,13 @@ class _Resolution:
         if pod.is_finished:
             return without_share
         has_share = self._deciding is not None
-        place = self.pin.place if has_share else UNPLACED
+        place = self.record.place if has_share else UNPLACED
         if self._is_whole:
             place = Placement(whole, is_complete=len(whole) >= pod.whole_gpus)
         by_groups = of_groups(self._groups, pod, self._inventory)
-        is_doubtful = self.pin.is_doubtful or (bool(self._groups) and not by_groups.is_complete)
+        may_have_other_gpus = self.record.may_have_other_gpus or (
+            bool(self._groups) and not by_groups.is_complete
+        )
         has_moved = (
             by_groups.is_complete and by_groups.gpus != place.gpus and has_share and not self._is_whole
         )
@@ -223,9 +234,9 @@ class _Resolution:
             is_annotation_ignored=bool(self._refusal)
             and (self._now.request.has_share or self._first.request.has_share),
             shares=shares,
-            shares_elsewhere=self._shares_elsewhere(place, is_doubtful=is_doubtful),
-            former_gpus=frozenset(self.pin.former_gpus),
-            has_doubtful_gpus=is_doubtful,
+            allowed_elsewhere=self._allowed_elsewhere(place, may_have_other_gpus=may_have_other_gpus),
+            former_gpus=frozenset(self.record.former_gpus),
+            has_doubtful_gpus=may_have_other_gpus,
             limits=limits,
             gpus_with_undecided_limit=undecided,
             candidates=tuple(
@@ -301,12 +312,12 @@ class _Resolution:
             gpu: Amount(amount, candidate.source) for gpu, amount in amounts.items() if amount is not None
         }
 
-    def _shares_elsewhere(self, place: Placement, *, is_doubtful: bool) -> dict[str, Amount]:
+    def _allowed_elsewhere(self, place: Placement, *, may_have_other_gpus: bool) -> dict[str, Amount]:
         """Return the share on GPUs other than the known ones, as far as they may be the pod's or were."""
         if self._is_whole or not self._is_placed_by_kai or self.pod.whole_gpus or self.pod.has_unsized_gpus:
             return {}
-        is_uncertain = is_doubtful or not place.is_complete
-        gpus = self._cards.gpus if is_uncertain else self.pin.former_gpus
+        is_uncertain = may_have_other_gpus or not place.is_complete
+        gpus = self._cards.gpus if is_uncertain else self.record.former_gpus
         return self._shares(gpu for gpu in gpus if gpu not in place.gpus)
 
     def _limits(

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.api_types.shares import ApiPod
+from gpuagent.api_types import ApiPod
 from gpuagent.problems import Cause
 from service.names import is_dns_label, is_dns_subdomain
 

@@ -34,8 +34,8 @@ from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause
 from gpuagent.shares.pod_share import PodShare
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
 from gpuagent.verdicts.grounds import Ground, Grounds, Key
-from gpuagent.verdicts.reasons import OF_RECORDS, FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict, Verdicts
 
 _INTERVAL: Final = 5.0
@@ -239,7 +239,7 @@ class Judge:
         left = [
             key
             for key in self._histories
-            if key.reason in OF_RECORDS and key not in grounds.by_key and not grounds.is_suspended(key)
+            if key.reason in FROM_KAI_RECORDS and key not in grounds.by_key and not grounds.is_suspended(key)
         ]
         if not left:  # the usual case
             return

@@ -10,7 +10,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare
-from gpuagent.verdicts.reasons import OF_RECORDS, FlagReason
+from gpuagent.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
 
 SMALL_BYTES: Final = 256 << 20
 """Memory that a pod may use on a GPU without a share there: a CUDA library opens a context on every device
@@ -82,7 +82,7 @@ class Grounds:
         return (
             self._suspension.covers(key.gpu_uuid)
             or self._awaits_record(key)
-            or (is_unknown and key.reason not in OF_RECORDS)
+            or (is_unknown and key.reason not in FROM_KAI_RECORDS)
         )
 
     def _is_silenced(self, ground: Ground) -> bool:
@@ -108,7 +108,7 @@ class Grounds:
             flagged_above: for a flagged key the bytes that the pod may use there; None if it is not flagged.
         """
         index = self._evaluated_gpus.get(key.gpu_uuid)
-        if key.reason in OF_RECORDS or key.uid not in self._snapshot.pod_uids or index is None:
+        if key.reason in FROM_KAI_RECORDS or key.uid not in self._snapshot.pod_uids or index is None:
             return None
         holding = self._holdings.get((key.uid, key.gpu_uuid))
         pod_share = self._pod_shares.get(key.uid, last)

@@ -7,8 +7,8 @@ pod that the Event is about.
 from math import floor
 from typing import Final
 
-from gpuagent.pods.commands import ContainerCommand
-from gpuagent.verdicts.reasons import FlagReason
+from gpuagent.pods.bounds import ContainerCommand
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from kai.frameworks import settings_of
 from service.units import size, time_over

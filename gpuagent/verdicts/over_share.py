@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.pods.inventory import Inventory
-from kai.own_labels import (
+from kai.kaishare_keys import (
     GRACE_FORM,
     MODE,
     MODE_OFF,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.pods.inventory import Inventory, NodePod, ReservationPod
 from gpuagent.problems import Cause, Problem
-from gpuagent.shares.whole_gpus import is_time_sliced
+from gpuagent.shares.placement import is_time_sliced
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from service.text import first_few, one_line
 

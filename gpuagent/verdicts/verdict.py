@@ -10,8 +10,8 @@ from enum import StrEnum
 from msgspec import Struct
 
 from gpuagent.shares.pod_share import PodShare
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.reasons import FlagReason
 from service.units import size
 
 

@@ -1,6 +1,6 @@
 """Authentication of requests by a bearer token, which an authorizer checks.
 
-`kube/token_authorizer.py` decides which tokens may read shares.
+`kube/tokens.py` decides which tokens may read shares.
 """
 
 import re

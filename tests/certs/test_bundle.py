@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from certs.authority import Authority
-from certs.bundle import MOST_BLOCKS, BundleHistory, certificate_of, certificates_in, der, merged
+from certs.ca_injector import MOST_BLOCKS, BundleHistory, certificate_of, certificates_in, der, merged
 
 NOW = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -82,7 +82,7 @@ def test_the_size_of_a_bundle_is_bounded_and_kaishares_cas_stay() -> None:
 
 def test_only_the_first_blocks_of_a_large_bundle_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    for module in ("certs.bundle", "certs.rotation"):
+    for module in ("certs.ca_injector", "certs.rotation"):
         monkeypatch.setattr(f"{module}.certificate_of", lambda pem: read.append(pem) or certificate_of(pem))
     block = b"-----BEGIN CERTIFICATE-----AAAA-----END CERTIFICATE-----\n"
     bundle = block * 20_000 + A

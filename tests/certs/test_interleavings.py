@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certs.authority import Authority
-from certs.bundle import BundleHistory, certificates_in, der, merged
+from certs.ca_injector import BundleHistory, certificates_in, der, merged
 from certs.rotation import (
     CASet,
     Leaf,

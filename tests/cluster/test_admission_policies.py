@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from console.render.expressions import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai import keys
-from kai.own_labels import FRACTION, MAX_FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
+from kai.kaishare_keys import FRACTION, MAX_FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.comparisons.generated_clusters import generated_cluster
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import (
@@ -28,12 +30,10 @@ from tests.support.kube_user import MERGE, Asker
 from tests.support.markers import nightly
 from tests.support.pods import view
 from tests.support.waiting import until
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata, label_problems
-from webhook.policy.rules import Rules
 from webhook.policy.sizes import MOST_SIZES
 from webhook.policy.verify import Requester, verify
-from webhook.render.bounds import MOST_CONTAINERS, MOST_ENTRIES, MOST_KEYS
-from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
 CHECKS = "apiserver_mutating_admission_policy_check_total"
 TEAM = "policies-team"
@@ -50,8 +50,10 @@ async def client(own_plane: ControlPlane) -> AsyncIterator[KubeClient]:
 
 
 @asynccontextmanager
-async def mutating(client: KubeClient, namespace: str, *, rules: Rules | None = None) -> AsyncIterator[None]:
-    async with applied(client, list(objects_of(MUTATING, rules or Rules()))):
+async def mutating(
+    client: KubeClient, namespace: str, *, rules: DecisionSettings | None = None
+) -> AsyncIterator[None]:
+    async with applied(client, list(objects_of(MUTATING, rules or DecisionSettings()))):
         await Canary(client, namespace).until_mutated()
         yield
     await Canary(client, namespace).until_unchanged()
@@ -219,7 +221,7 @@ async def test_the_largest_pods_are_decided_in_bounded_time(client: KubeClient, 
         began, spent = spent, await cpu_seconds(client)
         return spent - began, status, answer
 
-    async with applied(client, list(objects_of(VALIDATING, Rules()))), mutating(client, TEAM):
+    async with applied(client, list(objects_of(VALIDATING, DecisionSettings()))), mutating(client, TEAM):
         spent = await cpu_seconds(client)
         for title in titles:
             pod, reason, status = LARGEST[title]
@@ -270,11 +272,11 @@ async def test_gpus_of_init_containers_count_as_for_the_webhook(client: KubeClie
             return "request no more than 1" in str(error)
         return False
 
-    async with applied(client, list(objects_of(VALIDATING, Rules()))):
+    async with applied(client, list(objects_of(VALIDATING, DecisionSettings()))):
         await until(partial(is_refused, with_gpus(2, "")), "the policy acts")
         refused = {case: await is_refused(with_gpus(*case)) for case in GPU_CONTAINERS}
     verdicts = {
-        case: not verify(policy, view(with_gpus(*case)), Rules(), Requester("user")).is_allowed
+        case: not verify(policy, view(with_gpus(*case)), DecisionSettings(), Requester("user")).is_allowed
         for case in GPU_CONTAINERS
     }
     assert refused == verdicts
@@ -298,7 +300,7 @@ async def test_the_largest_namespaces_are_edited_in_bounded_time(client: KubeCli
         return await cpu_seconds(client) - began
 
     usual = await cost()
-    async with applied(client, list(objects_of(VALIDATING, Rules()))):
+    async with applied(client, list(objects_of(VALIDATING, DecisionSettings()))):
         wrong = managed_namespace("policies-wrong", gpu_fraction="7")
         await until(lambda: refuses(client, wrong), "the policy acts")
         assert await cost() < 3 * usual + MOST_CPU_SECONDS
@@ -307,7 +309,7 @@ async def test_the_largest_namespaces_are_edited_in_bounded_time(client: KubeCli
 async def test_a_policy_that_fails_at_run_time_admits_the_pod_and_counts(client: KubeClient) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
     before = await failures(client)
-    policy, binding = objects_of(MUTATING, Rules())
+    policy, binding = objects_of(MUTATING, DecisionSettings())
     for variable in policy["spec"]["variables"]:
         if variable["name"] == "share":
             variable["expression"] = "variables.namespaceLabels['missing']"
@@ -369,7 +371,9 @@ async def test_edits_of_namespaces_are_refused_as_by_the_webhook(
         await until(partial(accepts, client, item), "no policy acts")
     counts = Counter[str]()
     items = [
-        item for item in objects_of(VALIDATING, Rules()) if item["metadata"]["name"].endswith("namespaces")
+        item
+        for item in objects_of(VALIDATING, DecisionSettings())
+        if item["metadata"]["name"].endswith("namespaces")
     ]
     async with applied(client, items), Asker(own_plane) as asker:
 
@@ -426,7 +430,9 @@ async def test_an_edit_with_two_thousand_sizes_is_judged(own_plane: ControlPlane
     namespace["metadata"]["labels"] |= labels
     await until(lambda: accepts(client, namespace), "no policy acts")
     items = [
-        item for item in objects_of(VALIDATING, Rules()) if item["metadata"]["name"].endswith("namespaces")
+        item
+        for item in objects_of(VALIDATING, DecisionSettings())
+        if item["metadata"]["name"].endswith("namespaces")
     ]
     async with applied(client, items), Asker(own_plane) as asker:
         path = "/api/v1/namespaces/edited-sizes"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuagent.sampling.schedule import LONGEST_GAP
+from gpuagent.sampling.sampler import LONGEST_GAP
 from tests.support.administrator import Administrator, right
 from tests.support.agent_process import Agent, agent
 from tests.support.control_plane import ControlPlane

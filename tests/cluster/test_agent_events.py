@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.sampling.schedule import LONGEST_GAP, SHORTEST_GAP
+from gpuagent.sampling.sampler import LONGEST_GAP, SHORTEST_GAP
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
 from tests.support.control_plane import ControlPlane

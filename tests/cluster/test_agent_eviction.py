@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuagent.pods.inventory import NodePod
-from kai.own_labels import OVER_SHARE
+from kai.kaishare_keys import OVER_SHARE
 from kube.client import KubeClient
 from kube.eviction import Evicted, EvictionAnswer, evict
 from tests.support.administrator import Administrator

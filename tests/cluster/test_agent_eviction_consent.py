@@ -14,16 +14,15 @@ from typing import Any
 import pytest
 
 from gpuagent.actions.consent import CONSENT_SECONDS
-from gpuagent.actions.eviction_budget import Budget
-from gpuagent.actions.eviction_calls import ClusterCalls
-from gpuagent.actions.evictor import EvictionTiming, Evictor
+from gpuagent.actions.eviction_rules import Budget
+from gpuagent.actions.evictor import ClusterCalls, EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
-from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.node_pods import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.verdicts.verdict import Verdict
-from kai.own_labels import EVICTED_OWNER, MODE, OVER_SHARE
+from kai.kaishare_keys import EVICTED_OWNER, MODE, OVER_SHARE
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from service.log import JsonLog
 from tests.support.administrator import Administrator
 from tests.support.api_faults import Delay, SeenRequest, requests

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kai.own_labels import OVER_SHARE
+from kai.kaishare_keys import OVER_SHARE
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane
 from tests.support.gpu_node import EVICT, RIGHTS, GpuNode, until

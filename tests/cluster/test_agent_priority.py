@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.control_plane import (
     ControlPlane,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.sampling.schedule import LONGEST_GAP
-from kai.own_labels import OVER_SHARE, SIMULATE
+from gpuagent.sampling.sampler import LONGEST_GAP
+from kai.kaishare_keys import OVER_SHARE, SIMULATE
 from tests.cluster.test_agent import PROGRAM
 from tests.support.administrator import Administrator
 from tests.support.agent_process import ROOT, Agent, agent

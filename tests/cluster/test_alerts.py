@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from console.render.policy_manifests import MUTATING, objects_of
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import (
@@ -27,9 +28,8 @@ from tests.support.other_webhooks import others_configuration
 from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import UrlTarget
-from webhook.render.manifests import MUTATING, objects_of
 
 NAMESPACES = [
     managed_namespace("alerts", gpu_fraction="0.5"),
@@ -141,7 +141,7 @@ async def test_the_api_servers_counters_raise_their_alerts(
 async def test_an_admission_policy_that_fails_raises_its_alert(
     own_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    policy, binding = objects_of(MUTATING, Rules())
+    policy, binding = objects_of(MUTATING, DecisionSettings())
     for variable in policy["spec"]["variables"]:
         if variable["name"] == "share":
             variable["expression"] = "variables.namespaceLabels['missing']"

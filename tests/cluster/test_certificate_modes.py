@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.chart_variants import CERT_MANAGER, WEBHOOK
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import NAMESPACE

@@ -21,11 +21,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import load_der_x509_certificate
 
 from certs.authority import Authority
-from certs.bundle import certificates_in, der
-from certs.ca_injector import CABundleInjector
+from certs.ca_injector import CABundleInjector, certificates_in, der
 from certs.manager import CertificateManager
 from certs.rotation import CASet, Leaf, Lifetimes, to_secret_data
-from kube.errors import ApiError
+from kube.answers import ApiError
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     Canary,

@@ -15,8 +15,8 @@ import pytest
 
 from certs.authority import Authority
 from deploy.render import MANIFESTS
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.deploy.test_chart_platforms import ON_THE_NODE
 from tests.support.administrator import Administrator
 from tests.support.chart_variants import VARIANTS

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from console.policies.reading import read_policies
+from console.doctor.check_results import State
+from console.policies import read_policies
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
-from service.check_results import State
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     Canary,

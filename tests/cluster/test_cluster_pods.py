@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 import pytest
 
 from gpuagent.evaluation.status import PODS_STALE_SECONDS
-from gpuagent.pods import bind_request_watch, related
-from gpuagent.pods.availability import UnavailableReason
-from gpuagent.pods.cluster import WATCH_TIMING
-from gpuagent.pods.decoding import read_pod
-from gpuagent.pods.inventory import BindRequest, NodePod
+from gpuagent.pods import bind_requests, lookups
+from gpuagent.pods.cluster_pods import WATCH_TIMING
+from gpuagent.pods.inventory import BindRequest, NodePod, UnavailableReason
 from gpuagent.pods.lookups import FetchTiming
+from gpuagent.pods.node_pods import read_pod
 from kube.client import KubeClient
 from kube.watch import WatchTiming
 from tests.gpuagent.shares.test_live_objects import documents
@@ -255,7 +254,7 @@ async def test_without_permissions_the_failure_is_logged_until_one_is_granted(
 async def test_an_api_version_that_is_not_served_is_reported(
     admin: Administrator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bind_request_watch, "_PATH", "/apis/scheduling.run.ai/v9/bindrequests")
+    monkeypatch.setattr(bind_requests, "_PATH", "/apis/scheduling.run.ai/v9/bindrequests")
     await admin.create(fraction())
     async with running(admin.client) as run:
         await until(lambda: run.names == {"half"})
@@ -318,9 +317,9 @@ async def test_what_the_agent_asks_at_its_start_and_in_ten_quiet_minutes(
         await admin.create(fraction("half", number, namespace=namespace))
     await admin.create(node())
     for kind in ("NODES", "NAMESPACES"):
-        usual = getattr(related, kind)
+        usual = getattr(lookups, kind)
         quick = replace(usual, again_seconds=usual.again_seconds / 60)
-        monkeypatch.setattr(f"gpuagent.pods.cluster.{kind}", quick)
+        monkeypatch.setattr(f"gpuagent.pods.cluster_pods.{kind}", quick)
     watch, silence = WATCH_TIMING.watch // 60, WATCH_TIMING.silence / 60
     timing = WatchTiming(watch=watch, spread=WATCH_TIMING.spread // 60, silence=silence, healthy_after=0.1)
     token = await admin.token(AUDITED, PODS, BIND_REQUESTS, right("nodes", "get"), right("namespaces", "get"))

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane
 from tests.support.decisions import decide
 from tests.support.pods import view
 from tests.support.waiting import until
 from tests.support.webhook_recorder import Impersonating, Recorder, recording
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Reason
-from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
 from webhook.registration.configurations import UrlTarget, mutating_configuration, validating_configuration
 
@@ -36,7 +36,7 @@ NAMESPACES = {
     "hooked-excluded": {**QUEUE, "kaishare.dev/mode": "enforce"},
     "hooked-unmanaged": {"kaishare.dev/mode": "enforce"},
 }
-RULES = Rules(excluded_namespaces=frozenset({"hooked-excluded"}))
+RULES = DecisionSettings(excluded_namespaces=frozenset({"hooked-excluded"}))
 MUTATE, VALIDATE, VALIDATE_NAMESPACES = "/mutate", "/validate/pods", "/validate/namespaces"
 LEFT_TO_SELECTORS = {Reason.MIRROR_POD, Reason.NODE_NAME_SET, Reason.DAEMONSET, Reason.OPTED_OUT}
 LEFT_BY_WHO_ASKS = {Reason.MIRROR_POD, Reason.NODE_NAME_SET, Reason.DAEMONSET}

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from console.agents import MOST_AT_ONCE, AgentPod, Agents
+from console.doctor.check_results import CheckResult, State, exit_status
 from console.doctor.command import with_link
-from console.policies.reading import PodCounts, read_policies
+from console.policies import PodCounts, read_policies
 from gpuagent.evaluation.status import Status
 from gpuagent.problems import Cause, Problem
 from kube.access import KubeConfig
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
-from service.check_results import CheckResult, State, exit_status
 from service.version import version
 from tests.support.administrator import Administrator, right
 from tests.support.agent_fleet import (

@@ -18,15 +18,14 @@ import pytest
 from aiohttp import ClientSession, web
 
 from certs.authority import Authority
-from console.agent_options import AGENT_ACCOUNT
-from console.agents import AgentPod, AgentReading, Agents
+from console.agents import AGENT_ACCOUNT, AgentPod, AgentReading, Agents
 from gpuagent.evaluation.status import Status
-from gpuagent.server.server import AUDIENCE
+from gpuagent.server.agent_server import AUDIENCE
 from kube.client import KubeClient
-from kube.token_authorizer import TokenAuthorizer
 from kube.token_request import REPLACE_SECONDS, TOKEN_SECONDS
+from kube.tokens import TokenAuthorizer
 from service.http.authentication import OWN_HEADER, Authentication
-from service.http.listeners import Address
+from service.http.limits import Address
 from service.http.page_server import PortSecurity
 from service.log import JsonLog
 from tests.cluster.test_agent import PROGRAM

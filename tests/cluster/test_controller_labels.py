@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from console.explain.manifest_pods import find_pods
+from console.explain.workload_kinds import WORKLOADS
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import kubectl
 from tests.support.control_plane import ControlPlane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets
 from tests.support.waiting import until
-from webhook.explain.manifests.kinds import WORKLOADS
-from webhook.explain.manifests.pods import find_pods
 
 NAMESPACE = "controller-labels"
 STAND_INS = ("hash", "uid")

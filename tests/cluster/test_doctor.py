@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from gpuagent.doctor.cluster import cluster_findings
-from gpuagent.doctor.probe import Observation
-from gpuagent.gpus.reading import GpuReading
+from console.doctor.agent_cluster import cluster_findings
+from console.doctor.check_results import CheckResult, State
+from console.doctor.driver_checks import Observation
+from gpuagent.gpus.gpu_reading import GpuReading
 from gpuagent.node import NodeSettings
-from gpuagent.pods import bind_request_watch
-from kai.own_labels import VCLUSTER
-from service.check_results import CheckResult, State
+from gpuagent.pods import bind_requests
+from kai.kaishare_keys import VCLUSTER
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane
 from tests.support.kube_objects import GPU_0, GROUP_0, NODE, bind_request, fraction, node, pod, reservation
@@ -114,7 +114,7 @@ async def test_kai_inside_vclusters_on_a_host_without_kai(
 ) -> None:
     # The control plane has the definition of BindRequests, so another version is asked for.
     elsewhere = "/apis/scheduling.run.ai/v9"
-    monkeypatch.setattr(bind_request_watch, "_PATH", f"{elsewhere}/bindrequests")
+    monkeypatch.setattr(bind_requests, "_PATH", f"{elsewhere}/bindrequests")
     await make_tenants(admin)
     token = await admin.token("doctor-host", *AGENT, right("namespaces", "get"))
     findings = await every(plane, token)

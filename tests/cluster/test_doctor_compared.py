@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from console.policies.reading import read_policies
-from kai.version import Version
+from console.doctor.check_results import CheckResult, State, exit_status
+from console.policies import read_policies
+from kai.releases import Version
 from kube.client import KubeClient
-from service.check_results import CheckResult, State, exit_status
 from service.command import UsageError
 from service.version import version
 from tests.support.administrator import Administrator
@@ -26,8 +26,8 @@ from tests.support.kube_objects import pod
 from tests.support.published_settings import settings_object
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.policy.rules import Rules
 from webhook.registration.configurations import ServiceTarget, UrlTarget
 
 TARGET = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
@@ -96,7 +96,7 @@ async def test_kais_images_against_the_settings_of_the_webhook(
     words: str,
 ) -> None:
     await admin.create(kai("v0.9.8", SHARING))
-    await admin.create(settings_object(Rules(kai_version=configured_release)))
+    await admin.create(settings_object(DecisionSettings(kai_version=configured_release)))
     ((actual, what),) = of(await doctor(plane), "KAI's version")
     assert (actual, what.startswith(words)) == (state, True), what
 
@@ -122,7 +122,7 @@ async def test_kais_sharing_mode_against_the_settings_of_the_webhook(
     advice: str,
 ) -> None:
     await admin.create(admission)
-    await admin.create(settings_object(Rules(inject_shares=inject)))
+    await admin.create(settings_object(DecisionSettings(inject_shares=inject)))
     findings = await doctor(plane)
     assert of(findings, "KAI's GPU sharing") == [expected]
     assert all(advice in finding.advice for finding in findings if finding.check == "KAI's GPU sharing")
@@ -143,7 +143,7 @@ async def test_published_settings_against_the_options_of_the_deployment(
     assert (State.WARNING, f"{TEAM}: mode off, by --default-mode of the webhook") in of(
         findings, "managed namespaces"
     )
-    settings = Rules(kai_version=Version(0, 17, 0), excluded_namespaces=frozenset({TEAM}))
+    settings = DecisionSettings(kai_version=Version(0, 17, 0), excluded_namespaces=frozenset({TEAM}))
     await admin.create(settings_object(settings, release="0.0.9"))
     findings = await doctor(plane)
     assert of(findings, "settings") == [
@@ -152,7 +152,7 @@ async def test_published_settings_against_the_options_of_the_deployment(
             (
                 "ConfigMap kaishare-settings and the Deployment of the webhook differ: --default-mode is default in"
                 " the ConfigMap and off in the Deployment; --exclude-namespaces is"
-                f" {TEAM} in the ConfigMap and {','.join(sorted(Rules().excluded_namespaces))} in the Deployment"
+                f" {TEAM} in the ConfigMap and {','.join(sorted(DecisionSettings().excluded_namespaces))} in the Deployment"
             ),
         )
     ]
@@ -168,7 +168,7 @@ async def test_published_settings_against_the_options_of_the_deployment(
 async def test_policies_use_the_published_settings(
     plane: ControlPlane, admin: Administrator, installed: None
 ) -> None:
-    settings = Rules(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({TEAM}))
+    settings = DecisionSettings(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({TEAM}))
     await admin.create(settings_object(settings))
     async with KubeClient(plane.access()) as client:
         table = await read_policies(client, TEAM)

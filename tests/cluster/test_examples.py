@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from service.yaml_documents import load_file
+from service.documents import load_file
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import Said, Serving, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane

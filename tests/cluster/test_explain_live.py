@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from console.explain.explainer import ExplainedPod, Explainer
+from console.explain.live_workloads import LiveWorkloads, live_workloads
+from console.explain.text import is_rank
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import bare_pod, ensure_namespaces, installed, managed_namespace
 from tests.support.control_plane import ControlPlane, controller_manager
@@ -21,11 +24,8 @@ from tests.support.operator_jobs import py_torch_job
 from tests.support.pods import container
 from tests.support.waiting import until
 from webhook.cli import main
-from webhook.explain.decision.explainer import ExplainedPod, Explainer
-from webhook.explain.live.workloads import LiveWorkloads, live_workloads
-from webhook.explain.output.words import is_rank
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.rules import Rules
 
 TEAM, OTHER, PLAIN = "live-team", "live-other", "live-plain"
 HALF = managed_namespace(TEAM, gpu_fraction="0.5")
@@ -183,7 +183,7 @@ def explainer(**labels: str) -> Explainer:
         policy = NamespacePolicy.from_labels(name, own)
         assert policy is not None
         policies[name] = policy
-    return Explainer("default", policies, Rules())
+    return Explainer("default", policies, DecisionSettings())
 
 
 def lines(result: LiveWorkloads) -> list[str]:

@@ -15,6 +15,9 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 
+from console.explain.explainer import ExplainedPod
+from console.explain.manifest_pods import TemplateError
+from console.explain.server_dry_runs import ask_server, pod_to_create
 from kube.client import KubeClient
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
@@ -39,9 +42,6 @@ from tests.support.server_answers import (
     workload,
 )
 from tests.support.waiting import until
-from webhook.explain.decision.explainer import ExplainedPod
-from webhook.explain.manifests.pods import TemplateError
-from webhook.explain.server.dry_runs import ask_server, pod_to_create
 
 PODS = int(os.environ.get("KAISHARE_GENERATED_PODS", scaled(60)))
 """Number of generated pods of each kind; a larger one takes longer and finds more."""

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from console.explain.explainer import AnswerDifference, ServerAnswer
+from console.explain.pod_defaults import ContainerDefaults
+from console.explain.server_dry_runs import ask_server
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,
@@ -31,9 +34,6 @@ from tests.support.server_answers import (
 )
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
-from webhook.explain.decision.limit_ranges import ContainerDefaults
-from webhook.explain.decision.server_answer import AnswerDifference, ServerAnswer
-from webhook.explain.server.dry_runs import ask_server
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from console.explain.explainer import ServerAnswer
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
@@ -29,7 +30,6 @@ from tests.support.server_answers import (
     limit_range,
 )
 from tests.support.waiting import until
-from webhook.explain.decision.server_answer import ServerAnswer
 
 
 @pytest.fixture

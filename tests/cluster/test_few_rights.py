@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kai.version import Version
+from console.explain.cluster_facts import MOST_NAMED
+from kai.releases import Version
 from kube.client import KubeClient
 from service.text import width
 from service.version import version
@@ -40,9 +41,8 @@ from tests.support.pod_network import pod_network
 from tests.support.published_settings import settings_object
 from tests.support.used_rights import UsedRight, binding, roles, used_rights
 from tests.support.waiting import until
-from webhook.explain.cluster import MOST_NAMED
-from webhook.policy.rules import Rules
-from webhook.settings.document import NAME as SETTINGS
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.settings.published_settings import NAME as SETTINGS
 
 TEAM, OTHER, NOWHERE = "few-team", "few-other", "few-nowhere"
 HALF = managed_namespace(TEAM, gpu_fraction="0.5")
@@ -132,7 +132,7 @@ async def publish_settings(admin: Administrator) -> None:
     assert {item["kind"] for item in chart} == {"ConfigMap", "Role", "RoleBinding"}
     for item in chart:
         await admin.create(item)
-    published = settings_object(Rules(kai_version=Version(0, 13, 0)))
+    published = settings_object(DecisionSettings(kai_version=Version(0, 13, 0)))
     path = f"/api/v1/namespaces/{RELEASE}/configmaps/{SETTINGS}"
     await admin.merge(path, {"data": published["data"]})
 

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import pytest
 
+from console.render.expressions import MOST_KEYS, MOST_OF_NAMESPACE
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from docs.form_differences import DIFFERENCES, DifferenceName
 from kai import keys
-from kai.own_labels import FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
+from kai.kaishare_keys import FRACTION, MODE, REASON, SIZE, SIZE_PREFIX
 from kube.client import KubeClient
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, bare_pod, ensure_namespaces, managed_namespace
@@ -18,11 +20,9 @@ from tests.support.kube_user import ADMINISTRATOR, MERGE, Answer, Asker
 from tests.support.pods import GPU, view
 from tests.support.waiting import until
 from webhook.policy.decide import Decision
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
-from webhook.render.bounds import MOST_KEYS, MOST_OF_NAMESPACE
-from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
 Json = dict[str, Any]
 TEAM = "differing"
@@ -81,13 +81,15 @@ class Team:
         await until(is_so, "the labels are known")
         return answers[-1]
 
-    def decision(self, pod: Json, rules: Rules | None = None) -> Decision:
+    def decision(self, pod: Json, rules: DecisionSettings | None = None) -> Decision:
         """Return what the webhook decides."""
-        return decide(self.policy, pod, rules or Rules())
+        return decide(self.policy, pod, rules or DecisionSettings())
 
-    def admits(self, pod: Json, rules: Rules | None = None) -> bool:
+    def admits(self, pod: Json, rules: DecisionSettings | None = None) -> bool:
         """Whether the webhook admits the pod under enforce, after its own changes."""
-        return verify(self.policy, view(pod), rules or Rules(), Requester(ADMINISTRATOR)).is_allowed
+        return verify(
+            self.policy, view(pod), rules or DecisionSettings(), Requester(ADMINISTRATOR)
+        ).is_allowed
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ async def team(own_plane: ControlPlane) -> AsyncIterator[Team]:
     async with KubeClient(own_plane.access()) as client, Asker(own_plane) as asker:
         made = Team(client, asker)
         await made.label()
-        items = [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]
+        items = [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]
         async with applied(client, items):
             await Canary(client, TEAM).until_mutated()
             yield made
@@ -124,7 +126,7 @@ async def selectors(team: Team) -> None:
     answer = await team.until(pod, lambda answer: reason_of(answer) == "selectors-unread")
     assert has_gpu(answer)
     assert team.decision(pod).size is not None
-    assert team.decision(pod, Rules(by_admission_policies=True)).reason.code == "selectors-unread"
+    assert team.decision(pod, DecisionSettings(by_admission_policies=True)).reason.code == "selectors-unread"
 
 
 async def commands(team: Team) -> None:
@@ -221,7 +223,7 @@ async def default_class(team: Team) -> None:
         )
         assert keys.PRIORITY_LABEL not in answer.body["metadata"]["labels"]
         pod["spec"]["priorityClassName"] = CLASS
-        known = Rules(default_priority_class=CLASS)
+        known = DecisionSettings(default_priority_class=CLASS)
         assert team.decision(pod, known).changes.labels[keys.PRIORITY_LABEL] == "train"
     finally:
         await team.client.request("DELETE", f"{path}/{CLASS}")

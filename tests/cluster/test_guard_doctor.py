@@ -8,11 +8,17 @@ from typing import Any, Final
 
 import pytest
 
-from console.why.codes import Code
+from console.doctor.api_reader import ApiReader
+from console.doctor.check_results import CheckResult, State
+from console.doctor.cluster_state import read_cluster
+from console.doctor.guard_checks import guard_findings
+from console.doctor.guard_digest import DIGEST, digest
+from console.doctor.guard_objects import OBJECTS, PODGROUPS, PODS
+from console.doctor.vclusters import VclusterHosts, read_hosts
 from console.why.core import explain
 from console.why.evidence import Absence
+from console.why.explanation import Code
 from kube.client import KubeClient
-from service.check_results import CheckResult, State
 from service.version import version
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
@@ -35,12 +41,6 @@ from tests.support.guard import (
 from tests.support.guard_pod_groups import RUNNING, count, pod_group
 from tests.support.kube_user import Asker, where
 from tests.support.why_evidence import make_event, make_evidence, make_pod
-from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.cluster import read_cluster
-from webhook.doctor.guard.check import guard_findings
-from webhook.doctor.guard.digest import DIGEST, digest
-from webhook.doctor.guard.objects import OBJECTS, PODGROUPS, PODS
-from webhook.doctor.vclusters import VclusterHosts, read_hosts
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 Spec = dict[str, Any]
@@ -58,7 +58,7 @@ _GROUPS = (
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webhook.doctor.guard.proof._TAKES_EFFECT_SECONDS", 0.0)  # the tests repeat doctor
+    monkeypatch.setattr("console.doctor.guard_proof._TAKES_EFFECT_SECONDS", 0.0)  # the tests repeat doctor
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from service.documents import DocumentError, flatten_lists
-from service.yaml_documents import load_file
+from service.documents import DocumentError, flatten_lists, load_file
 from tests.support.administrator import admissible
 from tests.support.control_plane import ControlPlane
 from tests.support.guard import BINDER, ENFORCED, GARBAGE_COLLECTOR, POD_GROUPER, SCHEDULER, guard_on, host

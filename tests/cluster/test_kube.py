@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from kube.watch import METADATA_ONLY, Resource
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, control_plane

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from kube.events import Event, EventTiming, ObjectReference, event_name
 from kube.eviction import EvictionAnswer, evict
 from kube.watch import Resource, WatchTiming

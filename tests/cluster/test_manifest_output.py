@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from service.documents import DocumentError, flatten_lists
-from service.yaml_documents import load_file
+from console.explain.manifest_pods import find_pods
+from console.explain.workload_kinds import workload_kind
+from service.documents import DocumentError, flatten_lists, load_file
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import ensure_namespaces, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import run_forked
 from tests.support.pods import folder_from
 from tests.support.waiting import until
-from webhook.explain.manifests.kinds import workload_kind
-from webhook.explain.manifests.pods import find_pods
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GENERATED = ("pod-template-hash", "controller-revision-hash", "controller-uid")

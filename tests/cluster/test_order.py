@@ -17,8 +17,8 @@ from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane
 from tests.support.waiting import until
 from webhook.metrics import Metrics
+from webhook.registration.call_order import OrderWatch
 from webhook.registration.configurations import CONFIGURATION_NAME, UrlTarget, mutating_configuration
-from webhook.registration.order import OrderWatch
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
 WRONG = "zz-kaishare"

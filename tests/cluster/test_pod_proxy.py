@@ -17,12 +17,12 @@ import pytest
 from aiohttp import web
 
 from gpuagent.evaluation.status import Status
-from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import AUDIENCE, HttpServer
+from gpuagent.server.agent_metrics import Metrics
+from gpuagent.server.agent_server import AUDIENCE, HttpServer
 from kube.client import KubeClient
-from kube.token_authorizer import TokenAuthorizer, right_url
+from kube.tokens import TokenAuthorizer, right_url
 from service.http.authentication import AccessRefusal, Authentication
-from service.http.listeners import Address
+from service.http.limits import Address
 from service.http.page_server import PortSecurity
 from service.log import JsonLog
 from tests.support.administrator import Administrator

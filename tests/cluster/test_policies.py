@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from kube.watch import WatchTiming
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
@@ -31,7 +31,7 @@ from tests.support.memory import peak_resident_mib
 from tests.support.waiting import seconds_until, until
 from tests.support.waiting import until as until_true
 from tests.support.webhook_in_a_pod import in_a_pod
-from webhook.namespaces.source import PolicyUnknown
+from webhook.namespaces.policy_source import PolicyUnknown
 from webhook.policy.labels import Mode
 
 QUEUE = "kai.scheduler/queue"
@@ -142,7 +142,7 @@ async def test_without_permission_to_read_namespaces_the_log_has_one_line_and_th
 async def test_the_last_policies_are_used_during_an_outage_of_the_api_server(
     plane: ControlPlane, admin: Administrator, namespaces: Namespaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.namespaces.cluster.STALE_SECONDS", 1.0)
+    monkeypatch.setattr("webhook.namespaces.cluster_policies.STALE_SECONDS", 1.0)
     await namespaces.make("lasting", gpu_fraction="0.5")
     timing = WatchTiming(watch=1, first_pause=0.05, longest_pause=0.2)
     async with following(admin.client, timing=timing) as follow:

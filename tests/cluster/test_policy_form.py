@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from kai.version import Version
+from console.doctor.check_results import CheckResult, State
+from console.doctor.cluster_checks import examine
+from console.explain.cluster_facts import read_facts
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
+from kai.releases import Version
 from kube.client import KubeClient
-from service.check_results import CheckResult, State
 from tests.support.admission_policies import applied, list_path
 from tests.support.cluster_facts import result_lines
 from tests.support.cluster_webhook import (
@@ -21,13 +24,10 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import ROOT
-from webhook.doctor.command import examine
-from webhook.explain.cluster import read_facts
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import CONFIGURATION_NAME
-from webhook.render.manifests import MUTATING, VALIDATING, objects_of
-from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
-from webhook.settings.options import KnownRules
+from webhook.settings.decision_options import KnownSettings
+from webhook.settings.published_settings import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
 
 TEAM = "policy-form"
 
@@ -46,7 +46,7 @@ async def test_doctor_compares_the_policies_and_needs_no_webhook(
     own_plane: ControlPlane, client: KubeClient
 ) -> None:
     await ensure_namespaces(client, managed_namespace(TEAM, gpu_fraction="0.5"))
-    rules = Rules(
+    rules = DecisionSettings(
         kai_version=Version.parse("0.17.0"), excluded_namespaces=frozenset({"kube-system", "other"})
     )
     items = [*objects_of(MUTATING, rules), *objects_of(VALIDATING, rules)]
@@ -91,17 +91,19 @@ async def test_explain_says_that_admission_policies_decide(client: KubeClient) -
     await ensure_namespaces(
         client, managed_namespace(TEAM), {"kind": "Namespace", "metadata": {"name": NAMESPACE}}
     )
-    published = PublishedSettings(version="1", policies="cluster", rules=Rules(by_admission_policies=True))
+    published = PublishedSettings(
+        version="1", policies="cluster", rules=DecisionSettings(by_admission_policies=True)
+    )
     body = {"metadata": {"name": NAME}, "data": {KEY: encode_settings(published)}}
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
     await client.request("POST", path, body=json.dumps(body).encode())
     try:
-        facts = await read_facts(client, KnownRules(), names=[TEAM], settings_namespace=NAMESPACE)
+        facts = await read_facts(client, KnownSettings(), names=[TEAM], settings_namespace=NAMESPACE)
     finally:
         await client.request("DELETE", f"{path}/{NAME}")
     (note,) = facts.notes
     assert note.startswith("admission policies decide in this cluster: ")
-    assert facts.rules.excluded_namespaces == Rules().excluded_namespaces
+    assert facts.rules.excluded_namespaces == DecisionSettings().excluded_namespaces
 
 
 async def test_the_documented_commands_switch_the_policies_off(
@@ -111,7 +113,7 @@ async def test_the_documented_commands_switch_the_policies_off(
     page = (ROOT / "docs" / "choosing.md").read_text()
     commands = re.findall(r"^\$ kubectl (delete .*)$", page, re.MULTILINE)
     assert len(commands) == 2
-    policies = [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]
+    policies = [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]
     bindings = [item for item in policies if item["kind"].endswith("Binding")]
     async with applied(client, [item for item in policies if item not in bindings]):
         for item in bindings:

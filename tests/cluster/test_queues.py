@@ -10,7 +10,7 @@ import pytest
 
 from examples.shared_gpu import scenes
 from kai.keys import QUEUE_LABEL
-from kube.errors import ApiError
+from kube.answers import ApiError
 from tests.support import yaml_text
 from tests.support.administrator import Administrator
 from tests.support.helm_chart import ROOT

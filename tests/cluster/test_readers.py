@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from certs.authority import Authority
-from gpuagent.server.server import AUDIENCE
+from gpuagent.server.agent_server import AUDIENCE
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import from_files, managed_namespace, serving
 from tests.support.control_plane import ControlPlane

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from kai.version import Version
+from console.cluster_reading import read_settings
+from kai.releases import Version
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from service.version import version
 from tests.support.administrator import Administrator
 from tests.support.api_faults import refusal, requests
@@ -24,11 +25,10 @@ from tests.support.hostile_api_server import HostileApiServer
 from tests.support.kube_user import Asker
 from tests.support.waiting import until
 from tests.support.webhook_in_a_pod import in_a_pod
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.policy.rules import Rules
-from webhook.settings.document import KEY, NAME, PublishedSettings, SettingsError, decode_settings
-from webhook.settings.options import DEFAULT_CLASS
-from webhook.settings.reader import read_settings
+from webhook.settings.decision_options import DEFAULT_CLASS
+from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
 
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 SETTINGS = f"{CONFIG_MAPS}/{NAME}"
@@ -122,7 +122,7 @@ async def test_the_charts_webhook_publishes_its_settings_to_every_user_and_throu
         program=pod.program,
         environment=pod.environment,
     ) as webhook:
-        rules = Rules(
+        rules = DecisionSettings(
             kai_version=Version.parse("0.13.0"),
             inject_shares=False,
             excluded_namespaces=excluded(options),
@@ -214,7 +214,7 @@ async def test_a_webhook_that_may_not_publish_serves_and_publishes_once_it_may(
     assert data["of-another-writer"] == "kept"
     settings = decode_settings(data[KEY])
     assert (settings.policies, DEFAULT_CLASS in settings.known) == ("files", True)
-    assert settings.rules == Rules(default_priority_class="usual")
+    assert settings.rules == DecisionSettings(default_priority_class="usual")
 
 
 def check(webhook: Serving) -> None:

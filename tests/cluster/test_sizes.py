@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from examples.shared_gpu import Scene, scenes
 from kai import keys
-from kai.own_labels import REASON, SIZE
+from kai.kaishare_keys import REASON, SIZE
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from console.doctor.cluster_checks import examine
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.admission_policies import list_path
 from tests.support.cluster_webhook import (
     Canary,
@@ -31,7 +32,6 @@ from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
 from tests.support.waiting import until
-from webhook.doctor.command import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 TEAM = "switching"

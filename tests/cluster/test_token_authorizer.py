@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 
 from gpuagent.evaluation.status import Status
-from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import AUDIENCE, HttpServer
+from gpuagent.server.agent_metrics import Metrics
+from gpuagent.server.agent_server import AUDIENCE, HttpServer
 from kube.client import KubeClient
-from kube.token_authorizer import (
+from kube.tokens import (
     ACCESS_REVIEWS,
     ALLOWED_SECONDS,
     AUTHENTICATION_REVIEWS,
@@ -29,7 +29,7 @@ from kube.token_authorizer import (
     TokenAuthorizer,
 )
 from service.http.authentication import Authentication, BearerToken
-from service.http.listeners import Address
+from service.http.limits import Address
 from service.http.page_server import PortSecurity
 from service.log import JsonLog
 from tests.support.administrator import Administrator, right
@@ -365,7 +365,7 @@ async def test_memory_of_results_is_bounded(
     admin: Administrator, port: AgentPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = 100
-    monkeypatch.setattr("kube.token_authorizer.MOST_REFUSED", most)  # fewer requests to the API server
+    monkeypatch.setattr("kube.tokens.MOST_REFUSED", most)  # fewer requests to the API server
     port.authorizer._unknown._bucket._tokens = port.authorizer._unknown._bucket._burst = 10_000
     for number in range(most + 50):
         client = f"10.0.0.{number % 250}"

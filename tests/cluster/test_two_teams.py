@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kai import keys
-from kai.own_labels import VCLUSTER
+from kai.kaishare_keys import VCLUSTER
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent
 from tests.support.cluster_webhook import (

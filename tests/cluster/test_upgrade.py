@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from benchmarks.balancer import Balancer
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.cluster_webhook import (
     Canary,
     Serving,

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from certs.authority import Authority
-from kai.version import Version
+from console.doctor.check_results import CheckResult, State, exit_status
+from console.doctor.cluster_checks import examine
+from kai.releases import Version
 from kube.access import find_access
-from kube.errors import ApiError
-from service.check_results import CheckResult, State, exit_status
+from kube.answers import ApiError
 from tests.support.administrator import Administrator, right
 from tests.support.cluster_webhook import (
     ca_of,
@@ -38,8 +39,7 @@ from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.published_settings import settings_object
 from tests.support.waiting import until
 from tests.support.webhook_recorder import recording
-from webhook.doctor.command import examine
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
 
 NOWHERE = UrlTarget("https://127.0.0.1:1")
@@ -209,7 +209,7 @@ async def test_a_cluster_that_has_neither_kaishare_nor_kai(plane: ControlPlane, 
 async def test_a_healthy_cluster_has_no_problem(
     plane: ControlPlane, admin: Administrator, kai: dict[str, Any], vision: str, tmp_path: Path
 ) -> None:
-    await admin.create(settings_object(Rules(kai_version=Version(0, 13, 4))))
+    await admin.create(settings_object(DecisionSettings(kai_version=Version(0, 13, 4))))
     async with (
         our_webhook(tmp_path) as (target, ca),
         configured(admin.client, *our_configurations(target, ca), kai),

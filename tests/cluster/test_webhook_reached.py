@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import pytest
 
 from certs.authority import Authority
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     Canary,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from console.why.codes import Code
-from console.why.reading.requests import MOST_REQUESTS
+from console.why.explanation import Code
+from console.why.reading.bounded_requests import MOST_REQUESTS
 from kai import keys
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.cluster.test_console import served_status
 from tests.console.why.test_recorded_states import expected_codes, targets
 from tests.support.administrator import Administrator, admissible
@@ -38,7 +38,7 @@ from tests.support.published_settings import settings_object
 from tests.support.used_rights import binding
 from tests.support.waiting import until
 from tests.support.why_states import State, folder, states
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ async def running_site(plane: ControlPlane, folder: Path) -> AsyncIterator[Site]
         await admin.ensure(managed_namespace(TEAM, "vision", gpu_fraction="0.5"))
         await admin.ensure({"kind": "ServiceAccount", "metadata": {"name": EDIT, "namespace": ACCOUNTS}})
         tokens = {ADMINISTRATOR: ADMIN_TOKEN, EDIT: await token_of(client, EDIT, ACCOUNTS)}
-        await admin.ensure(settings_object(Rules()))
+        await admin.ensure(settings_object(DecisionSettings()))
         for path in (list_path("Pod", TEAM), list_path("Pod", RIVALS), list_path("Event", TEAM)):
             await admin.delete(path)
         await grant(admin, TEAM)

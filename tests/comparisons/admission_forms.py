@@ -30,7 +30,7 @@ from tests.comparisons.installed_forms import PLAIN, POLICY, WEBHOOK, Forms, bot
 from tests.support.control_plane import ControlPlane, assets_folder, control_plane
 from tests.support.kube_user import Asker
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.mutate import mutate
+from webhook.policy.patch import mutate
 from webhook.policy.reasons import Group, Reason
 from webhook.policy.verify import Requester, verify
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kai.quantity import parse_quantity
+from console.explain.explainer import ExplainedPod
+from kai.numbers import parse_quantity
 from tests.comparisons.answers import Creation
 from tests.support.kube_user import Answer
 from tests.support.webhook_recorder import Exchange
-from webhook.explain.decision.explainer import ExplainedPod
-from webhook.policy.mutate import Mutation
+from webhook.policy.patch import Mutation
 from webhook.policy.reasons import Action, Finding, Reason
 
 Json = dict[str, Any]
@@ -30,7 +30,7 @@ _OF_OWNERS: Final = frozenset({Reason.OWNER_QUEUE})
 _LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
 _STAND_INS: Final = ("hash", "uid", "job-key", "group-key")
 _CUT: Final = " … "
-"""Mark of the log in a text that it has shortened (service/log_line.py)."""
+"""Mark of the log in a text that it has shortened (service/log.py)."""
 _UNCLEAR: Final = re.compile(r"(container \S+ requests )(.+)( nvidia\.com/gpu, which is not a whole number)")
 _KAIS_NAME: Final = re.compile(r"(attempting to create a pod [^/ ]+/)\S*")
 _TOLERATION: Final = ("key", "operator", "value", "effect", "tolerationSeconds")

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from console.render import expressions
 from docs.form_differences import DifferenceName
 from kai import keys
 from kai.command_lines import LONGEST_COMMAND_LINE
-from kai.own_labels import SIZE_PREFIX
+from kai.kaishare_keys import SIZE_PREFIX
+from kai.numbers import is_quantity
 from kai.pod import PodView, decode_pod
-from kai.quantity import is_quantity
 from kai.share import is_container_memory_key
 from tests.support.decisions import decide
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.patch import apply_to_document, operations
 from webhook.policy.reasons import Action
-from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, verify
-from webhook.render import bounds
 
 Json = dict[str, Any]
 _TORCH: Final = re.compile(r"torchrun|torch[.]distributed[.]run|torch[.]distributed[.]launch")
@@ -42,7 +42,7 @@ def expected(
     annotations: Mapping[str, str],
     namespace: str,
     pod: Json,
-    rules: Rules,
+    rules: DecisionSettings,
     user: str,
 ) -> Expected:
     """Compute what the policies do, and the differences that apply to the pod.
@@ -107,11 +107,11 @@ def _is_large(pod: Json) -> bool:
     metadata, spec = pod.get("metadata") or {}, pod["spec"]
     lists = [spec["containers"], spec.get("initContainers") or []]
     return (
-        any(len(metadata.get(part) or {}) > bounds.MOST_KEYS for part in ("labels", "annotations"))
-        or len(spec.get("tolerations") or []) > bounds.MOST_KEYS
-        or len(metadata.get("ownerReferences") or []) > bounds.MOST_OWNERS
-        or any(len(containers) > bounds.MOST_CONTAINERS for containers in lists)
-        or any(sum(map(_entries, containers)) > bounds.MOST_ENTRIES for containers in lists)
+        any(len(metadata.get(part) or {}) > expressions.MOST_KEYS for part in ("labels", "annotations"))
+        or len(spec.get("tolerations") or []) > expressions.MOST_KEYS
+        or len(metadata.get("ownerReferences") or []) > expressions.MOST_OWNERS
+        or any(len(containers) > expressions.MOST_CONTAINERS for containers in lists)
+        or any(sum(map(_entries, containers)) > expressions.MOST_ENTRIES for containers in lists)
     )
 
 

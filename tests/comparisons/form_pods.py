@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from kai import keys, own_labels
-from service.documents import DocumentError, flatten_lists
-from service.yaml_documents import load_file
+from console.explain.document_parts import as_json
+from console.explain.manifest_pods import find_pods
+from kai import kaishare_keys, keys
+from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster
 from tests.comparisons.generated_workloads import CreatedPod, generated_workloads
 from tests.support.pods import GPU
-from webhook.explain.manifests.pods import find_pods
-from webhook.explain.manifests.values import as_json
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS
 
 Json = dict[str, Any]
@@ -119,11 +118,11 @@ def _sized(chance: random.Random) -> Json:
         "x" * 41,
         "a.b",
     )
-    return _pod({"labels": {own_labels.SIZE: chance.choice(names)}})
+    return _pod({"labels": {kaishare_keys.SIZE: chance.choice(names)}})
 
 
 def _whole_size(chance: random.Random) -> Json:
-    return _pod({"labels": {own_labels.SIZE: "n01"}})
+    return _pod({"labels": {kaishare_keys.SIZE: "n01"}})
 
 
 def _selected(chance: random.Random) -> Json:
@@ -151,7 +150,7 @@ def _settled(chance: random.Random) -> Json:
 
 
 def _kept(chance: random.Random) -> Json:
-    return _pod({"annotations": {own_labels.WHOLE_GPU: "true"}})
+    return _pod({"annotations": {kaishare_keys.WHOLE_GPU: "true"}})
 
 
 def _conflict(chance: random.Random) -> Json:
@@ -164,7 +163,7 @@ def _second(chance: random.Random) -> Json:
 
 
 def _marked(chance: random.Random) -> Json:
-    labels = {own_labels.GPU_MARK: "shared"} if chance.random() < 0.7 else {}
+    labels = {kaishare_keys.GPU_MARK: "shared"} if chance.random() < 0.7 else {}
     return _pod({"labels": labels}, containers=[{"name": "main", "image": "image"}])
 
 
@@ -271,9 +270,9 @@ def form_cluster(chance: random.Random, number: int, prefix: str, count: int) ->
         labels = dict(namespace.labels)
         kind = chance.random()
         if kind < 0.75:
-            labels.pop(own_labels.MODE, None)
+            labels.pop(kaishare_keys.MODE, None)
         if kind < 0.2:
-            labels[own_labels.MODE] = "enforce"
+            labels[kaishare_keys.MODE] = "enforce"
         annotations = namespace.annotations if chance.random() < 0.2 else {}
         limits = chance.choice(("none", "none", chance.choice(_LIMITS)))
         made.append(replace(namespace, labels=labels, annotations=annotations, limits=limits))
@@ -290,9 +289,9 @@ def form_cluster(chance: random.Random, number: int, prefix: str, count: int) ->
 
 
 _SEVENTEEN: Final = {
-    **{f"{own_labels.SIZE_PREFIX}n{number:02}": "0.25" for number in range(17)},
-    f"{own_labels.SIZE_PREFIX}n01": "1",
-    f"{own_labels.SIZE_PREFIX}n02": "2000Mi",
-    f"{own_labels.SIZE_PREFIX}n03": "8Gi",
+    **{f"{kaishare_keys.SIZE_PREFIX}n{number:02}": "0.25" for number in range(17)},
+    f"{kaishare_keys.SIZE_PREFIX}n01": "1",
+    f"{kaishare_keys.SIZE_PREFIX}n02": "2000Mi",
+    f"{kaishare_keys.SIZE_PREFIX}n03": "8Gi",
 }
-_AMBIGUOUS: Final = {f"{own_labels.SIZE_PREFIX}{name}": "0.25" for name in ("web", "api")}
+_AMBIGUOUS: Final = {f"{kaishare_keys.SIZE_PREFIX}{name}": "0.25" for name in ("web", "api")}

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kai import keys, own_labels
-from kai.own_labels import EXCLUDED_NAMESPACES
+from console.explain.policy_edits import read_annotation_edit, read_label_edit
+from kai import kaishare_keys, keys
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support import size_oracle
 from tests.support.pod_strategies import MIG
 from tests.support.pods import GPU
-from webhook.explain.policies import read_annotation_edit, read_label_edit
 
 Json = dict[str, Any]
 
@@ -145,23 +145,23 @@ def _namespace(chance: random.Random, name: str) -> GeneratedNamespace:
 
 
 _LABELS: Final[Mapping[str, tuple[float, Sequence[str]]]] = {
-    own_labels.MODE: (0.6, ("default", "enforce", "enforce", "enforce", "observe", "off", "Enforce")),
-    own_labels.SCHEDULER: (0.25, ("kai-scheduler", "other-scheduler", "default-scheduler", "Bad_Name")),
-    own_labels.SHARE_FOR: (0.6, ("whole-gpu", "marked", "all", "all", "none")),
-    own_labels.MAX_FRACTION: (0.3, ("0.5", "1", "0.25", "1.5")),
-    own_labels.MAX_MEMORY: (0.15, ("2000", "1", "2Gi")),
-    own_labels.PRIORITY: (0.3, ("train", "inference", "Bad_Name")),
-    own_labels.TOLERATION: (0.3, ("inject", "inject", "true")),
-    own_labels.DISTRIBUTED: (0.3, ("keep", "share", "share", "Share")),
-    own_labels.ANNOUNCE: (0.2, ("true", "false")),
-    own_labels.VCLUSTER: (0.2, ("true", "true", "false")),
-    own_labels.OVER_SHARE: (0.05, ("evict",)),
+    kaishare_keys.MODE: (0.6, ("default", "enforce", "enforce", "enforce", "observe", "off", "Enforce")),
+    kaishare_keys.SCHEDULER: (0.25, ("kai-scheduler", "other-scheduler", "default-scheduler", "Bad_Name")),
+    kaishare_keys.SHARE_FOR: (0.6, ("whole-gpu", "marked", "all", "all", "none")),
+    kaishare_keys.MAX_FRACTION: (0.3, ("0.5", "1", "0.25", "1.5")),
+    kaishare_keys.MAX_MEMORY: (0.15, ("2000", "1", "2Gi")),
+    kaishare_keys.PRIORITY: (0.3, ("train", "inference", "Bad_Name")),
+    kaishare_keys.TOLERATION: (0.3, ("inject", "inject", "true")),
+    kaishare_keys.DISTRIBUTED: (0.3, ("keep", "share", "share", "Share")),
+    kaishare_keys.ANNOUNCE: (0.2, ("true", "false")),
+    kaishare_keys.VCLUSTER: (0.2, ("true", "true", "false")),
+    kaishare_keys.OVER_SHARE: (0.05, ("evict",)),
     "kaishare.dev/unknown": (0.05, ("x",)),
     "example.com/team": (0.1, ("blue",)),
 }
 _SHARES: Final[Sequence[Mapping[str, str]]] = (
-    *[{own_labels.FRACTION: "0.5"}] * 10, {own_labels.FRACTION: "0.25"}, {own_labels.FRACTION: "0.02"}, {own_labels.MEMORY: "2000"},
-    {own_labels.MEMORY: "8192"}, {}, {}, {own_labels.FRACTION: "2"}, {own_labels.FRACTION: "0.5", own_labels.MEMORY: "2000"},
+    *[{kaishare_keys.FRACTION: "0.5"}] * 10, {kaishare_keys.FRACTION: "0.25"}, {kaishare_keys.FRACTION: "0.02"}, {kaishare_keys.MEMORY: "2000"},
+    {kaishare_keys.MEMORY: "8192"}, {}, {}, {kaishare_keys.FRACTION: "2"}, {kaishare_keys.FRACTION: "0.5", kaishare_keys.MEMORY: "2000"},
 )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _policy(chance: random.Random) -> tuple[dict[str, str], dict[str, str]]:
     if chance.random() < 0.5:
         for _ in range(chance.randint(1, 3)):
             names = size_oracle.NAMES if chance.random() < 0.9 else size_oracle.BAD_NAMES
-            key = own_labels.SIZE_PREFIX + chance.choice(names)
+            key = kaishare_keys.SIZE_PREFIX + chance.choice(names)
             good = chance.random() < 0.9
             labels[key] = chance.choice([*size_oracle.VALUES] if good else size_oracle.BAD_VALUES)
             if chance.random() < 0.6:
@@ -185,9 +185,9 @@ def _policy(chance: random.Random) -> tuple[dict[str, str], dict[str, str]]:
                     size_oracle.BAD_SELECTORS if bad else [*size_oracle.SELECTORS]
                 )
     if chance.random() < 0.05:
-        labels |= {f"{own_labels.SIZE_PREFIX}n{number:02}": "0.25" for number in range(17)}
+        labels |= {f"{kaishare_keys.SIZE_PREFIX}n{number:02}": "0.25" for number in range(17)}
     if chance.random() < 0.03:
-        annotations[f"{own_labels.SIZE_PREFIX}orphan"] = "app=web"
+        annotations[f"{kaishare_keys.SIZE_PREFIX}orphan"] = "app=web"
     return (
         {key: value for key, value in labels.items() if _is_stored(read_label_edit, key, value)},
         {key: value for key, value in annotations.items() if _is_stored(read_annotation_edit, key, value)},

@@ -1,6 +1,6 @@
 """Generated manifests, each with the pods that its controller creates from it.
 
-The pods are written from the controllers' sources, and independent of `webhook.explain`.
+The pods are written from the controllers' sources, and independent of `console.explain`.
 """
 
 import copy
@@ -12,7 +12,7 @@ from typing import Any, Final
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from kai import keys, own_labels
+from kai import kaishare_keys, keys
 from tests.support import operator_jobs, size_oracle
 from tests.support.kube_user import account
 from tests.support.operator_jobs import UID, generated_template
@@ -170,8 +170,8 @@ _LABELS: Final[Mapping[str, Sequence[str]]] = {
     "job-name": ("case",),
     keys.QUEUE_LABEL: ("queue-a", "mine"),
     keys.PRIORITY_LABEL: ("train",),
-    own_labels.GPU_MARK: ("shared", "shared", "Shared"),
-    own_labels.INJECT: ("false", "true"),
+    kaishare_keys.GPU_MARK: ("shared", "shared", "Shared"),
+    kaishare_keys.INJECT: ("false", "true"),
     keys.GPU_GROUP: ("group",),
 }
 _ANNOTATIONS: Final[Mapping[str, Sequence[str]]] = {
@@ -181,8 +181,8 @@ _ANNOTATIONS: Final[Mapping[str, Sequence[str]]] = {
     keys.CONTAINER_NAME: ("tensorflow", "other"),
     keys.MIRROR_POD: ("5f3a",),
     keys.SHARED_GPU_CONFIGMAP: ("taken",),
-    own_labels.WHOLE_GPU: ("true", "yes"),
-    own_labels.REASON: ("mine",),
+    kaishare_keys.WHOLE_GPU: ("true", "yes"),
+    kaishare_keys.REASON: ("mine",),
     "example.com/team": ("blue",),
 }
 

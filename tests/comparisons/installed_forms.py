@@ -9,21 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from kai import keys, own_labels
-from kai.own_labels import EXCLUDED_NAMESPACES
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
+from kai import kaishare_keys, keys
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.pod import PodView, decode_pod
-from kai.version import Version
+from kai.releases import Version
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, GeneratedNamespace
 from tests.support.admission_policies import applied
 from tests.support.cluster_webhook import Canary, ca_of, configured, from_cluster, serving
 from tests.support.control_plane import ControlPlane
 from tests.support.waiting import until
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.policy.rules import Rules
 from webhook.registration.configurations import mutating_configuration, validating_configuration
-from webhook.render.manifests import MUTATING, VALIDATING, objects_of
 
 Json = dict[str, Any]
 FORM: Final = "forms.example.com/form"
@@ -41,14 +41,14 @@ class Forms:
     """Distinguishes the objects of this cluster from those of others."""
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> DecisionSettings:
         """The settings of both forms."""
         settings = self.cluster.settings
         excluded = EXCLUDED_NAMESPACES
         if settings.excluded is not None:
             names = settings.excluded & {namespace.name for namespace in self.cluster.namespaces}
             excluded |= {f"{name}-{form}" for name in names for form in (WEBHOOK, POLICY)}
-        return Rules(
+        return DecisionSettings(
             kai_version=Version.parse(settings.kai_version) if settings.kai_version else None,
             inject_shares=settings.inject_shares,
             default_mode=Mode(settings.default_mode),
@@ -120,7 +120,7 @@ async def both_forms(plane: ControlPlane, folder: Path, forms: Forms) -> AsyncIt
     client, number = forms.client, forms.number
     canary = GeneratedNamespace(
         name=f"canary-{number}",
-        labels={keys.QUEUE_LABEL: "queue-a", own_labels.MODE: "enforce"},
+        labels={keys.QUEUE_LABEL: "queue-a", kaishare_keys.MODE: "enforce"},
         annotations={},
         limits="none",
     )

@@ -22,10 +22,15 @@ from typing import Any, Final
 
 import aiohttp
 
+from console.cluster_reading import read_settings
+from console.explain.cluster_facts import ClusterFacts, read_facts
+from console.explain.explainer import ExplainedPod, Explainer, explain
+from console.explain.manifest_sources import ManifestSource, read_source
+from console.explain.policy_edits import NamespaceEdits, Policies
 from kai import keys
 from kube.access import find_access
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from service.documents import DocumentError
 from tests.comparisons.answers import Creation, PodCreator
 from tests.comparisons.differences import DENIED, ComparedPod, cause_of_refusal, differences, outcome
@@ -51,20 +56,15 @@ from tests.support.kube_user import Asker
 from tests.support.waiting import until
 from tests.support.webhook_process import trust_of
 from tests.support.webhook_recorder import proxied
-from webhook.explain.cluster import ClusterFacts, read_facts
-from webhook.explain.decision.explainer import ExplainedPod, Explainer, explain
-from webhook.explain.manifests.sources import ManifestSource, read_source
-from webhook.explain.policies import NamespaceEdits, Policies
-from webhook.policy.mutate import Mutation
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.patch import Mutation
 from webhook.registration.configurations import (
     UrlTarget,
     mutating_configuration,
     validating_configuration,
 )
-from webhook.settings.document import NAME, SettingsError
-from webhook.settings.options import DEFAULT_CLASS, KnownRules
-from webhook.settings.reader import read_settings
+from webhook.settings.decision_options import DEFAULT_CLASS, KnownSettings
+from webhook.settings.published_settings import NAME, SettingsError
 
 Json = dict[str, Any]
 PREFIX: Final = "preview"
@@ -386,7 +386,7 @@ class _Comparison:
         try:
             text = json.dumps(written.manifest)
             source = read_source(text, "manifest")
-            for _ in explain([source], Explainer("default", {}, Rules())):
+            for _ in explain([source], Explainer("default", {}, DecisionSettings())):
                 pass
         except DocumentError as error:
             pods = [(namespace.name, pod) for pod in written.pods.values()]
@@ -404,7 +404,7 @@ class _Comparison:
         access = await find_access(str(self.kubeconfig))
         names = [namespace.name for namespace in self.cluster.namespaces]
         async with KubeClient(access) as client:
-            facts = await read_facts(client, KnownRules(), names=names, settings_namespace=HOME)
+            facts = await read_facts(client, KnownSettings(), names=names, settings_namespace=HOME)
         assert not facts.notes, facts.notes
         policies = _policies(facts, self.cluster)
         explainer = Explainer(names[-1], policies.by_namespace, facts.rules, facts.defaults)

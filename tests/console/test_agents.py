@@ -11,9 +11,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from console.agents import NETWORK_ADVICE, AgentPod, Agents
-from gpuagent.server.server import AUDIENCE
+from gpuagent.server.agent_server import AUDIENCE
+from kube.answers import Unreachable
 from kube.client import KubeClient
-from kube.errors import Unreachable
 from service.version import version
 from tests.support.agent_fleet import LABELS
 from tests.support.api_server import Answer, ApiServer, refuses, says

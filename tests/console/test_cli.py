@@ -227,7 +227,7 @@ def test_top_is_a_command_if_its_module_is_installed() -> None:
 
 
 async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -> None:
-    from console.cluster import cluster_access
+    from console.caller import cluster_access
 
     config = tmp_path / "config"
     config.write_text(

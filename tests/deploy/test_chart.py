@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from console.doctor.agent_cluster import CONFIG_MAPS, EVICTION_RIGHTS, RIGHTS, Right
 from gpuagent.cli import _parser as agent_parser
-from gpuagent.doctor.rights import CONFIG_MAPS, EVICTION_RIGHTS, RIGHTS, Right
-from kai.own_labels import AGENT_EXCLUDED_NAMESPACES, EXCLUDED_NAMESPACES
-from service.http.listeners import Address
+from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES, EXCLUDED_NAMESPACES
+from service.http.limits import Address
 from tests.support.chart_variants import CERT_MANAGER, GIVEN, PEM, VARIANTS
 from tests.support.helm_chart import (
     CHART,
@@ -30,7 +30,7 @@ from webhook.registration.configurations import (
     mutating_configuration,
     validating_configuration,
 )
-from webhook.settings.options import parse_rule_options
+from webhook.settings.decision_options import parse_decision_options
 
 
 @pytest.fixture(params=VARIANTS, scope="module")
@@ -196,7 +196,7 @@ def test_names_in_the_cluster_are_the_programs_own_defaults() -> None:
         "max_in_flight",
     ):
         assert getattr(configured, option) == getattr(usual, option), option
-    assert parse_rule_options(configured).rules == parse_rule_options(usual).rules
+    assert parse_decision_options(configured).rules == parse_decision_options(usual).rules
     assert find_object(objects, "Secret", usual.certs_secret)
     assert (
         find_object(objects, "Service", usual.service)["spec"]["ports"][0]["port"]

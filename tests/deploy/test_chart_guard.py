@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from kai import gpu_resources
-from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support.chart_variants import VARIANTS
 from tests.support.guard import PARAMETERS, QUEUES, digest, rendered
 from tests.support.helm_chart import CHART, DEPLOY, helm, options

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from kai.own_labels import EXCLUDED_NAMESPACES
-from kai.version import Version
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
+from kai.releases import Version
 from tests.support.helm_chart import Object, find_object, kinds, rendered
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.policy.rules import Rules
-from webhook.render.manifests import MUTATING, VALIDATING, objects_of
-from webhook.settings.document import KEY, NAME, decode_settings, encode_settings
-from webhook.settings.options import DEFAULT_CLASS
+from webhook.settings.decision_options import DEFAULT_CLASS
+from webhook.settings.published_settings import KEY, NAME, decode_settings, encode_settings
 
 POLICY: dict[str, Any] = {"agent": {"enabled": False}, "webhook": {"kind": "policy"}}
 
@@ -27,12 +27,12 @@ def in_order(items: list[Object]) -> list[Object]:
     return sorted(items, key=lambda item: (item["kind"], item["metadata"]["name"]))
 
 
-def printed(rules: Rules) -> list[Object]:
+def printed(rules: DecisionSettings) -> list[Object]:
     return in_order([*objects_of(MUTATING, rules), *objects_of(VALIDATING, rules)])
 
 
 def test_the_charts_policies_are_those_of_the_command_render() -> None:
-    assert policies(POLICY) == printed(Rules())
+    assert policies(POLICY) == printed(DecisionSettings())
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_charts_policies_are_those_of_the_command_render() -> None:
 )  # fmt: skip
 def test_the_release_of_kai_sets_the_same_variables(release: str) -> None:
     values = {**POLICY, "kaiVersion": release}
-    assert policies(values) == printed(Rules(kai_version=Version.parse(release)))
+    assert policies(values) == printed(DecisionSettings(kai_version=Version.parse(release)))
 
 
 def test_the_values_are_the_options_of_the_command() -> None:
@@ -52,7 +52,7 @@ def test_the_values_are_the_options_of_the_command() -> None:
         "defaultPriorityClass": "usual",
     }
     values = {**POLICY, "webhook": webhook, "excludedNamespaces": ["kube-system", "a"]}
-    rules = Rules(
+    rules = DecisionSettings(
         inject_shares=False,
         default_mode=Mode.OBSERVE,
         default_priority_class="usual",
@@ -85,7 +85,9 @@ def test_the_settings_of_the_policies_are_published(release: str) -> None:
     config_map = find_object(rendered({**POLICY, "kaiVersion": release}), "ConfigMap", NAME)
     published = decode_settings(config_map["data"][KEY])
     assert DEFAULT_CLASS in published.known
-    expected = Rules(kai_version=Version.parse(release) if release else None, by_admission_policies=True)
+    expected = DecisionSettings(
+        kai_version=Version.parse(release) if release else None, by_admission_policies=True
+    )
     assert published.rules == expected
     again = encode_settings(published)
     assert decode_settings(again) == published

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from console.agent_options import AGENT_ACCOUNT, AGENT_NAMESPACE
+from console.agents import AGENT_ACCOUNT, AGENT_NAMESPACE
 from gpuagent.cli import _parser as agent_parser
-from kube.token_authorizer import right_url
+from kube.tokens import right_url
 from service.http.authentication import HEALTH_PATHS
 from tests.support.chart_variants import AGENT, WEBHOOK
 from tests.support.helm_chart import (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.eviction_budget import Budget
+from gpuagent.actions.eviction_rules import Budget
 from gpuagent.ledger.slack import Slack
-from gpuagent.serve.options import _duration as agent_duration
-from kai.version import Version
+from gpuagent.serve_options import _duration as agent_duration
+from kai.releases import Version
 from service.units import parse_duration
 from tests.support import yaml_text
 from tests.support.chart_variants import PEM

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from gpuagent.pods import bounds as pod_bounds
-from gpuagent.pods.commands import MOST_BYTES as LAUNCH_BYTES
-from gpuagent.pods.ended import MOST_ENDED
-from gpuagent.pods.reading import MOST_CONTAINER_IDS
+from gpuagent.pods.assemble import MOST_ENDED
+from gpuagent.pods.bounds import MOST_BYTES as LAUNCH_BYTES
+from gpuagent.pods.node_pods import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
-from gpuagent.server.server import AGENT_CONNECTIONS
-from kube import answers, token_authorizer
+from gpuagent.server.agent_server import AGENT_CONNECTIONS
+from kube import answers, tokens
 from kube.list_splitter import LONGEST_OBJECT
+from service import documents, log, log_writer
 from service import log as limited_log
-from service import log_line, log_writer, yaml_documents
-from service.http import protocols
+from service.http import bounded_server
 from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
 from tests.support import yaml_text
 from tests.support.helm_chart import CHART, ROOT, find_object, rendered
-from webhook.namespaces import lookups
+from webhook.namespaces import cluster_policies
 from webhook.policy import distributed
 from webhook.policy.decide import MOST_WARNINGS
 from webhook.policy.reasons import LONGEST_WARNING
@@ -159,7 +159,7 @@ def in_units(count: int) -> str:
     return f"{count // MIB} MiB" if count % MIB == 0 else f"{count // KIB} KiB"
 
 
-def checks(limits: token_authorizer.ReviewLimits) -> str:
+def checks(limits: tokens.ReviewLimits) -> str:
     """Return limits of checks as the documents write them."""
     return f"{limits.concurrent} at once; {limits.burst}, then {limits.per_second:g} a second"
 
@@ -185,30 +185,30 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "connections to 9445 whose requests are being answered": f"{agent.max_busy}",
         "TLS handshakes at once on 8443": f"{tls.max_handshakes}",
         "a request head, from its first byte to its last": f"{tls.head_seconds:.0f} s",
-        "size of a request head": in_units(protocols.MAX_HEAD_BYTES),
+        "size of a request head": in_units(bounded_server.MAX_HEAD_BYTES),
         "requests that wait for the answer to the one before": (
-            f"one, or several of together {in_units(protocols.MAX_HEAD_BYTES)}"
+            f"one, or several of together {in_units(bounded_server.MAX_HEAD_BYTES)}"
         ),
-        "a request line": f"{protocols.MAX_REQUEST_LINE_BYTES} bytes",
-        "a header": f"{protocols.MAX_FIELD_BYTES} bytes",
-        "headers of a request": f"{protocols.MAX_FIELDS}",
+        "a request line": f"{bounded_server.MAX_REQUEST_LINE_BYTES} bytes",
+        "a header": f"{bounded_server.MAX_FIELD_BYTES} bytes",
+        "headers of a request": f"{bounded_server.MAX_FIELDS}",
         "reading an answer": (
             f"{tls.answer_seconds:.0f} s without progress, down to {tls.min_answer_seconds:.0f} s beside others"
             " that do not read (below)"
         ),
-        "checks of tokens that were not allowed before": checks(token_authorizer.UNKNOWN_LIMITS),
-        "such checks for one client's address": checks(token_authorizer.CLIENT_LIMITS),
-        "checks of tokens that were allowed before": checks(token_authorizer.KNOWN_LIMITS),
+        "checks of tokens that were not allowed before": checks(tokens.UNKNOWN_LIMITS),
+        "such checks for one client's address": checks(tokens.CLIENT_LIMITS),
+        "checks of tokens that were allowed before": checks(tokens.KNOWN_LIMITS),
         "requests that wait for a check": (
-            f"{token_authorizer.UNKNOWN_LIMITS.most_waiting}, and {token_authorizer.KNOWN_LIMITS.most_waiting}"
+            f"{tokens.UNKNOWN_LIMITS.most_waiting}, and {tokens.KNOWN_LIMITS.most_waiting}"
             " with tokens that were allowed before;"
-            f" {token_authorizer.CLIENT_LIMITS.most_waiting} of one client's address"
+            f" {tokens.CLIENT_LIMITS.most_waiting} of one client's address"
         ),
-        "clients whose limits are remembered": f"{token_authorizer.MOST_CLIENTS}",
-        "a check of a token": f"{token_authorizer.CHECK_SECONDS:.0f} s",
+        "clients whose limits are remembered": f"{tokens.MOST_CLIENTS}",
+        "a check of a token": f"{tokens.CHECK_SECONDS:.0f} s",
         "tokens that are remembered": (
-            f"{token_authorizer.MOST_ALLOWED} allowed for {token_authorizer.ALLOWED_SECONDS:.0f} s,"
-            f" {token_authorizer.MOST_REFUSED} refused for {token_authorizer.REFUSED_SECONDS:.0f} s"
+            f"{tokens.MOST_ALLOWED} allowed for {tokens.ALLOWED_SECONDS:.0f} s,"
+            f" {tokens.MOST_REFUSED} refused for {tokens.REFUSED_SECONDS:.0f} s"
         ),
         "pages in memory on 8080 and 9445": (
             f"{in_units(ops.max_page_bytes)} each; a page that several clients read counts once"
@@ -219,13 +219,13 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "reviews that wait or are being answered": f"{MOST_IN_FLIGHT} (`webhook.maxInFlight`), {bodies}",
         "time for which a review waits for its turn": "the API server's time-out",
         "look-ups of namespaces that the watch does not have": (
-            f"{lookups._MOST_IN_WINDOW} in {lookups._WINDOW_SECONDS:.0f} s, in equal parts by address,"
-            f" at least {lookups._LEAST_IN_WINDOW} each; {lookups._MOST_AT_ONCE} at once,"
-            f" {lookups._MOST_AT_ONCE_OF_A_PEER} of one address"
+            f"{cluster_policies._MOST_IN_WINDOW} in {cluster_policies._WINDOW_SECONDS:.0f} s, in equal parts by address,"
+            f" at least {cluster_policies._LEAST_IN_WINDOW} each; {cluster_policies._MOST_AT_ONCE} at once,"
+            f" {cluster_policies._MOST_AT_ONCE_OF_A_PEER} of one address"
         ),
-        "addresses with look-ups": f"{lookups._MOST_PEERS} in {lookups._WINDOW_SECONDS:.0f} s",
+        "addresses with look-ups": f"{cluster_policies._MOST_PEERS} in {cluster_policies._WINDOW_SECONDS:.0f} s",
         "warnings to the author of a pod": f"{MOST_WARNINGS} of {LONGEST_WARNING} characters",
-        "a line of the log": in_units(log_line.LINE_BYTES),
+        "a line of the log": in_units(log.LINE_BYTES),
         "lines of the log that wait": (
             f"{in_units(log_writer.QUEUE_BYTES)} or {log_writer.QUEUE_LINES} lines"
         ),
@@ -244,10 +244,10 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
             f"{THREADS_OF_A_PROCESS} of a process, {THREADS_OF_A_SAMPLE} of a sample"
         ),
         "aliases in a YAML document": (
-            f"{yaml_documents._MOST_TIMES} times its size, {in_units(yaml_documents._MOST_ADDED)} added"
+            f"{documents._MOST_TIMES} times its size, {in_units(documents._MOST_ADDED)} added"
         ),
-        "nesting of a YAML document": f"{yaml_documents._DEEPEST} levels",
-        "a number in a YAML document": f"{yaml_documents._LONGEST_NUMBER} characters",
+        "nesting of a YAML document": f"{documents._DEEPEST} levels",
+        "a number in a YAML document": f"{documents._LONGEST_NUMBER} characters",
         "the variable `TF_CONFIG` of a container": f"{distributed._LONGEST_CLUSTER >> 20} MiB",
         "file descriptors kept back from connections": f"{RESERVED_DESCRIPTORS}, or half of a lower limit",
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kai.version import Version
+from kai.releases import Version
 from tests.support import yaml_text
 from tests.support.helm_chart import ROOT
 

@@ -9,8 +9,14 @@ import msgspec
 import pytest
 
 from docs import api_schema
-from gpuagent.api_types.processes import ProcessesResponse
-from gpuagent.api_types.shares import AgentResponse, ApiCandidate, ApiObject, NotAnAnswer, read_answer
+from gpuagent.api_types import (
+    AgentResponse,
+    ApiCandidate,
+    ApiObject,
+    NotAnAnswer,
+    ProcessesResponse,
+    read_answer,
+)
 from gpuagent.evaluation.status import status_at
 from gpuagent.server.api import shares_json
 from tests.support.agent_process import agent

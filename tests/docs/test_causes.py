@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from console.why.codes import Code
 from console.why.core import explain
-from console.why.telling.text import as_text
+from console.why.explanation import Code
+from console.why.text import as_text
 from tests.support.doc_blocks import ROOT, blocks_of
 from tests.support.why_states import RELEASES, folder, states
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.report.documents import as_json
+from console.report.text import as_json
 from kai.memory import Card
 from kai.share import MIB
 from tests.console.report.test_command import T4, report

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from docs.runbook_sections import files, html
-from gpuagent.server.page.runbook_texts import FOLDER, SECTIONS, runbook_texts
+from gpuagent.server.page.page_links import FOLDER, SECTIONS, runbook_texts
 from tests.support.html_tree import HtmlTree
 
 ALLOWED = {"code", "em", "li", "ol", "p", "pre", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"}

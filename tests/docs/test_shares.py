@@ -6,8 +6,8 @@ import pytest
 
 from gpuagent.ledger.slack import Slack
 from kai.memory import Card
+from kai.releases import Version
 from kai.share import MIB
-from kai.version import Version
 
 TEXT = (Path(__file__).parents[2] / "docs" / "shares.md").read_text(encoding="utf-8")
 OLD = Version.parse("0.7.11")

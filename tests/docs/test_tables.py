@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.tables import TABLES, written
-from kai.own_labels import POD_KEYS
+from kai.kaishare_keys import POD_KEYS
 from webhook.policy.labels import LABELS
 from webhook.policy.reasons import Reason
 

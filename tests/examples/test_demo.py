@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from console.explain.manifest_pods import find_pods
 from examples import watching
 from examples.demo import POLICIES
 from examples.reviews import AdmittedPod, start_webhook
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
-from gpuagent.simulation.loading import load_scenario
-from service.yaml_documents import load_path
-from webhook.explain.manifests.pods import find_pods
-from webhook.namespaces.documents import read_namespaces
+from gpuagent.simulation.scenario_loading import load_scenario
+from service.documents import load_path
+from webhook.namespaces.file_policies import read_namespaces
 
 ROOT = Path(__file__).parents[2]
 

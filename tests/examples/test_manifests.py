@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from examples.shared_gpu import Scene, scenes
-from webhook.namespaces.documents import read_namespaces
+from webhook.namespaces.file_policies import read_namespaces
 
 ROOT = Path(__file__).parents[2]
 SCENES = scenes()

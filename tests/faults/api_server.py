@@ -39,9 +39,9 @@ import aiohttp
 import jsonpatch
 
 from gpuagent.evaluation.status import PODS_STALE_SECONDS
-from gpuagent.pods.cluster import WATCH_TIMING
+from gpuagent.pods.cluster_pods import WATCH_TIMING
 from kai import keys
-from kai.own_labels import OVER_SHARE
+from kai.kaishare_keys import OVER_SHARE
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.agent_process import Agent

@@ -42,10 +42,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu
 from gpuagent.gpus.nvml import NvmlGpus
-from gpuagent.gpus.reading import DriverReplaced, Gpu
 from gpuagent.pods.inventory import Inventory
-from gpuagent.serve.command import START_AGAIN
+from gpuagent.serve import START_AGAIN
 from kai import keys
 from tests.faults.process import BRIEF, GREEDY, SENSORS, Node, flags, seconds_until, used_gib
 from tests.support.driver_chain import Chain, Series

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpuagent.sampling.proc_files import ticks_since_boot
-from gpuagent.sampling.schedule import longest_gap
+from gpuagent.sampling.processes import ticks_since_boot
+from gpuagent.sampling.sampler import longest_gap
 from tests.support.agent_process import Agent, agent
 from tests.support.kube_objects import bind_request, pod, reservation, uid
 from tests.support.moved_clocks import MovedClocks

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.simulation.loading import parse_scenario
-from kai.own_labels import VCLUSTER
+from gpuagent.simulation.scenario_loading import parse_scenario
+from kai.kaishare_keys import VCLUSTER
 from tests.support import kube_objects
 from tests.support.agent_process import ROOT, Agent, agent
 from tests.support.kube_objects import bind_request, namespace_object, pod, reservation, uid

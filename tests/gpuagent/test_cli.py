@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuagent.cli import _parser, main
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.reasons import FlagReason
-from kai.own_labels import AGENT_EXCLUDED_NAMESPACES
+from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES
 from tests.support.samples import MIB, gpu, in_pod, pod, pod_share, sample, snapshot_of
 
 ROOT = Path(__file__).parents[2]
@@ -197,7 +197,7 @@ def test_a_scenario_without_a_temporary_folder_is_one_line(
 
 STARTING = """
 import sys, time
-import gpuagent.serve.command
+import gpuagent.serve
 from gpuagent.cli import main
 
 def run(_settings):
@@ -205,7 +205,7 @@ def run(_settings):
     for _ in range(6000):  # a signal between two instructions does not interrupt the sleep that follows
         time.sleep(0.01)
 
-gpuagent.serve.command.run = run
+gpuagent.serve.run = run
 sys.exit(main(["serve", "--node", "n", "--pods", "pods.yaml"]))
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kai.own_labels import OVER_SHARE, VCLUSTER
+from kai.kaishare_keys import OVER_SHARE, VCLUSTER
 from tests.gpuagent.test_chain import MIB, Node, flagged, named, new_node, start
 from tests.support import kube_objects
 from tests.support.agent_process import Agent

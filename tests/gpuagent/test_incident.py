@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.pods.file import FilePods
-from gpuagent.simulation.loading import load_scenario
-from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.pods.file_pods import FilePods
+from gpuagent.simulation.scenario_loading import load_scenario
+from gpuagent.simulation.simulated_node import SimulatedGpus
 from service.log import JsonLog
 from tests.support.driver_chain import Chain
 from tests.support.html_tree import Element, HtmlTree

@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.events import FlagEvents
 from gpuagent.actions.eviction_rules import EvictionRefusal, EvictionRules, candidates, owner_of
+from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.slack import DEFAULT_SLACK
-from gpuagent.pods.ended import EndedPods
+from gpuagent.pods.assemble import EndedPods
 from gpuagent.pods.inventory import Inventory
-from gpuagent.pods.tenants import Tenant
-from gpuagent.pods.workloads import NO_WORKLOAD, Workload
+from gpuagent.pods.pod_owners import NO_WORKLOAD, Tenant, Workload
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
-from kai.own_labels import OVER_SHARE, VCLUSTER
+from kai.kaishare_keys import OVER_SHARE, VCLUSTER
 from kube.events import Event
 from service.log import JsonLog
 from tests.support.inventories import inventory

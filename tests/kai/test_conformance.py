@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kai import keys
-from kai.admission import share_container
 from kai.memory import Card
+from kai.refusals import share_container
+from kai.releases import Version
 from kai.share import Share
-from kai.version import Version
 from tests.support.kai_oracle import (
     loses_gpu_access,
     refusal,

@@ -1,12 +1,12 @@
-"""Pods judged by running KAI 0.9.8, 0.13.4 and 0.17.0, compared with `kai.admission`."""
+"""Pods judged by running KAI 0.9.8, 0.13.4 and 0.17.0, compared with `kai.refusals`."""
 
 import json
 from typing import Any
 
 import pytest
 
-from kai.admission import asks_for_share, share_container
-from kai.version import Version
+from kai.refusals import asks_for_share, share_container
+from kai.releases import Version
 from tests.support.kai_oracle import refusal, runtime_class
 from tests.support.pods import folder_from, view
 

@@ -3,8 +3,8 @@
 import pytest
 
 from kai.memory import Card, hami_limit_bytes
+from kai.releases import Version
 from kai.share import MIB, Share, container_memory, is_container_memory_key
-from kai.version import Version
 from tests.support.kai_oracle import scheduler_memory
 
 OLD = Version.parse("v0.7.11")

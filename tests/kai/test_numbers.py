@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kai.gonumber import parse_float, parse_int, parse_uint
-from kai.quantity import is_quantity, parse_quantity
+from kai.numbers import is_quantity, parse_float, parse_int, parse_quantity, parse_uint
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kai.version import Version
+from kai.releases import Version
 
 
 @pytest.mark.parametrize(

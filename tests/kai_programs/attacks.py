@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from kai.version import Version
+from kai.releases import Version
 from tests.support.kai_programs import HANGS, RESERVATIONS, KaiCluster
 from tests.support.kai_tenant import GPU, Tenant
 

@@ -10,8 +10,8 @@ import pytest
 
 from certs.authority import Authority
 from kube.access import AccessError, InCluster, find_access
+from kube.answers import Unreachable
 from kube.client import KubeClient
-from kube.errors import Unreachable
 from tests.support.api_server import PODS, ApiServer
 from tests.support.certificates import serving_context
 from tests.support.waiting import until

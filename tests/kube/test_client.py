@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from certs.authority import Authority
 from kube.access import AccessError, InCluster, RequestLimitReached
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from tests.support.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
 from tests.support.certificates import serving_context
 from tests.support.markers import scaled

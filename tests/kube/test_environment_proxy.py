@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kube.access import AccessError, InCluster, KubeConfig
+from kube.answers import Unreachable
 from kube.client import KubeClient
-from kube.environment_proxy import environment_proxy
-from kube.errors import Unreachable
+from kube.kubeconfig_login import environment_proxy
 from tests.support.api_server import PODS, ApiServer
 
 PROXY = "http://proxy.example"

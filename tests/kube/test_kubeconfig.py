@@ -17,8 +17,8 @@ from aiohttp import web
 
 from certs.authority import Authority
 from kube.access import AccessError, KubeConfig, find_access
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from tests.support.api_server import PODS, ApiServer, refuses
 from tests.support.certificates import client_pair, serving_context
 from tests.support.kubeconfigs import identity_token

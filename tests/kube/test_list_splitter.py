@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kube import list_splitter
 from kube.list_splitter import ListSplitter, MalformedList
-from service.json_strings import string_end
+from service.json_depth import string_end
 
 _TEXT = st.text(max_size=8) | st.sampled_from(
     ['"', "\\", '\\"', "]}", "{[", '"items":[', "\u2028", "\U0001f600"]

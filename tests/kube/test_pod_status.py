@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kube.pod_status import PodStatus
+from kube.kinds import PodStatus
 
 READY = {"type": "Ready", "status": "True"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from kube.list_splitter import ListSplitter
 from kube.shallow import is_deep, shallow_object
-from kube.watch_events import read_event
+from kube.watch import read_event
 from tests.support.large_objects import object_with_deep_fields
 from tests.support.markers import keeps_deep_values
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import EVICTED
-from gpuagent.verdicts.reasons import FlagReason
 from tests.support.kai_programs import KaiCluster, kai_beside
 from tests.support.real_node.images import BUSYBOX, RESERVATION
 from tests.support.real_node.node import GPUS, RealNode

@@ -139,13 +139,13 @@ FAULTS: Final = (
         "doctor: a queue with one child queue cannot be used",
         "elif children[queue]:",
         "elif len(children[queue]) > 1:",
-        "webhook/doctor",
+        "console/doctor",
     ),
     Fault(
         "explain: an invalid label of a namespace is a refusal",
         "return any(invalid.is_refused for invalid in self.problems.values()) or any(",
         "return any(",
-        "webhook/explain",
+        "console/explain",
     ),
     Fault(
         "KAI's arithmetic: the memory of a GPU is rounded down to hundreds",
@@ -259,7 +259,7 @@ FAULTS: Final = (
         "console: rows without a figure come last",
         "return 1.0 if value is None else -value",
         "return -value if value else -1e99",
-        "gpuagent/top/test_model.py",
+        "console/top/test_model.py",
     ),
     Fault(
         "watch: after 410 the whole state is read again",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.check_results import (
+from console.doctor.check_results import (
     CheckResult,
     State,
     as_json,

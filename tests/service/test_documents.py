@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.documents import DocumentError
-from service.yaml_documents import load_text
+from service.documents import DocumentError, load_text
 
 MEMORY = 1 << 30
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from service.log import BURST, LINES_PER_SECOND, JsonLog
-from service.log_capture import LibraryLog, capture_libraries
+from service.log_writer import LibraryLog, capture_libraries
 from tests.support.standard_streams import Lines
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_a_record_that_cannot_be_formatted_is_a_line(
 
 PROGRAM = """
 import asyncio, gc, logging, sys, threading, warnings
-from service.log_capture import standard_error_log
+from service.log_writer import standard_error_log
 
 class Broken:
     def __del__(self):

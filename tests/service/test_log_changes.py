@@ -3,8 +3,7 @@
 import io
 import json
 
-from service.log import JsonLog
-from service.log_changes import MOST_NEW_LINES, FirstLines, NewLines, OngoingProblem, problem_logger
+from service.log import MOST_NEW_LINES, FirstLines, JsonLog, NewLines, OngoingProblem, problem_logger
 
 
 def test_a_problem_is_reported_when_it_begins_and_changes_and_once_when_it_is_over() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.log import JsonLog
-from service.log_line import LINE_BYTES, encode_line, shortened
+from service.log import LINE_BYTES, JsonLog, encode_line, shortened
 from tests.support.standard_streams import Lines
 
 NOW = 1_700_000_000.25

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.text_table import column_widths, natural_widths, table_lines
 from service.text import one_line, width
-from service.text_table import column_widths, natural_widths, table_lines
 
 CELLS = st.text(max_size=40).map(one_line)
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from certs.authority import Authority, KeyPair
-from service.tls import load_pem
+from service.http.tls_files import load_pem
 
 NOW = datetime.now(UTC)
 

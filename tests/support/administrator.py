@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.kube_objects import NODE, RESERVATIONS
 
 NAMESPACES = ("research", "team-a", RESERVATIONS)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kube.client import KubeClient
 from tests.support.cluster_webhook import Canary, ensure_namespaces
-from webhook.policy.rules import Rules
-from webhook.render.manifests import MUTATING, VALIDATING, objects_of
+from webhook.policy.decision_settings import DecisionSettings
 
 _PLURALS: Final = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
@@ -28,7 +28,9 @@ async def policies_installed(client: KubeClient, *namespaces: Mapping[str, Any])
     """Install kaishare's admission policies; wait until pods of the first namespace are changed."""
     await ensure_namespaces(client, *namespaces)
     canary = Canary(client, namespaces[0]["metadata"]["name"])
-    async with applied(client, [*objects_of(MUTATING, Rules()), *objects_of(VALIDATING, Rules())]):
+    async with applied(
+        client, [*objects_of(MUTATING, DecisionSettings()), *objects_of(VALIDATING, DecisionSettings())]
+    ):
         await canary.until_mutated()
         yield
     await canary.until_unchanged()

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.evaluation.status import Status
-from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import HttpServer
-from service.http.listeners import Address
+from gpuagent.server.agent_metrics import Metrics
+from gpuagent.server.agent_server import HttpServer
+from service.http.limits import Address
 from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog
 from service.version import version

@@ -6,26 +6,26 @@ from typing import Any
 
 import msgspec
 
+from console.doctor.admission_policies import InstalledPolicies
+from console.doctor.api_reader import ListOutcome, ListResult
+from console.doctor.check_results import CheckResult, State
+from console.doctor.cluster_state import Cluster, Namespace, PriorityClass
+from console.doctor.webhook_deployment import RunningSettings
+from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec, ProgramStatus
 from kai.queue import Queue
-from kai.version import Version
-from kube.objects import ObjectMeta
-from service.check_results import CheckResult, State
-from webhook.doctor.admission_policies import InstalledPolicies
-from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.cluster import Cluster, Namespace, PriorityClass
-from webhook.doctor.settings import RunningSettings
+from kai.releases import Version
+from kube.kinds import ObjectMeta
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
-from webhook.policy.rules import Rules
+from webhook.registration.configuration_objects import WebhookConfiguration
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     ServiceTarget,
     mutating_configuration,
     validating_configuration,
 )
-from webhook.registration.objects import WebhookConfiguration
-from webhook.render.manifests import MUTATING, VALIDATING, objects_of
-from webhook.settings.document import PublishedSettings
+from webhook.settings.published_settings import PublishedSettings
 
 SERVICE = ServiceTarget(namespace="kaishare", name="kaishare-webhook")
 KAI_CONDITION = "object.spec.schedulerName == 'kai-scheduler'"
@@ -103,10 +103,10 @@ def installed(
 
 
 def running(kai_version: str | None = "0.13.4", *, version: str = "0.1.0", **rules: Any) -> RunningSettings:
-    """Return published settings; the rules are those of `Rules`."""
+    """Return published settings; the rules are those of `DecisionSettings`."""
     release = Version.parse(kai_version) if kai_version else None
     published = PublishedSettings(
-        version=version, policies="cluster", rules=Rules(kai_version=release, **rules)
+        version=version, policies="cluster", rules=DecisionSettings(kai_version=release, **rules)
     )
     return RunningSettings(published=published)
 
@@ -116,7 +116,7 @@ def whole(*items: Any) -> ListResult[Any]:
 
 
 def by_policies(
-    *, rules: Rules | None = None, unread: Iterable[str] = (), **selectors: dict[str, Any]
+    *, rules: DecisionSettings | None = None, unread: Iterable[str] = (), **selectors: dict[str, Any]
 ) -> InstalledPolicies:
     """Return kaishare's admission policies.
 
@@ -126,7 +126,10 @@ def by_policies(
         selectors: what is added to the namespaceSelector of the policy `mutate` or `validate_pods`; lines of
             matchExpressions are appended.
     """
-    items = [*objects_of(MUTATING, rules or Rules()), *objects_of(VALIDATING, rules or Rules())]
+    items = [
+        *objects_of(MUTATING, rules or DecisionSettings()),
+        *objects_of(VALIDATING, rules or DecisionSettings()),
+    ]
     specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in items}
     policies = {
         "mutate": ("MutatingAdmissionPolicy", "kaishare"),

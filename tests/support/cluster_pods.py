@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
-from gpuagent.pods.cluster import ClusterPods
+from gpuagent.pods.cluster_pods import ClusterPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.lookups import FetchTiming
 from kube.client import KubeClient

@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from kai import keys
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
-from service.http.listeners import Address
+from service.http.limits import Address
 from tests.support.administrator import right
 from tests.support.control_plane import ControlPlane
 from tests.support.forked_python import ForkedPython

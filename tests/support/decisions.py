@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 from webhook.policy.decide import Decision
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.mutate import mutate
-from webhook.policy.rules import Rules
+from webhook.policy.patch import mutate
 
 
-def decide(policy: NamespacePolicy, document: Any, rules: Rules) -> Decision:
+def decide(policy: NamespacePolicy, document: Any, rules: DecisionSettings) -> Decision:
     """Return the decision that `mutate` makes about a pod in a namespace with a policy."""
     return mutate(policy, json.dumps(document).encode(), rules).decision

@@ -7,8 +7,12 @@ import socket
 import sys
 from pathlib import Path
 
-from service.http.limits import descriptors_for_connections, plain_port_limits, raise_descriptor_limit
-from service.http.listeners import Address
+from service.http.limits import (
+    Address,
+    descriptors_for_connections,
+    plain_port_limits,
+    raise_descriptor_limit,
+)
 from tests.support.page_server import RunningServer, get
 
 

@@ -6,7 +6,7 @@ from unittest.mock import patch
 from console.agents import Agents
 from console.cli import parser
 from console.doctor import command
-from service.check_results import CheckResult
+from console.doctor.check_results import CheckResult
 from tests.support.control_plane import ControlPlane
 
 _SECONDS = 1.0

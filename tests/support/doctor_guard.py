@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from console.doctor.guard_objects import Guard, read_binding, read_policy
 from tests.support.guard import rendered
-from webhook.doctor.guard.objects import Guard, read_binding, read_policy
 
 
 def guard(action: str = "deny", **changes: str) -> Guard:

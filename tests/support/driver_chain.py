@@ -10,12 +10,12 @@ from typing import Any
 
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
-from gpuagent.gpus.reading import GpuReading, GpuSource
+from gpuagent.gpus.gpu_reading import GpuReading, GpuSource
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
+from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.api import shares_json
-from gpuagent.server.metrics import Metrics
 from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge

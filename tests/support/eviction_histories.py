@@ -18,16 +18,15 @@ from functools import cache
 from typing import Any, Final
 from unittest import mock
 
-from gpuagent.actions.eviction_budget import Budget
-from gpuagent.actions.eviction_calls import ClusterCalls
-from gpuagent.actions.evictor import Evictor
+from gpuagent.actions.eviction_rules import Budget
+from gpuagent.actions.evictor import ClusterCalls, Evictor
 from gpuagent.evaluation.status import Evaluation
-from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.node_pods import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
-from kai.own_labels import MODE, OVER_SHARE
-from kube.errors import ApiError, Unreachable
+from kai.kaishare_keys import MODE, OVER_SHARE
+from kube.answers import ApiError, Unreachable
 from service.log import JsonLog
 from tests.support.evaluations import RULES, SHARE, Node, of_pod
 from tests.support.kube_objects import fraction

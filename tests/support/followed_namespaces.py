@@ -12,7 +12,7 @@ from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer
 from tests.support.watches import QUICK
-from webhook.namespaces.cluster import ClusterPolicies, Managed
+from webhook.namespaces.cluster_policies import ClusterPolicies, Managed
 
 QUEUE = "kai.scheduler/queue"
 PATH = "/api/v1/namespaces"

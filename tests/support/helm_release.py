@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import yaml
 
+from kube.answers import ApiError
 from kube.client import MERGE_PATCH, KubeClient
-from kube.errors import ApiError
 from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import CHART, NAMESPACE, Object, helm, options

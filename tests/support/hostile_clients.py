@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from service.http.listeners import Address
+from service.http.limits import Address
 
 _HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -5,7 +5,7 @@ from typing import Any
 from gpuagent.pods.assemble import AssembledInventory, build
 from gpuagent.pods.inventory import Inventory
 from gpuagent.pods.objects import Namespace, decode_object
-from kai.own_labels import VCLUSTER
+from kai.kaishare_keys import VCLUSTER
 from tests.support.kube_objects import NODE, RESERVATIONS, namespace_object
 
 

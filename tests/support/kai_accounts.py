@@ -11,15 +11,14 @@ from typing import Any
 
 import msgspec
 
-from kai.quantity import parse_quantity
+from console.doctor.accounting import evaluate, persistent_findings
+from console.doctor.accounting_reading import Reading, read_request
+from console.doctor.api_reader import ListOutcome, ListResult
+from console.doctor.counted_pod_groups import PodGroup
+from console.doctor.gpu_nodes import read_node
+from kai.numbers import parse_quantity
 from kai.queue import Queue
-from kai.version import Version
-from webhook.doctor.accounting.check import evaluate, persistent_findings
-from webhook.doctor.accounting.reading import Reading
-from webhook.doctor.accounting.requests import read_request
-from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.nodes import read_node
-from webhook.doctor.pod_groups import PodGroup
+from kai.releases import Version
 
 GPU = "nvidia.com/gpu"
 GROUP = "63ba70c6-6b9e-4365-8165-0956d8d5f9f1"

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from kube.errors import ApiError
+from kube.answers import ApiError
 from tests.support.administrator import Administrator
 
 

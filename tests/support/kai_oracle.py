@@ -7,10 +7,10 @@ Sources: `default_grouper.go` (CalcPodGroupQueue, the same order at v0.7.11, v0.
 from collections.abc import Mapping
 
 from kai import keys
-from kai.admission import Refusal, _quantity, asks_for_share, judge, share_container
-from kai.gonumber import parse_int
+from kai.numbers import parse_int
 from kai.pod import Container, PodView
-from kai.version import Version
+from kai.refusals import Refusal, _quantity, asks_for_share, judge, share_container
+from kai.releases import Version
 
 
 def refusal(pod: PodView, version: Version, *, sharing: bool = True) -> Refusal | None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pytest
 
-from kai.version import Version
+from kai.releases import Version
 from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane, Program, control_plane, controller_manager
 from tests.support.control_plane_fixtures import needed_assets

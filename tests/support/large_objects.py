@@ -11,8 +11,8 @@ from typing import Any
 
 import aiohttp
 
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 
 POD_BYTES = 1_400_000
 """Size of one pod as JSON; etcd refuses requests of more than 1.5 MiB (Kubernetes 1.36.3)."""

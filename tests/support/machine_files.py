@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.doctor.host import Host
-from service.check_results import CheckResult, State
+from console.doctor.check_results import CheckResult, State
+from console.doctor.device_access import Host
 from tests.support.proc_files import HOST, ProcTree, in_pod
 
 OWN_POD = "11111111-2222-4333-8444-555555555555"

@@ -10,10 +10,8 @@ from typing import Any
 
 from service.http.bounded_server import BoundedServer
 from service.http.host_names import HostNames
-from service.http.limits import ConnectionLimits, plain_port_limits
-from service.http.listeners import Address
-from service.http.page_server import Page, PageServer, text_page
-from service.http.shared_text import SharedText
+from service.http.limits import Address, ConnectionLimits, plain_port_limits
+from service.http.page_server import Page, PageServer, SharedText, text_page
 from service.log import JsonLog
 from tests.support.waiting import until
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import jsonpatch
 
 from kai import keys
-from kai.admission import share_container
-from kai.own_labels import GPU_MARK, INJECT, REASON, SIZE, WHOLE_GPU
+from kai.kaishare_keys import GPU_MARK, INJECT, REASON, SIZE, WHOLE_GPU
+from kai.refusals import share_container
 from tests.support.kai_oracle import refusal
 from tests.support.pod_documents import (
     SHARES,
@@ -35,8 +35,7 @@ from tests.support.pods import GPU
 from tests.support.size_oracle import size_of
 from webhook.policy.decide import MOST_WARNINGS
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.mutate import Mutation, mutate
-from webhook.policy.patch import TOLERATION, apply_to_document
+from webhook.policy.patch import TOLERATION, Mutation, apply_to_document, mutate
 from webhook.policy.reasons import LONGEST_WARNING, Action, Finding, Reason
 
 OUR_LABELS = (keys.QUEUE_LABEL, keys.PRIORITY_LABEL)

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-from service.http.listeners import Address
+from service.http.limits import Address
 from tests.support.stream_servers import ending_at_once
 
 _EGRESS = """

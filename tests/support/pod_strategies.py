@@ -12,15 +12,15 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from kai import kaishare_keys as labels_of
 from kai import keys
-from kai import own_labels as labels_of
-from kai.own_labels import EXCLUDED_NAMESPACES
-from kai.version import Version
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
+from kai.releases import Version
 from tests.support import size_oracle
 from tests.support.markers import scaled
 from tests.support.pods import GPU
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import LABELS, NamespacePolicy
-from webhook.policy.rules import Rules
 
 Json = Any
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -380,7 +380,7 @@ def namespace_metadata(draw: Draw) -> tuple[dict[str, str], dict[str, str]]:
 
 
 rules = st.builds(
-    Rules,
+    DecisionSettings,
     kai_version=st.sampled_from((None, None, *VERSIONS)),
     inject_shares=often((True,), (False,), one_in=12),
     default_priority_class=st.sampled_from((None, "usual")),
@@ -397,7 +397,7 @@ class Case:
     annotations: dict[str, str] = field(default_factory=dict)
     """The namespace's annotations."""
     namespace: str = "team-a"
-    rules: Rules = field(default_factory=Rules)
+    rules: DecisionSettings = field(default_factory=DecisionSettings)
     pretty: bool = False
 
     @property

@@ -3,12 +3,12 @@
 from typing import Any
 
 from service.version import version
-from webhook.policy.rules import Rules
-from webhook.settings.document import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.settings.published_settings import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
 
 
 def settings_object(
-    rules: Rules, *, namespace: str = NAMESPACE, release: str | None = None
+    rules: DecisionSettings, *, namespace: str = NAMESPACE, release: str | None = None
 ) -> dict[str, Any]:
     """Return the ConfigMap of a webhook that reads its policies from the cluster."""
     published = PublishedSettings(version=release or version(), policies="cluster", rules=rules)

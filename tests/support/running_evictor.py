@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gpuagent.actions.consent import Consent, NoConsent
-from gpuagent.actions.eviction_budget import Budget, PastEviction
+from gpuagent.actions.eviction_rules import Budget, PastEviction
 from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod

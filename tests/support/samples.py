@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
+from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, GpuReading
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.snapshot import Holding, Snapshot

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuagent.gpus.reading import GpuReading
+from gpuagent.gpus.gpu_reading import GpuReading
 from gpuagent.problems import Cause
 
 GIB = 1 << 30

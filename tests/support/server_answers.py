@@ -5,18 +5,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from console.explain.explainer import ExplainedPod, Explainer, ServerAnswer
+from console.explain.pod_defaults import ContainerDefaults
+from console.explain.server_dry_runs import ask_server
 from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (
     bare_pod,
     managed_namespace,
 )
-from webhook.explain.decision.explainer import ExplainedPod, Explainer
-from webhook.explain.decision.limit_ranges import ContainerDefaults
-from webhook.explain.decision.server_answer import ServerAnswer
-from webhook.explain.server.dry_runs import ask_server
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.rules import Rules
 
 NAMESPACE = managed_namespace("asked", gpu_fraction="0.5", priority="train")
 ENFORCED = managed_namespace("asked-enforced", gpu_fraction="0.5", mode="enforce")
@@ -42,7 +41,7 @@ def explained(
         policy = NamespacePolicy.from_labels(name, labels, item["metadata"].get("annotations") or {})
         if policy is not None:
             policies[name] = policy
-    explainer = Explainer(namespace, policies, Rules(), {namespace: defaults})
+    explainer = Explainer(namespace, policies, DecisionSettings(), {namespace: defaults})
     (pod,) = explainer.explain(copy.deepcopy(dict(document)))
     assert isinstance(pod, ExplainedPod)
     return pod

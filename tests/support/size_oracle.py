@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kai.own_labels import SIZE, SIZE_PREFIX
+from kai.kaishare_keys import SIZE, SIZE_PREFIX
 
 Labels = Mapping[str, str]
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuagent.api_types.shares import read_answer
-from gpuagent.top.client import ReadFailed, Received
-from gpuagent.top.fleet import AgentRef, Fleet
+from console.top.agent_client import ReadFailed, Received
+from console.top.fleet import AgentRef, Fleet
+from gpuagent.api_types import read_answer
 
 GIB = 1 << 30
 

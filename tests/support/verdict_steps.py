@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Problem
 from gpuagent.shares.pod_share import PodShare
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Transition, Verdicts
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of, uid_of
 

@@ -16,18 +16,17 @@ from pathlib import Path
 from typing import Any, Self, cast
 from unittest import mock
 
-from service.http.limits import ConnectionLimits
-from service.http.listeners import Address
+from service.http.limits import Address, ConnectionLimits
 from service.log import JsonLog
 from tests.support.certificates import directory_context
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import PATIENCE_SECONDS, until
 from tests.support.webhook_server import POLICIES, review_of
-from webhook.certificates.files import FileSettings
+from webhook.certificates import FileSettings
 from webhook.metrics import Metrics
-from webhook.namespaces.source import PolicySource
+from webhook.namespaces.policy_source import PolicySource
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.rules import Rules
 from webhook.serve import Settings, serve
 from webhook.server.admission_server import ADMISSION_CONNECTIONS, AdmissionServer
 from webhook.server.ops_server import OpsServer
@@ -278,7 +277,7 @@ async def serving(
     metrics.show_policies(policies.all)
     context = directory_context(folder / "tls")
     ops_server = OpsServer(policies=policies, metrics=metrics, log=log)
-    server = AdmissionServer(policies=policies, rules=Rules, metrics=metrics, log=log, **limits)
+    server = AdmissionServer(policies=policies, rules=DecisionSettings, metrics=metrics, log=log, **limits)
     ops = await ops_server.start(ANY_PORT)
     admission = await server.start(ANY_PORT, context)
     live = Live(
@@ -304,7 +303,7 @@ async def running(folder: Path, policies: Path | None = None, **settings: Any) -
     stream, interval = io.BytesIO(), sys.getswitchinterval()
     certificates = settings.pop("certificates", FileSettings.in_directory(folder / "tls"))
     serve_settings = Settings(
-        policies=policies, rules=Rules(), certificates=certificates, listen=ANY_PORT, ops_listen=ANY_PORT, **settings
+        policies=policies, rules=DecisionSettings(), certificates=certificates, listen=ANY_PORT, ops_listen=ANY_PORT, **settings
     )  # fmt: skip
     task = asyncio.create_task(serve(serve_settings, JsonLog(stream)))
     try:

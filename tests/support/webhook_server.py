@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from service.http.listeners import Address
+from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.certificates import directory_context
 from webhook.metrics import Metrics
-from webhook.namespaces.files import FilePolicies
-from webhook.policy.rules import Rules
+from webhook.namespaces.file_policies import FilePolicies
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.server.admission_server import AdmissionServer
 from webhook.server.ops_server import OpsServer
 
 if TYPE_CHECKING:
     from tests.support.webhook_process import HeldPolicies, Live
 
-DEFAULT_RULES = Rules()
+DEFAULT_RULES = DecisionSettings()
 POLICIES = """
 apiVersion: v1
 kind: Namespace
@@ -103,7 +103,9 @@ async def webhook(tmp_path: Path) -> AsyncIterator[RunningWebhook]:
 
 
 @asynccontextmanager
-async def running_webhook(tmp_path: Path, rules: Rules = DEFAULT_RULES) -> AsyncIterator[RunningWebhook]:
+async def running_webhook(
+    tmp_path: Path, rules: DecisionSettings = DEFAULT_RULES
+) -> AsyncIterator[RunningWebhook]:
     """Serve the policies of this module with an administrator's settings."""
     (tmp_path / "policies.yaml").write_text(POLICIES)
     policies = FilePolicies(tmp_path / "policies.yaml", default_mode=rules.default_mode)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.published_settings import settings_object
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
 
 TEAM, NAME = "team", "web-7f6b5d-abcde"
 UID = "11111111-2222-4333-8444-555555555555"
@@ -86,7 +86,7 @@ def cluster(**pod: Any) -> list[Item]:
             "",
             metadata={"labels": {"kai.scheduler/queue": "vision", "kaishare.dev/gpu-fraction": "0.5"}},
         ),
-        settings_object(Rules()),
+        settings_object(DecisionSettings()),
         make_pod(**{"owners": chain, **pod}),
         make("ReplicaSet", "web-7f6b5d", metadata={"ownerReferences": [owner("Deployment", "web")]}),
         make("Deployment", "web", spec={"selector": {"matchLabels": {"kai.scheduler/queue": "vision"}}}),

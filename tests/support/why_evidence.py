@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from console.why.evidence import Absence, PodEvidence
-from console.why.objects import (
+from console.why.evidence_objects import (
     EventObject,
     NodeObject,
     PodBindRequest,

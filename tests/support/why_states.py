@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from console.why.evidence import Absence, PodEvidence, PolicyDecision
-from console.why.objects import (
+from console.why.evidence_objects import (
     EventObject,
     PodObject,
     decode_bind_request,
@@ -23,7 +23,7 @@ from console.why.objects import (
     decode_pod_group,
     decode_workload,
 )
-from console.why.pod_groups import NamedObject, may_concern
+from console.why.membership import NamedObject, may_concern
 from kai import keys
 from kai.queue import decode_queue
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from service.yaml_documents import LOADER
+from service.documents import LOADER
 
 
 def load(text: str) -> Any:

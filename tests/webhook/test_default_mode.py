@@ -14,9 +14,9 @@ from tests.support.waiting import until
 from tests.support.webhook_server import review_of, running_webhook
 from webhook.cli import main
 from webhook.metrics import Metrics
-from webhook.namespaces.files import FilePolicies
+from webhook.namespaces.file_policies import FilePolicies
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import DEFAULT_MODES, Mode, NamespacePolicy, read_default_mode
-from webhook.policy.rules import Rules
 
 QUEUE = {"kai.scheduler/queue": "queue-a"}
 MODE = "kaishare.dev/mode"
@@ -31,7 +31,7 @@ def test_a_namespace_without_a_mode_has_the_default_mode(mode: Mode) -> None:
     for labels in (QUEUE, QUEUE | {MODE: "Observe"}):
         policy = NamespacePolicy.from_labels("ns", labels, default_mode=mode)
         assert policy is not None
-        assert (policy.mode, policy.has_default_mode, policy.selected_mode) == (mode, True, Mode.DEFAULT)
+        assert (policy.mode, policy.has_default_mode, policy.labelled_mode) == (mode, True, Mode.DEFAULT)
 
 
 @pytest.mark.parametrize("named", Mode)
@@ -39,7 +39,7 @@ def test_a_namespace_without_a_mode_has_the_default_mode(mode: Mode) -> None:
 def test_the_label_beats_the_default_mode(mode: Mode, named: Mode) -> None:
     policy = NamespacePolicy.from_labels("ns", QUEUE | {MODE: named.value}, default_mode=mode)
     assert policy is not None
-    assert (policy.mode, policy.has_default_mode, policy.selected_mode) == (named, False, named)
+    assert (policy.mode, policy.has_default_mode, policy.labelled_mode) == (named, False, named)
 
 
 def test_enforce_is_no_default_mode(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def fraction(name: str, **labels: str) -> dict[str, Any]:
 async def test_pods_are_decided_counted_and_listed_by_it(
     tmp_path: Path, mode: Mode, counted: tuple[str, str]
 ) -> None:
-    async with running_webhook(tmp_path, Rules(default_mode=mode)) as webhook:
+    async with running_webhook(tmp_path, DecisionSettings(default_mode=mode)) as webhook:
         response = await webhook.review(POD)
         assert ("patch" in response) is (mode is Mode.DEFAULT)
         assert ("warnings" in response) is (mode is Mode.DEFAULT)
@@ -155,7 +155,7 @@ async def test_labels_are_refused_by_the_effective_mode_and_warned_about_otherwi
     tmp_path: Path, default_mode: Mode, named: str | None, *, is_refused: bool
 ) -> None:
     labels = BAD | ({MODE: named} if named else {})
-    async with running_webhook(tmp_path, Rules(default_mode=default_mode)) as webhook:
+    async with running_webhook(tmp_path, DecisionSettings(default_mode=default_mode)) as webhook:
         for before in (None, QUEUE):
             response = await webhook.review(edit(labels, before), NAMESPACES)
             assert response["allowed"] is not is_refused
@@ -176,12 +176,12 @@ async def test_labels_are_refused_by_the_effective_mode_and_warned_about_otherwi
 
 async def test_at_most_eight_labels_are_warned_about(tmp_path: Path) -> None:
     many = QUEUE | {f"kaishare.dev/x{number}": "y" for number in range(100)}
-    async with running_webhook(tmp_path, Rules(default_mode=Mode.OBSERVE)) as webhook:
+    async with running_webhook(tmp_path, DecisionSettings(default_mode=Mode.OBSERVE)) as webhook:
         assert len((await webhook.review(edit(many), NAMESPACES))["warnings"]) == 8
 
 
 async def test_valid_labels_are_as_before(tmp_path: Path) -> None:
-    async with running_webhook(tmp_path, Rules(default_mode=Mode.OBSERVE)) as webhook:
+    async with running_webhook(tmp_path, DecisionSettings(default_mode=Mode.OBSERVE)) as webhook:
         response = await webhook.review(edit(QUEUE | {"kaishare.dev/gpu-fraction": "0.5"}), NAMESPACES)
         assert response == {"uid": response["uid"], "allowed": True}
 

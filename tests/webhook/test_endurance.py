@@ -17,7 +17,7 @@ import jsonpatch
 
 from benchmarks.generated import POLICIES, Reviews, Sent
 from tests.support.webhook_process import Connection, Reply, serving
-from webhook.namespaces.files import FilePolicies
+from webhook.namespaces.file_policies import FilePolicies
 
 REVIEWS = 500
 BYTES_A_REVIEW = 40

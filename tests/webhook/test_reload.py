@@ -18,11 +18,10 @@ from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
 from tests.support.webhook_process import Connection, Live, running
 from tests.support.webhook_server import review_of
-from webhook.certificates.files import FileCertificate, FileSettings
+from webhook.certificates import CertificateError, FileCertificate, FileSettings
 from webhook.metrics import Metrics
-from webhook.namespaces.documents import PoliciesError, read_namespaces
+from webhook.namespaces.file_policies import PoliciesError, read_namespaces
 from webhook.policy.labels import PolicyMetadata
-from webhook.server.tls import CertificateError
 
 NOT_TAKEN_UP = "policies not reloaded, keeping the last valid ones"
 CERTIFICATE_NOT_TAKEN_UP = "certificate not reloaded, keeping the last valid one"
@@ -31,7 +30,7 @@ EXPIRY = 'kaishare_certificate_expiry_timestamp_seconds{kind="serving"}'
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("webhook.namespaces.files", "service.http.tls_files"):
+    for module in ("webhook.namespaces.file_policies", "service.http.tls_files"):
         monkeypatch.setattr(f"{module}.LOOK_EVERY_SECONDS", 0.05)
 
 
@@ -112,7 +111,7 @@ async def test_a_file_that_is_written_while_it_is_read_is_read_again(
     file.write_text(namespace("team-a", "0.5"))
     async with running(tmp_path, file) as live:
         connection = await live.connect()
-        monkeypatch.setattr("webhook.namespaces.files.read_namespaces", read)
+        monkeypatch.setattr("webhook.namespaces.file_policies.read_namespaces", read)
         file.write_text(namespace("team-a", "0.25"))
         await until_share(connection, "0.25", "team-b")
         assert reads == [1, 2]
@@ -135,7 +134,7 @@ async def test_policies_are_read_beside_a_file_that_never_rests(
     (folder / "a.yaml").write_text(namespace("team-a", "0.5"))
     async with running(tmp_path, folder) as live:
         connection = await live.connect()
-        monkeypatch.setattr("webhook.namespaces.files.read_namespaces", read)
+        monkeypatch.setattr("webhook.namespaces.file_policies.read_namespaces", read)
         (folder / "a.yaml").write_text(namespace("team-a", "0.25"))
         await until_share(connection, "0.25")
         assert len(reads) >= 4
@@ -217,8 +216,8 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
             raise failures.pop()
         return read_namespaces(path)
 
-    monkeypatch.setattr("webhook.namespaces.files._RETRY_SECONDS", 0.1)
-    monkeypatch.setattr("webhook.namespaces.files.read_namespaces", read)
+    monkeypatch.setattr("webhook.namespaces.file_policies._RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("webhook.namespaces.file_policies.read_namespaces", read)
     file = tmp_path / "policies.yaml"
     file.write_text(namespace("team-a", "0.5"))
     async with running(tmp_path, file) as live:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.http.listeners import Address
+from service.http.limits import Address
 from tests.support.free_ports import free_ports
 from tests.support.markers import nightly, sampled
 from tests.support.pods import gpu_container, pod

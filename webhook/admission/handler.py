@@ -10,7 +10,7 @@ from msgspec import Struct
 from service.log import ERROR, INFO, JsonLog
 from webhook.admission.review import BadReview, Review, decode
 from webhook.metrics import Metrics
-from webhook.namespaces.source import PolicyUnknown
+from webhook.namespaces.policy_source import PolicyUnknown
 from webhook.policy.reasons import Action, Finding, Reason
 
 
@@ -38,7 +38,7 @@ class AdmissionWebhook(Protocol):
 
         Raises:
             BadReview: the object of the review cannot be read.
-            webhook.namespaces.source.PolicyUnknown: the policy of the namespace is not available now.
+            webhook.namespaces.policy_source.PolicyUnknown: the policy of the namespace is not available now.
         """
 
     def on_error(self, review: Review, finding: Finding) -> Outcome | None:

@@ -11,11 +11,11 @@ from kai.pod import PodView
 from webhook.admission.handler import Outcome
 from webhook.admission.review import Review, allow
 from webhook.metrics import Metrics
-from webhook.namespaces.source import PolicySource
+from webhook.namespaces.policy_source import PolicySource
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
-from webhook.policy.mutate import Mutation, mutate
+from webhook.policy.patch import Mutation, mutate
 from webhook.policy.reasons import Action, Finding, Reason
-from webhook.policy.rules import Rules
 
 _MODES: Final = frozenset(Mode) - {Mode.OFF}
 """Modes of the namespaces whose pods the API server sends: its configuration excludes the label off."""
@@ -34,14 +34,16 @@ class LastMutations:
     """
 
     def __init__(self) -> None:
-        self._by_namespace: OrderedDict[str, tuple[NamespacePolicy, Rules, Mutation]] = OrderedDict()
+        self._by_namespace: OrderedDict[str, tuple[NamespacePolicy, DecisionSettings, Mutation]] = (
+            OrderedDict()
+        )
 
-    def of(self, policy: NamespacePolicy | None, rules: Rules) -> Mutation | None:
+    def of(self, policy: NamespacePolicy | None, rules: DecisionSettings) -> Mutation | None:
         """Return the last mutation in the namespace, if policy and rules are still the same objects."""
         known = self._by_namespace.get(policy.namespace) if policy is not None else None
         return known[2] if known is not None and known[0] is policy and known[1] is rules else None
 
-    def keep(self, policy: NamespacePolicy | None, rules: Rules, mutation: Mutation) -> None:
+    def keep(self, policy: NamespacePolicy | None, rules: DecisionSettings, mutation: Mutation) -> None:
         """Keep a mutation, unless the pod needs no patch.
 
         The API server may ask again about each patched pod, which then needs none: the next pod of the
@@ -59,7 +61,9 @@ class MutatingWebhook:
 
     name = "mutate"
 
-    def __init__(self, *, policies: PolicySource, rules: Callable[[], Rules], metrics: Metrics) -> None:
+    def __init__(
+        self, *, policies: PolicySource, rules: Callable[[], DecisionSettings], metrics: Metrics
+    ) -> None:
         self._policies = policies
         self._rules = rules
         self._metrics = metrics

@@ -7,13 +7,14 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from kai.own_labels import FRACTION, MAX_FRACTION, MAX_MEMORY, MEMORY
+from kai.kaishare_keys import FRACTION, MAX_FRACTION, MAX_MEMORY, MEMORY
 from kai.pod import MalformedPod, decode_pod, explain_shape
 from service.text import shorten
 from webhook.admission.handler import Outcome
 from webhook.admission.mutating import name_of
 from webhook.admission.review import BadReview, Review, allow, deny
-from webhook.namespaces.source import PolicySource
+from webhook.namespaces.policy_source import PolicySource
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import (
     LabelProblems,
     Mode,
@@ -23,7 +24,6 @@ from webhook.policy.labels import (
     near_prefixes,
 )
 from webhook.policy.reasons import Action, Finding, Reason
-from webhook.policy.rules import Rules
 from webhook.policy.sizes import NO_CAPS, read_sizes, selector_overlaps
 from webhook.policy.verify import Requester, verify
 
@@ -36,7 +36,7 @@ class PodValidator:
 
     name = "validate-pods"
 
-    def __init__(self, *, policies: PolicySource, rules: Callable[[], Rules]) -> None:
+    def __init__(self, *, policies: PolicySource, rules: Callable[[], DecisionSettings]) -> None:
         self._policies = policies
         self._rules = rules
 
@@ -92,7 +92,7 @@ class NamespaceValidator:
 
     name = "validate-namespaces"
 
-    def __init__(self, *, rules: Callable[[], Rules]) -> None:
+    def __init__(self, *, rules: Callable[[], DecisionSettings]) -> None:
         self._rules = rules
 
     async def review(self, review: Review, _peer: str) -> Outcome:

@@ -10,20 +10,20 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from kai import keys
-from kai.admission import asks_for_share, judge, share_container
 from kai.frameworks import MARKS, Setting, largest_setting, settings_of
 from kai.gpu_resources import gpus_at_once
+from kai.kaishare_keys import GPU_MARK, GPU_SHARED, INJECT, MAX_FRACTION, MAX_MEMORY, VCLUSTER
 from kai.key_classes import KeyKind, is_written_by_kai_only, reserved_values
-from kai.own_labels import GPU_MARK, GPU_SHARED, INJECT, MAX_FRACTION, MAX_MEMORY, VCLUSTER
+from kai.numbers import is_quantity, parse_quantity
 from kai.pod import Container, PodView, Quantity
-from kai.quantity import is_quantity, parse_quantity
+from kai.refusals import asks_for_share, judge, share_container
+from kai.releases import NEWEST_READ, Version
 from kai.share import MIB, Share, is_container_memory_key, requested_by_container
-from kai.version import NEWEST_READ, Version
 from service.names import LONGEST_SUBDOMAIN
 from service.text import quoted, shorten
+from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
-from webhook.policy.values import PolicyShare
 
 _T = TypeVar("_T")
 SHARE_ANNOTATIONS = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)

@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.own_labels import INJECT, REASON, SIZE
+from kai.kaishare_keys import INJECT, REASON, SIZE
 from kai.pod import MalformedPod, PodView
 from service.text import shorten
 from webhook.policy.checks import (
@@ -40,10 +40,10 @@ from webhook.policy.checks import (
     unknown_value_findings,
 )
 from webhook.policy.decide_share import NOTHING, GpuKey, ShareOutcome, decide_share, doubts, keeps_ranks_apart
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import evidence_of, evidence_of_share
 from webhook.policy.labels import Distributed, Mode, NamespacePolicy
 from webhook.policy.reasons import Action, Finding, Reason
-from webhook.policy.rules import Rules
 from webhook.policy.sizes import Size, Source
 
 MOST_WARNINGS: Final = 8
@@ -87,7 +87,9 @@ class Decision(Struct, frozen=True, kw_only=True):
         return self.finding.reason
 
 
-def decide_pod(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool = True) -> Decision:
+def decide_pod(
+    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings, *, warn: bool = True
+) -> Decision:
     """Decide about one pod of a namespace that is not exempt, at its creation.
 
     Args:
@@ -97,12 +99,12 @@ def decide_pod(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: boo
         warn: whether to compute warnings; False saves time where only the changes matter.
     """
     try:
-        return _leave_alone(policy, pod) or _fill_in(policy, pod, rules, warn=warn)
+        return _skip_pod(policy, pod) or _fill_in(policy, pod, rules, warn=warn)
     except MalformedPod as error:
-        return malformed(error)
+        return skip_malformed(error)
 
 
-def exempt(policy: NamespacePolicy, rules: Rules) -> Decision | None:
+def skip_namespace(policy: NamespacePolicy, rules: DecisionSettings) -> Decision | None:
     """Return the decision for a namespace whose pods are all skipped, or None for other namespaces."""
     if policy.namespace in rules.excluded_namespaces:
         return _skipped(Reason.NAMESPACE_EXCLUDED, namespace=policy.namespace)
@@ -111,7 +113,7 @@ def exempt(policy: NamespacePolicy, rules: Rules) -> Decision | None:
     return None
 
 
-def malformed(error: MalformedPod) -> Decision:
+def skip_malformed(error: MalformedPod) -> Decision:
     """Return the decision for a pod that cannot be read.
 
     The API server reports what is wrong with the pod.
@@ -123,7 +125,7 @@ def _skipped(reason: Reason, **details: object) -> Decision:
     return Decision(action=Action.SKIPPED, finding=Finding(reason, details))
 
 
-def _leave_alone(policy: NamespacePolicy, pod: PodView) -> Decision | None:
+def _skip_pod(policy: NamespacePolicy, pod: PodView) -> Decision | None:
     """Return the decision for a pod that is skipped, or None for a managed pod."""
     if keys.MIRROR_POD in pod.annotations:
         return _skipped(Reason.MIRROR_POD)
@@ -142,7 +144,7 @@ def _leave_alone(policy: NamespacePolicy, pod: PodView) -> Decision | None:
     return None
 
 
-def _fill_in(policy: NamespacePolicy, pod: PodView, rules: Rules, *, warn: bool) -> Decision:
+def _fill_in(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings, *, warn: bool) -> Decision:
     """Decide which changes a managed pod needs."""
     labels: dict[str, str] = {}
     if policy.queue and not pod.labels.get(keys.QUEUE_LABEL):
@@ -181,7 +183,7 @@ def _record(pod: PodView, share: ShareOutcome) -> dict[str, str]:
     return {key: value for key, value in record.items() if key not in pod.annotations}
 
 
-def _has_own_class(pod: PodView, rules: Rules) -> bool:
+def _has_own_class(pod: PodView, rules: DecisionSettings) -> bool:
     """Whether the pod names another PriorityClass than the cluster's default.
 
     In KAI the label `priorityClassName` overrides `spec.priorityClassName` (default_grouper.go, all
@@ -190,7 +192,7 @@ def _has_own_class(pod: PodView, rules: Rules) -> bool:
     return pod.priority_class not in ("", rules.default_priority_class)
 
 
-NOT_MANAGED: Final = _skipped(Reason.NOT_MANAGED)
+SKIPPED_NOT_MANAGED: Final = _skipped(Reason.NOT_MANAGED)
 """The decision for every pod of a namespace without the queue label."""
 
 
@@ -204,7 +206,9 @@ def _tolerates_gpu_taint(pod: PodView) -> bool:
     )
 
 
-def _warnings(policy: NamespacePolicy, pod: PodView, rules: Rules, share: ShareOutcome) -> Iterator[Finding]:
+def _warnings(
+    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings, share: ShareOutcome
+) -> Iterator[Finding]:
     """Yield the warnings for the pod's author, most important first."""
     reason = share.finding.reason
     if reason in _NOT_GIVEN or (reason is Reason.WHOLE_GPU_CONVERTED and policy.announce):

@@ -52,18 +52,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kai import keys
-from kai.own_labels import GPU_MARK, GPU_SHARED, SIZE, WHOLE_GPU
+from kai.kaishare_keys import GPU_MARK, GPU_SHARED, SIZE, WHOLE_GPU
+from kai.numbers import parse_quantity
 from kai.pod import Container, MalformedPod, PodView
-from kai.quantity import parse_quantity
-from kai.version import Version
+from kai.releases import Version
 from service.text import shorten
 from webhook.policy.checks import DOTTED_NAME, shares_written, writes_own_share
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import evidence_of
+from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Distributed, NamespacePolicy, ShareFor
 from webhook.policy.reasons import Clipped, Finding, Reason
-from webhook.policy.rules import Rules
 from webhook.policy.sizes import NO_CHOICE, Size, Source, named_size, selected_size
-from webhook.policy.values import PolicyShare
 
 MOST_GPU_CONTAINERS: Final = 256
 """Maximum number of containers with nvidia.com/gpu in their resources. Each adds operations to the patch."""
@@ -114,7 +114,7 @@ def _no_share(reason: Reason, **details: object) -> ShareOutcome:
     return ShareOutcome(Finding(reason, details))
 
 
-def decide_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> ShareOutcome:
+def decide_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> ShareOutcome:
     """Decide whether the pod gets a share of the policy, and which GPU keys are removed in exchange."""
     if writes_own_share(pod):
         own = ShareOutcome(Finding(Reason.OWN_SHARE), source=Source.OWN_SHARE)
@@ -154,7 +154,7 @@ def keeps_ranks_apart(policy: NamespacePolicy) -> bool:
     return policy.distributed is Distributed.KEEP and not forbids_whole_gpu
 
 
-def _choose_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> _Chosen | ShareOutcome:
+def _choose_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> _Chosen | ShareOutcome:
     """Return the share that the policy has for a pod, or why it has none."""
     if SIZE in pod.labels:
         choice = named_size(policy.sizes, pod.labels)
@@ -181,7 +181,7 @@ def _no_default_share(policy: NamespacePolicy) -> ShareOutcome:
     return _no_share(Reason.POLICY_INVALID, problem=problem)
 
 
-def size_doubts(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Finding]:
+def size_doubts(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> Iterator[Finding]:
     """Yield why the size of a pod without a share is in doubt: at most one finding."""
     if (policy.sizes or SIZE in pod.labels) and not writes_own_share(pod):
         yield from doubts(policy, pod, decide_share(policy, pod, rules))
@@ -197,7 +197,9 @@ def doubts(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) -> Iterat
         yield doubt
 
 
-def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) -> ShareOutcome | None:
+def _remove_restored_gpu(
+    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings
+) -> ShareOutcome | None:
     """Remove nvidia.com/gpu from a pod that has exactly the policy's share; None for any other pod.
 
     After a patch the API server runs its own mutating plugins again and then calls this webhook again. A
@@ -213,13 +215,13 @@ def _remove_restored_gpu(policy: NamespacePolicy, pod: PodView, rules: Rules) ->
     return replace(settled, annotations=NOTHING) if settled.removed else None
 
 
-def has_policy_share(policy: NamespacePolicy, pod: PodView, rules: Rules) -> bool:
+def has_policy_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> bool:
     """Whether the pod has exactly the share that the policy gives it now, as after a patch."""
     return _policy_share_written(policy, pod, rules) is not None
 
 
 def _policy_share_written(
-    policy: NamespacePolicy, pod: PodView, rules: Rules
+    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings
 ) -> tuple[_Chosen, Container] | None:
     """Return the policy's share and its container if the pod has exactly that share; None otherwise."""
     annotations = pod.annotations
@@ -241,7 +243,7 @@ _OF_NAMESPACE: Final = (Reason.SHARES_OFF, Reason.SCHEDULER_NOT_KAI)
 """Exclusions by settings. A pod that names a size in doubt is told that instead."""
 
 
-def _share_exclusion(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Reason | None:
+def _share_exclusion(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> Reason | None:
     """Return why the pod gets no share regardless of its GPU requests; None if it may get one."""
     if not rules.inject_shares:
         return Reason.SHARES_OFF
@@ -315,7 +317,12 @@ def _whole_gpu_requests(pod: PodView) -> list[tuple[int, Container, int]] | Shar
 
 
 def _give_share(
-    policy: NamespacePolicy, chosen: _Chosen, pod: PodView, rules: Rules, container: Container, reason: Reason
+    policy: NamespacePolicy,
+    chosen: _Chosen,
+    pod: PodView,
+    rules: DecisionSettings,
+    container: Container,
+    reason: Reason,
 ) -> ShareOutcome:
     """Give the share to the container, unless this KAI release would misplace it or refuse the pod."""
     if not container.name:

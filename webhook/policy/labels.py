@@ -1,4 +1,4 @@
-"""Parses a namespace's labels and annotations into its `NamespacePolicy`.
+"""Parses a namespace's labels and annotations into its `NamespacePolicy`, and writes a policy as JSON.
 
 `LABELS` is the only table of policy labels: parsing, validation and documentation use it. Sizes have
 labels with names of the user's choice; `sizes.py` reads those. An invalid value is ignored, never clamped,
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from kai import keys
-from kai.own_labels import (
+from kai.kaishare_keys import (
     ANNOUNCE,
     DISTRIBUTED,
     FRACTION,
@@ -40,8 +40,7 @@ from kai.own_labels import (
     read_grace,
 )
 from service.text import printable, quoted, shorten
-from webhook.policy.sizes import NO_SIZES, Caps, Sizes, read_sizes, size_problems
-from webhook.policy.values import (
+from webhook.policy.label_values import (
     A_FRACTION,
     A_NAME,
     AN_AMOUNT,
@@ -58,6 +57,7 @@ from webhook.policy.values import (
     read_mib,
     read_name,
 )
+from webhook.policy.sizes import NO_SIZES, Caps, Size, Sizes, read_sizes, size_problems
 
 _Value = TypeVar("_Value", str, str | None)
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -159,7 +159,7 @@ class NamespacePolicy:
     """Number of problems that `problems` omits."""
 
     @property
-    def selected_mode(self) -> Mode:
+    def labelled_mode(self) -> Mode:
         """The mode by which webhook configurations select the namespace: they see only its label."""
         return Mode.DEFAULT if self.has_default_mode else self.mode
 
@@ -508,3 +508,36 @@ def _default_share(
             )
         return PolicyShare(keys.GPU_MEMORY, str(memory)), None
     return None, None
+
+
+def _size_json(size: Size) -> dict[str, object]:
+    """Return the JSON fields of a valid size; the share is null for a whole GPU."""
+    return {
+        "name": size.name,
+        "share": {size.share.annotation: size.share.value} if size.share else None,
+        "selector": size.selector.text if size.selector else None,
+    }
+
+
+def policy_json(policy: NamespacePolicy) -> dict[str, object]:
+    """Return the JSON fields of a policy: the effective values and its problems."""
+    return {
+        "namespace": policy.namespace,
+        "state": policy.state,
+        "mode": policy.mode,
+        "queue": policy.queue,
+        "scheduler": policy.scheduler,
+        "share": {policy.share.annotation: policy.share.value} if policy.share else None,
+        "sizes": [_size_json(size) for size in policy.sizes.by_name.values() if size.problem is None],
+        "shareFor": policy.share_for,
+        "maxGpuFraction": policy.max_fraction,
+        "maxGpuMemory": policy.max_memory_mib,
+        "priority": policy.priority,
+        "gpuToleration": policy.inject_toleration,
+        "distributed": policy.distributed,
+        "announce": policy.announce,
+        "vcluster": policy.is_vcluster_host,
+        "overShare": policy.over_share,
+        "overShareGraceSeconds": policy.over_share_grace_seconds,
+        "problems": [{"label": p.label, "value": p.value, "message": str(p)} for p in policy.problems],
+    }

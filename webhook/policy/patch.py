@@ -1,4 +1,4 @@
-"""Converts a decision into JSON Patch operations (RFC 6902), and applies operations to check them.
+"""The JSON Patch (RFC 6902) for a pod: the operations of a decision, applied once to check them.
 
 The API server refuses a pod whose patch does not apply, even under failurePolicy Ignore (verified on
 Kubernetes 1.36.3). The module therefore writes only three kinds of operation: `add` of a map key or of a
@@ -10,10 +10,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict, TypeVar
 
 import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from kai import keys
-from kai.pod import Metadata, PodDocument, PodView, Spec
-from webhook.policy.decide import Changes
+from kai.pod import MalformedPod, Metadata, PodDocument, PodView, Spec, decode_document
+from webhook.policy.decide import (
+    SKIPPED_NOT_MANAGED,
+    Changes,
+    Decision,
+    decide_pod,
+    skip_malformed,
+    skip_namespace,
+)
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.reasons import Action, Finding, Reason
 
 TOLERATION: Final = {"key": keys.GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"}
 """The toleration that Kubernetes' ExtendedResourceToleration adds to pods that request the resource."""
@@ -160,3 +172,85 @@ def apply_to_document(patch: Sequence[Operation], document: Mapping[str, Any]) -
         except (IndexError, KeyError, TypeError, ValueError):
             raise PatchError(f"{operation['op']} {operation['path']} does not apply") from None
     return result
+
+
+class Mutation(Struct, frozen=True, kw_only=True):
+    """A decision and its patch."""
+
+    decision: Decision
+    pod: PodView | None = None
+    """The pod as received; None if the decision did not need it, or if it could not be read."""
+    planned: tuple[Operation, ...] = ()
+    """The patch, which mode observe does not send."""
+
+    @property
+    def sent(self) -> tuple[Operation, ...]:
+        """The patch to send: empty in mode observe."""
+        return self.planned if self.decision.action is Action.INJECTED else ()
+
+
+def mutate(
+    policy: NamespacePolicy | None,
+    document: bytes | Raw,
+    rules: DecisionSettings,
+    *,
+    last: Mutation | None = None,
+) -> Mutation:
+    """Decide about a pod and compute the patch.
+
+    The patch is applied to a copy, and a second decision about the copy must require no change. A patch that
+    fails this check is dropped: the pod is admitted unchanged, with the reason `patch-unsafe`.
+
+    Args:
+        policy: the policy of the pod's namespace; None if the namespace is not managed.
+        document: the pod as JSON.
+        rules: the administrator's settings.
+        last: the mutation of another pod under the same policy and rules, which is returned again if this pod
+            has the same fields.
+    """
+    if policy is None:
+        return Mutation(decision=SKIPPED_NOT_MANAGED)
+    decision = skip_namespace(policy, rules)
+    if decision is not None:
+        return Mutation(decision=decision)
+    try:
+        decoded = decode_document(document)
+    except MalformedPod as error:
+        return Mutation(decision=skip_malformed(error))
+    if last is not None and last.pod is not None and _are_alike(last.pod.document, decoded):
+        return last
+    pod = PodView(decoded)
+    decision = decide_pod(policy, pod, rules)
+    if not decision.changes:
+        return Mutation(decision=decision, pod=pod)
+    planned = operations(decision.changes, pod)
+    problem = _problem(policy, pod, planned, rules)
+    if problem is not None:
+        finding = Finding(Reason.PATCH_UNSAFE, {"problem": problem})
+        return Mutation(
+            decision=replace(decision, action=Action.ERROR, finding=finding, warnings=()), pod=pod
+        )
+    return Mutation(decision=decision, pod=pod, planned=tuple(planned))
+
+
+def _are_alike(pod: PodDocument, other: PodDocument) -> bool:
+    """Whether two pods have the same fields, of those that a decision reads."""
+    try:
+        return pod == other
+    except RecursionError:  # a toleration with deep values, which the decoder just accepted
+        return False
+
+
+def _problem(
+    policy: NamespacePolicy, pod: PodView, planned: list[Operation], rules: DecisionSettings
+) -> str | None:
+    """Describe what is wrong with a patch; None if the patched pod needs no further change."""
+    try:
+        second = decide_pod(policy, apply_to_pod(planned, pod), rules, warn=False)
+    except PatchError as error:
+        return str(error)
+    if second.changes:
+        return f"the patched pod still needs {second.changes}"
+    if second.action is not Action.UNCHANGED:
+        return f"the patched pod is {second.action.value}: {second.finding.sentence}"
+    return None

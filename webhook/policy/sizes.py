@@ -17,11 +17,9 @@ from typing import Final
 from msgspec import Struct
 
 from kai import keys
-from kai.own_labels import LONGEST_SIZE_NAME, MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX, is_size_name
+from kai.kaishare_keys import LONGEST_SIZE_NAME, MAX_FRACTION, MAX_MEMORY, SIZE, SIZE_PREFIX, is_size_name
 from service.text import printable, quoted, shorten
-from webhook.policy.reasons import Finding, NameList, Reason
-from webhook.policy.selectors import Selector, SelectorError, parse_selector
-from webhook.policy.values import (
+from webhook.policy.label_values import (
     LONGEST_NAME,
     LONGEST_SHOWN,
     MOST_MIB,
@@ -29,6 +27,8 @@ from webhook.policy.values import (
     PolicyShare,
     read_fraction,
 )
+from webhook.policy.reasons import Finding, NameList, Reason
+from webhook.policy.selectors import Selector, SelectorError, parse_selector
 
 MOST_SIZES: Final = 16
 A_SIZE: Final = (

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from kai import keys
 from kai.gpu_resources import names_device_class
-from kai.own_labels import INJECT
+from kai.kaishare_keys import INJECT
 from kai.pod import PodView
 from service.text import quoted
 from webhook.policy.checks import (
@@ -35,11 +35,11 @@ from webhook.policy.checks import (
     own_share_key,
     reserved_key_findings,
 )
-from webhook.policy.decide import exempt
+from webhook.policy.decide import skip_namespace
 from webhook.policy.decide_share import size_doubts
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
 from webhook.policy.reasons import Finding, Reason
-from webhook.policy.rules import Rules
 
 MOST_DENIALS: Final = 8
 """Maximum number of denials computed for one pod. Further violations are reported at the next attempt."""
@@ -89,7 +89,9 @@ class Verification(Struct, frozen=True, kw_only=True):
         return "; ".join([*sentences, "and more"] if self.has_more else sentences)
 
 
-def verify(policy: NamespacePolicy | None, pod: PodView, rules: Rules, requester: Requester) -> Verification:
+def verify(
+    policy: NamespacePolicy | None, pod: PodView, rules: DecisionSettings, requester: Requester
+) -> Verification:
     """Check a pod at its creation, by the table in this module's docstring.
 
     Args:
@@ -100,7 +102,7 @@ def verify(policy: NamespacePolicy | None, pod: PodView, rules: Rules, requester
     """
     if policy is None:
         return _allowed(Reason.NOT_MANAGED)
-    exemption = exempt(policy, rules)
+    exemption = skip_namespace(policy, rules)
     if exemption is not None:
         return Verification(finding=exemption.finding)
     if policy.mode is not Mode.ENFORCE:
@@ -156,7 +158,7 @@ def _gpu_uses(policy: NamespacePolicy, pod: PodView) -> Iterator[str]:
         yield f"names another queue ({quoted(queue)})"
 
 
-def _denials(policy: NamespacePolicy, pod: PodView, rules: Rules) -> Iterator[Finding]:
+def _denials(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> Iterator[Finding]:
     """Yield the violations of an ordinary pod."""
     if pod.labels.get(INJECT) == "false":
         yield Finding(Reason.OPT_OUT_DENIED, {"value": quoted("false")})

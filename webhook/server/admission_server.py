@@ -17,16 +17,15 @@ from aiohttp import web
 
 from service.http.bounded_server import BoundedServer
 from service.http.fair_queue import FairQueue
-from service.http.limits import ConnectionLimits
-from service.http.listeners import Address
+from service.http.limits import Address, ConnectionLimits
 from service.log import ERROR, WARNING, JsonLog, LimitedLog
 from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
 from webhook.admission.validating import NamespaceValidator, PodValidator
 from webhook.metrics import Metrics
-from webhook.namespaces.source import PolicySource
-from webhook.policy.rules import Rules
+from webhook.namespaces.policy_source import PolicySource
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.server.bodies import LARGEST_BODY, Body, Intake, Overloaded, Room
 
 MOST_IN_FLIGHT: Final = 512
@@ -57,7 +56,7 @@ class AdmissionServer:
         self,
         *,
         policies: PolicySource,
-        rules: Callable[[], Rules],
+        rules: Callable[[], DecisionSettings],
         metrics: Metrics,
         log: JsonLog,
         max_in_flight: int = MOST_IN_FLIGHT,

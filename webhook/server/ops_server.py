@@ -6,15 +6,12 @@ from typing import Final
 
 import orjson
 
-from service.http.limits import ConnectionLimits, plain_port_limits
-from service.http.listeners import Address
-from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, text_page
-from service.http.shared_text import SharedText
+from service.http.limits import Address, ConnectionLimits, plain_port_limits
+from service.http.page_server import OPEN_PORT, Page, PageServer, PortSecurity, SharedText, text_page
 from service.log import JsonLog
 from webhook.metrics import Metrics
-from webhook.namespaces.source import PolicySource
-from webhook.policy.labels import NamespacePolicy
-from webhook.policy.policy_json import policy_json
+from webhook.namespaces.policy_source import PolicySource
+from webhook.policy.labels import NamespacePolicy, policy_json
 
 OPS_CONNECTIONS: Final = plain_port_limits(128)
 AUDIENCE: Final = "kaishare-webhook"

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from console.why.answer import PodFinding, Remedy
-from console.why.causes.delays import KAI_PODS, silence
-from console.why.codes import Code
+from console.why.causes.silence import KAI_PODS, silence
 from console.why.evidence import PodEvidence, known
-from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
-from console.why.telling.words import Redactor
+from console.why.evidence_objects import NO_RESERVED_GPU, EventObject, PodObject
+from console.why.explanation import Code, PodFinding, Remedy
+from console.why.redaction import Redactor
 from kai import keys
 
 _NO_CONFIG_MAP: Final = "no desired configmap name found"

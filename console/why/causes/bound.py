@@ -4,20 +4,19 @@ from collections.abc import Iterator
 from datetime import UTC
 from typing import Final
 
-from console.why.answer import PodFinding, Remedy
-from console.why.causes.amounts import request_of
 from console.why.causes.binding import are_reservations_visible, is_reservation
-from console.why.causes.delays import KAI_PODS, SETTLED, waited
 from console.why.causes.group_refused import group_unchanged
-from console.why.codes import Code
+from console.why.causes.requested_gpus import request_of
+from console.why.causes.silence import KAI_PODS, SETTLED, waited
 from console.why.evidence import AgentFigures, PodEvidence, known
-from console.why.objects import NO_RESERVED_GPU, EventObject, PodObject
-from console.why.telling.words import Redactor
-from gpuagent.api_types.shares import ApiVerdict
+from console.why.evidence_objects import NO_RESERVED_GPU, EventObject, PodObject
+from console.why.explanation import Code, PodFinding, Remedy
+from console.why.redaction import Redactor
+from gpuagent.api_types import ApiVerdict
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
-from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
-from kube.pod_status import ContainerObject
+from kube.kinds import ContainerObject
 from service.names import is_dns_label
 from service.text import first_few, quoted
 from service.units import duration, size

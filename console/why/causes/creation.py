@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from console.why.answer import PodFinding, Remedy
-from console.why.codes import Code
 from console.why.evidence import Absence, PodEvidence, known
-from console.why.objects import EventObject, PodObject
-from console.why.telling.words import Redactor
+from console.why.evidence_objects import EventObject, PodObject
+from console.why.explanation import Code, PodFinding, Remedy
+from console.why.redaction import Redactor
 from service.units import duration
 
 _KAI_WEBHOOK: Final = "kai-scheduler"

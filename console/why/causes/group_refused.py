@@ -7,10 +7,9 @@ the namespace can write such an Event. The guard's words are therefore quoted, a
 import re
 from typing import Final
 
-from console.why.answer import PodFinding, Remedy
-from console.why.codes import Code
 from console.why.evidence import PodEvidence
-from console.why.objects import EventObject, PodObject
+from console.why.evidence_objects import EventObject, PodObject
+from console.why.explanation import Code, PodFinding, Remedy
 from kai import keys
 from service.text import one_line
 

@@ -1,13 +1,12 @@
 """Why KAI does not look at a pod: another scheduler, a gate, no PodGroup. Pure."""
 
-from console.why.answer import PodFinding, Remedy
-from console.why.causes.amounts import request_of
-from console.why.causes.delays import KAI_PODS, SETTLED, silence
 from console.why.causes.group_refused import grouper_warnings
-from console.why.codes import Code
+from console.why.causes.requested_gpus import request_of
+from console.why.causes.silence import KAI_PODS, SETTLED, silence
 from console.why.evidence import PodEvidence
-from console.why.objects import PodObject
-from console.why.telling.words import Redactor
+from console.why.evidence_objects import PodObject
+from console.why.explanation import Code, PodFinding, Remedy
+from console.why.redaction import Redactor
 from kai import keys
 from service.text import listed
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from console.why.evidence import PodEvidence
-from console.why.objects import EventObject, PodGroupObject, PodObject
+from console.why.evidence_objects import EventObject, PodGroupObject, PodObject
 
 _REASON: Final = re.compile(r"(QueueDoesNotExist|OverLimit|NonPreemptibleOverQuota|PodSchedulingErrors): ?")
 _LONGEST: Final = 8192

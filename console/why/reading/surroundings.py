@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from console.agent_options import AgentOptions
-from console.agents import Agents
+from console.agents import AgentOptions, Agents
 from console.why.evidence import Absence, AgentFigures
-from console.why.objects import (
+from console.why.evidence_objects import (
     Claim,
     Meta,
     NodeObject,
@@ -18,13 +17,13 @@ from console.why.objects import (
     decode_one_pod,
     decode_workload,
 )
-from console.why.reading.requests import Requests
+from console.why.reading.bounded_requests import Requests
 from console.why.reading.target import POD, owner_path
-from gpuagent.api_types.shares import ApiPod
+from gpuagent.api_types import ApiPod
 from kai import keys
-from kube.errors import REQUEST_ERRORS
-from kube.objects import ObjectOwner, resource_path
-from kube.rights import review_right
+from kube.answers import REQUEST_ERRORS
+from kube.kinds import ObjectOwner, resource_path
+from kube.tokens import review_right
 from service.names import is_dns_subdomain
 
 _MOST_OWNERS: Final = 3

@@ -13,17 +13,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpuagent.evaluation.status import Status
 from gpuagent.server.api import response_of
-from gpuagent.server.page import past
-from gpuagent.server.page.bars import SHARE_AT
-from gpuagent.server.page.links import NO_LINKS, PageLinks
-from gpuagent.server.page.rows import COLOURS, Context, anchor, clock_time
-from gpuagent.server.page.runbook_texts import runbook_texts
-from gpuagent.server.page.sections import SectionOutline, gpu_sections
-from gpuagent.server.page.top import PageTop, flag_count, page_top, risk_count
+from gpuagent.server.page import drawings
+from gpuagent.server.page.drawings import SHARE_AT
+from gpuagent.server.page.page_links import NO_LINKS, PageLinks, runbook_texts
+from gpuagent.server.page.page_top import PageTop, flag_count, page_top, risk_count
+from gpuagent.server.page.sections import COLOURS, Context, SectionOutline, anchor, clock_time, gpu_sections
 from gpuagent.server.sample_text import Key, content_key
-from gpuagent.table.words import LONGEST_NAME, plain
-from service.http.page_server import Page
-from service.http.shared_text import SharedText
+from gpuagent.table.gpu_rows import LONGEST_NAME, plain
+from service.http.page_server import Page, SharedText
 from service.tasks import LoopYield
 from service.text import counted
 from service.units import duration
@@ -170,7 +167,7 @@ def _environment() -> Environment:
     )
     environment.globals |= {
         "share_at": f"{SHARE_AT:.2f}%",
-        "past": past,
+        "past": drawings,
         "colours": COLOURS,
     }
     for name in environment.list_templates():

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from console.advise.answer import Advice, AdviceOptions, AdviceRow
-from console.advise.html import as_html
-from console.advise.policies import KnownNamespace
-from console.advise.queries import Window
-from console.advise.reading import read_usage
+from console.advise.advice import Advice, AdviceOptions, AdviceRow, KnownNamespace
+from console.advise.advice_page import as_html
 from console.advise.suggestions import advise
 from console.advise.text import as_json, as_text
+from console.advise.usage_queries import Window
+from console.advise.usage_reader import read_usage
 from console.cli import main
-from console.prometheus.client import Prometheus, PrometheusError
-from console.prometheus.options import PrometheusOptions
+from console.prometheus.prometheus_options import PrometheusOptions
+from console.prometheus.query_api import Prometheus, PrometheusError
 from tests.support import prometheus_server
 from tests.support.promtool import needed
 from tests.support.usage_history import (

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from console.advise.queries import Window
-from console.advise.reading import read_usage
-from console.advise.usage import PodUse
-from console.prometheus.client import Prometheus
-from console.prometheus.options import PrometheusOptions
+from console.advise.pod_use import PodUse
+from console.advise.usage_queries import Window
+from console.advise.usage_reader import read_usage
+from console.prometheus.prometheus_options import PrometheusOptions
+from console.prometheus.query_api import Prometheus
 from tests.support import prometheus_server
 from tests.support.promtool import needed
 from tests.support.usage_history import END, GIB, JOB, create_blocks, rendered

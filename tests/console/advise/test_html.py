@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from console.advise.answer import Advice, AdviceOptions
-from console.advise.html import as_html
-from console.advise.policies import KnownNamespace
-from console.advise.queries import Window
+from console.advise.advice import Advice, AdviceOptions, KnownNamespace
+from console.advise.advice_page import as_html
+from console.advise.pod_use import PodNames, PodUse
 from console.advise.suggestions import advise
-from console.advise.usage import PodNames, PodUse
-from console.prometheus.series import RangeSeries
+from console.advise.usage_queries import Window
+from console.prometheus.promql import RangeSeries
 from tests.support.browser import CHROMIUM, Browser
 from webhook.policy.labels import PolicyMetadata
 

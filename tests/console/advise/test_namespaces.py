@@ -1,15 +1,15 @@
 import pytest
 
-from console.advise.namespaces import known_namespace, read_namespaces
-from console.advise.shares import ShareValue
-from console.policies.reading import WebhookScope, read_scope
+from console.advise.command import known_namespace, read_namespaces
+from console.advise.share_values import ShareValue
+from console.policies import WebhookScope, read_scope
+from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.errors import ApiError
 from tests.support.api_server import ApiServer, refuses
 from tests.support.published_settings import settings_object
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata
-from webhook.policy.rules import Rules
-from webhook.settings.document import NAME, NAMESPACE
+from webhook.settings.published_settings import NAME, NAMESPACE
 
 PATH = "/api/v1/namespaces"
 SCOPE = WebhookScope()
@@ -83,7 +83,7 @@ def test_labels_may_change_no_pod(labels: dict[str, str], scope: WebhookScope, w
 
 
 async def test_the_scope_is_that_of_the_running_webhook(server: ApiServer, client: KubeClient) -> None:
-    rules = Rules(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({"vision"}))
+    rules = DecisionSettings(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({"vision"}))
     item = settings_object(rules)
     server.named = {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}": item}
     scope = await read_scope(client)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from console.advise.answer import AdviceOptions
+from console.advise.advice import AdviceOptions
 from console.advise.command import parse_target_cluster
-from console.advise.queries import Queries, Window
-from console.advise.reading import Usage, read_usage
+from console.advise.pod_use import PodNames, PodUse
 from console.advise.suggestions import advise
 from console.advise.text import as_text
-from console.advise.usage import PodNames, PodUse
+from console.advise.usage_queries import Queries, Window
+from console.advise.usage_reader import Usage, read_usage
+from console.caller import use_own_kubeconfig
 from console.cli import main, parser
-from console.cluster import use_own_kubeconfig
-from console.prometheus.client import PrometheusError
-from console.prometheus.series import InstantSeries, RangeSeries
+from console.prometheus.promql import InstantSeries, RangeSeries
+from console.prometheus.query_api import PrometheusError
 
 MIB = 1 << 20
 WINDOW = Window(start=1.8e9 - 14 * 86400, end=1.8e9)

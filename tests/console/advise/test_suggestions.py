@@ -9,18 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.advise.answer import Advice, AdviceOptions, AdviceRow, Balance
-from console.advise.html import as_html
-from console.advise.namespaces import known_namespace
-from console.advise.parts import quantile_of
-from console.advise.policies import KnownNamespace, TargetCluster
-from console.advise.queries import Window
-from console.advise.shares import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
+from console.advise.advice import Advice, AdviceOptions, AdviceRow, Balance, KnownNamespace, TargetCluster
+from console.advise.advice_page import as_html
+from console.advise.command import known_namespace
+from console.advise.pod_use import PodNames, PodUse, quantile_of
+from console.advise.share_values import ShareValue, card_of, seen_share, smallest_fraction, smallest_memory
 from console.advise.suggestions import advise, needed_bytes
 from console.advise.text import as_json, as_text
-from console.advise.usage import PodNames, PodUse
-from console.policies.reading import WebhookScope
-from console.prometheus.series import RangeSeries
+from console.advise.usage_queries import Window
+from console.policies import WebhookScope
+from console.prometheus.promql import RangeSeries
 from kai.share import MIB
 from webhook.policy.labels import PolicyMetadata, label_problems
 

@@ -7,14 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from console.agents import AgentPod, AgentReading
-from console.doctor.agents import attribution_findings, pod_findings, response_findings
-from console.doctor.nodes import node_findings
-from gpuagent.api_types.shares import AgentResponse, ApiProblem
-from gpuagent.top.client import Received
-from service.check_results import State
+from console.doctor.agent_checks import attribution_findings, pod_findings, response_findings
+from console.doctor.api_reader import ListOutcome, ListResult
+from console.doctor.check_results import State
+from console.doctor.gpu_nodes import PRESENT_LABEL, ClusterNode, node_findings, read_node
+from console.top.agent_client import Received
+from gpuagent.api_types import AgentResponse, ApiProblem
 from service.text import MOST_LINES
-from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.nodes import PRESENT_LABEL, ClusterNode, read_node
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from console.agent_options import parse_agent_options
+from console.agents import parse_agent_options
 from console.cli import parser
 from console.doctor import command
+from console.doctor.api_reader import ApiReader
+from console.doctor.check_results import CheckResult, ok, problem
+from console.doctor.cluster_state import Cluster
 from console.doctor.command import run
+from console.doctor.gpu_nodes import read_node
 from kube.access import Access
 from kube.client import KubeClient
-from service.check_results import CheckResult, ok, problem
 from tests.support.api_server import ApiServer, lists
 from tests.support.cluster_facts import alone, but, by_policies, of_kai, result_lines, whole
-from webhook.doctor.api_reader import ApiReader
-from webhook.doctor.cluster import Cluster
-from webhook.doctor.nodes import read_node
 
 Rounds = Callable[..., list[int]]
 

@@ -5,12 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.doctor.daemon_sets import AgentDaemonSet
-from console.doctor.nodes import node_findings
-from service.check_results import State
+from console.doctor.agent_checks import AgentDaemonSet
+from console.doctor.api_reader import ListOutcome, ListResult
+from console.doctor.check_results import State
+from console.doctor.gpu_nodes import PRESENT_LABEL, ClusterNode, Taint, node_findings
 from service.text import MOST_LINES
-from webhook.doctor.api_reader import ListOutcome, ListResult
-from webhook.doctor.nodes import PRESENT_LABEL, ClusterNode, Taint
 
 
 def daemon_set(desired: int = 0, **spec: Any) -> AgentDaemonSet:

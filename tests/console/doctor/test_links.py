@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
 from console.doctor.command import FAILED_REQUESTS, anchor, with_link
-from service.check_results import CheckResult, ok, problem, unknown, warning
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "doctor.md"

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
+from console.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
+from console.doctor.check_results import CheckResult, State
 from console.doctor.pending_pods import pending_findings
-from console.why.objects import PodObject, decode_one_pod
-from service.check_results import CheckResult, State
+from console.why.evidence_objects import PodObject, decode_one_pod
 from service.text import MALFORMED
 from tests.support.cluster_facts import but
 from tests.support.why_evidence import NOW, make_pod
-from webhook.doctor.api_reader import ApiReader, ListOutcome, ListResult, ListSpec
 
 _FULL = "no nodes with enough resources were found: 2 node(s) didn't have enough resources: GPUs."
 _NO_QUEUE = "QueueDoesNotExist: Queue 'vision' does not exist."

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.prometheus.client import Prometheus, PrometheusError
-from console.prometheus.options import PrometheusOptions, ServiceAddress
-from console.prometheus.series import InstantSeries
-from console.prometheus.transports import MOST_BYTES, open_transport
+from console.prometheus.prometheus_options import PrometheusOptions, ServiceAddress
+from console.prometheus.promql import InstantSeries
+from console.prometheus.query_api import MOST_BYTES, Prometheus, PrometheusError, open_transport
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.prometheus_standin import Respond, prometheus_standin

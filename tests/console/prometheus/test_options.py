@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from console.prometheus.options import PrometheusOptions, add_prometheus_options, parse_prometheus_options
+from console.prometheus.prometheus_options import (
+    PrometheusOptions,
+    add_prometheus_options,
+    parse_prometheus_options,
+)
 from console.prometheus.promql import one_of, parse_selector, string
 from service.command import Parser, UsageError
 

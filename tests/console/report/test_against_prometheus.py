@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from console.prometheus.client import Prometheus, PrometheusError
-from console.prometheus.options import PrometheusOptions
+from console.prometheus.prometheus_options import PrometheusOptions
+from console.prometheus.query_api import Prometheus, PrometheusError
 from console.prometheus.records import record_coverage
-from console.report.documents import as_csv, as_json
-from console.report.html import as_html
-from console.report.queries import FIGURES, RECORD_STEP, RECORDS
-from console.report.reading import read_sums
-from console.report.rows import Hours, Report, build_report, row_labels
-from console.report.text import as_text
+from console.report.gpu_hours import FIGURES, RECORD_STEP, RECORDS, read_sums
+from console.report.report_rows import Hours, Report, build_report, row_labels
+from console.report.text import as_csv, as_html, as_json, as_text
 from kai.memory import Card
 from tests.support import grafana, prometheus_server
 from tests.support.known_metrics import recorded as names_of_records

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from console.cli import main
-from console.report.documents import as_csv, as_json
-from console.report.html import as_html
-from console.report.rows import Report, build_report, row_labels
-from console.report.text import as_text
+from console.report.report_rows import Report, build_report, row_labels
+from console.report.text import as_csv, as_html, as_json, as_text
 from tests.support.browser import CHROMIUM, Browser
 
 T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from console.report.queries import Raw
+from console.report.gpu_hours import Raw
 from tests.support.known_metrics import rules
 
 AGENT = 'job=~"(kaishare-agent/)?kaishare-agent"'

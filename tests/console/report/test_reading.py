@@ -8,13 +8,11 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from console.prometheus.client import Prometheus, PrometheusError
-from console.prometheus.options import PrometheusOptions
-from console.prometheus.transports import Response
-from console.report.documents import as_json
-from console.report.reading import read_sums
-from console.report.rows import build_report, row_labels
-from console.report.text import as_text
+from console.prometheus.prometheus_options import PrometheusOptions
+from console.prometheus.query_api import Prometheus, PrometheusError, Response
+from console.report.gpu_hours import read_sums
+from console.report.report_rows import build_report, row_labels
+from console.report.text import as_json, as_text
 
 HOUR = 3600.0
 Looks = Mapping[tuple[str, str], Sequence[int]]

@@ -10,13 +10,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from benchmarks.top import FakeAgents, measure
-from console.top.app import TextScreen, TopApp
+from console.top.app import LinesTable, TextScreen, TopApp
+from console.top.arrange import Arrangement
+from console.top.fleet import Fleet
 from console.top.rounds import Rounds
-from console.top.table import LinesTable
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
-from gpuagent.table.rows import PodRow
-from gpuagent.top.arrange import Arrangement
-from gpuagent.top.fleet import Fleet
+from gpuagent.table.pod_rows import PodRow
 from service.text import width
 from tests.support.markers import nightly
 from tests.support.top_agents import GIB, Agents, document, gpu, pod

@@ -15,9 +15,9 @@ import yaml
 
 import console.cli
 import gpuagent.cli
-from gpuagent.pods.file import FilePods
-from gpuagent.simulation.loading import load_scenario
-from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.pods.file_pods import FilePods
+from gpuagent.simulation.scenario_loading import load_scenario
+from gpuagent.simulation.simulated_node import SimulatedGpus
 from service.log import JsonLog
 from service.units import size
 from tests.support import yaml_text
@@ -154,7 +154,7 @@ def texts(chain: Chain, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         def log_message(self, *args: object) -> None:
             pass
 
-    for module in ("console.top.command", "gpuagent.top.command"):
+    for module in ("console.top.command", "console.top.one_agent"):
         monkeypatch.setattr(f"{module}.columns_of", lambda _: 250)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

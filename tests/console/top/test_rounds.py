@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from console.top import rounds as rounds_module
+from console.top.agent_client import ReadFailed
+from console.top.fleet import Fleet
 from console.top.rounds import MOST_AT_ONCE, Rounds
-from gpuagent.top.client import ReadFailed
-from gpuagent.top.fleet import Fleet
 from tests.support.top_agents import Agents, document, pod
 from tests.support.waiting import until
 

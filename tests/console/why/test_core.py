@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.answer import Explanation
-from console.why.codes import Code
 from console.why.core import explain
 from console.why.evidence import Absence, AgentFigures, PodEvidence
-from console.why.objects import decode_claim, decode_shard, decode_workload
-from gpuagent.api_types.shares import ApiAmount, ApiHolding, ApiPod, ApiVerdict
-from gpuagent.verdicts.reasons import FlagReason
+from console.why.evidence_objects import decode_claim, decode_shard, decode_workload
+from console.why.explanation import Code, Explanation
+from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from gpuagent.verdicts.flag_reasons import FlagReason
 from kai import keys
 from tests.support.why_evidence import (
     GROUP,

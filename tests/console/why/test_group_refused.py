@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from console.why.codes import Code
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
-from console.why.objects import EventObject, decode_workload
+from console.why.evidence_objects import EventObject, decode_workload
+from console.why.explanation import Code
 from kai import keys
 from tests.support.why_evidence import GROUP, make_event, make_evidence, make_pod, make_pod_group
 

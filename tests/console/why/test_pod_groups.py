@@ -2,7 +2,7 @@
 
 import pytest
 
-from console.why.pod_groups import (
+from console.why.membership import (
     INDEXED_JOB,
     NamedObject,
     creates_for,

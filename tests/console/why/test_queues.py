@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from console.why.answer import PodFinding
-from console.why.codes import Code
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence, PolicyDecision
-from console.why.objects import WorkloadObject, decode_workload
+from console.why.evidence_objects import WorkloadObject, decode_workload
+from console.why.explanation import Code, PodFinding
 from kai import keys
 from tests.support.why_evidence import make_evidence, make_node, make_pod, make_pod_group, make_queue
 

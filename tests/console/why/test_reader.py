@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from console.agent_options import AgentOptions
-from console.why.codes import Code
+from console.agents import AgentOptions
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
-from console.why.objects import PodGroupObject, PodObject
-from console.why.reading.events import LONGEST_MESSAGE, MOST_EVENTS
-from console.why.reading.reader import read_evidence
-from console.why.reading.requests import MOST_REQUESTS
+from console.why.evidence_objects import PodGroupObject, PodObject
+from console.why.explanation import Code
+from console.why.reading.bounded_requests import MOST_REQUESTS
+from console.why.reading.evidence_reader import read_evidence
+from console.why.reading.pod_events import LONGEST_MESSAGE, MOST_EVENTS
 from console.why.reading.target import Target
 from kai.queue import Queue
 from kube.client import KubeClient
@@ -37,7 +37,7 @@ from tests.support.why_cluster import (
     make_pod,
     owner,
 )
-from webhook.policy.rules import Rules
+from webhook.policy.decision_settings import DecisionSettings
 
 NO_VOLUME = "Scheduling conditions were not met: VolumeBinding: pod has unbound PersistentVolumeClaims."
 
@@ -410,8 +410,8 @@ async def test_a_node_that_no_node_can_be_named_after_is_not_requested(server: O
 async def test_a_list_that_is_cut_is_not_taken_for_a_whole_one(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.why.reading.requests.MOST_OBJECTS", 2)
-    monkeypatch.setattr("console.why.reading.requests.MOST_BYTES", 10_000)
+    monkeypatch.setattr("console.why.reading.bounded_requests.MOST_OBJECTS", 2)
+    monkeypatch.setattr("console.why.reading.bounded_requests.MOST_BYTES", 10_000)
     server.add(*cluster(), *(make("Node", f"more-{number}", "") for number in range(3)))
     server.add(make_pod("large", "rivals", labels={"runai-gpu-group": "a"}, annotations={"x": "y" * 10_000}))
     evidence = await read(server)
@@ -440,7 +440,7 @@ async def test_objects_that_cannot_be_decoded_may_be_those_that_are_looked_for(s
 async def test_pods_of_others_hide_no_reservation_pod(
     server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("console.why.reading.requests.MOST_BYTES", 50_000)
+    monkeypatch.setattr("console.why.reading.bounded_requests.MOST_BYTES", 50_000)
     runs: dict[str, Any] = {"node": "node-1", "phase": "Running"}
     crowd = [
         make_pod(
@@ -547,7 +547,7 @@ async def test_the_decision_then_and_now(
 
 async def test_policies_of_files_are_not_those_of_the_namespace(server: ObjectServer) -> None:
     server.add(*cluster())
-    settings = settings_object(Rules())
+    settings = settings_object(DecisionSettings())
     settings["data"] = {key: text.replace('"cluster"', '"files"') for key, text in settings["data"].items()}
     server.add(settings)
     decision = (await read(server)).decision

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from certs.authority import Authority
-from console.agent_options import AgentOptions
+from console.agents import AgentOptions
 from console.why.core import explain
 from console.why.evidence import Absence, PodEvidence
-from console.why.reading.reader import read_evidence
-from console.why.reading.requests import MOST_REQUESTS
+from console.why.reading.bounded_requests import MOST_REQUESTS
+from console.why.reading.evidence_reader import read_evidence
 from console.why.reading.target import Target
 from kube.client import KubeClient
 from tests.console.why.test_recorded_states import _id, targets

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from console.why.codes import Code
 from console.why.core import explain
 from console.why.evidence import Absence
-from console.why.objects import decode_one_pod
+from console.why.evidence_objects import decode_one_pod
+from console.why.explanation import Code
 from tests.support.why_states import RELEASES, State, folder, states
 
 pytestmark = pytest.mark.skipif(folder() is None, reason="set KAISHARE_FIXTURES to the recorded objects")

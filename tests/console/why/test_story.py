@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.answer import Step
 from console.why.evidence import Absence, AgentFigures, PodEvidence, PolicyDecision
-from console.why.objects import EventObject
-from console.why.telling.story import tell_story
-from console.why.telling.words import Redactor
-from gpuagent.api_types.shares import ApiAmount, ApiHolding, ApiPod
+from console.why.evidence_objects import EventObject
+from console.why.explanation import Step
+from console.why.redaction import Redactor
+from console.why.story import tell_story
+from gpuagent.api_types import ApiAmount, ApiHolding, ApiPod
 from tests.support.why_evidence import (
     GROUP,
     NAME,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from console.why.arguments import parse_target
 from console.why.reading.target import Target, find_kind, owner_path, pod_label
+from console.why.why_options import parse_target
 from kube.discovery import ServedKind
-from kube.objects import ObjectOwner
+from kube.kinds import ObjectOwner
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.why.answer import Explanation, PodFinding, Remedy, Step
-from console.why.codes import Code
-from console.why.telling.text import as_json, as_text
+from console.why.explanation import Code, Explanation, PodFinding, Remedy, Step
+from console.why.text import as_json, as_text
 from service.text import width
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.why.telling.vocabulary import FIXED, WORDS
-from console.why.telling.words import Redactor, without_suffixes
+from console.why.redaction import FIXED, WORDS, Redactor, without_suffixes
 from tests.support.markers import scaled
 from tests.support.why_evidence import GROUP, make_event, make_evidence, make_node, make_pod, make_queue
 

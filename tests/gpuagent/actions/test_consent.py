@@ -12,10 +12,10 @@ from aiohttp import web
 
 from gpuagent.actions.consent import CONSENT_SECONDS, Consent, ConsentReader, NoConsent
 from gpuagent.actions.eviction_rules import candidates
-from gpuagent.pods.decoding import read_pod
+from gpuagent.pods.node_pods import read_pod
 from gpuagent.verdicts.verdict import Verdict
 from kai import keys
-from kai.own_labels import MODE, OVER_SHARE, VCLUSTER
+from kai.kaishare_keys import MODE, OVER_SHARE, VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.evaluations import RULES, SHARE, Node

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from gpuagent.actions.consent import Consent, ConsentReader, NoConsent
-from gpuagent.actions.eviction_budget import Budget
+from gpuagent.actions.eviction_rules import Budget
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Verdict
 from tests.support.eviction_histories import BUDGET, History, with_older_consent

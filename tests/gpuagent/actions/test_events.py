@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.actions.events import EventBounds, FlagEvents
+from gpuagent.actions.flag_events import EventBounds, FlagEvents
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import NodePod
+from gpuagent.pods.node_pods import read_pod
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from kube.events import Event
 from tests.support.kube_objects import fraction

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.actions.eviction_budget import KEPT_SECONDS, Budget, PastEviction, remaining_evictions
-from gpuagent.actions.eviction_calls import ClusterCalls
-from kai.own_labels import EVICTED_OWNER
+from gpuagent.actions.eviction_rules import KEPT_SECONDS, Budget, PastEviction, remaining_evictions
+from gpuagent.actions.evictor import ClusterCalls
+from kai.kaishare_keys import EVICTED_OWNER
+from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.errors import ApiError, Unreachable
 from service.backoff import TokenBucket
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.evaluations import RULES

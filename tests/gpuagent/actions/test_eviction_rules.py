@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.actions.eviction_budget import Budget
 from gpuagent.actions.eviction_rules import (
+    Budget,
     EvictionRefusal,
     candidates,
     explained,
@@ -14,11 +14,11 @@ from gpuagent.actions.eviction_rules import (
     owner_of,
     still,
 )
-from gpuagent.pods.tenants import Tenant
+from gpuagent.pods.pod_owners import Tenant
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.over_share import OverSharePolicy
-from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
 from tests.support.evaluations import EVICT, RULES, SHARE, Node, of_pod
 from tests.support.samples import GIB, MIB, A, B, pod_share, uid_of

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from gpuagent.actions.consent import CONSENT_SECONDS, NoConsent
-from gpuagent.actions.eviction_budget import Budget, EvictionBudget, PastEviction
-from gpuagent.actions.eviction_rules import EvictionRefusal, owner_key
+from gpuagent.actions.eviction_rules import Budget, EvictionBudget, EvictionRefusal, PastEviction, owner_key
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
-from kube.errors import ApiError, Unreachable
+from kube.answers import ApiError, Unreachable
 from kube.eviction import Evicted, EvictionAnswer
 from service.backoff import KeyedBackoff
 from service.log import JsonLog

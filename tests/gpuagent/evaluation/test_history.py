@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.evaluation.history import MAX_SERIES, WINDOW_SECONDS, History, PodHistory, PodState
-from gpuagent.gpus.reading import LostGpu
+from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import PodShare
@@ -114,7 +114,9 @@ def test_states_have_their_start() -> None:
 
     assert state_after(WITHIN, 0) == (PodState.WITHIN, 0)
     assert state_after(WITHIN, 5) == (PodState.WITHIN, 0)
-    assert state_after(OVER, 10) == (PodState.OVER, 5), "the time before the sample counts, as in the verdict"
+    assert state_after(OVER, 10) == (PodState.IN_GRACE, 5), (
+        "the time before the sample counts, as in the verdict"
+    )
     assert state_after(OVER, 15) == (PodState.FLAGGED, 15)
     assert state_after(OVER, 20) == (PodState.FLAGGED, 15)
     assert state_after(None, 25)[0] is PodState.NOT_JUDGED

@@ -14,15 +14,15 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
-from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import HttpServer
+from gpuagent.server.agent_metrics import Metrics
+from gpuagent.server.agent_server import HttpServer
 from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
 from kai import keys
-from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
-from service.http.listeners import Address
+from kai.kaishare_keys import OVER_SHARE, OVER_SHARE_GRACE
+from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, sample
 

@@ -7,8 +7,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpuagent.gpus.bounded_calls import ProcessListCall
 from gpuagent.gpus.driver import ListedProcess, ProcessList
+from gpuagent.gpus.list_calls import ProcessListCall
 from gpuagent.gpus.nvml import NvmlDriver
 from tests.support.scenarios import node, process
 

@@ -249,7 +249,7 @@ def test_each_gpu_has_two_threads_and_the_node_has_one(driven, clock, monkeypatc
 
 
 def test_a_new_library_found_at_a_new_initialisation_asks_for_a_new_process(driven, clock) -> None:
-    from gpuagent.gpus.reading import DriverReplaced
+    from gpuagent.gpus.gpu_reading import DriverReplaced
 
     gpus, answers = driven(node())
     uuids(gpus)

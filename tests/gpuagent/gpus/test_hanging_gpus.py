@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from gpuagent.gpus.calls import CallThread
+from gpuagent.gpus.gpu_reading import GpuReading, LostGpu
 from gpuagent.gpus.nvml import NvmlGpus
-from gpuagent.gpus.reading import GpuReading, LostGpu
 from gpuagent.problems import Cause
 from tests.support.nvml_fixtures import Clock, Driven
 from tests.support.nvml_stub.build import Answers

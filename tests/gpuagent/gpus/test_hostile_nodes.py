@@ -23,7 +23,7 @@ from gpuagent.gpus.driver import (
     Sensor,
     UtilizationSample,
 )
-from gpuagent.gpus.reader import GpuReader
+from gpuagent.gpus.gpu_reader import GpuReader
 from gpuagent.pods.inventory import Inventory
 from gpuagent.problems import Cause
 from gpuagent.sampling.sample import LookupResult

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.simulation.loading import parse_scenario
+from gpuagent.simulation.scenario_loading import parse_scenario
 from tests.support.nvml_stub.build import ANSWERS, Answers
 from tests.support.scenarios import GIB, node, process
 

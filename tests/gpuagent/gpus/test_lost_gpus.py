@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.reading import LostGpu
+from gpuagent.gpus.gpu_reading import LostGpu
 from tests.support.scenarios import GIB, A, B, node
 
 C = "GPU-cccccccc-0000-0000-0000-000000000000"

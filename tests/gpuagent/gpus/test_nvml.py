@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpuagent.gpus.gpu_reading import DriverReplaced, GpuProcess, MigInstance
 from gpuagent.gpus.process_lists import MOST_LISTED
-from gpuagent.gpus.reading import DriverReplaced, GpuProcess, MigInstance
 from gpuagent.problems import Cause
 from tests.support.scenarios import GIB, A, B, causes, node, process
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent.gpus.reading import GpuReading, LostGpu
+from gpuagent.gpus.gpu_reading import GpuReading, LostGpu
 from gpuagent.problems import Cause, Problem
-from gpuagent.sampling.process_lookup import Lookup, ProcessLookup
+from gpuagent.sampling.processes import Lookup, ProcessLookup
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.nvml_fixtures import Clock, Driven
 from tests.support.samples import gpu

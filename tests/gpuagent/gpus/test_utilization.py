@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.gpus.device_figures import UtilizationReader
 from gpuagent.gpus.driver import FigureFailed, UtilizationSample
-from gpuagent.gpus.reading import Gpu
-from gpuagent.gpus.utilization import UtilizationReader
+from gpuagent.gpus.gpu_reading import Gpu
 from tests.support.scenarios import causes, node, process
 
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND, SUCCESS = 3, 4, 6, 13, 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.gpus.reading import Gpu, GpuProcess, MigInstance
+from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, MigInstance
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.ledger.snapshot import GpuAccount, Snapshot
 from gpuagent.problems import Cause, Problem

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.pods import objects
-from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import BindRequest, NodePod
+from gpuagent.pods.node_pods import node_pod, read_pod
 from gpuagent.pods.objects import ObjectError, decode_object, objects_of
-from gpuagent.pods.reading import node_pod
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (
     GPU_0,

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.ledger.attribution import PodIndex
-from gpuagent.pods import reading
+from gpuagent.pods import node_pods
 from gpuagent.pods.assemble import build
 from gpuagent.pods.bounds import ANNOTATIONS, LABELS
-from gpuagent.pods.decoding import read_pod
 from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.pods.node_pods import read_pod
 from gpuagent.pods.objects import ObjectError
 from gpuagent.sampling.sample import LookupResult, Origin
 from kai import keys
@@ -171,7 +171,7 @@ class TestNothingHidesBehindOtherContainers:
 
     def test_containers_beyond_the_bound_are_noted(self) -> None:
         node_pod = read_pod(encoded(pod(containerStatuses=statuses(500))))
-        assert len(node_pod.container_ids) == reading.MOST_CONTAINER_IDS
+        assert len(node_pod.container_ids) == node_pods.MOST_CONTAINER_IDS
         (note,) = node_pod.notes
         assert note.startswith("Pod research/half: the pod has 500 containers; ")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.pods.decoding import decoder, read_pod
+from gpuagent.pods.node_pods import decoder, read_pod
 from gpuagent.pods.objects import ConfigMap, ObjectError
 from tests.support.inventories import inventory
 from tests.support.kube_objects import config_map, fraction, uid

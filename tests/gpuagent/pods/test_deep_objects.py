@@ -2,7 +2,7 @@
 
 import time
 
-from gpuagent.pods.decoding import decoder
+from gpuagent.pods.node_pods import decoder
 from gpuagent.pods.objects import ConfigMap
 from service.json_depth import HAS_FIXED_LIMIT
 from tests.support.large_objects import object_with_deep_fields

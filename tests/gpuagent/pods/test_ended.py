@@ -1,6 +1,6 @@
 """Pods that are no longer listed, whose processes may go on."""
 
-from gpuagent.pods.ended import EndedPods
+from gpuagent.pods.assemble import EndedPods
 
 
 def test_a_pod_has_ended_from_its_last_listing_to_the_next() -> None:

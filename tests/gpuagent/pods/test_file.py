@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent.pods import file
-from gpuagent.pods.file import FilePods
+from gpuagent.pods import file_pods
+from gpuagent.pods.file_pods import FilePods
 from service.documents import DocumentError
 from service.log import JsonLog
 from tests.support.kube_objects import (
@@ -303,15 +303,15 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_read_again(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = [DocumentError("pods.json: Too many open files")] * 2
-    content = file._content
+    content = file_pods._content
 
     def read(path: Path) -> bytes:
         if failures:
             raise failures.pop()
         return content(path)
 
-    monkeypatch.setattr(file, "_content", read)
-    monkeypatch.setattr(file, "_LOOKS_TO_RETRY", 2)
+    monkeypatch.setattr(file_pods, "_content", read)
+    monkeypatch.setattr(file_pods, "_LOOKS_TO_RETRY", 2)
     async with source.running():
         source.path.write_text(text(pod("later")))
         await source.until(lambda: source.names == ["later"])

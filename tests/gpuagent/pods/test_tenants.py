@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.tenants import Tenant, tenant_of
-from kai.own_labels import VCLUSTER
+from gpuagent.pods.pod_owners import Tenant, tenant_of
+from kai.kaishare_keys import VCLUSTER
 from tests.support.inventories import inventory
 from tests.support.kube_objects import pod
 

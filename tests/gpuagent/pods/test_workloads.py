@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.pods.decoding import read_pod
-from gpuagent.pods.workloads import NO_WORKLOAD, Workload, virtual_workload_of, workload_of
+from gpuagent.pods.node_pods import read_pod
+from gpuagent.pods.pod_owners import NO_WORKLOAD, Workload, virtual_workload_of, workload_of
 from tests.support.pods import folder_from
 from tests.support.samples import pod
 

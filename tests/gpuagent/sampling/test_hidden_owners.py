@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading
+from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, GpuReading
 from gpuagent.problems import Cause
 from gpuagent.sampling import processes as lookup
-from gpuagent.sampling.proc_files import ProcFiles
-from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.processes import Processes, ProcFiles
 from gpuagent.sampling.sample import LookupResult
 from tests.support.proc_files import HOST, ProcTree, in_pod
 

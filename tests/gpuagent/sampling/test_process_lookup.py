@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.gpus.reading import GpuReading, MigInstance
+from gpuagent.gpus.gpu_reading import GpuReading, MigInstance
 from gpuagent.problems import Cause, Problem
-from gpuagent.sampling.process_lookup import Lookup, ProcessLookup
+from gpuagent.sampling.processes import Lookup, ProcessLookup
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.samples import A, B, gpu
 

@@ -13,11 +13,10 @@ from typing import Final
 
 import pytest
 
-from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading, MigInstance
+from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, GpuReading, MigInstance
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.cgroups import read_names
-from gpuagent.sampling.proc_files import ProcFiles, ticks_since_boot
-from gpuagent.sampling.processes import _SAMPLES_PER_READ, Processes
+from gpuagent.sampling.processes import _SAMPLES_PER_READ, Processes, ProcFiles, ticks_since_boot
 from gpuagent.sampling.sample import LookupResult, Origin
 from tests.support.proc_files import HOST, ProcTree, in_pod
 

@@ -9,14 +9,13 @@ from random import SystemRandom
 
 import pytest
 
-from gpuagent.gpus.reading import GpuProcess
+from gpuagent.gpus.gpu_reading import GpuProcess
 from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import LookupResult
-from gpuagent.sampling.sampler import Sampler, Timing
-from gpuagent.sampling.schedule import next_gap
-from gpuagent.simulation.loading import parse_scenario
-from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.sampling.sampler import Sampler, Timing, next_gap
+from gpuagent.simulation.scenario_loading import parse_scenario
+from gpuagent.simulation.simulated_node import SimulatedGpus
 from service.log import JsonLog
 from tests.support.scenarios import GIB, node, process
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from gpuagent.sampling.schedule import (
+from gpuagent.sampling.sampler import (
     LONGEST_GAP,
     MEAN_EXPONENTIAL,
     SHORTEST_GAP,

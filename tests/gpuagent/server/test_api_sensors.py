@@ -8,11 +8,11 @@ import pytest
 
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import Evaluation, Status, status_at
-from gpuagent.gpus.reading import LostGpu, Sensors, Xid
+from gpuagent.gpus.gpu_reading import LostGpu, Sensors, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.api import shares_json
-from gpuagent.simulation.loading import ScenarioError, parse_scenario
-from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.simulation.scenario_loading import ScenarioError, parse_scenario
+from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.scenarios import node

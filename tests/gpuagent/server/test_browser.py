@@ -13,14 +13,14 @@ import pytest_asyncio
 
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import Status
-from gpuagent.gpus.reading import LostGpu
+from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import HttpServer
+from gpuagent.server.agent_metrics import Metrics
+from gpuagent.server.agent_server import HttpServer
 from gpuagent.shares.pod_share import Amount, LimitSource
 from gpuagent.verdicts.flagging import Judge
-from service.http.listeners import Address
+from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of

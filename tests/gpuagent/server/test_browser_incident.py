@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gpuagent.pods.file import FilePods
-from gpuagent.server.metrics import Metrics
-from gpuagent.server.server import HttpServer
-from gpuagent.simulation.loading import load_scenario
-from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.pods.file_pods import FilePods
+from gpuagent.server.agent_metrics import Metrics
+from gpuagent.server.agent_server import HttpServer
+from gpuagent.simulation.scenario_loading import load_scenario
+from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
-from service.http.listeners import Address
+from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.driver_chain import Chain

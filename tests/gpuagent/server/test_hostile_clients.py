@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from service.http.limits import raise_descriptor_limit
-from service.http.listeners import Address
+from service.http.limits import Address, raise_descriptor_limit
 from tests.support.agent_process import Agent, agent
 from tests.support.hostile_clients import half_open, not_reading
 

@@ -17,18 +17,17 @@ from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuagent.evaluation.status import Evaluation, Status, status_at
-from gpuagent.gpus.reading import GpuProcess, MigInstance
+from gpuagent.gpus.gpu_reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.pods.commands import ContainerCommand
-from gpuagent.pods.tenants import Tenant
-from gpuagent.pods.workloads import Workload
+from gpuagent.pods.bounds import ContainerCommand
+from gpuagent.pods.pod_owners import Tenant, Workload
 from gpuagent.problems import Cause, Problem
+from gpuagent.server.agent_metrics import Counts, Metrics
 from gpuagent.server.api import shares_json
 from gpuagent.server.families import Family
-from gpuagent.server.metrics import Counts, Metrics
 from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
 from kube.watch import Resource
 from tests.support.samples import GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
@@ -209,7 +208,7 @@ def test_the_time_above_a_share_is_exported_wherever_a_pod_is_compared_with_it(
     fields: dict[str, Any],
 ) -> None:
     elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
-    train = pod_share("train", 8 * GIB, shares_elsewhere=elsewhere, **fields)
+    train = pod_share("train", 8 * GIB, allowed_elsewhere=elsewhere, **fields)
     snapshots = [
         snapshot_of(sample(gpu((10, 12 * GIB)), origins={10: in_pod("train")}, at=at), train)
         for at in (0.0, 5.0)

@@ -13,21 +13,19 @@ from msgspec import structs
 
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import Status
-from gpuagent.gpus.reading import LostGpu, MigInstance, Xid
+from gpuagent.gpus.gpu_reading import LostGpu, MigInstance, Xid
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.pods.tenants import Tenant
-from gpuagent.pods.workloads import Workload
+from gpuagent.pods.pod_owners import Tenant, Workload
 from gpuagent.problems import Cause, Problem
+from gpuagent.server.page.page_links import SECTIONS
+from gpuagent.server.page.page_top import MAX_FLAGS, MAX_PROBLEMS, page_top
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
-from gpuagent.server.page.rows import COLOURS
-from gpuagent.server.page.runbook_texts import SECTIONS
-from gpuagent.server.page.sections import MAX_ROWS
-from gpuagent.server.page.top import MAX_FLAGS, MAX_PROBLEMS, page_top
+from gpuagent.server.page.sections import COLOURS, MAX_ROWS
 from gpuagent.shares.pod_share import Amount, Candidate, PodShare, ShareSource
 from gpuagent.table.next_steps import FOR_FLAG
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Verdict, Verdicts
 from service.http.page_server import Page
 from service.units import duration, size
@@ -354,7 +352,7 @@ def test_the_share_that_a_pod_is_compared_with_is_shown_wherever_it_is(
     fields: dict[str, Any], source: str, used: int
 ) -> None:
     elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
-    train = pod_share("a-train", 8 * GIB, shares_elsewhere=elsewhere, **fields)
+    train = pod_share("a-train", 8 * GIB, allowed_elsewhere=elsewhere, **fields)
     train = replace(train, candidates=(Candidate(ShareSource.BIND_REQUEST, "portion 0.33", {"": 8 * GIB}),))
     snapshots = [
         snapshot_of(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpuagent.server.page.renderer import STATIC
-from gpuagent.server.page.rows import COLOURS
+from gpuagent.server.page.sections import COLOURS
 
 CSS = (STATIC / "page.css").read_text(encoding="utf-8")
 PODS = [f"c{number}" for number in range(COLOURS)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.server.page import links
-from gpuagent.server.page.links import PageLinks, parse_address, parse_runbooks
+from gpuagent.server.page import page_links
+from gpuagent.server.page.page_links import PageLinks, parse_address, parse_runbooks
 from gpuagent.server.page.renderer import PageRenderer
 from tests.gpuagent.server.test_page import NOW, Parsed, judged, over_share
 from tests.support.page_server import page_text
@@ -53,7 +53,7 @@ def test_the_chart_accepts_what_the_option_accepts() -> None:
                     assert not is_accepted, text
                 else:
                     assert is_accepted, text
-    assert fleet["maxLength"] == links._LONGEST
+    assert fleet["maxLength"] == page_links._LONGEST
 
 
 def page(node: str = "node-1", **addresses: str) -> Parsed:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.evaluation.history import PodHistory
-from gpuagent.server.page.past import PLOT_HEIGHT, PLOT_TOP, Gap, past
-from gpuagent.table.rows import PodState
+from gpuagent.server.page.drawings import PLOT_HEIGHT, PLOT_TOP, Gap, past
+from gpuagent.table.pod_rows import PodState
 from tests.support.samples import GIB
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.gpus.reading import Gpu, GpuProcess, GpuReading, MigInstance
+from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, GpuReading, MigInstance
 from gpuagent.ledger.attribution import PodIndex, attribute
-from gpuagent.ledger.processes import SampleProcesses
+from gpuagent.ledger.pod_processes import SampleProcesses
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
-from gpuagent.server.processes import ProcessAnswers
+from gpuagent.server.process_answers import ProcessAnswers
 from service.http.page_server import Page, Query
 from tests.support.agent_process import agent
 from tests.support.page_server import page_text

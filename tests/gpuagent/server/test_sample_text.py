@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpuagent.server import server
-from gpuagent.server.metrics import Metrics
+from gpuagent.server import agent_server
+from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.page import renderer
-from service.http.listeners import Address
-from service.http.shared_text import SharedText
+from service.http.limits import Address
+from service.http.page_server import SharedText
 from tests.gpuagent.evaluation.test_pipeline import Desk, node
 from tests.support.page_server import ANY_PORT, Client
 from tests.support.samples import GIB
@@ -59,7 +59,7 @@ def renderings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return call
 
     monkeypatch.setattr(Metrics, "sample_parts", counted("/metrics", Metrics.sample_parts))
-    monkeypatch.setattr(server, "shares_json", counted("/api/v1/shares", server.shares_json))
+    monkeypatch.setattr(agent_server, "shares_json", counted("/api/v1/shares", agent_server.shares_json))
     monkeypatch.setattr(renderer, "page_top", counted("/", renderer.page_top))
     monkeypatch.setattr(SharedText, "_blocks", counted("gzip", SharedText._blocks))
     return counts
@@ -113,7 +113,7 @@ async def test_the_age_on_the_page_grows_while_its_content_is_kept(
     assert wall_time is not None
     async with serving(desk) as address:
         for age in (3, 4):
-            monkeypatch.setattr("gpuagent.server.server.time.time", lambda now=wall_time + age: now)
+            monkeypatch.setattr("gpuagent.server.agent_server.time.time", lambda now=wall_time + age: now)
             assert f'data-age="{age}"' in await read(address, "/")
     assert renderings["/"] == 1
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.evaluation.status import Evaluation, status_at
-from gpuagent.gpus.reading import Gpu
+from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.server.api import shares_json

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.gpus.reading import Gpu
+from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
-from kai.version import Version
+from kai.releases import Version
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (
     GPU_0,

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.reading import Gpu
-from gpuagent.pods.file import FilePods
+from gpuagent.gpus.gpu_reading import Gpu
+from gpuagent.pods.file_pods import FilePods
 from gpuagent.pods.inventory import Inventory
-from gpuagent.pods.tenants import Tenant
+from gpuagent.pods.pod_owners import Tenant
 from gpuagent.shares.pod_share import Amount, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
-from kai.own_labels import VCLUSTER
-from kai.version import Version
+from kai.kaishare_keys import VCLUSTER
+from kai.releases import Version
 from service.log import JsonLog
 from tests.support.kube_objects import GPU_0, GPU_1, listed, namespace_object, node
 from tests.support.pods import folder_from

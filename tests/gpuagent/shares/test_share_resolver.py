@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.reading import Gpu
-from gpuagent.pods.tenants import Tenant
+from gpuagent.gpus.gpu_reading import Gpu
+from gpuagent.pods.pod_owners import Tenant
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
-from kai.own_labels import VCLUSTER
-from kai.version import Version
+from kai.kaishare_keys import VCLUSTER
+from kai.releases import Version
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (
     GPU_0,

@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
-from gpuagent.gpus.reading import DriverReplaced, Gpu, GpuReading
+from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading
 from gpuagent.pods.inventory import Inventory
 from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
-from gpuagent.simulation.cluster import ClusterGpus, driver_of_this_node
-from gpuagent.simulation.node_gpus import DEFAULT_BYTES, MOST_GPUS, NodeGpus
-from gpuagent.simulation.pod_memory import percent_of_share
-from kai.own_labels import SIMULATE
+from gpuagent.simulation.simulated_cluster import (
+    DEFAULT_BYTES,
+    MOST_GPUS,
+    ClusterGpus,
+    NodeGpus,
+    driver_of_this_node,
+    percent_of_share,
+)
+from kai.kaishare_keys import SIMULATE
 from service.log import JsonLog
 from tests.support.inventories import inventory
 from tests.support.kube_objects import (

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.simulation.lifetimes import lives
-from gpuagent.simulation.loading import ScenarioError, load_scenario, parse_scenario
-from gpuagent.simulation.objects import node_objects, pod_identities
 from gpuagent.simulation.scenario import FaultKind
-from gpuagent.simulation.state import state_at
+from gpuagent.simulation.scenario_loading import ScenarioError, load_scenario, parse_scenario
+from gpuagent.simulation.simulated_driver import state_at
+from gpuagent.simulation.simulated_objects import node_objects, pod_identities
+from gpuagent.simulation.simulated_processes import lives
 from service.documents import DocumentError
 from tests.support.scenarios import A, node, process
 

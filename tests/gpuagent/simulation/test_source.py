@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.gpus.reading import DriverReplaced, GpuProcess
+from gpuagent.gpus.gpu_reading import DriverReplaced, GpuProcess
 from gpuagent.problems import Cause
-from gpuagent.simulation.loading import parse_scenario
 from gpuagent.simulation.scenario import FaultKind
-from gpuagent.simulation.source import SimulatedGpus
-from service.yaml_documents import load_text
+from gpuagent.simulation.scenario_loading import parse_scenario
+from gpuagent.simulation.simulated_node import SimulatedGpus
+from service.documents import load_text
 from tests.support.scenarios import GIB, A, B, causes, node, process
 
 

@@ -13,9 +13,9 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.grounds import SMALL_BYTES
 from gpuagent.verdicts.messages import message
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
 from tests.support.samples import (
     GIB,
@@ -156,8 +156,8 @@ SYSTEM = pod("train", namespace="kube-system")
         pytest.param(replace(TRAIN, is_unresolved=True), B, GIB, CLEAN, id="one of two groups unknown: nothing is unassigned"),
         pytest.param(replace(TRAIN, has_doubtful_gpus=True), B, GIB, CLEAN, id="its group has no reservation pod: nothing is unassigned"),
         pytest.param(replace(TRAIN, former_gpus=frozenset({B})), B, GIB, CLEAN, id="a GPU that was its own is not unassigned"),
-        pytest.param(replace(TRAIN, shares_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, OVER, {**CLEAN, "over-share@b": True}, id="its share is the bound on a GPU that may be its own"),
-        pytest.param(replace(TRAIN, shares_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, WITHIN, {**CLEAN, "over-share@b": False}, id="the same, within"),
+        pytest.param(replace(TRAIN, allowed_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, OVER, {**CLEAN, "over-share@b": True}, id="its share is the bound on a GPU that may be its own"),
+        pytest.param(replace(TRAIN, allowed_elsewhere={B: Amount(SHARE, ShareSource.BIND_REQUEST)}), B, WITHIN, {**CLEAN, "over-share@b": False}, id="the same, within"),
         pytest.param(LIMITED, A, OVER, {"limit-bypassed@a": True, "share-changed@a": False, "no-reservation@a": False}, id="a limit replaces the share"),
         pytest.param(replace(TRAIN, lacks_reservation=True), A, MIB, {**CLEAN, "no-reservation@a": True}, id="no reservation, GPU known"),
         pytest.param(replace(UNRESOLVED, lacks_reservation=True), A, 0, {"no-reservation@": True, "share-changed@": False}, id="no reservation, GPU unknown: judged without used"),

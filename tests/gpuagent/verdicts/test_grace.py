@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge, Standing, next_balance
 from gpuagent.verdicts.grounds import SMALL_BYTES, Key
-from gpuagent.verdicts.reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Verdicts
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 from tests.support.verdict_steps import (

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import GraceBounds, OverSharePolicies, OverSharePolicy
-from gpuagent.verdicts.reasons import FlagReason
 from kai import keys
-from kai.own_labels import OVER_SHARE, OVER_SHARE_GRACE
+from kai.kaishare_keys import OVER_SHARE, OVER_SHARE_GRACE
 from tests.support.samples import GIB, gpu, in_pod, pod, pod_share, sample, snapshot_of, uid_of
 
 SYNCED = {

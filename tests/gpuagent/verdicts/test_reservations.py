@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.actions.eviction_rules import candidates
-from gpuagent.gpus.reading import LostGpu
+from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.verdicts.reservations import Reservations
-from kai.own_labels import OVER_SHARE, VCLUSTER
+from kai.kaishare_keys import OVER_SHARE, VCLUSTER
 from tests.support.inventories import built, inventory
 from tests.support.kube_objects import (
     GPU_0,

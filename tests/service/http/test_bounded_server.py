@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from service.http.protocols import (
+from service.http.bounded_server import (
     MAX_FIELD_BYTES,
     MAX_FIELDS,
     MAX_HEAD_BYTES,

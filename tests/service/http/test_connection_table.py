@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.connection_table import ConnectionTable
+from service.http.bounded_server import ConnectionTable
 from service.http.limits import ConnectionLimits, plain_port_limits
 
 LIMITS = replace(plain_port_limits(4), head_seconds=10, answer_seconds=10, idle_seconds=1000)

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from service.http.listeners import Address, open_listeners
+from service.http.limits import Address, open_listeners
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

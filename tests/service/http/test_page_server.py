@@ -5,8 +5,7 @@ import weakref
 
 import pytest
 
-from service.http.page_server import Page, PageServer
-from service.http.shared_text import Buffer, SharedText
+from service.http.page_server import Buffer, Page, PageServer, SharedText
 from service.log import JsonLog
 from tests.support.page_server import ANY_PORT, LARGE, LIMITS, RunningServer, get, limits, serving
 from tests.support.waiting import until

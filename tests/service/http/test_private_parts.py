@@ -1,4 +1,4 @@
-"""Parts of aiohttp and asyncio that service/http/protocols.py relies on and that their documentation does not promise."""
+"""Parts of aiohttp and asyncio that service/http/bounded_server.py relies on and that their documentation does not promise."""
 
 import asyncio
 import inspect
@@ -32,7 +32,9 @@ PACKAGES = ("kai", "service", "kube", "certs", "webhook", "gpuagent")
     ],
 )  # fmt: skip
 def test_a_private_part_still_exists(owner: type, name: str, why: str) -> None:
-    assert name in dir(owner), f"{owner.__name__}.{name} is gone; service/http/protocols.py needs it: {why}"
+    assert name in dir(owner), (
+        f"{owner.__name__}.{name} is gone; service/http/bounded_server.py needs it: {why}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_a_private_part_still_exists(owner: type, name: str, why: str) -> None:
 def test_a_private_method_still_has_its_parameters(method: Any, parameters: list[str]) -> None:
     accepted = list(inspect.signature(method).parameters)[: len(parameters)]
     assert accepted == parameters, (
-        f"{method.__qualname__} has changed; service/http/protocols.py overrides or calls it"
+        f"{method.__qualname__} has changed; service/http/bounded_server.py overrides or calls it"
     )
 
 
@@ -71,7 +73,7 @@ def test_only_one_module_imports_private_parts() -> None:
     modules = [file for name in PACKAGES for file in (ROOT / name).rglob("*.py")]
     assert len(modules) > 100
     users = [str(file.relative_to(ROOT)) for file in modules if private.search(file.read_text())]
-    assert users == ["service/http/protocols.py"]
+    assert users == ["service/http/bounded_server.py"]
 
 
 def test_an_error_of_a_long_line_tells_its_limit() -> None:

@@ -10,9 +10,8 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.listeners import Address
-from service.http.page_server import Page, PageServer
-from service.http.shared_text import SharedText, accepts_gzip
+from service.http.limits import Address
+from service.http.page_server import Page, PageServer, SharedText, accepts_gzip
 from tests.support.page_server import ANY_PORT, LIMITS, Client, RunningServer
 
 LONG = b"".join(b'kaishare_pod_flagged{pod="%d"} 1\n' % number for number in range(20_000))

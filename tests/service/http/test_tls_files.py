@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from certs.authority import Authority
-from service.http.limits import plain_port_limits
-from service.http.listeners import Address
+from service.http.limits import Address, plain_port_limits
 from service.http.page_server import PageServer, PortSecurity, text_page
 from service.http.tls_files import TlsFiles, TlsFilesError
 from service.log import JsonLog

@@ -11,7 +11,7 @@ import pytest
 
 from gpuagent.gpus.driver import ProcessList
 from gpuagent.simulation.scenario import Scenario
-from gpuagent.simulation.state import DeviceMoment, DriverState, state_at
+from gpuagent.simulation.simulated_driver import DeviceMoment, DriverState, state_at
 
 NAME = "libnvidia-ml.so.1"
 ANSWERS = "NVML_STUB_FILE"

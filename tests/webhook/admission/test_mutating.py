@@ -20,10 +20,10 @@ from webhook.admission import mutating
 from webhook.admission.mutating import LastMutations, MutatingWebhook
 from webhook.admission.review import decode
 from webhook.metrics import Metrics
-from webhook.policy import mutate as module
+from webhook.policy import patch as module
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, NamespacePolicy
-from webhook.policy.mutate import mutate
-from webhook.policy.rules import Rules
+from webhook.policy.patch import mutate
 
 LABELS = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 
@@ -54,7 +54,7 @@ class Webhook:
 
     def __init__(self) -> None:
         self.policies = Policies()
-        self.rules = Rules()
+        self.rules = DecisionSettings()
         self.decided = 0
         self._webhook = MutatingWebhook(policies=self.policies, rules=lambda: self.rules, metrics=Metrics())
 
@@ -179,8 +179,8 @@ def test_deep_values_are_compared_without_an_error() -> None:
     document = json.dumps(of_template()).replace('"containers"', '"tolerations": [{"a": DEEP}], "containers"')
     for depth in range(600, 1000, 20):
         deep = document.replace("DEEP", "[" * depth + "]" * depth).encode()
-        first = mutate(policy, deep, Rules())
-        assert mutate(policy, deep, Rules(), last=first).decision == first.decision
+        first = mutate(policy, deep, DecisionSettings())
+        assert mutate(policy, deep, DecisionSettings(), last=first).decision == first.decision
 
 
 @FEWER

@@ -11,8 +11,8 @@ from tests.support.api_server import ApiServer, lists, refuses
 from tests.support.followed_namespaces import QUEUE, following, namespace, serve_namespaces, source
 from tests.support.waiting import until
 from webhook.metrics import Metrics
-from webhook.namespaces.cluster import STALE_SECONDS, Managed
-from webhook.namespaces.decode import NamespaceError, reader
+from webhook.namespaces.cluster_policies import STALE_SECONDS, Managed
+from webhook.namespaces.policy_source import NamespaceError, reader
 from webhook.policy.labels import Mode, NamespacePolicy
 
 

@@ -11,8 +11,8 @@ from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import ApiServer, refuses
 from tests.support.waiting import until
-from webhook.namespaces.cluster_rules import PRIORITY_CLASSES, ClusterRules
-from webhook.policy.rules import Rules
+from webhook.namespaces.decision_inputs import PRIORITY_CLASSES, ClusterDefaults
+from webhook.policy.decision_settings import DecisionSettings
 
 
 def priority_class(name: str, value: int = 0, *, default: bool | None = None) -> dict[str, Any]:
@@ -21,9 +21,9 @@ def priority_class(name: str, value: int = 0, *, default: bool | None = None) ->
 
 
 class Following:
-    def __init__(self, client: KubeClient, rules: Rules) -> None:
+    def __init__(self, client: KubeClient, rules: DecisionSettings) -> None:
         self._stream = io.BytesIO()
-        self.facts = ClusterRules(client, rules, log=JsonLog(self._stream))
+        self.facts = ClusterDefaults(client, rules, log=JsonLog(self._stream))
 
     @property
     def default_class(self) -> str | None:
@@ -36,8 +36,8 @@ class Following:
 
 
 @contextlib.asynccontextmanager
-async def following(client: KubeClient, rules: Rules | None = None) -> AsyncIterator[Following]:
-    follow = Following(client, rules or Rules())
+async def following(client: KubeClient, rules: DecisionSettings | None = None) -> AsyncIterator[Following]:
+    follow = Following(client, rules or DecisionSettings())
     running = asyncio.create_task(follow.facts.watch.run())
     try:
         yield follow
@@ -53,7 +53,7 @@ def serve(server: ApiServer, *classes: dict[str, Any]) -> None:
 
 async def test_the_default_class_is_followed(server: ApiServer, client: KubeClient) -> None:
     serve(server, priority_class("train", 9), priority_class("usual", 5, default=True))
-    async with following(client, Rules(default_priority_class="configured")) as follow:
+    async with following(client, DecisionSettings(default_priority_class="configured")) as follow:
         assert follow.default_class == "configured"
         await until(lambda: follow.default_class == "usual")
         server.change("ADDED", priority_class("lower", 1, default=True))
@@ -83,7 +83,7 @@ async def test_the_setting_holds_if_rbac_denies_the_list_and_the_log_has_one_lin
 ) -> None:
     serve(server)
     server.refusals = {"/priorityclasses": refuses(403, "Forbidden")}
-    async with following(client, Rules(default_priority_class="configured")) as follow:
+    async with following(client, DecisionSettings(default_priority_class="configured")) as follow:
         await until(lambda: len(server.requested_paths("/priorityclasses")) >= 2)
         assert follow.default_class == "configured"
         assert follow.facts.knows_default_class

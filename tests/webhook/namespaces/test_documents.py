@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from webhook.namespaces.documents import PoliciesError, read_namespaces
+from webhook.namespaces.file_policies import PoliciesError, read_namespaces
 
 NAMESPACE = """
 apiVersion: v1

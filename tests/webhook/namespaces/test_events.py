@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from kube.events import Event
-from webhook.namespaces.cluster import ManagedNamespace
-from webhook.namespaces.events import REFRESH_SECONDS, PolicyEvents
+from webhook.namespaces.cluster_policies import ManagedNamespace
+from webhook.namespaces.policy_events import REFRESH_SECONDS, PolicyEvents
 from webhook.policy.labels import NamespacePolicy
 
 

@@ -19,8 +19,8 @@ from tests.support.followed_namespaces import (
     source,
 )
 from tests.support.waiting import until
-from webhook.namespaces.lookups import NamespaceLookups
-from webhook.namespaces.source import ANY_MODE, PolicyUnknown
+from webhook.namespaces.cluster_policies import NamespaceLookups
+from webhook.namespaces.policy_source import ANY_MODE, PolicyUnknown
 from webhook.policy.labels import Mode
 
 TEAM_A = f"{PATH}/team-a"
@@ -182,7 +182,7 @@ async def test_an_unusable_answer_is_an_error_until_the_next_request(
 async def test_a_silent_api_server_is_an_error_after_the_deadline(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.namespaces.lookups.LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr("webhook.namespaces.cluster_policies.LONGEST_SECONDS", 0.5)
     block_answers(server)
     policies = source(client).policies
     errors = await asyncio.gather(*(policies.find("team-a") for _ in range(20)), return_exceptions=True)
@@ -208,7 +208,7 @@ async def test_an_invalid_name_is_never_requested(server: ApiServer, client: Kub
 async def test_the_cache_of_answers_is_bounded(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.namespaces.lookups._MOST_REMEMBERED", 2)
+    monkeypatch.setattr("webhook.namespaces.cluster_policies._MOST_REMEMBERED", 2)
     lookups = NamespaceLookups(client, clock=lambda: 1.0)
     for name in ("a", "b", "a", "c", "a"):
         await lookups.find(name, ANY_MODE)
@@ -275,7 +275,7 @@ async def test_requests_for_invented_names_that_wait_delay_no_other_peer(
 async def test_the_number_of_peers_in_a_window_is_bounded(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.namespaces.lookups._MOST_PEERS", 3)
+    monkeypatch.setattr("webhook.namespaces.cluster_policies._MOST_PEERS", 3)
     now = 100.0
     lookups = NamespaceLookups(client, clock=lambda: now)
     for number in range(3):

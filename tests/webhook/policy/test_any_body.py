@@ -31,10 +31,10 @@ from webhook.admission.handler import ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview, Review, decode
 from webhook.metrics import Metrics
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import MODE, NamespacePolicy
-from webhook.policy.mutate import mutate
+from webhook.policy.patch import mutate
 from webhook.policy.reasons import Action
-from webhook.policy.rules import Rules
 
 LABELS = {keys.QUEUE_LABEL: "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
 
@@ -52,7 +52,7 @@ def test_a_document_of_any_shape_goes_through(case: Case) -> None:
 @given(corrupted(cases().map(lambda case: case.body)) | st.binary(max_size=60))
 def test_bytes_of_any_kind_go_through(body: bytes) -> None:
     policy = NamespacePolicy.from_labels("team-a", LABELS)
-    mutation = mutate(policy, body, Rules())
+    mutation = mutate(policy, body, DecisionSettings())
     assert mutation.decision.action is not Action.ERROR
     assert_sentence(mutation.decision.finding)
 
@@ -76,7 +76,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("title", STRANGE)
 def test_strange_bytes_go_through(title: str) -> None:
-    mutation = mutate(NamespacePolicy.from_labels("team-a", LABELS), STRANGE[title], Rules())
+    mutation = mutate(NamespacePolicy.from_labels("team-a", LABELS), STRANGE[title], DecisionSettings())
     assert mutation.decision.action is not Action.ERROR
     assert_sentence(mutation.decision.finding)
 
@@ -102,7 +102,7 @@ def test_nesting_of_any_depth_is_no_error(place: str) -> None:
     }
     before, after = json.dumps(document).encode().split(b'"HERE"')
     for depth in range(600, 1100, 5):
-        mutation = mutate(policy, before + b"[" * depth + b"]" * depth + after, Rules())
+        mutation = mutate(policy, before + b"[" * depth + b"]" * depth + after, DecisionSettings())
         assert mutation.decision.action is not Action.ERROR
 
 
@@ -174,7 +174,7 @@ def asks_for_a_pod(request: dict[str, Any]) -> bool:
 def test_every_review_is_answered_and_allowed() -> None:
     policies, stream, seen = Policies(), io.BytesIO(), Counter[str]()
     metrics, log = Metrics(), JsonLog(stream)
-    mutating = MutatingWebhook(policies=policies, rules=Rules, metrics=metrics)
+    mutating = MutatingWebhook(policies=policies, rules=DecisionSettings, metrics=metrics)
     webhook = ReviewHandler(mutating, metrics=metrics, log=log)
 
     with asyncio.Runner() as runner:
@@ -192,7 +192,7 @@ def test_every_review_is_answered_and_allowed() -> None:
             sent: Any = ()
             if request["namespace"] != "failing" and asks_for_a_pod(request):
                 policy = policies.all().get(request["namespace"])
-                sent = mutate(policy, json.dumps(request["object"]).encode(), Rules()).sent
+                sent = mutate(policy, json.dumps(request["object"]).encode(), DecisionSettings()).sent
             patch = json.loads(base64.b64decode(response.get("patch", "W10=")))
             assert patch == json.loads(json.dumps(sent))
             if not patch:

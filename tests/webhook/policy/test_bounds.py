@@ -24,8 +24,8 @@ from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
 from webhook.admission.validating import NamespaceValidator, PodValidator
 from webhook.metrics import Metrics
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.rules import Rules
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZE = 256 * KIB
@@ -88,9 +88,9 @@ def answer(log_stream: io.BytesIO) -> Iterator[Answer]:
     policies, metrics = FixedPolicies(), Metrics()
     log = JsonLog(log_stream)
     judges: dict[str, AdmissionWebhook] = {
-        "/mutate": MutatingWebhook(policies=policies, rules=Rules, metrics=metrics),
-        "/validate/pods": PodValidator(policies=policies, rules=Rules),
-        "/validate/namespaces": NamespaceValidator(rules=Rules),
+        "/mutate": MutatingWebhook(policies=policies, rules=DecisionSettings, metrics=metrics),
+        "/validate/pods": PodValidator(policies=policies, rules=DecisionSettings),
+        "/validate/namespaces": NamespaceValidator(rules=DecisionSettings),
     }
     endpoints = {path: ReviewHandler(judge, metrics=metrics, log=log) for path, judge in judges.items()}
     with asyncio.Runner() as runner:

@@ -18,13 +18,14 @@ import aiohttp
 import jsonpatch
 import pytest
 
+from console.explain.document_parts import as_json
+from console.explain.manifest_pods import FoundPod, find_pods
 from kai import keys
-from kai.own_labels import GPU_MARK
-from kai.version import Version
-from service.documents import DocumentError, flatten_lists
-from service.http.listeners import Address
+from kai.kaishare_keys import GPU_MARK
+from kai.releases import Version
+from service.documents import DocumentError, flatten_lists, load_file
+from service.http.limits import Address
 from service.log import JsonLog
-from service.yaml_documents import load_file
 from tests.support.certificates import directory_context
 from tests.support.kai_oracle import refusal
 from tests.support.markers import sampled
@@ -33,15 +34,12 @@ from tests.support.pod_invariants import assert_only_ours_changed
 from tests.support.pod_strategies import VERSIONS
 from tests.support.pods import GPU, folder_from
 from tests.support.webhook_server import review_of
-from webhook.explain.manifests.pods import FoundPod, find_pods
-from webhook.explain.manifests.values import as_json
 from webhook.metrics import Metrics
-from webhook.namespaces.files import FilePolicies
+from webhook.namespaces.file_policies import FilePolicies
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.mutate import mutate
-from webhook.policy.patch import apply_to_document
+from webhook.policy.patch import apply_to_document, mutate
 from webhook.policy.reasons import Action
-from webhook.policy.rules import Rules
 from webhook.server.admission_server import AdmissionServer
 
 FILES, TEMPLATES, PODS = 63, 3, 77
@@ -151,7 +149,7 @@ def test_every_pod(corpus_pods: list[tuple[str, FoundPod]], namespace: str, vers
     assert not policy.problems
     seen = Counter[str]()
     for title, pod, received in every_pod(corpus_pods, namespace):
-        mutation = mutate(policy, exact(received).encode(), Rules(kai_version=version))
+        mutation = mutate(policy, exact(received).encode(), DecisionSettings(kai_version=version))
         assert mutation.decision.action is not Action.ERROR, title
         sent = json.loads(exact(mutation.sent))
         result = jsonpatch.apply_patch(received, sent)
@@ -198,7 +196,7 @@ async def test_the_server_answers_every_pod_as_explained(
     policies, stream = FilePolicies(tmp_path / "policies.yaml"), io.BytesIO()
     metrics, log = Metrics(), JsonLog(stream)
     context = directory_context(tmp_path / "tls")
-    server = AdmissionServer(policies=policies, rules=Rules, metrics=metrics, log=log)
+    server = AdmissionServer(policies=policies, rules=DecisionSettings, metrics=metrics, log=log)
     trust = ssl.create_default_context(cafile=tmp_path / "tls" / "ca.crt")
     any_port = Address("127.0.0.1", 0)
     patched = 0
@@ -214,7 +212,9 @@ async def test_the_server_answers_every_pod_as_explained(
                         answer = (await response.json())["response"]
                     assert (answer["allowed"], answer["uid"]) == (True, f"{name}-{number}"), title
                     patch = json.loads(base64.b64decode(answer.get("patch", "W10=")))
-                    sent = mutate(await policies.find(name), exact(document).encode(), Rules()).sent
+                    sent = mutate(
+                        await policies.find(name), exact(document).encode(), DecisionSettings()
+                    ).sent
                     assert patch == json.loads(exact(sent)), title
                     patched += any(operation["op"] == "remove" for operation in patch)
     finally:

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from kai.own_labels import REASON, SIZE
-from kai.version import Version
+from kai.kaishare_keys import REASON, SIZE
+from kai.releases import Version
 from tests.support.decisions import decide
 from tests.support.pods import GPU, container, gpu_container, pod
 from webhook.policy.decide import Decision
 from webhook.policy.decide_share import GpuKey
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.mutate import mutate
+from webhook.policy.patch import mutate
 from webhook.policy.reasons import Reason
-from webhook.policy.rules import Rules
 
 DEFAULT_SHARE = {"kaishare.dev/gpu-fraction": "0.5"}
 MIG = "nvidia.com/mig-1g.5gb"
@@ -27,7 +27,7 @@ def decided(document: dict[str, Any], labels: dict[str, str] | None = None, **ru
         "team-a", {key: value for key, value in labels.items() if value is not None}
     )
     assert policy is not None
-    return decide(policy, document, Rules(**rules))
+    return decide(policy, document, DecisionSettings(**rules))
 
 
 def share_of(decision: Decision) -> dict[str, str]:
@@ -83,8 +83,8 @@ def test_pods_that_are_left_alone(case: tuple[str, dict[str, Any], str], mode: s
 def test_excluded_namespaces(namespace: str) -> None:
     policy = NamespacePolicy.from_labels(namespace, {"kai.scheduler/queue": "q"})
     assert policy is not None
-    assert outcome(decide(policy, pod(), Rules())) == ("skipped", "namespace-excluded")
-    replaced = Rules(excluded_namespaces=frozenset({"other"}))
+    assert outcome(decide(policy, pod(), DecisionSettings())) == ("skipped", "namespace-excluded")
+    replaced = DecisionSettings(excluded_namespaces=frozenset({"other"}))
     assert outcome(decide(policy, pod(), replaced)) == ("injected", "no-default-share")
 
 
@@ -192,7 +192,7 @@ def test_a_gpu_that_is_added_again_beside_the_policys_share_is_removed_again(
     assert share_of(decision) == {}
     assert not removed or "kai-refuses" not in [warning.reason.code for warning in decision.warnings]
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **DEFAULT_SHARE})
-    mutation = mutate(policy, json.dumps(document).encode(), Rules())
+    mutation = mutate(policy, json.dumps(document).encode(), DecisionSettings())
     assert mutation.decision.reason is decision.reason
     assert sum(operation["op"] == "remove" for operation in mutation.sent) == removed
 

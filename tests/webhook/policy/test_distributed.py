@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from kai.command_lines import LONGEST_COMMAND_LINE
-from kai.own_labels import SIZE
+from kai.kaishare_keys import SIZE
 from tests.support.decisions import decide
 from tests.support.pods import container, gpu_container, pod, view
 from webhook.policy.decide import Decision
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.distributed import (
     CLUSTER,
     JAX_PROCESSES,
@@ -28,7 +29,6 @@ from webhook.policy.distributed import (
 )
 from webhook.policy.labels import NamespacePolicy
 from webhook.policy.reasons import LONGEST_WARNING, Clipped, Finding, Reason
-from webhook.policy.rules import Rules
 
 HALF = {"kaishare.dev/gpu-fraction": "0.5"}
 LONG = "x" * 63
@@ -172,7 +172,7 @@ def decided(document: dict[str, Any], **labels: str) -> Decision:
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **named})
     assert policy is not None
     assert policy.problems == ()
-    return decide(policy, document, Rules())
+    return decide(policy, document, DecisionSettings())
 
 
 @pytest.mark.parametrize("case", TABLE, ids=lambda case: case[0])
@@ -295,10 +295,10 @@ def test_a_size_that_the_pod_names_decides_before_the_evidence(
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "q", **HALF, **SIZES}, SELECTORS)
     assert policy is not None
     document = rank(env=variables(WORLD_SIZE="4"), labels=labels)
-    decision = decide(policy, document, Rules())
+    decision = decide(policy, document, DecisionSettings())
     assert decision.reason.code == reason
     assert [warning.reason.code for warning in decision.warnings] == warnings
-    without = decide(policy, rank(labels=labels), Rules())
+    without = decide(policy, rank(labels=labels), DecisionSettings())
     assert without.reason is not Reason.DISTRIBUTED
     if labels.get("app") == "b":
         assert without.reason is Reason.SIZE_AMBIGUOUS
@@ -308,6 +308,6 @@ def test_a_rank_that_names_a_size_without_a_gpu_gets_the_hint() -> None:
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "q", **SIZES}, {})
     assert policy is not None
     document = pod(container(env=variables(WORLD_SIZE="4")), labels={SIZE: "train"})
-    decision = decide(policy, document, Rules())
+    decision = decide(policy, document, DecisionSettings())
     assert decision.reason is Reason.SHARE_INJECTED
     assert [warning.reason for warning in decision.warnings] == [Reason.RANKS_MAY_MEET]

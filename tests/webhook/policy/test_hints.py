@@ -7,8 +7,8 @@ import pytest
 from tests.support.decisions import decide
 from tests.support.pods import container, gpu_container, pod
 from webhook.policy.decide import Decision
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.rules import Rules
 
 HINTS = {"framework-default", "framework-above-share", "framework-memory"}
 
@@ -17,7 +17,7 @@ def decided(document: dict[str, Any], **labels: str) -> Decision:
     named = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
     policy = NamespacePolicy.from_labels("team-a", {"kai.scheduler/queue": "queue-a", **named})
     assert policy is not None
-    return decide(policy, document, Rules())
+    return decide(policy, document, DecisionSettings())
 
 
 def hints(document: dict[str, Any], **labels: str) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kai import keys
-from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support.markers import scaled
 from tests.support.pod_documents import exact
 from tests.support.pod_invariants import INVARIANTS, Outcome
@@ -23,7 +23,7 @@ from tests.support.pod_strategies import (
     unknown_fields,
 )
 from webhook.policy.labels import MODE
-from webhook.policy.mutate import mutate
+from webhook.policy.patch import mutate
 from webhook.policy.reasons import Action, Reason
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kai.own_labels import SIZE_PREFIX
+from kai.kaishare_keys import SIZE_PREFIX
 from tests.support.decisions import decide
 from tests.support.pods import container, gpu_container, pod, view
 from webhook.policy.decide import Decision
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy, PolicyMetadata, label_problems
-from webhook.policy.mutate import mutate
+from webhook.policy.patch import mutate
 from webhook.policy.reasons import LONGEST_WARNING, Reason
-from webhook.policy.rules import Rules
 from webhook.policy.sizes import MOST_SIZES, NO_CAPS, Source, read_sizes, selected_size, selector_overlaps
 from webhook.policy.verify import Requester, verify
 
@@ -40,7 +40,7 @@ def policy(
 
 
 def decided(policy: NamespacePolicy, document: dict[str, Any], **rules: Any) -> Decision:
-    return decide(policy, document, Rules(**rules))
+    return decide(policy, document, DecisionSettings(**rules))
 
 
 def named(name: str) -> dict[str, str]:
@@ -331,12 +331,14 @@ def test_enforce_denies_what_default_warns_about() -> None:
         (WEB | JOB, "size-ambiguous"),
         (named(""), "size-unknown"),
     ):
-        mutation = mutate(enforced, json.dumps(pod(gpu_container(), labels=labels)).encode(), Rules())
+        mutation = mutate(
+            enforced, json.dumps(pod(gpu_container(), labels=labels)).encode(), DecisionSettings()
+        )
         assert [warning.reason.code for warning in mutation.decision.warnings] == [reason]
         final = pod(
             gpu_container(), labels=labels | {"kai.scheduler/queue": "vision"}, schedulerName="kai-scheduler"
         )
-        verdict = verify(enforced, view(final), Rules(), Requester("jane"))
+        verdict = verify(enforced, view(final), DecisionSettings(), Requester("jane"))
         assert [denial.reason.code for denial in verdict.denials] == [reason]
 
 
@@ -344,9 +346,9 @@ def test_enforce_judges_doubt_by_selectors_only_where_a_share_applies() -> None:
     enforced = policy(VISION, SELECTORS, mode="enforce")
     queue = {"kai.scheduler/queue": "vision"}
     plain = pod(labels=WEB | JOB | queue, schedulerName="kai-scheduler")
-    assert verify(enforced, view(plain), Rules(), Requester("jane")).is_allowed
+    assert verify(enforced, view(plain), DecisionSettings(), Requester("jane")).is_allowed
     unknown = pod(gpu_container(count="2"), labels=named("no") | queue, schedulerName="kai-scheduler")
-    verdict = verify(enforced, view(unknown), Rules(), Requester("jane"))
+    verdict = verify(enforced, view(unknown), DecisionSettings(), Requester("jane"))
     assert [denial.reason.code for denial in verdict.denials] == ["size-unknown"]
 
 

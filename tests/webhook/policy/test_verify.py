@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from kai.version import Version
+from kai.releases import Version
 from tests.support.decisions import decide
 from tests.support.kai_standin import mutated_by_kai
 from tests.support.pods import container, gpu_container, pod, view
 from tests.support.webhook_server import RunningWebhook, review_of
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
-from webhook.policy.mutate import mutate
-from webhook.policy.patch import apply_to_document
+from webhook.policy.patch import apply_to_document, mutate
 from webhook.policy.reasons import Reason
-from webhook.policy.rules import Rules
 from webhook.policy.verify import Requester, Verification, verify
 
 ENFORCE = {"kai.scheduler/queue": "queue-a", "kaishare.dev/mode": "enforce"}
@@ -40,7 +39,9 @@ def judged(
     document: dict[str, Any], username: str = JANE, namespace: str = "team-a", **labels: str
 ) -> Verification:
     extra = {f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()}
-    return verify(policy_of(ENFORCE | extra, namespace), view(document), Rules(), Requester(username))
+    return verify(
+        policy_of(ENFORCE | extra, namespace), view(document), DecisionSettings(), Requester(username)
+    )
 
 
 def codes(verdict: Verification) -> list[str]:
@@ -179,7 +180,7 @@ def test_no_pod_is_denied_in_an_excluded_or_unmanaged_namespace(
     case: tuple[str, dict[str, Any], str, list[str], str],
 ) -> None:
     assert judged(case[1], case[2], namespace="kube-system").finding.reason is Reason.NAMESPACE_EXCLUDED
-    unmanaged = verify(None, view(case[1]), Rules(), Requester(case[2]))
+    unmanaged = verify(None, view(case[1]), DecisionSettings(), Requester(case[2]))
     assert (unmanaged.is_allowed, unmanaged.finding.reason) == (True, Reason.NOT_MANAGED)
 
 
@@ -197,10 +198,12 @@ def test_the_namespaces_scheduler_is_compared() -> None:
 
 def test_a_bad_queue_value_denies_with_its_own_text() -> None:
     policy = policy_of(ENFORCE | {"kai.scheduler/queue": ""})
-    verdict = verify(policy, view(settled()), Rules(), Requester(JANE))
+    verdict = verify(policy, view(settled()), DecisionSettings(), Requester(JANE))
     assert codes(verdict) == ["policy-invalid"]
     assert "kai.scheduler/queue" in verdict.message
-    daemon = verify(policy, view(pod(metadata=owned("DaemonSet"))), Rules(), Requester(DAEMON_SETS))
+    daemon = verify(
+        policy, view(pod(metadata=owned("DaemonSet"))), DecisionSettings(), Requester(DAEMON_SETS)
+    )
     assert daemon.is_allowed
 
 
@@ -272,7 +275,7 @@ def test_caps(case: tuple[str, dict[str, str], dict[str, Any], list[str]]) -> No
     policy = policy_of({"kai.scheduler/queue": "queue-a"} | {
         f"kaishare.dev/{key.replace('_', '-')}": value for key, value in labels.items()
     })  # fmt: skip
-    warned = {finding.reason.code for finding in decide(policy, document, Rules()).warnings}
+    warned = {finding.reason.code for finding in decide(policy, document, DecisionSettings()).warnings}
     assert warned & {"above-cap", "cap-unit"} == set(expected)
 
 
@@ -283,7 +286,7 @@ def test_a_share_that_is_injected_does_not_hide_another_gpu() -> None:
         "kaishare.dev/max-gpu-fraction": "0.5",
     }
     shared = container("b", limits={"nvidia.com/gpu.shared": "8"})
-    decision = decide(policy_of(labels), pod(gpu_container(), shared), Rules())
+    decision = decide(policy_of(labels), pod(gpu_container(), shared), DecisionSettings())
     assert decision.reason is Reason.WHOLE_GPU_CONVERTED
     assert [warning.reason for warning in decision.warnings] == [Reason.WHOLE_GPU_CONVERTED, Reason.CAP_UNIT]
     assert "nvidia.com/gpu.shared" in decision.warnings[1].warning
@@ -319,7 +322,7 @@ def test_a_reserved_key_is_a_warning_in_default_and_a_denial_under_enforce(where
     assert codes(verdict) == ["reserved-key"]
     assert key in verdict.message
     unpatched = pod(**{where: {key: "x"}})
-    warnings = decide(policy_of({"kai.scheduler/queue": "queue-a"}), unpatched, Rules()).warnings
+    warnings = decide(policy_of({"kai.scheduler/queue": "queue-a"}), unpatched, DecisionSettings()).warnings
     assert [finding.reason for finding in warnings] == [Reason.RESERVED_KEY]
 
 
@@ -399,7 +402,7 @@ def test_a_tenants_own_label_proves_no_syncer() -> None:
 def test_fields_that_kai_wrote_are_neither_denied_nor_warned_about(
     owner: str | None, version: Version | None
 ) -> None:
-    rules = Rules(kai_version=version)
+    rules = DecisionSettings(kai_version=version)
     policy = policy_of(ENFORCE | {"kaishare.dev/gpu-fraction": "0.5"})
     created = pod(gpu_container(), metadata=owned(owner) if owner else {})
     first = mutate(policy, json.dumps(created).encode(), rules)
@@ -530,5 +533,8 @@ def test_an_amount_that_only_kai_reads_does_not_pass_below_a_cap(
     policy = NamespacePolicy.from_labels("team-a", labels)
     tried = view(pod(container(), annotations=annotations, labels={"kai.scheduler/queue": "q"}))
     tried.spec.schedulerName = "kai-scheduler"
-    codes = [finding.reason.code for finding in verify(policy, tried, Rules(), Requester("alice")).denials]
+    codes = [
+        finding.reason.code
+        for finding in verify(policy, tried, DecisionSettings(), Requester("alice")).denials
+    ]
     assert "cap-unit" in codes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kai.own_labels import EXCLUDED_NAMESPACES
+from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,

@@ -267,7 +267,7 @@ async def test_a_certificate_change_under_load_loses_no_review(
 async def test_reviews_under_load_while_policies_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.namespaces.files.LOOK_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("webhook.namespaces.file_policies.LOOK_EVERY_SECONDS", 0.05)
     async with running(tmp_path) as live:
         load, file = Load(live), tmp_path / "policies.yaml"
         async with asyncio.TaskGroup() as group:

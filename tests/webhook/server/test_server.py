@@ -11,13 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from service.http.listeners import Address
+from service.http.limits import Address
 from service.json_depth import HAS_FIXED_LIMIT
 from tests.support.pods import container, gpu_container, pod
 from tests.support.webhook_server import RunningWebhook, review_of
 from webhook.policy.decide import Decision
-from webhook.policy.labels import NamespacePolicy
-from webhook.policy.policy_json import policy_json
+from webhook.policy.labels import NamespacePolicy, policy_json
 from webhook.server.admission_server import ADMISSION_CONNECTIONS
 from webhook.server.bodies import LARGEST_BODY
 
@@ -201,7 +200,7 @@ async def test_an_internal_error_admits_the_pod_counts_and_logs(
     def broken(*_: object) -> Decision:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("webhook.policy.mutate.decide_pod", broken)
+    monkeypatch.setattr("webhook.policy.patch.decide_pod", broken)
     response = await webhook.review(review_of(pod(gpu_container())))
     assert response == {"uid": response["uid"], "allowed": True}
     assert await webhook.figure('kaishare_webhook_errors_total{stage="mutate"}') == 1
@@ -231,7 +230,7 @@ async def test_a_patch_that_fails_its_check_is_not_sent(
     webhook: RunningWebhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "webhook.policy.mutate.operations",
+        "webhook.policy.patch.operations",
         lambda *_: [{"op": "add", "path": "/metadata/labels/kai.scheduler~1queue", "value": "q"}],
     )
     response = await webhook.review(review_of(pod()))

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kai.version import Version
+from kai.releases import Version
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.policy.rules import Rules
-from webhook.settings.document import (
+from webhook.settings.decision_options import DEFAULT_CLASS, SETTINGS
+from webhook.settings.published_settings import (
     LONGEST,
     PublishedSettings,
     SettingsError,
     decode_settings,
     encode_settings,
 )
-from webhook.settings.options import DEFAULT_CLASS, SETTINGS
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 VERSIONS = st.builds(
@@ -28,7 +28,7 @@ VERSIONS = st.builds(
     st.from_regex(r"([0-9A-Za-z.-]{1,40})?", fullmatch=True),
 )
 RULES = st.builds(
-    Rules,
+    DecisionSettings,
     kai_version=st.none() | VERSIONS,
     inject_shares=st.booleans(),
     excluded_namespaces=st.frozensets(NAMES),
@@ -50,18 +50,20 @@ def with_field(name: str, value: Any) -> str:
     return json.dumps({**DOCUMENT, name: value})
 
 
-def settings(rules: Rules) -> PublishedSettings:
+def settings(rules: DecisionSettings) -> PublishedSettings:
     return PublishedSettings(version="0.1.0", policies="cluster", rules=rules)
 
 
 @given(rules=RULES, release=st.text(max_size=50), policies=st.sampled_from(["cluster", "files"]))
-def test_any_settings_are_read_as_they_were_written(rules: Rules, release: str, policies: Any) -> None:
+def test_any_settings_are_read_as_they_were_written(
+    rules: DecisionSettings, release: str, policies: Any
+) -> None:
     written = PublishedSettings(version=release, policies=policies, rules=rules)
     assert decode_settings(encode_settings(written)) == written
 
 
 @given(rules=RULES)
-def test_an_unknown_default_class_is_absent_and_none_is_null(rules: Rules) -> None:
+def test_an_unknown_default_class_is_absent_and_none_is_null(rules: DecisionSettings) -> None:
     document = json.loads(encode_settings(replace(settings(rules), known=SETTINGS - {DEFAULT_CLASS})))
     assert "defaultPriorityClass" not in document
     assert DEFAULT_CLASS not in decode_settings(json.dumps(document)).known
@@ -72,7 +74,7 @@ def test_an_unknown_default_class_is_absent_and_none_is_null(rules: Rules) -> No
 @given(names=st.lists(NAMES, unique=True))
 def test_equal_settings_have_equal_texts(names: list[str]) -> None:
     texts = {
-        encode_settings(settings(Rules(excluded_namespaces=frozenset(order))))
+        encode_settings(settings(DecisionSettings(excluded_namespaces=frozenset(order))))
         for order in (names, reversed(names))
     }
     assert len(texts) == 1

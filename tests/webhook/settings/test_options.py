@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from kai.version import Version
+from kai.releases import Version
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.policy.rules import Rules
-from webhook.settings.document import PublishedSettings
-from webhook.settings.options import DEFAULT_CLASS, SETTINGS, KnownRules
+from webhook.settings.decision_options import DEFAULT_CLASS, SETTINGS, KnownSettings
+from webhook.settings.published_settings import PublishedSettings
 
 PUBLISHED = PublishedSettings(
     version="0.1.0",
     policies="cluster",
-    rules=Rules(
+    rules=DecisionSettings(
         kai_version=Version(0, 13, 4),
         inject_shares=False,
         excluded_namespaces=frozenset({"a"}),
@@ -21,8 +21,8 @@ PUBLISHED = PublishedSettings(
         default_priority_class="usual",
     ),
 )
-GIVEN = KnownRules(
-    rules=Rules(
+GIVEN = KnownSettings(
+    rules=DecisionSettings(
         kai_version=Version(0, 9, 8),
         inject_shares=True,
         excluded_namespaces=frozenset(),
@@ -34,10 +34,12 @@ GIVEN = KnownRules(
 
 
 def test_given_settings_take_precedence_over_published_ones() -> None:
-    assert KnownRules().rules == Rules()
-    assert KnownRules().completed_by(PUBLISHED).rules == PUBLISHED.rules
+    assert KnownSettings().rules == DecisionSettings()
+    assert KnownSettings().completed_by(PUBLISHED).rules == PUBLISHED.rules
     assert GIVEN.completed_by(PUBLISHED) == GIVEN
-    given = KnownRules(rules=Rules(default_mode=Mode.DEFAULT), known=frozenset({"default_mode"}))
+    given = KnownSettings(
+        rules=DecisionSettings(default_mode=Mode.DEFAULT), known=frozenset({"default_mode"})
+    )
     assert given.completed_by(PUBLISHED).rules == replace(PUBLISHED.rules, default_mode=Mode.DEFAULT)
 
 
@@ -45,14 +47,16 @@ def test_given_settings_take_precedence_over_published_ones() -> None:
     "--kai-version", "--inject-shares", "--exclude-namespaces", "--default-mode", "--default-priority-class",
 ])  # fmt: skip
 def test_each_setting_that_is_not_known_is_named_with_its_option(option: str) -> None:
-    sentences = list(KnownRules().unknown())
+    sentences = list(KnownSettings().unknown())
     assert sum(sentence.endswith(f"give {option}") for sentence in sentences) == 1
     assert len(sentences) == 5
 
 
 def test_known_settings_are_not_named() -> None:
-    assert list(KnownRules().completed_by(PUBLISHED).unknown()) == []
+    assert list(KnownSettings().completed_by(PUBLISHED).unknown()) == []
     assert list(GIVEN.unknown()) == []
-    early = PublishedSettings(version="", policies="cluster", rules=Rules(), known=SETTINGS - {DEFAULT_CLASS})
-    (sentence,) = KnownRules().completed_by(early).unknown()
+    early = PublishedSettings(
+        version="", policies="cluster", rules=DecisionSettings(), known=SETTINGS - {DEFAULT_CLASS}
+    )
+    (sentence,) = KnownSettings().completed_by(early).unknown()
     assert "PriorityClass" in sentence

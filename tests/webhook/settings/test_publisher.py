@@ -15,10 +15,15 @@ from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.waiting import until
-from webhook.policy.rules import Rules
-from webhook.settings.document import KEY, PublishedSettings, decode_settings
-from webhook.settings.options import DEFAULT_CLASS, SETTINGS
-from webhook.settings.publisher import REPAIR_SECONDS, SettingsPublisher
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.settings.decision_options import DEFAULT_CLASS, SETTINGS
+from webhook.settings.published_settings import (
+    KEY,
+    REPAIR_SECONDS,
+    PublishedSettings,
+    SettingsPublisher,
+    decode_settings,
+)
 
 PATH = "/api/v1/namespaces/kaishare/configmaps/kaishare-settings"
 STORED = says(
@@ -29,7 +34,7 @@ STORED = says(
 def at_the_start() -> PublishedSettings:
     """Settings before the PriorityClasses are listed."""
     return PublishedSettings(
-        version="0.1.0", policies="cluster", rules=Rules(), known=SETTINGS - {DEFAULT_CLASS}
+        version="0.1.0", policies="cluster", rules=DecisionSettings(), known=SETTINGS - {DEFAULT_CLASS}
     )
 
 
@@ -78,7 +83,7 @@ def replace_rules(settings: PublishedSettings, **rules: Any) -> PublishedSetting
 
 @pytest.fixture
 def publishing(server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch) -> Publishing:
-    monkeypatch.setattr("webhook.settings.publisher._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("webhook.settings.published_settings._LOOK_SECONDS", 0.01)
     made = Publishing()
     server.always = made.handle
     made.publisher = SettingsPublisher(

@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gather what comes together for a shorter time."""
-    monkeypatch.setattr("gpuagent.pods.cluster._GATHER_SECONDS", 0.02)
+    monkeypatch.setattr("gpuagent.pods.cluster_pods._GATHER_SECONDS", 0.02)

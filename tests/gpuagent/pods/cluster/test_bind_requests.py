@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.pods.availability import UnavailableReason
+from gpuagent.pods.inventory import UnavailableReason
 from kube.client import KubeClient
 from tests.support.api_server import (
     ApiServer,
@@ -115,7 +115,7 @@ async def test_a_bind_request_may_exist_where_kai_may_have_placed_the_pod(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pod of KAI's that took off all its annotations is one still: its scheduler cannot be edited."""
-    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.1)
+    monkeypatch.setattr("gpuagent.pods.cluster_pods._FIRST_SECONDS", 0.1)
     offer(server, made())
     server.refusals = {"bindrequests": refuses(500, "InternalError")}
     async with running(client) as run:
@@ -148,7 +148,7 @@ async def test_bind_requests_are_unknown_until_the_api_server_has_listed_them(
         await answered.wait()
         return await server.bind_requests._answer_about_pods(request)
 
-    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    monkeypatch.setattr("gpuagent.pods.cluster_pods._FIRST_SECONDS", 0.2)
     offer(server, scheduled_by("default-scheduler", pod(annotations=OF_A_CONTAINER)), reservation())
     server.refusals = {"bindrequests": slowly}
     async with running(client) as run:
@@ -227,7 +227,7 @@ async def test_missing_bind_requests_are_asked_for_ever_less_often(
 async def test_while_their_watch_fails_bind_requests_that_were_not_seen_are_unknown(
     server: ApiServer, client: KubeClient, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    monkeypatch.setattr("gpuagent.pods.cluster_pods._FIRST_SECONDS", 0.2)
     offer(server, fraction(), bind_request(number=9), fraction("seen", 2), bind_request("seen", 2))
     async with running(client) as run:
         await until(lambda: run.pods.inventory and portion_of(run, "seen"))
@@ -247,7 +247,7 @@ async def test_a_request_that_does_not_return_leaves_them_unknown(
         await asyncio.sleep(30)
         return web.Response()
 
-    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    monkeypatch.setattr("gpuagent.pods.cluster_pods._FIRST_SECONDS", 0.2)
     offer(server, fraction())
     server.refusals = {"bindrequests": never}
     async with running(client) as run:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gpuagent.pods.availability import UnavailableReason
-from kai.own_labels import VCLUSTER
+from gpuagent.pods.inventory import UnavailableReason
+from kai.kaishare_keys import VCLUSTER
 from kube.client import KubeClient
 from tests.support.api_server import (
     BIND_REQUESTS,
@@ -81,7 +81,7 @@ async def test_the_first_inventory_does_not_wait_longer_than_its_limit(
         await asyncio.sleep(30)
         return web.Response()
 
-    monkeypatch.setattr("gpuagent.pods.cluster._FIRST_SECONDS", 0.2)
+    monkeypatch.setattr("gpuagent.pods.cluster_pods._FIRST_SECONDS", 0.2)
     offer(server, fraction())
     server.refusals = {"bindrequests": never}
     async with running(client) as run:

@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 from aiohttp import web
 
-from gpuagent.pods.lookups import Fetcher, ObjectRef
-from gpuagent.pods.related import NAMESPACES, namespace_ref
+from gpuagent.pods.lookups import NAMESPACES, Fetcher, ObjectRef, namespace_ref
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import (

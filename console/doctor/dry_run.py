@@ -1,0 +1,288 @@
+"""Checks by dry run: creates pods with `dryRun=All`, so that all webhooks run and nothing is stored."""
+
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from console.doctor.check_results import CheckResult, State, ok, problem, unknown
+from console.doctor.cluster_state import Cluster
+from kai import keys
+from kai.installation import SharingMode
+from kai.kaishare_keys import REASON, SIZE
+from kube.access import AccessError
+from kube.answers import ApiError, Unreachable
+from kube.client import KubeClient
+from kube.kinds import FullMeta, resource_path
+from service.text import MALFORMED, one_line
+from webhook.policy.label_values import PolicyShare
+from webhook.policy.labels import Mode, NamespacePolicy, ShareFor
+from webhook.registration.configurations import MUTATE, VALIDATE_PODS
+
+_NO_RIGHT = re.compile(r'cannot (create|delete) resource "(pods|configmaps|podgroups)"')
+
+
+_DRY: Final = {"dryRun": "All"}
+
+
+async def dry_run(
+    client: KubeClient,
+    method: str,
+    path: str,
+    body: Mapping[str, Any],
+) -> bytes:
+    """Send an object by dry run; return the object as it would be stored.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
+    """
+    return await client.request(method, path, params=_DRY, body=msgspec.json.encode(body))
+
+
+async def dry_run_deletion(client: KubeClient, path: str) -> None:
+    """Delete an object by dry run.
+
+    The API server ignores the parameters of a deletion that has a body (k8s.io/apiserver delete.go), so that
+    both say it.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`.
+    """
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"]}
+    await client.request("DELETE", path, params=_DRY, body=msgspec.json.encode(options))
+
+
+def missing_right(error: ApiError) -> str:
+    """Return the right that RBAC denied, such as `create pods`; empty if the request failed otherwise."""
+    match = _NO_RIGHT.search(error.message) if error.is_forbidden else None
+    return f"{match[1]} {match[2]}" if match else ""
+
+
+def unlikely_name() -> str:
+    """Return a name that no object has."""
+    return f"kaishare-doctor-{secrets.token_hex(4)}"
+
+
+def minimal_pod(**metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return a pod that the strictest pod security level and most quotas admit."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": unlikely_name(), **metadata},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.k8s.io/pause:3.10",
+                    "resources": {
+                        "requests": {"cpu": "1m", "memory": "1Mi"},
+                        "limits": {"cpu": "10m", "memory": "16Mi"},
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                        "runAsNonRoot": True,
+                        "runAsUser": 65535,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def with_gpu(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod with a request for one whole GPU."""
+    (container,) = pod["spec"]["containers"]
+    container["resources"]["limits"][keys.GPU_RESOURCE] = "1"
+    return pod
+
+
+_MOST_TRIED: Final = 3
+"""Maximum number of namespaces to try. A quota or a pod security level may refuse the pod in one of them."""
+
+_SHARE: Final = "0.02"
+_BY_A_WEBHOOK = re.compile(
+    r'(?:Internal error occurred: )?(?P<act>failed calling|admission) webhook "(?P<name>[^"]{1,300})"'
+)
+"""A webhook refuses, or does not answer (`plugin/webhook/errors/statuserror.go` of k8s.io/apiserver)."""
+
+
+class _Spec(Struct):
+    scheduler: str = msgspec.field(name="schedulerName", default="")
+
+
+class _Pod(Struct):
+    metadata: FullMeta
+    spec: _Spec
+
+
+_pod = msgspec.json.Decoder(_Pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ShareTest:
+    """A pod that must get a share."""
+
+    policy: NamespacePolicy
+    share: PolicyShare
+    title: str
+    """The share and its source, for a message."""
+    pod: Mapping[str, Any]
+
+
+async def dry_run_findings(client: KubeClient, cluster: Cluster) -> list[CheckResult]:
+    """Create pods by dry run in namespaces whose policy would change them. No pod is stored."""
+    check = "dry run of a pod"
+    policies = _tried(cluster)
+    if not policies:
+        known = cluster.namespaces.is_known
+        why = "no namespace has a policy that would change a pod" if known else "the policies are not known"
+        return [unknown(check, why)]
+    for policy in policies[:_MOST_TRIED]:
+        finding = await _plain(client, check, cluster, policy)
+        if finding.state is not State.UNKNOWN:
+            break
+    modes = cluster.installation.sharing_modes if cluster.installation else frozenset[SharingMode]()
+    test = _share_test(policies, is_injecting=cluster.running.rules.inject_shares)
+    if (
+        finding.state is State.OK
+        and (cluster.kai_mutating or not cluster.mutating.is_known)
+        and test is not None
+        and SharingMode.DISABLED not in modes
+    ):
+        return [finding, await _with_share(client, cluster, test, modes)]
+    return [finding]
+
+
+def _tried(cluster: Cluster) -> list[NamespacePolicy]:
+    """Return the policies by which a plain pod must be changed.
+
+    Those with mode default and a share come first, those with mode enforce last.
+    """
+    hook = cluster.mutate
+    policies = [
+        policy
+        for name, policy in cluster.acting.items()
+        if policy.queue
+        and policy.scheduler != keys.DEFAULT_SCHEDULER
+        and (hook is None or hook.namespace_selector.matches(cluster.labels[name]))
+    ]
+    return sorted(
+        policies, key=lambda each: (each.mode is Mode.ENFORCE, _policy_share(each) is None, each.namespace)
+    )
+
+
+def _policy_share(policy: NamespacePolicy) -> tuple[PolicyShare, str] | None:
+    """Return a share that a policy gives, with the name of its size; empty for the default share."""
+    if policy.share is not None and policy.share_for is not ShareFor.MARKED:
+        return policy.share, ""
+    sizes = sorted(policy.sizes.by_name.items())
+    return next(((size.share, name) for name, size in sizes if size.share is not None), None)
+
+
+def _share_test(policies: Sequence[NamespacePolicy], *, is_injecting: bool) -> _ShareTest | None:
+    """Return the pod to try, in the first of the namespaces that has the mode default."""
+    policy = next((policy for policy in policies if policy.mode is Mode.DEFAULT), None)
+    if policy is None:
+        return None
+    given = _policy_share(policy) if is_injecting else None
+    if given is None:
+        own = PolicyShare(keys.GPU_FRACTION, _SHARE)
+        why = "no policy in mode default has a share" if is_injecting else "the webhook gives no shares"
+        title = f"a pod with a share of its own, {own}; {why}"
+        pod = minimal_pod(annotations={own.annotation: own.value})
+        return _ShareTest(policy=policy, share=own, title=title, pod=pod)
+    share, size = given
+    title = f"a pod with the {f'size {size}' if size else 'default share'}, {share}"
+    pod = with_gpu(minimal_pod(labels={SIZE: size}) if size else minimal_pod())
+    return _ShareTest(policy=policy, share=share, title=title, pod=pod)
+
+
+async def _plain(client: KubeClient, check: str, cluster: Cluster, policy: NamespacePolicy) -> CheckResult:
+    answer = await _try(client, check, cluster, policy.namespace, minimal_pod())
+    if isinstance(answer, CheckResult):
+        return answer
+    where, queue = f"in {one_line(policy.namespace)}", answer.metadata.labels.get(keys.QUEUE_LABEL)
+    if (answer.spec.scheduler, queue) == (policy.scheduler, policy.queue):
+        return ok(check, f"{where} the pod gets queue {queue} and scheduler {policy.scheduler}")
+    return problem(
+        check,
+        f"{where} the pod is not changed: scheduler {one_line(answer.spec.scheduler)},"
+        f" queue {one_line(queue or 'none')}",
+        "the webhook is not called, is unreachable, or does not know the namespace: see its log and the"
+        " other findings",
+    )
+
+
+async def _with_share(
+    client: KubeClient, cluster: Cluster, test: _ShareTest, modes: Collection[SharingMode]
+) -> CheckResult:
+    """Check that the webhook gives a share, and that KAI's webhook sees the pod and names its ConfigMap."""
+    check = "dry run of a share"
+    answer = await _try(client, check, cluster, test.policy.namespace, test.pod)
+    if isinstance(answer, CheckResult):
+        return answer
+    annotations = answer.metadata.annotations
+    where = f"in {one_line(test.policy.namespace)}"
+    if annotations.get(test.share.annotation) != test.share.value:
+        reason = annotations.get(REASON, "none")
+        return problem(
+            check,
+            f"{where} {test.title}, gets no share; {REASON}: {one_line(reason)}",
+            "docs/policy.md lists the reasons; the log of the webhook has the pod",
+        )
+    if keys.SHARED_GPU_CONFIGMAP in annotations:
+        return ok(check, f"{where} KAI's webhook saw {test.title}")
+    if SharingMode.NV_FRACTIONS in modes:
+        return unknown(
+            check, f"{where} {test.title}, has it; in mode NvFractions KAI leaves no mark on the pod"
+        )
+    return problem(
+        check,
+        f"{where} KAI's webhook did not see {test.title}: it would be scheduled and never start",
+        "see the findings about the order of webhooks and about KAI's webhook",
+    )
+
+
+async def _try(
+    client: KubeClient, check: str, cluster: Cluster, namespace: str, pod: Mapping[str, Any]
+) -> _Pod | CheckResult:
+    path = resource_path("", "v1", "pods", namespace)
+    try:
+        return _pod.decode(await dry_run(client, "POST", path, pod))
+    except ApiError as error:
+        if missing_right(error):
+            return unknown(
+                check,
+                f"not tried in {namespace}: the caller may not create pods there",
+                "run doctor with the right to create pods in a managed namespace; a dry run stores nothing",
+            )
+        make = problem if _is_failure(error, cluster) else unknown
+        return make(check, f"refused in {namespace}: {error.message}")
+    except (Unreachable, AccessError, *MALFORMED) as error:
+        return unknown(check, one_line(str(error)))
+
+
+def _is_failure(error: ApiError, cluster: Cluster) -> bool:
+    """Whether a webhook cannot be called, or one of kaishare's or KAI's refuses the pod.
+
+    The webhook of another component may refuse doctor's pod only, such as for a label that it lacks.
+    """
+    match = _BY_A_WEBHOOK.match(error.message)
+    if match is None or match["act"] == "failed calling":
+        return match is not None
+    configurations = (
+        cluster.our_mutating,
+        cluster.our_validating,
+        *cluster.kai_mutating,
+        *cluster.kai_validating,
+    )
+    names = {hook.name for each in configurations if each is not None for hook in each.hooks}
+    usual = {MUTATE, VALIDATE_PODS, f"admission.{cluster.kai_namespace}.svc"}  # the caller may read no list
+    return match["name"] in names | usual

@@ -1,0 +1,387 @@
+"""Checks the guard: its parameters, its difference from this release's, and whether it refuses."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
+from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
+from console.doctor.cluster_state import Cluster
+from console.doctor.guard_objects import (
+    PODGROUPS,
+    REPLACED,
+    Guard,
+    Guarded,
+    Policy,
+    read_binding,
+    read_policy,
+)
+from console.doctor.guard_proof import Breach, Prover, Trial, TrialOutcome
+from console.doctor.kai_checks import matched_schedulers
+from console.doctor.vclusters import VclusterHosts
+from kai import keys
+from service.text import counted, joined, listed, one_line, quoted
+from service.version import version
+from webhook.registration.configuration_objects import NAME_LABEL
+
+_CHECK: Final = "guard"
+_KAI_NAMESPACES: Final = "kaiNamespaces"
+_SCHEDULER: Final = "schedulerName"
+_CLASSES: Final = "preemptibleClasses"
+_LISTS: Final = (_KAI_NAMESPACES, _SCHEDULER, _CLASSES)
+_PREEMPTIBLE_BELOW: Final = 100
+"""Value of a PriorityClass from which KAI's pods are not preemptible (`constants.go`, v0.9.8 to v0.17.0)."""
+_STRING: Final = re.compile(r"'([A-Za-z0-9._-]*)'|\"([A-Za-z0-9._-]*)\"")
+
+
+def parameter_findings(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> Iterator[CheckResult]:
+    """Yield findings about parameters that weaken the guard or refuse honest requests.
+
+    Args:
+        guard: the guard of the cluster.
+        cluster: state of the cluster.
+        hosts: namespaces with pods of vClusters.
+    """
+    for name in _LISTS:
+        unreadable = [policy for policy, values in _values(guard, name).items() if values is None]
+        if unreadable:
+            yield _result(guard, unreadable)(
+                _CHECK,
+                f"{listed(unreadable)}: the variable {name} is not a list of names in quotes",
+                f"set guard.{name} of the chart",
+            )
+    yield from _kai_namespaces(guard, cluster, hosts)
+    yield from _scheduler(guard, cluster)
+    yield from _preemptible_classes(guard, cluster)
+
+
+def parameters_text(guard: Guard, policies: Collection[str]) -> str:
+    """Return the parameters of some policies with their values, such as `kaiNamespaces: kai-scheduler`."""
+    texts = []
+    for name in _LISTS:
+        by_policy = _values(guard, name).items()
+        names = {value for policy, values in by_policy if policy in policies for value in values or ()}
+        if names:
+            texts.append(f"{name}: {listed(names)}")
+    return "; ".join(texts)
+
+
+def exempt_namespaces(guard: Guard) -> frozenset[str]:
+    """Return the namespaces whose service accounts a policy exempts."""
+    by_policy = _values(guard, _KAI_NAMESPACES)
+    return frozenset(name for names in by_policy.values() for name in names or ())
+
+
+def values_of(expression: str) -> tuple[str, ...] | None:
+    """Return the strings of a CEL string or list of strings; None for any other expression."""
+    text = expression.strip()
+    items = [text]
+    if text.startswith("[") and text.endswith("]"):
+        items = text[1:-1].split(",")
+        if not items[-1].strip():  # an empty list, or a comma at the end
+            items.pop()
+    matches = [_STRING.fullmatch(item.strip()) for item in items]
+    return tuple(match[1] or match[2] or "" for match in matches if match) if all(matches) else None
+
+
+def _values(guard: Guard, name: str) -> dict[str, tuple[str, ...] | None]:
+    """Return the values of a parameter (`values_of`) by policy, for the policies that have it."""
+    expressions = {policy.name: policy.variable(name) for policy in guard.policies.values()}
+    return {policy: values_of(text) for policy, text in expressions.items() if text is not None}
+
+
+def _kai_namespaces(guard: Guard, cluster: Cluster, hosts: Collection[str]) -> Iterator[CheckResult]:
+    others: defaultdict[str, list[str]] = defaultdict(list)
+    lacking = []
+    for policy, names in _values(guard, _KAI_NAMESPACES).items():
+        if names is None:
+            continue
+        if cluster.kai_mutating and cluster.kai_namespace not in names:
+            lacking.append(policy)
+        for name in names:
+            if name != cluster.kai_namespace:
+                others[name].append(policy)
+    if lacking:
+        yield _result(guard, lacking)(
+            _CHECK,
+            f"{listed(lacking)}: kaiNamespaces lacks {one_line(cluster.kai_namespace)}, where KAI's webhook"
+            " runs: KAI's own requests are refused",
+            f"add the namespace to guard.{_KAI_NAMESPACES} of the chart",
+        )
+    tenants = {
+        namespace.name
+        for namespace in cluster.namespaces.items
+        if namespace.policy and namespace.name not in cluster.excluded
+    }
+    for name, policies in others.items():
+        is_tenant = name in tenants or name in hosts
+        title = f"tenant's namespace {one_line(name)}" if is_tenant else f"namespace {one_line(name)}"
+        make = _result(guard, policies) if is_tenant else warning
+        yield make(
+            _CHECK,
+            f"{listed(policies)}: kaiNamespaces has {one_line(name)}: the accounts of the {title} may write"
+            " KAI's keys",
+            f"unless KAI runs there, remove the namespace from guard.{_KAI_NAMESPACES} of the chart",
+        )
+
+
+def _scheduler(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
+    used = {policy.scheduler for policy in cluster.managed.values()}
+    used |= matched_schedulers(cluster)
+    by_name: defaultdict[str, list[str]] = defaultdict(list)
+    for policy, names in _values(guard, _SCHEDULER).items():
+        for name in names or ():
+            by_name[name].append(policy)
+    for name, policies in by_name.items():
+        if name == keys.DEFAULT_SCHEDULER:
+            yield _result(guard, policies)(
+                _CHECK,
+                f"{listed(policies)}: schedulerName is {name}: pods of vClusters get GPUs without KAI",
+                f"set guard.{_SCHEDULER} of the chart",
+            )
+        elif used and name not in used:
+            yield warning(
+                _CHECK,
+                f"{listed(policies)}: schedulerName is {quoted(name)}, but pods of KAI use {listed(used)}",
+                f"set guard.{_SCHEDULER} of the chart",
+            )
+
+
+def _preemptible_classes(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
+    """Compare the list with the PriorityClasses, which an admission policy cannot read."""
+    by_policy = _values(guard, _CLASSES)
+    listed_classes = {name for names in by_policy.values() for name in names or ()}
+    if not listed_classes or cluster.priorities.outcome is not ListOutcome.WHOLE:
+        return
+    values = {each.name: each.value for each in cluster.priorities.items}
+    wrong = sorted(name for name in listed_classes if values.get(name, 0) >= _PREEMPTIBLE_BELOW)
+    if wrong:
+        yield _result(guard, by_policy)(
+            _CHECK,
+            f"preemptibleClasses has {listed(wrong)}, whose value is {_PREEMPTIBLE_BELOW} or more: pods that"
+            " started as preemptible can move there, and KAI never reclaims their GPUs",
+            f"remove these classes from guard.{_CLASSES} of the chart",
+        )
+    missing = sorted(
+        name for name, value in values.items() if value < _PREEMPTIBLE_BELOW and name not in listed_classes
+    )
+    if missing:
+        yield warning(
+            _CHECK,
+            f"preemptibleClasses lacks {listed(missing)}, whose value is below {_PREEMPTIBLE_BELOW}: a"
+            " workload with pods cannot change to them",
+            f"add these classes to guard.{_CLASSES} of the chart",
+        )
+
+
+def _result(guard: Guard, policies: Collection[str]) -> Callable[[str, str, str], CheckResult]:
+    """Return `problem` if one of the policies refuses, else `warning`."""
+    return problem if any(map(guard.refuses, policies)) else warning
+
+
+_GROUP: Final = "admissionregistration.k8s.io"
+_WITHOUT: Final = "the guard was not checked"
+_POLICIES: Final = ListSpec(resource="validatingadmissionpolicies", group=_GROUP, without=_WITHOUT)
+_BINDINGS: Final = ListSpec(resource="validatingadmissionpolicybindings", group=_GROUP, without=_WITHOUT)
+_OPTIONAL: Final = ListSpec(
+    resource="mutatingadmissionpolicies",
+    group=_GROUP,
+    without="the guard's optional policies were not checked",
+)
+_APPLY: Final = "upgrade the chart with guard.enabled=true and guard.action=deny"
+_INSTALL: Final = (
+    f"{_APPLY}; until then users of these namespaces can use other queues, and change a pod's share and"
+    " priority"
+)
+_CONTROLLER: Final = "podgroupcontroller"
+_ASSIGNER: Final = "kai-pod-group-mutation"
+"""Webhook configuration of kai-resource-management (v0.18.8), which writes queues on PodGroups."""
+
+
+@dataclass(slots=True)
+class _Section:
+    """What the guard does in the namespaces that need it for one reason."""
+
+    guarded: Guarded
+    namespaces: Collection[str]
+    refusing: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """The namespaces where a policy refuses, by policy."""
+    findings: list[CheckResult] = field(default_factory=list)
+    excluded: set[str] = field(default_factory=set)
+    """Namespaces that the administrator excluded by name."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every policy refuses in every namespace that is not excluded."""
+        return not self.findings and len(self.namespaces) > len(self.excluded)
+
+
+async def guard_findings(reader: ApiReader, cluster: Cluster, hosts: VclusterHosts) -> list[CheckResult]:
+    """Return findings about the guard: its gaps, its changes, its surroundings, and the proof.
+
+    A missing guard is a warning, since a cluster whose users may not change pods or owners needs none.
+    """
+    policies = await reader.list(_POLICIES, read_policy)
+    bindings = await reader.list(_BINDINGS, read_binding)
+    optional = await reader.list(_OPTIONAL, read_policy)
+    if ListOutcome.UNREAD in (policies.outcome, bindings.outcome):
+        return []
+    policies_by_name = {policy.name: policy for policy in (*policies.items, *optional.items)}
+    guard = Guard(policies_by_name, bindings.items)
+    replaced = sorted(guard.policies.keys() & REPLACED)
+    if replaced:
+        what = f"the guard is of an earlier form, which judges what tenants write: {listed(replaced)}"
+        return [problem(_CHECK, what, f"{_APPLY}; it replaces these policies")]
+    sections = [
+        _assess(guard, Guarded.ENFORCE, {name: cluster.labels[name] for name in cluster.enforced}),
+        _assess(guard, Guarded.VCLUSTERS, {name: cluster.labels.get(name, {}) for name in hosts.names}),
+    ]
+    prover = Prover(reader, cluster, exempt_namespaces(guard))
+    trials = {section.guarded: await _proved(prover, section) for section in sections}
+    findings = [
+        *_changes(guard),
+        *(finding for section in sections for finding in section.findings),
+        *parameter_findings(guard, cluster, hosts.names),
+        *_surroundings(guard, cluster),
+        *_proof_findings([trial for tried in trials.values() for trial in tried]),
+    ]
+    is_known = ListOutcome.PART not in (policies.outcome, bindings.outcome)
+    if is_known and not exit_status(findings):
+        findings += [
+            _stands(guard, section, trials[section.guarded]) for section in sections if section.is_complete
+        ]
+    return findings
+
+
+def _changes(guard: Guard) -> Iterator[CheckResult]:
+    """Yield findings about policies that are not as this release has them."""
+    older: defaultdict[str, list[str]] = defaultdict(list)
+    for name, policy in sorted(guard.policies.items()):
+        if policy.release != version():
+            older[policy.release].append(name)
+        if policy.is_changed:
+            make = problem if _acts(guard, policy) else warning
+            what = f"{one_line(name)} is not as its release made it: it may admit forbidden requests"
+            yield make(_CHECK, what, _APPLY)
+    for release, names in sorted(older.items()):
+        of = one_line(release) if release else "an unknown release"
+        yield warning(_CHECK, f"{listed(names)}: of {of}; this is {version()}", _APPLY)
+
+
+def _acts(guard: Guard, policy: Policy) -> bool:
+    return guard.refuses(policy.name) or "mutations" in policy.spec
+
+
+def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str, str]]) -> _Section:
+    """Check the bindings in the namespaces that need them, by their labels."""
+    section = _Section(guarded, namespaces)
+    gaps: defaultdict[tuple[str, bool], list[str]] = defaultdict(list)
+    for name, labels in namespaces.items():
+        absent, unselected, reporting = [], [], []
+        for policy in guarded.policies:
+            bindings = guard.bindings_of(policy)
+            covering = [
+                binding
+                for binding in bindings
+                if binding.covers_objects(guarded)
+                and binding.namespaces.matches({NAME_LABEL: name, **labels})
+            ]
+            if any(binding.refuses for binding in covering):
+                section.refusing[policy].append(name)
+            elif covering:
+                reporting.append(policy)
+            elif bindings:
+                unselected.append(policy)
+            else:
+                absent.append(policy)
+        if unselected and all(
+            any(binding.excludes(name) for binding in guard.bindings_of(policy)) for policy in unselected
+        ):
+            section.excluded.add(name)
+            continue
+        if len(absent) == len(guarded.policies):
+            gap = "the guard is not installed"
+        else:
+            gap = joined(
+                f"{words} {', '.join(policies)}"
+                for words, policies in (
+                    ("the guard lacks", absent),
+                    ("no binding selects their objects for", unselected),
+                    ("the guard only reports violations of", reporting),
+                )
+                if policies
+            )
+        if gap:  # a guard that denies elsewhere looks complete
+            gaps[gap, any(map(guard.refuses, unselected))].append(name)
+    for (gap, is_problem), names in gaps.items():
+        make = problem if is_problem else warning
+        section.findings.append(make(_CHECK, f"{listed(names)}: {guarded}, but {gap}", _INSTALL))
+    return section
+
+
+def _surroundings(guard: Guard, cluster: Cluster) -> Iterator[CheckResult]:
+    """Yield findings about programs by which the guard's rules hold, or fail."""
+    if PODGROUPS not in guard.policies:
+        return
+    if any(configuration.name == _ASSIGNER for configuration in cluster.mutating.items):
+        yield problem(
+            _CHECK,
+            "kai-resource-management writes queues on PodGroups, which the guard refuses",
+            "remove the guard (guard.enabled=false): it is not for clusters with kai-resource-management",
+        )
+    installation = cluster.installation
+    if installation and installation.programs and _CONTROLLER not in installation.ready:
+        yield problem(
+            _CHECK,
+            "KAI's podgroup-controller is not running: the guard takes new PodGroups for empty, so that they"
+            " can be deleted under their pods, and keeps old ones",
+            f"start it again: kubectl -n {cluster.kai_namespace} get pods",
+        )
+
+
+async def _proved(prover: Prover, section: _Section) -> list[Trial]:
+    """Try the forbidden requests where a binding refuses them; say which ones only a report would follow."""
+    plan = [
+        (breach, sorted(section.refusing[breach.policy]))
+        for breach in Breach
+        if section.refusing.get(breach.policy)
+    ]
+    return await prover.prove(section.guarded, plan)
+
+
+def _proof_findings(trials: Sequence[Trial]) -> Iterator[CheckResult]:
+    admitted: defaultdict[str, list[str]] = defaultdict(list)
+    unproved: defaultdict[str, list[str]] = defaultdict(list)
+    for trial in trials:
+        subject = f"{trial.breach.title} ({trial.breach.policy})"
+        if trial.outcome is TrialOutcome.ADMITTED:
+            admitted[trial.namespace].append(subject)
+        elif trial.outcome is TrialOutcome.UNPROVED:
+            unproved[trial.why].append(subject)
+    for namespace, subjects in admitted.items():
+        yield problem(
+            _CHECK,
+            f"a dry run of a forbidden request was admitted in namespace {one_line(namespace)}:"
+            f" the guard does not act: {', '.join(subjects)}",
+            _APPLY,
+        )
+    for why, subjects in unproved.items():
+        yield unknown(_CHECK, f"not proved: {', '.join(subjects)}: {why}")
+
+
+def _stands(guard: Guard, section: _Section, trials: Sequence[Trial]) -> CheckResult:
+    refused = [trial for trial in trials if trial.outcome is TrialOutcome.REFUSED]
+    count = len(section.namespaces) - len(section.excluded)
+    place = "namespace" if section.guarded is Guarded.ENFORCE else "host namespace of vClusters"
+    parts = (
+        f"refuses in {counted(count, place, place.replace('namespace', 'namespaces', 1))}, as this release's",
+        f"proved by dry runs in {listed({trial.namespace for trial in refused})}:"
+        f" {', '.join(trial.breach.title for trial in refused)}"
+        if refused
+        else "not proved",
+        parameters_text(guard, section.guarded.policies),
+        f"not guarded: {listed(section.excluded)}" if section.excluded else "",
+    )
+    return ok(_CHECK, joined(filter(None, parts)))

@@ -1,0 +1,233 @@
+"""Checks of kaishare's webhook configurations: their content and their order among others. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from console.doctor.admission_policies import admission_policy_findings
+from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
+from console.doctor.cluster_state import Cluster
+from service.text import joined, listed, one_line
+from webhook.registration.call_order import Mutator, called_before_us
+from webhook.registration.configuration_objects import LabelSelector, Webhook, WebhookConfiguration
+from webhook.registration.configurations import (
+    CONFIGURATION_NAME,
+    PATHS,
+    UrlTarget,
+    mutating_configuration,
+    sorts_behind,
+    validating_configuration,
+)
+
+_INSTALLATION: Final = "installation"
+_ORDER: Final = "order"
+_NEIGHBOURS: Final = ("kai-pod-mutation", "kai-resource-isolator-mutating")
+"""Configurations of projects around KAI (KRM, HAMi) that read the shares which kaishare sets."""
+_REMEDY: Final = "upgrade the chart to this version, or restore the configuration from it"
+_REQUIRED: Final = {
+    "rules": "rules",
+    "reinvocation_policy": "reinvocationPolicy",
+    "match_policy": "matchPolicy",
+    "side_effects": "sideEffects",
+    "admission_review_versions": "admissionReviewVersions",
+}
+_ADJUSTABLE: Final = {"failure_policy": "failurePolicy", "timeout_seconds": "timeoutSeconds"}
+"""Fields that an administrator may have reasons to change; a difference is only a warning."""
+
+
+def registration_findings(cluster: Cluster) -> Iterator[CheckResult]:
+    """Yield findings about the existence, content and order of both configurations."""
+    if cluster.policies is not None:
+        yield from admission_policy_findings(cluster.policies, is_alone=cluster.is_absent)
+        if cluster.is_absent:
+            return
+    if cluster.is_absent and not cluster.knows_policies:
+        yield unknown(
+            _INSTALLATION,
+            f"no configuration {one_line(cluster.name)} exists, and whether admission policies decide about"
+            " pods is not known",
+        )
+        return
+    if cluster.is_absent:
+        yield problem(
+            _INSTALLATION,
+            f"kaishare's webhook is not installed here: no configuration {one_line(cluster.name)} exists",
+            "kaishare doctor --pre checks what an installation needs; for another name give"
+            " --webhook-configuration",
+        )
+        return
+    for kind, configurations, own, build in (
+        ("MutatingWebhookConfiguration", cluster.mutating, cluster.our_mutating, mutating_configuration),
+        (
+            "ValidatingWebhookConfiguration",
+            cluster.validating,
+            cluster.our_validating,
+            validating_configuration,
+        ),
+    ):
+        if configurations.is_known:
+            expected = msgspec.convert(build(UrlTarget("https://x.invalid")), WebhookConfiguration)
+            yield from _registered(kind, own, expected, cluster.name)
+    yield from _order(cluster)
+
+
+def _registered(
+    kind: str, own: WebhookConfiguration | None, expected: WebhookConfiguration, name: str
+) -> Iterator[CheckResult]:
+    check = "mutating webhook" if kind.startswith("Mutating") else "validating webhooks"
+    if own is None:
+        yield problem(
+            check,
+            f'{kind} "{one_line(name)}" does not exist: kaishare is called for no pod'
+            if kind.startswith("Mutating")
+            else f'{kind} "{one_line(name)}" does not exist: pods and labels are not validated',
+            "install the chart; if the object has another name, set --webhook-configuration",
+        )
+        return
+    if own.name != name:
+        yield warning(
+            check,
+            f'the object is named "{one_line(own.name)}", not "{one_line(name)}"',
+            "rename it, or set --webhook-configuration of the webhook and of doctor to its name",
+        )
+    actual_hooks = {hook.name: hook for hook in own.hooks}
+    expected_hooks = {hook.name: hook for hook in expected.hooks}
+    is_as_expected = True
+    for hook_name, hook in expected_hooks.items():
+        if hook_name not in actual_hooks:
+            is_as_expected = False
+            yield problem(check, f"{hook_name} is missing from {one_line(own.name)}", _REMEDY)
+            continue
+        for finding in _differences(check, actual_hooks[hook_name], hook):
+            is_as_expected = False
+            yield finding
+    foreign = actual_hooks.keys() - expected_hooks.keys()
+    if foreign:
+        is_as_expected = False
+        yield warning(check, f"{one_line(own.name)} has webhooks that are not kaishare's: {listed(foreign)}")
+    if is_as_expected:
+        yield ok(check, f"{one_line(own.name)} is as expected")
+
+
+def _differences(check: str, actual: Webhook, expected: Webhook) -> Iterator[CheckResult]:
+    conditions = actual.match_conditions or []
+    if any("namespaceObject" in condition.expression for condition in conditions):
+        yield problem(
+            check,
+            f"{actual.name} uses namespaceObject in its matchConditions, which fails for every pod"
+            f" (with failurePolicy {one_line(actual.failure_policy)})",
+            _REMEDY,
+        )
+    elif actual.match_conditions != expected.match_conditions:
+        difference = _condition_difference(actual, expected)
+        yield problem(check, f"{actual.name} has unexpected matchConditions: {difference}", _REMEDY)
+    differences = list(_field_differences(actual, expected, _REQUIRED))
+    more = []
+    for field in ("namespaceSelector", "objectSelector"):
+        actual_selector, expected_selector = (_selector(hook, field) for hook in (actual, expected))
+        lacking = expected_selector.beyond(actual_selector)
+        if lacking:
+            differences.append(f"{field} lacks {listed(list(map(str, lacking)))}")
+        beyond = actual_selector.beyond(expected_selector)
+        if beyond:
+            more.append(f"{field} also requires {listed(list(map(str, beyond)))}")
+    client = actual.client_config
+    path = client.service.path if client.service else client.url or ""
+    if not path.rstrip("/").endswith(PATHS[expected.name]):
+        differences.append(f"its path is {_formatted(path)}, which must end in {PATHS[expected.name]}")
+    if differences:
+        yield problem(check, f"{actual.name}: {joined(differences)}", _REMEDY)
+    adjusted = [*_field_differences(actual, expected, _ADJUSTABLE), *more]
+    if adjusted:
+        yield warning(check, f"{actual.name}: {joined(adjusted)}")
+
+
+def _field_differences(actual: Webhook, expected: Webhook, fields: Mapping[str, str]) -> Iterator[str]:
+    """Describe each field with an unexpected value; `fields` maps attributes to names in JSON."""
+    for field, title in fields.items():
+        value, expected_value = getattr(actual, field), getattr(expected, field)
+        if value != expected_value:
+            yield f"{title} is {_formatted(value)}, not {_formatted(expected_value)}"
+
+
+def _formatted(value: Any) -> str:
+    if isinstance(value, str | int):
+        return one_line(str(value)) or "empty"
+    return one_line(msgspec.json.encode(value).decode())
+
+
+def _condition_difference(actual_hook: Webhook, expected_hook: Webhook) -> str:
+    actual, expected = (
+        {condition.name: condition.expression for condition in hook.match_conditions or ()}
+        for hook in (actual_hook, expected_hook)
+    )
+    parts = {
+        "missing": expected.keys() - actual.keys(),
+        "not kaishare's": actual.keys() - expected.keys(),
+        "changed": {name for name in actual.keys() & expected.keys() if actual[name] != expected[name]},
+    }
+    return joined(f"{kind}: {listed(names)}" for kind, names in parts.items() if names) or "in another order"
+
+
+def _selector(hook: Webhook, field: str) -> LabelSelector:
+    """Return a selector; the namespaceSelector comes without the excluded names, which may be chosen."""
+    if field == "objectSelector":
+        return hook.object_selector
+    selector = hook.namespace_selector
+    names = selector.excluded_namespaces
+    kept = [line for line in selector.expressions or () if not names or set(line.values or ()) != names]
+    return LabelSelector(selector.labels, kept)
+
+
+def _order(cluster: Cluster) -> Iterator[CheckResult]:
+    own = cluster.our_mutating
+    if own is None:
+        return
+    early = called_before_us(map(Mutator.of, cluster.mutating.items), own.name, cluster.kai_schedulers)
+    if early:
+        yield problem(
+            _ORDER,
+            f"{listed(early)} is called before {one_line(own.name)} and matches on schedulerName: it skips"
+            " the pods that kaishare gives to KAI, and KAI never binds them",
+            f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
+        )
+    others = [
+        configuration
+        for configuration in cluster.mutating.items
+        if configuration.pod_hooks and configuration.name != own.name
+    ]
+    for other in others:
+        yield from _neighbour(cluster, own.name, other)
+    if not early:
+        after = [other.name for other in others if sorts_behind(other.name, own.name)]
+        yield ok(
+            _ORDER,
+            f"{one_line(own.name)} is called before {listed(after)}"
+            if after
+            else "no other webhook changes pods",
+        )
+
+
+def _neighbour(cluster: Cluster, own: str, other: WebhookConfiguration) -> Iterator[CheckResult]:
+    """Yield findings about the place of another mutating webhook in the call order."""
+    is_family = other in cluster.kai_mutating or other.name in _NEIGHBOURS
+    if is_family:
+        is_once = any(hook.reinvocation_policy != "IfNeeded" for hook in other.pod_hooks)
+        if sorts_behind(own, other.name) and is_once and not other.matches_on_scheduler_name:
+            yield problem(
+                _ORDER,
+                f"{one_line(other.name)} is called before {one_line(own)} and only once (reinvocationPolicy"
+                " Never): it does not see kaishare's changes",
+                f"give kaishare's configuration a name that sorts first, such as {CONFIGURATION_NAME}",
+            )
+        return
+    versions = cluster.installation.versions if cluster.installation else ()
+    reads_name = bool(versions) and all(version.reads_container_name for version in versions)
+    if sorts_behind(other.name, own) and not reads_name:
+        yield warning(
+            _ORDER,
+            f"{one_line(other.name)} changes pods after kaishare: if it puts a container in first place,"
+            " KAI before v0.9.12 gives the share to that one",
+            "rename it to sort before kaishare's configuration, or use KAI v0.9.12 or newer",
+        )

@@ -1,0 +1,199 @@
+"""Reads what decides about pods from a cluster: the webhook's settings, policies and LimitRanges.
+
+Namespaces are read by name, so that a caller who may see a single namespace gets an answer.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from console.cluster_reading import (
+    VIEW_IS_ENOUGH,
+    does_not_exist,
+    fetch_namespaces,
+    may_not_get,
+    may_not_list,
+    read_settings,
+)
+from console.explain.pod_defaults import ContainerDefaults, decode_defaults
+from kube.answers import REQUEST_ERRORS, ApiError
+from kube.client import KubeClient
+from service.command import namespace_name
+from service.text import MALFORMED, listed, one_line
+from webhook.namespaces.file_policies import PoliciesError
+from webhook.namespaces.policy_source import PATH
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import PolicyMetadata
+from webhook.settings.decision_options import KnownSettings
+from webhook.settings.published_settings import SettingsError
+
+MOST_NAMED: Final = 100
+"""Number of namespaces that are read by name; more are listed in one request."""
+
+_INSTEAD: Final = "explain --live -n NAMESPACE explains one namespace with your rights"
+_BY_POLICIES: Final = (
+    "admission policies decide in this cluster: they give no warnings, and count some commands as those of"
+    " several ranks (docs/choosing.md)"
+)
+_MAY_NOT_LIST: Final = "you may not list them"
+_UNREADABLE: Final = (*REQUEST_ERRORS, *MALFORMED)
+"""The errors of a list that has a note instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What decides about the pods of a cluster."""
+
+    rules: DecisionSettings
+    namespaces: Mapping[str, PolicyMetadata]
+    """Labels and annotations of the namespaces that exist and were read, managed or not."""
+    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
+    """Defaults of LimitRanges by namespace."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Why a namespace could not be read, by namespace; empty unless missing rights are accepted."""
+    notes: Sequence[str] = ()
+    """Sentences about what is not known, and what the answer assumes instead."""
+
+
+async def read_facts(
+    client: KubeClient,
+    options: KnownSettings,
+    *,
+    names: Collection[str] | None,
+    created: Collection[str] = (),
+    settings_namespace: str,
+    accepts_unread: bool = False,
+) -> ClusterFacts:
+    """Read what decides about pods, with the caller's rights.
+
+    Args:
+        client: for the API server.
+        options: settings of the command line, which take precedence.
+        names: the namespaces to read; None for all.
+        created: names of namespaces that the manifests create, which need not exist.
+        settings_namespace: the namespace of the ConfigMap with the webhook's settings.
+        accepts_unread: whether an answer is useful without namespaces that the caller may not get.
+
+    Raises:
+        PoliciesError: a namespace cannot be read, or does not exist.
+    """
+    published, notes = await _published(client, settings_namespace)
+    settings = options.completed_by(published)
+    notes += settings.unknown()
+    unread: dict[str, str] = {}
+    try:
+        namespaces, unread = await _namespaces(client, names, created)
+    except PoliciesError:
+        raise
+    except REQUEST_ERRORS as error:
+        raise PoliciesError(f"--policies cluster: {error}") from None
+    if unread and not accepts_unread:
+        raise PoliciesError(f"{next(iter(unread.values()))}: {VIEW_IS_ENOUGH}")
+    defaults, limit_notes = await _defaults(client, None if names is None else namespaces.keys())
+    return ClusterFacts(
+        rules=settings.rules,
+        namespaces=namespaces,
+        defaults=defaults,
+        unread=unread,
+        notes=(*notes, *limit_notes),
+    )
+
+
+async def _published(client: KubeClient, namespace: str) -> tuple[KnownSettings, list[str]]:
+    try:
+        published = await read_settings(client, namespace)
+    except SettingsError as error:
+        note = f"the webhook's settings are not known: {error}; --settings-namespace names another"
+        return KnownSettings(), [note]
+    if published.policies == "files":
+        return published, ["the webhook reads its policies from files, not from these namespaces"]
+    return published, [_BY_POLICIES] if published.rules.by_admission_policies else []
+
+
+async def _namespaces(
+    client: KubeClient, names: Collection[str] | None, created: Collection[str]
+) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
+    """Return the namespaces, and why others could not be read.
+
+    Many names are read by one list; a caller without the right to list gets them one by one.
+    """
+    if names is not None and len(names) <= MOST_NAMED:
+        return await _named_namespaces(client, names, created)
+    try:
+        namespaces = await fetch_namespaces(client)
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        if names is None:
+            raise PoliciesError(may_not_list(error, _INSTEAD)) from None
+        return await _named_namespaces(client, names, created)
+    for name in sorted(set(names or ()) - namespaces.keys() - set(created)):
+        raise PoliciesError(does_not_exist(name))
+    return namespaces, {}
+
+
+async def _named_namespaces(
+    client: KubeClient, names: Collection[str], created: Collection[str]
+) -> tuple[dict[str, PolicyMetadata], dict[str, str]]:
+    """Return the namespaces, and why others could not be read."""
+    namespaces: dict[str, PolicyMetadata] = {}
+    unread = {}
+    for name in sorted(names):
+        try:
+            namespace_name(name)  # a text of a manifest must not change the path of a request
+        except ValueError as error:
+            raise PoliciesError(str(error)) from None
+        try:
+            namespaces |= await fetch_namespaces(client, name)
+        except ApiError as error:
+            if error.is_not_found:
+                if name in created:
+                    continue
+                raise PoliciesError(does_not_exist(name)) from None
+            if not error.is_forbidden:
+                raise
+            unread[name] = may_not_get(name)
+    return namespaces, unread
+
+
+async def _defaults(
+    client: KubeClient, names: Collection[str] | None
+) -> tuple[Mapping[str, list[ContainerDefaults]], list[str]]:
+    """Return the defaults of LimitRanges by namespace, and notes about those that could not be read.
+
+    Args:
+        client: for the API server.
+        names: the namespaces; None for all, in one request. Many names are read as in `_namespaces`.
+    """
+    everything = {"": "/api/v1/limitranges"}
+    by_name = {name: f"{PATH}/{name}/limitranges" for name in sorted(names or ())}
+    is_listed = names is None or len(names) > MOST_NAMED
+    defaults, unread = await _limit_ranges(client, everything if is_listed else by_name)
+    if is_listed and by_name and _MAY_NOT_LIST in unread:
+        defaults, unread = await _limit_ranges(client, by_name)
+    notes = []
+    for reason, places in unread.items():
+        of = "" if places == [""] else f" of namespace{'s' if len(places) > 1 else ''} {listed(places)}"
+        notes.append(f"the LimitRanges{of} are not known: {reason}; assumed none")
+    return defaults, notes
+
+
+async def _limit_ranges(
+    client: KubeClient, paths: Mapping[str, str]
+) -> tuple[Mapping[str, list[ContainerDefaults]], Mapping[str, list[str]]]:
+    """Return the defaults of LimitRanges by namespace, and the namespaces that were not read by reason."""
+    entries: list[ContainerDefaults] = []
+    unread: defaultdict[str, list[str]] = defaultdict(list)
+    for namespace, path in paths.items():
+        try:
+            async with client.list_objects(path) as limit_ranges:
+                entries += [decode_defaults(item) async for item in limit_ranges]
+        except _UNREADABLE as error:
+            is_forbidden = isinstance(error, ApiError) and error.is_forbidden
+            unread[_MAY_NOT_LIST if is_forbidden else one_line(str(error))].append(namespace)
+    defaults: defaultdict[str, list[ContainerDefaults]] = defaultdict(list)
+    for each in sorted(entries, key=lambda each: each.name):
+        if each.limits or each.requests:
+            defaults[each.namespace].append(each)
+    return defaults, unread

@@ -1,0 +1,429 @@
+"""Computes what the webhooks would do to each pod of a manifest, with the same code as the server."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from console.explain.document_parts import annotations_of, as_json, as_map, texts
+from console.explain.gpu_sums import RunningPods
+from console.explain.manifest_pods import FoundPod, TemplateError, find_pods, gpu_requests
+from console.explain.manifest_sources import DocumentLines, Location, ManifestSource, SourceDocument
+from console.explain.pod_defaults import ContainerDefaults, filled_in, normalized
+from console.explain.workload_kinds import (
+    is_kustomization,
+    is_kustomize_file,
+    kind_problem,
+    makes_no_pods,
+    workload_kind,
+)
+from kai import keys
+from kai.kaishare_keys import REASON, SIZE
+from kai.pod import MalformedPod, PodView, decode_pod
+from service.documents import DocumentError, Place, list_items
+from service.text import one_line, quoted
+from webhook.policy.decide import Changes, Decision, skip_malformed
+from webhook.policy.decide_share import GpuKey, has_policy_share
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.patch import Mutation, Operation, apply_to_document, mutate, operations
+from webhook.policy.reasons import Action, Finding, Reason
+from webhook.policy.verify import Requester, Verification, verify
+
+RBAC: Final = "RBAC"
+"""The author of a refusal because the right to create pods is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDifference:
+    """A field that kaishare decides, and that the API server answers differently than predicted."""
+
+    field: str
+    """Such as `annotation gpu-fraction`, `container main: limit nvidia.com/gpu` or `verdict`."""
+    predicted: str | None
+    """The value by our own decision; None if the pod has none."""
+    answered: str | None
+    """The value in the API server's answer; None if the pod has none."""
+
+    @property
+    def sentence(self) -> str:
+        """The difference in one line."""
+        return f"{self.field}: {self.answered or 'none'} in the cluster, {self.predicted or 'none'} here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAnswer:
+    """The API server's answer to a pod that is created by dry run. Every text is one printable line."""
+
+    is_admitted: bool | None
+    """None if there is no answer; then `problem` has the reason."""
+    problem: str = ""
+    """Why there is no answer; empty if there is one."""
+    refused_by: str = ""
+    """What refused the pod, such as `quota gpu-quota`; empty if it is admitted, or if this is not known."""
+    refusal: str = ""
+    """The API server's whole message; empty if the pod is admitted."""
+    warnings: Sequence[str] = ()
+    """The warnings to the pod's author, word for word."""
+    changes: Sequence[str] = ()
+    """Lines of a diff between the pod that was sent and the one that came back, without defaults."""
+    differences: Sequence[AnswerDifference] = ()
+    """What kaishare decides and the cluster answered differently."""
+    causes: Sequence[str] = ()
+    """Sentences: the causes of the differences and of a refusal, as far as they are known."""
+    notes: Sequence[str] = ()
+    """Sentences about how the answer was got, where that was not by the pod as its controller sends it."""
+
+
+_DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")
+_USER: Final = Requester("")
+_NAME_SHOWN: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierChange:
+    """The change that the webhook made to a live pod at its creation, as the pod's annotations tell it."""
+
+    reason: str
+    """The annotation kaishare.dev/reason, which the pod's author may have written."""
+    size: str | None
+    """The annotation kaishare.dev/size; None if there is none."""
+    is_current: bool
+    """Whether the pod's share is the one that the policy gives now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainedPod:
+    """One pod of a manifest, with the decision and verdict about it."""
+
+    pod: FoundPod
+    object_place: Place
+    """Place in the document that a report names: the object's; the template's, if the object has several."""
+    namespace: str
+    policy: NamespacePolicy | None
+    created: dict[str, Any]
+    """The pod as its creator sends it."""
+    mutation: Mutation
+    """The first decision about the pod as the API server passes it to webhooks."""
+    final: Mapping[str, Any]
+    """That pod after the patch, and after what the API server and a second decision make of it."""
+    outcome: Mapping[str, Any]
+    """The same; in mode observe, with the patch that is held back."""
+    earlier: EarlierChange | None = None
+    """The change at the creation of a live pod; None for a template, and for a pod without one."""
+    server: ServerAnswer | None = None
+    """The API server's answer to a creation by dry run; None if it was not asked."""
+    running: RunningPods | None = None
+    """The workload's pods in the cluster; None if they were not counted."""
+    verdict: Verification | None
+    """The verdict of the validating webhook about the patched pod; None if the pod cannot be read."""
+    warnings: tuple[Finding, ...]
+
+    @cached_property
+    def planned(self) -> Sequence[Operation]:
+        """The patch of the pod or template as written; mode observe does not send it."""
+        if not self.mutation.planned:
+            return ()
+        pod = _decoded(self.pod.template)
+        return tuple(operations(_without_filled_in(self.mutation.decision.changes, pod), pod))
+
+    @property
+    def sent(self) -> Sequence[Operation]:
+        """The patch of the pod or template as written; empty in mode observe."""
+        return self.planned if self.mutation.decision.action is Action.INJECTED else ()
+
+    @property
+    def after(self) -> Mapping[str, object]:
+        """The pod or template with its patch; in mode observe, with the patch that is held back."""
+        return apply_to_document(self.planned, self.pod.template)
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the validating webhook would deny the pod."""
+        return self.verdict is not None and not self.verdict.is_allowed
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the pod cannot be created as written, or its decision failed its own check."""
+        decision = self.mutation.decision
+        is_malformed = decision.reason is Reason.MALFORMED_POD
+        has_failed = decision.action is Action.ERROR and self.is_decided
+        return self.is_denied or is_malformed or has_failed
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether there is a decision: the policy of the pod's namespace could be read."""
+        return self.mutation.decision.reason is not Reason.POLICY_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnexplainedObject:
+    """An object of a manifest about whose pods nothing can be said, or only a part."""
+
+    kind: str
+    name: str
+    namespace: str
+    code: str
+    """`no-pods`, `pods-not-predictable`, `kustomize-file`, or `unreadable` for an object of a cluster."""
+    message: str
+    place: Place = ()
+    """Place of the object in its document."""
+    gpu_requests: Sequence[str] = field(default_factory=list)
+    """Paths outside of pod templates that name a GPU resource."""
+
+    @property
+    def title(self) -> str:
+        """The title in reports: kind and name."""
+        return f"{one_line(self.kind, _NAME_SHOWN)} {one_line(self.name, _NAME_SHOWN) or '(no name)'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedDocument:
+    """One document of an input, or objects of a cluster, with their pods in order."""
+
+    source: ManifestSource | None
+    document: SourceDocument | None
+    """None, as `source`, for objects of a cluster."""
+    items: Sequence[ExplainedPod | UnexplainedObject]
+
+    @property
+    def pods(self) -> Iterator[ExplainedPod]:
+        """The explained pods."""
+        return (item for item in self.items if isinstance(item, ExplainedPod))
+
+    def located(self) -> Iterator[tuple[Location | None, ExplainedPod | UnexplainedObject]]:
+        """Yield each item with its location; None for an object of a cluster.
+
+        The only template of an object has the object's line, the first of several its own.
+        """
+        if self.source is None or self.document is None:
+            yield from ((None, item) for item in self.items)
+            return
+        lines = DocumentLines(self.source, self.document)
+        for item in self.items:
+            place = item.object_place if isinstance(item, ExplainedPod) else item.place
+            yield Location(self.source.name, lines.line_of(place)), item
+
+
+def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterator[ExplainedDocument]:
+    """Decide about every pod of the documents as the server would.
+
+    Raises:
+        DocumentError: a document is no Kubernetes object, is a workload without a readable pod template, or
+            contains a value that JSON cannot represent.
+    """
+    for source in sources:
+        for document in source.documents:
+            try:
+                items = [
+                    item
+                    for value, place in list_items(document.value)
+                    for item in explainer.explain(value, place, Path(source.name).name)
+                ]
+            except TemplateError as error:
+                line = DocumentLines(source, document).line_of(error.place)
+                raise DocumentError(f"{source.name}, line {line}: {error}") from None
+            yield ExplainedDocument(source, document, items)
+
+
+@dataclass(frozen=True, slots=True)
+class Explainer:
+    """Decides about the pods of objects."""
+
+    namespace: str
+    """The namespace of objects that name none."""
+    policies: Mapping[str, NamespacePolicy]
+    """Policies by namespace."""
+    rules: DecisionSettings
+    defaults: Mapping[str, Sequence[ContainerDefaults]] = field(default_factory=dict)
+    """Defaults of LimitRanges by namespace."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Why the policy of a namespace could not be read, by namespace; its pods get no decision."""
+
+    def explain(
+        self, document: Any, place: Place = (), file_name: str = ""
+    ) -> Iterator[ExplainedPod | UnexplainedObject]:
+        """Yield the pods of one object, and the object itself if it may make others.
+
+        Args:
+            document: the object.
+            place: its place in a document that contains it.
+            file_name: last part of the path of its file; empty if it comes from elsewhere.
+
+        Raises:
+            TemplateError: the object is no Kubernetes object, or has no readable pod template.
+        """
+        if isinstance(document, dict) and "kind" not in document and is_kustomize_file(file_name):
+            document = {"kind": "Kustomization", "metadata": {"name": file_name}}
+        if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+            raise TemplateError("not a Kubernetes object: it has no kind", place)
+        kind, api_version = document["kind"], str(document.get("apiVersion") or "")
+        problem = kind_problem(api_version, kind)
+        if problem is not None:
+            raise TemplateError(problem, (*place, "kind"))
+        pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
+        for pod in pods:
+            at = place if len(pods) == 1 else pod.place
+            yield self._unnamed(pod, at) if pod.has_unknown_names else self._explain_pod(pod, at)
+        if workload_kind(api_version, kind) is None:
+            unexplained = self._unexplained(document, place, pods)
+            if unexplained is not None:
+                yield unexplained
+
+    def _unexplained(
+        self, document: dict[str, Any], place: Place, pods: list[FoundPod]
+    ) -> UnexplainedObject | None:
+        """Return an object that has no pods, or that requests GPUs outside of its pod templates."""
+        kind, api_version = document["kind"], str(document.get("apiVersion") or "")
+        names = as_map(document.get("metadata"))
+        paths: Sequence[str] = ()
+        if makes_no_pods(api_version, kind):
+            code, message = "no-pods", "nothing to do with pods"
+        elif is_kustomization(api_version, kind):
+            code = "kustomize-file"
+            message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
+        else:
+            paths = gpu_requests(document, pods, place)
+            if pods and not paths:
+                return None
+            code = "pods-not-predictable"
+            message = "its controller may create pods, which cannot be predicted from the manifest"
+            if paths:
+                listed = "; ".join(one_line(path, 120) for path in paths)
+                message = (
+                    f"its controller creates pods that cannot be predicted; it requests GPUs at {listed}"
+                )
+        return UnexplainedObject(
+            kind=kind,
+            name=str(names.get("name") or names.get("generateName") or ""),
+            namespace=str(names.get("namespace") or self.namespace),
+            code=code,
+            message=message,
+            place=place,
+            gpu_requests=list(paths),
+        )
+
+    def _unnamed(self, pod: FoundPod, place: Place) -> UnexplainedObject:
+        return UnexplainedObject(
+            kind=pod.kind,
+            name=pod.name,
+            namespace=pod.namespace or self.namespace,
+            code="pods-not-predictable",
+            message=f"{pod.path} has a container without a name, which its controller may name",
+            place=place,
+        )
+
+    def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
+        namespace = pod.namespace or self.namespace
+        policy = self.policies.get(namespace)
+        defaults = self.defaults.get(namespace, ())
+        created = pod.as_created(namespace)
+        received = filled_in(created, defaults)
+        mutation, problem = self._mutation(namespace, policy, received), _problem_of_template(pod)
+        if mutation.planned and problem is not None:
+            mutation = Mutation(decision=skip_malformed(problem))
+        after = self._reinvoked(policy, apply_to_document(mutation.sent, received), defaults)
+        requester = _DAEMON_SET_CONTROLLER if pod.kind == "DaemonSet" else _USER
+        try:
+            if problem is not None:
+                raise problem
+            verdict = verify(policy, _decoded(after), self.rules, requester)
+        except MalformedPod:
+            verdict = None  # the API server refuses the pod; `mutation` has the reason
+        is_observed = mutation.decision.action is Action.OBSERVED
+        return ExplainedPod(
+            pod=pod,
+            object_place=place,
+            namespace=namespace,
+            policy=policy,
+            created=created,
+            mutation=mutation,
+            final=after,
+            outcome=apply_to_document(mutation.planned, received) if is_observed else after,
+            earlier=_earlier_change(pod, policy, self.rules),
+            verdict=verdict,
+            warnings=(
+                *mutation.decision.warnings,
+                *_owner_warnings(pod, policy, after),
+            ),
+        )
+
+    def _mutation(self, namespace: str, policy: NamespacePolicy | None, pod: dict[str, Any]) -> Mutation:
+        if namespace in self.unread:
+            finding = Finding(Reason.POLICY_UNKNOWN, {"problem": self.unread[namespace]})
+            return Mutation(decision=Decision(action=Action.ERROR, finding=finding))
+        return mutate(policy, as_json(pod), self.rules)
+
+    def _reinvoked(
+        self, policy: NamespacePolicy | None, pod: Mapping[str, Any], defaults: Sequence[ContainerDefaults]
+    ) -> Mapping[str, Any]:
+        """Return a patched pod after the API server's second round.
+
+        LimitRanger runs again after a patch, and then the webhook (reinvocationPolicy IfNeeded).
+        """
+        again = filled_in(dict(pod), defaults) if defaults else pod
+        if again == pod:
+            return pod
+        return apply_to_document(mutate(policy, as_json(again), self.rules).sent, again)
+
+
+def _earlier_change(
+    pod: FoundPod, policy: NamespacePolicy | None, rules: DecisionSettings
+) -> EarlierChange | None:
+    """Return what the annotations of a pod tell about a change at its creation."""
+    annotations = texts(annotations_of(pod.template))
+    if pod.path or REASON not in annotations:
+        return None
+    try:
+        is_current = policy is not None and has_policy_share(policy, _decoded(pod.template), rules)
+    except MalformedPod:
+        is_current = False
+    return EarlierChange(annotations[REASON], annotations.get(SIZE), is_current)
+
+
+def _without_filled_in(changes: Changes, pod: PodView) -> Changes:
+    """Return the changes without GPU keys that the API server filled in, so that they apply to a template."""
+
+    def is_written(key: GpuKey) -> bool:
+        containers = pod.containers if key.containers == "containers" else pod.init_containers
+        container = containers[key.index]
+        return keys.GPU_RESOURCE in (container.limits if key.kind == "limits" else container.requests)
+
+    return replace(changes, removed_gpu_keys=tuple(filter(is_written, changes.removed_gpu_keys)))
+
+
+def _decoded(pod: Mapping[str, object]) -> PodView:
+    return decode_pod(as_json(normalized(dict(pod))))
+
+
+def _problem_of_template(pod: FoundPod) -> MalformedPod | None:
+    """Return why the API server cannot read the pod or template as written; None if it can.
+
+    The pod as created may be readable all the same: a controller replaces fields such as the namespace.
+    """
+    try:
+        _decoded(pod.template)
+    except MalformedPod as error:
+        return error
+    return None
+
+
+def _owner_warnings(
+    pod: FoundPod, policy: NamespacePolicy | None, after: Mapping[str, object]
+) -> Iterator[Finding]:
+    """Yield a warning about a queue label of the workload itself, also an empty one.
+
+    KAI's pod grouper uses the owner's queue label before the pod's (default_grouper.go, all releases).
+    """
+    if policy is None or not pod.path:
+        return
+    owner_queue = pod.outermost.labels.get(keys.QUEUE_LABEL)
+    if owner_queue is None:
+        return
+    queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)
+    if owner_queue != queue:
+        details = {"owner": pod.kind, "queue": quoted(owner_queue), "pods": quoted(queue)}
+        yield Finding(Reason.OWNER_QUEUE, details)

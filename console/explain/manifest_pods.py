@@ -1,0 +1,349 @@
+"""Finds the pods and pod templates of a manifest, together with their workload.
+
+Kinds of Kubernetes are read at the paths of their schema. In objects of other kinds, pods are found by
+structure: any object with a list of containers is a pod spec, in a JobSet or any future kind.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from console.explain.document_parts import as_list, as_map, as_maps, texts
+from console.explain.operators import Additions, additions_of, with_names, with_variables
+from console.explain.workload_kinds import (
+    HASH,
+    STATEFUL_SET_POD,
+    UID,
+    WORKLOADS,
+    WorkloadKind,
+    added_labels,
+    workload_kind,
+)
+from kai.gpu_resources import names_gpu
+from service.documents import Place
+from service.text import one_line, quoted
+
+_DEEPEST: Final = 60
+"""Levels of nesting that are searched; real manifests nest less than half as deep."""
+
+_LONGEST_KEY: Final = 40
+_NAME_SHOWN: Final = 63
+
+
+class TemplateError(ValueError):
+    """A built-in workload has no readable pod template; the message is one line."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        """Create the error; `place` is the part of the document to show to the user."""
+        super().__init__(message)
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Outermost:
+    """What the outermost object says about its pods."""
+
+    namespace: str
+    """Namespace in the manifest; empty if there is none."""
+    labels: dict[str, str]
+    """KAI prefers the queue label here to the pod's."""
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "Outermost":
+        """Read the metadata of an object."""
+        metadata = as_map(document.get("metadata"))
+        return cls(_text(metadata, "namespace"), texts(metadata.get("labels")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPod:
+    """A pod or pod template of a manifest."""
+
+    kind: str
+    """Kind of the innermost object that contains the template."""
+    api_version: str
+    """apiVersion of the same object."""
+    name: str
+    outermost: Outermost
+    path: str
+    """Path of the template in that object; empty for a Pod."""
+    template: dict[str, Any]
+    """`metadata` and `spec`, as written."""
+    place: Place = ()
+    """Place of `template` in the document; of its `spec` for a bare pod spec."""
+    is_bare_spec: bool = False
+    """Whether the manifest has a pod spec without a place for the pod's metadata."""
+    is_built_in: bool = False
+    """Whether the template is that of a built-in kind, so that the API server checks it."""
+    additions: Additions | None = None
+    """What the workload's controller adds to the pod; None if it is not known."""
+    owner: str = ""
+    """Kind and name of an object's owner in a cluster, if no template of that owner was explained."""
+    is_sample: bool = False
+    """Whether a live pod stands for all pods of `owner`, as the newest of them."""
+    claim_templates: Sequence[str] = ()
+    """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace in the manifest; empty if there is none."""
+        return self.outermost.namespace
+
+    @property
+    def title(self) -> str:
+        """The title in reports: kind, name, owner in a cluster, and path of the template."""
+        if self.is_sample:
+            return f"{self.owner}, by its newest pod {self.name}"
+        name = f"{self.kind} {self.name or '(no name)'}"
+        if self.owner:
+            name = f"{name} of {self.owner}"
+        return f"{name}, {self.path}" if self.path else name
+
+    @property
+    def has_known_labels(self) -> bool:
+        """Whether the labels that the pod's controller adds are known."""
+        return not self.path or self.additions is not None
+
+    @property
+    def has_unknown_names(self) -> bool:
+        """Whether a container has no name and the controller, which is not known, gives it one."""
+        if not self.path or self.is_built_in:
+            return False
+        spec = as_map(with_names(self.template.get("spec"), self.api_version))
+        return any(not container.get("name") for container in as_maps(spec.get("containers")))
+
+    def as_created(self, namespace: str) -> dict[str, Any]:
+        """Return the pod as the workload's controller would create it, with its name, owner and additions.
+
+        Of a template's metadata controllers use the labels and annotations (GetPodFromTemplate in Kubernetes
+        1.36 pkg/controller/controller_utils.go); they name the pods themselves. A StatefulSet names its pods,
+        their hosts and claims (pkg/controller/statefulset/stateful_set_utils.go, newStatefulSetPod,
+        updateStorage). The uid and the hash of the owner are stand-ins. `blockOwnerDeletion` is left out,
+        since the plugin OwnerReferencesPermissionEnforcement asks for a right to the owner because of it
+        (seen on 1.30 and 1.36).
+        """
+        metadata = dict(self.template.get("metadata") or {})
+        pod = {"apiVersion": "v1", "kind": "Pod", **self.template, "metadata": metadata}
+        metadata["namespace"] = namespace
+        if not self.path:
+            return pod
+        metadata.pop("name", None)
+        pod["spec"] = with_names(pod.get("spec"), self.api_version)
+        added = self.additions or Additions()
+        for part, entries in (("labels", added.labels), ("annotations", added.annotations)):
+            if entries and _is_map_or_absent(metadata.get(part)):
+                metadata[part] = {**(metadata.get(part) or {}), **entries}
+        if added.variables:
+            pod["spec"] = with_variables(pod.get("spec"), added)
+        name = self.name or "pod"
+        api_version, kind = added.owner or (self.api_version or "v1", self.kind or "Workload")
+        workload = WORKLOADS.get(kind) if self.is_built_in else None
+        if workload is not None and workload.between:
+            api_version, kind, name = f"{workload.group}/v1", workload.between, f"{name}-{HASH}"
+        metadata["generateName"] = f"{name}-"
+        owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": UID}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
+        pod_name = as_map(metadata.get("labels")).get(STATEFUL_SET_POD)
+        if self.kind == "StatefulSet" and isinstance(pod_name, str):
+            metadata["name"] = pod_name
+            pod["spec"] = self._with_claims(pod.get("spec"), pod_name)
+        return pod
+
+    def _with_claims(self, spec: Any, pod_name: str) -> Any:
+        """Return a pod's spec with the host name and the claims of a StatefulSet, which may not exist yet."""
+        volumes = as_map(spec).get("volumes") or []
+        if not isinstance(spec, dict) or not isinstance(volumes, list):
+            return spec
+        claims = [
+            {"name": template, "persistentVolumeClaim": {"claimName": f"{template}-{pod_name}"}}
+            for template in self.claim_templates
+        ]
+        others = [volume for volume in volumes if as_map(volume).get("name") not in self.claim_templates]
+        return {**spec, "hostname": pod_name} | ({"volumes": [*claims, *others]} if claims else {})
+
+
+def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
+    """Return every pod and pod template of one object, in order of occurrence.
+
+    Args:
+        document: the object.
+        place: its place in a document that contains it.
+
+    Raises:
+        TemplateError: the object is of a built-in kind, and its pod template cannot be read.
+    """
+    if not isinstance(document, dict):
+        return []
+    outermost = Outermost.of(document)
+    workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
+    if workload is not None:
+        return [_built_in(document, workload, place, outermost)]
+    return list(_walk(document, document, (), place, outermost))
+
+
+def gpu_requests(document: Any, pods: Sequence[FoundPod], place: Place = ()) -> list[str]:
+    """Return the paths outside of pod templates at which an object names a GPU resource.
+
+    Args:
+        document: the object.
+        pods: its pods and pod templates.
+        place: its place in the document that contains it.
+    """
+    return list(islice(_gpu_paths(document, {pod.place for pod in pods}, place, ()), _MOST_PATHS))
+
+
+_MOST_PATHS: Final = 5
+
+
+def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> Iterator[str]:
+    if len(path) > _DEEPEST or place in templates:
+        return
+    children: Iterator[tuple[str | int, Any]] = iter(())
+    if isinstance(node, dict):
+        children = ((str(key), child) for key, child in node.items())
+    elif isinstance(node, list):
+        children = enumerate(node)
+    for key, child in children:
+        if isinstance(key, str) and "/" in key and names_gpu(key) and _is_amount(child):
+            yield f"{'.'.join(map(str, path))}: {key}"
+        yield from _gpu_paths(child, templates, (*place, key), (*path, key))
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float | str) and str(value) != "0"
+
+
+def _text(document: dict[str, Any], key: str) -> str:
+    return str(document.get(key) or "")
+
+
+def _name(document: dict[str, Any]) -> str:
+    metadata = as_map(document.get("metadata"))
+    return _text(metadata, "name") or _text(metadata, "generateName")
+
+
+def _checked_template(document: dict[str, Any], workload: WorkloadKind, place: Place) -> dict[str, Any]:
+    """Return a workload's pod template with at least one container.
+
+    Raises:
+        TemplateError: a part of the path is missing or has another type.
+    """
+    title = f"{_text(document, 'kind')} {one_line(_name(document), _NAME_SHOWN) or '(no name)'}"
+    node: Any = document
+    path = (*workload.template, "spec", "containers")
+    for index, key in enumerate(path):
+        dotted, above = ".".join(path[: index + 1]), ".".join(path[:index]) or "the object"
+        if not isinstance(node, dict):
+            raise TemplateError(f"{title}: {above} must be a map", (*place, *path[:index]))
+        if node.get(key) is None:
+            near = difflib.get_close_matches(key, [str(other)[:_LONGEST_KEY] for other in node], n=1)
+            if near and near[0] in node and near[0] != key:
+                hint = f"{title}: {dotted} is missing; {quoted(near[0])} is probably a misspelling of it"
+                raise TemplateError(hint, (*place, *path[:index], near[0]))
+            raise TemplateError(f"{title}: {dotted} is missing", (*place, *path[:index]))
+        node = node[key]
+    dotted = ".".join(path)
+    if not isinstance(node, list) or not node:
+        raise TemplateError(f"{title}: {dotted} must be a list with at least one container", (*place, *path))
+    for index, container in enumerate(node):
+        if not isinstance(container, dict):
+            raise TemplateError(f"{title}: {dotted}[{index}] must be a map", (*place, *path, index))
+    template = document
+    for key in workload.template:
+        template = template[key]
+    if not _is_map_or_absent(template.get("metadata")):
+        metadata = (*workload.template, "metadata")
+        raise TemplateError(f"{title}: {'.'.join(metadata)} must be a map", (*place, *metadata))
+    return template
+
+
+def _is_map_or_absent(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+def _built_in(holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: Outermost) -> FoundPod:
+    """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
+    template = _checked_template(holder, workload, place)
+    spec = as_map(holder.get("spec"))
+    return _pod(
+        holder,
+        template={key: template[key] for key in ("metadata", "spec") if key in template},
+        path=".".join(workload.template),
+        place=(*place, *workload.template),
+        outermost=outermost,
+        is_built_in=True,
+        additions=Additions(labels=added_labels(_text(holder, "kind"), _name(holder), spec)),
+        claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
+    )
+
+
+def _pod(holder: dict[str, Any], **fields: Any) -> FoundPod:
+    """Return a pod of an object; `fields` are the others of `FoundPod`."""
+    return FoundPod(
+        kind=_text(holder, "kind"), api_version=_text(holder, "apiVersion"), name=_name(holder), **fields
+    )
+
+
+def _walk(
+    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: Outermost
+) -> Iterator[FoundPod]:
+    """Yield the pods below a node.
+
+    Args:
+        node: a part of the object.
+        holder: the innermost object with a kind that contains the node.
+        path: the node's place in the holder; its first item is empty in an embedded object.
+        place: the node's place in the document.
+        outermost: the outermost object.
+    """
+    if len(place) > _DEEPEST:
+        return
+    if isinstance(node, list):
+        for index, item in enumerate(node):
+            yield from _walk(item, holder, (*path, index), (*place, index), outermost)
+        return
+    if not isinstance(node, dict):
+        return
+    if path and isinstance(node.get("kind"), str) and isinstance(node.get("apiVersion"), str):
+        holder, path = node, ("",)  # an embedded object, as in AppWrapper and ManifestWork
+        workload = workload_kind(_text(node, "apiVersion"), _text(node, "kind"))
+        if workload is not None:
+            try:
+                pod = _built_in(node, workload, place, outermost)
+            except TemplateError:
+                pass  # a reference to an object, or a part of one
+            else:
+                yield pod
+                return
+    template, is_bare = _template(node, is_root=path in ((), ("",)))
+    if template is not None:
+        is_pod = node is holder and node.get("kind") == "Pod"
+        yield _pod(
+            holder,
+            template=template,
+            path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
+            place=place if template["spec"] is node or not is_bare else (*place, "spec"),
+            outermost=outermost,
+            is_bare_spec=is_bare,
+            additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
+        )
+        return
+    for key, child in node.items():
+        yield from _walk(child, holder, (*path, str(key)), (*place, key), outermost)
+
+
+def _template(node: dict[str, Any], *, is_root: bool) -> tuple[dict[str, Any] | None, bool]:
+    """Return metadata and spec of a pod, a pod template or a bare pod spec, and whether it is a bare one."""
+    spec = node.get("spec")
+    if _is_pod_spec(spec):
+        if _is_map_or_absent(node.get("metadata")) and (not is_root or node.get("kind") == "Pod"):
+            return {key: node[key] for key in ("metadata", "spec") if key in node}, False
+        return {"spec": spec}, True  # the root's metadata belongs to the workload
+    return ({"spec": node}, True) if _is_pod_spec(node) else (None, False)
+
+
+def _is_pod_spec(node: Any) -> bool:
+    containers = as_list(as_map(node).get("containers"))
+    return bool(containers) and all("name" in as_map(each) or "image" in as_map(each) for each in containers)

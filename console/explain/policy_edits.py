@@ -1,0 +1,131 @@
+"""Collects the policies for `explain`: the labels and annotations of namespaces, with edits on top."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kai import keys
+from kai.kaishare_keys import PREFIX, SIZE_PREFIX
+from service.names import is_label_key, is_label_value
+from service.text import quoted, shorten
+from webhook.policy.labels import (
+    NO_METADATA,
+    LabelProblems,
+    Mode,
+    NamespacePolicy,
+    PolicyMetadata,
+    label_problems,
+    near_prefixes,
+)
+
+CLUSTER: Final = "cluster"
+"""The value of --policies that selects the cluster. A file of that name must be given as `./cluster`."""
+
+Edit = tuple[str, str | None]
+"""A key with its new value; None removes the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceEdits:
+    """Labels and annotations of a namespace that are tried without setting them."""
+
+    labels: Sequence[Edit] = ()
+    annotations: Sequence[Edit] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.annotations)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The policies of namespaces, and what is wrong with them."""
+
+    metadata: Mapping[str, PolicyMetadata]
+    by_namespace: Mapping[str, NamespacePolicy]
+    """The policies of managed namespaces."""
+    default_mode: Mode = Mode.DEFAULT
+    without_effect: Sequence[str] = field(default_factory=list)
+    """Sentences about edits that no policy reads."""
+
+    @classmethod
+    def collect(
+        cls,
+        namespaces: Mapping[str, PolicyMetadata],
+        edited: Iterable[str],
+        edits: NamespaceEdits,
+        *,
+        default_mode: Mode = Mode.DEFAULT,
+    ) -> "Policies":
+        """Parse the policies of namespaces after edits.
+
+        Args:
+            namespaces: labels and annotations by namespace.
+            edited: the namespaces to edit, which need not exist.
+            edits: the labels and annotations to try.
+            default_mode: the mode of namespaces that name none.
+        """
+        metadata = dict(namespaces)
+        for namespace in edited if edits else ():
+            before = metadata.get(namespace, NO_METADATA)
+            metadata[namespace] = PolicyMetadata.select(
+                _edited(before.labels, edits.labels), _edited(before.annotations, edits.annotations)
+            )
+        parsed = {name: own.policy(name, default_mode) for name, own in metadata.items()}
+        policies = {name: policy for name, policy in parsed.items() if policy is not None}
+        return cls(metadata, policies, default_mode, list(_without_effect(edits)))
+
+    def problems(self, namespace: str) -> LabelProblems:
+        """Return what the webhook for namespaces says about the labels of a namespace, managed or not."""
+        return label_problems(self.metadata.get(namespace, NO_METADATA), default_mode=self.default_mode)
+
+
+def read_label_edit(text: str) -> Edit:
+    """Read a label of the command line.
+
+    Raises:
+        ValueError: the text is not KEY=VALUE or KEY-, or the API server would refuse such a label.
+    """
+    key, value = read_annotation_edit(text)
+    if value is not None and not is_label_value(value):
+        allowed = "a-z, A-Z, 0-9, -, _ and . in at most 63 characters, with a letter or digit first and last"
+        raise ValueError(f"{quoted(value)} is not the value of a label; allowed: {allowed}")
+    return key, value
+
+
+def read_annotation_edit(text: str) -> Edit:
+    """Read an annotation of the command line.
+
+    Raises:
+        ValueError: the text is not KEY=VALUE or KEY-, or the API server would refuse such a key.
+    """
+    key, equals, value = text.partition("=")
+    removes = not equals and key.endswith("-")
+    if not (equals or removes) or not key:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: KEY=VALUE, or KEY-")
+    key = key[:-1] if removes else key
+    if not is_label_key(key):
+        raise ValueError(f"{quoted(key)} is not the key of a label; allowed: NAME or DOMAIN/NAME")
+    return key, None if removes else value
+
+
+def _edited(texts: Mapping[str, str], edits: Sequence[Edit]) -> dict[str, str]:
+    edited = dict(texts)
+    for key, value in edits:
+        edited.pop(key, None)
+        if value is not None:
+            edited[key] = value
+    return edited
+
+
+def _without_effect(edits: NamespaceEdits) -> Iterator[str]:
+    """Yield a sentence for each edit of a key that is not part of a policy."""
+    kinds: Iterable[tuple[str, Sequence[Edit], tuple[str, ...]]] = (
+        ("label", edits.labels, (PREFIX, SIZE_PREFIX)),
+        ("annotation", edits.annotations, (SIZE_PREFIX,)),
+    )
+    for kind, edited, prefixes in kinds:
+        others = [key for key, _ in edited if not key.startswith(prefixes) and key != keys.QUEUE_LABEL]
+        near = dict(near_prefixes(others))
+        for key in others:
+            hint = f"; kaishare's prefix is {near[key]}" if key in near else ""
+            yield f"the {kind} {shorten(key)} has no effect{hint}"

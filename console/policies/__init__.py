@@ -1,1 +1,0 @@
-"""`kaishare policies`: the policy of each managed namespace, and where its pods are scheduled."""

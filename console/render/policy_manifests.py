@@ -1,0 +1,108 @@
+"""The admission policies: the files in policies/ with the tables of the code and the settings filled in."""
+
+import json
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import resources
+from string import Template
+from typing import Any, Final
+
+import yaml
+
+from console.render.expressions import IS_SMALL_POD, VALUES
+from kai.cel import literal
+from kai.releases import ACCEPTS_DOTTED_NAMES, READS_CONTAINER_NAME
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode
+from webhook.registration.configurations import (
+    HAS_POLICY,
+    NEVER_CHANGED,
+    NEVER_REFUSED,
+    NOT_OPTED_OUT,
+    namespace_rule,
+    namespaces_with,
+    namespaces_without,
+    pod_rule,
+)
+
+NAME: Final = "kaishare"
+"""Name of the MutatingAdmissionPolicy and of its binding."""
+MUTATING: Final = "mutating.yaml"
+VALIDATING: Final = "validating.yaml"
+OLDEST_KUBERNETES: Final[Mapping[str, int]] = {MUTATING: 36, VALIDATING: 36}
+"""By file, the oldest release 1.N of Kubernetes that serves and compiles its objects (run on 1.36.3)."""
+_INCLUDE: Final = re.compile(r"^( *)# include: ([a-z/.]+)$", re.MULTILINE)
+_CONDITIONS: Final = (*NEVER_CHANGED, {"name": "is-small", "expression": IS_SMALL_POD})
+
+
+RELEASES: Final[Mapping[str, Sequence[tuple[int, int, int]]]] = {
+    "readsContainerName": READS_CONTAINER_NAME,
+    "acceptsDottedNames": ACCEPTS_DOTTED_NAMES,
+}
+"""The settings that follow from KAI's release: see `kai.releases`."""
+
+
+def text_of(file: str, rules: DecisionSettings) -> str:
+    """Return a file of policies/ as YAML with comments.
+
+    Args:
+        file: the name of the file.
+        rules: the administrator's settings, which become variables of the policies.
+
+    Raises:
+        KeyError: the file names a value that the tables lack.
+    """
+    changed = namespaces_without([Mode.OBSERVE, Mode.OFF], rules.excluded_namespaces)
+    verified = namespaces_with(Mode.ENFORCE, rules.excluded_namespaces)
+    return Template(_INCLUDE.sub(_included, _read(file))).substitute(
+        VALUES,
+        **settings(rules),
+        name=NAME,
+        neverChanged=_items(_CONDITIONS, indent=4),
+        notVerified=_items(NEVER_REFUSED, indent=4),
+        hasPolicyLabels=_items(HAS_POLICY, indent=4),
+        changedNamespaces=_items(changed["matchExpressions"], indent=8),
+        verifiedNamespaces=_items(verified["matchExpressions"], indent=8),
+        changedPods=_items(NOT_OPTED_OUT["matchExpressions"], indent=8),
+        podRules=_items([pod_rule()], indent=6),
+        namespaceRules=_items([namespace_rule()], indent=6),
+    )
+
+
+def _read(file: str) -> str:
+    return resources.files(__package__).joinpath("policies", file).read_text(encoding="utf-8")
+
+
+def _included(line: re.Match[str]) -> str:
+    return textwrap.indent(_read(line[2]), line[1]).rstrip("\n")
+
+
+def settings(rules: DecisionSettings) -> Mapping[str, str]:
+    """Return the expressions of the variables that hold settings, by name."""
+    version = rules.kai_version
+    return {
+        "defaultMode": literal(rules.default_mode.value),
+        "defaultPriorityClass": literal(rules.default_priority_class or ""),
+        "injectShares": _boolean(value=rules.inject_shares),
+        "readsContainerName": _boolean(value=version is not None and version.reads_container_name),
+        "acceptsDottedNames": _boolean(value=version is not None and version.accepts_dotted_names),
+    }
+
+
+def objects_of(file: str, rules: DecisionSettings) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file of policies/: arguments and errors as for `text_of`."""
+    yield from yaml.safe_load_all(text_of(file, rules))
+
+
+def _items(items: Collection[Mapping[str, Any]], *, indent: int) -> str:
+    """Return a list as YAML; the first line has no indentation."""
+    lines = []
+    for item in items:
+        for number, (key, value) in enumerate(item.items()):
+            lines.append(f"{'- ' if number == 0 else '  '}{key}: {json.dumps(value)}")
+    return f"\n{' ' * indent}".join(lines)
+
+
+def _boolean(*, value: bool) -> str:
+    return "true" if value else "false"

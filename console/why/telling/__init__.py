@@ -1,1 +1,0 @@
-"""Turns the evidence into text: the story, hidden names, the output for terminals and programs. Pure."""

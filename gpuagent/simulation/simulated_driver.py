@@ -1,0 +1,362 @@
+"""A Driver that responds as a scenario defines at each time, including failures."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from gpuagent.gpus.driver import (
+    MEMORY_INFO,
+    NO_INSTANCE,
+    PROCESS_UTILIZATION,
+    CallFailed,
+    DeviceMemory,
+    DriverGone,
+    ErrorCounts,
+    FigureFailed,
+    GpuLost,
+    ListedProcess,
+    NotOffered,
+    NotPermitted,
+    ProcessList,
+    Sensor,
+    UtilizationSample,
+)
+from gpuagent.gpus.gpu_reading import DriverReplaced
+from gpuagent.gpus.process_lists import MOST_LISTED
+from gpuagent.simulation.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
+
+_UNKNOWN: Final = 999
+_EVERY_CALL: Final = ("*",)
+_LISTS: Final = tuple(which.value for which in ProcessList)
+
+_FAILS: Final[dict[FaultKind, tuple[tuple[str, ...], int]]] = {
+    FaultKind.GPU_LOST: (_EVERY_CALL, 15),
+    FaultKind.RESET_REQUIRED: (_EVERY_CALL, 16),
+    FaultKind.DRIVER_NOT_LOADED: (_EVERY_CALL, 9),
+    FaultKind.UNINITIALIZED: (("nvmlDeviceGetMemoryInfo",), 1),
+    FaultKind.NOT_READY: (_EVERY_CALL, 27),
+    FaultKind.LIBRARY_MISSING: (_EVERY_CALL, 12),
+    FaultKind.DRIVER_REPLACED: (_EVERY_CALL, 18),
+    FaultKind.NO_PERMISSION: (_EVERY_CALL, 4),
+    FaultKind.BLOCKED: (_EVERY_CALL, 17),
+    FaultKind.UNKNOWN_ERROR: (_EVERY_CALL, _UNKNOWN),
+    FaultKind.NOT_SUPPORTED: (_LISTS, 3),
+    FaultKind.OLD_DRIVER: (("nvmlDeviceGetMemoryInfo_v2", *(f"{name}_v3" for name in _LISTS)), 13),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that fails, with an NVML error code."""
+
+    call: str
+    """Name of the call, with or without version, or `*` for all calls."""
+    gpu: int | None
+    """None: on all devices; with `*` also calls without a device."""
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMoment:
+    """State of one GPU or MIG device."""
+
+    uuid: str
+    total: int
+    reserved: int
+    used: int
+    lists: dict[ProcessList, list[ListedProcess]]
+    instances: tuple["DeviceMoment", ...] = ()
+    percents: dict[int, int] | None = None
+    """Utilisation by PID in percent, without the processes that use nothing; None if the driver does not
+    report it."""
+    sensors: Mapping[Sensor, int] = field(default_factory=dict)
+    """The sensors of the GPU in the driver's units."""
+    xids: tuple[int, ...] = ()
+    """Codes of the errors since the start, oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverState:
+    """State of a simulated driver at one time."""
+
+    devices: tuple[DeviceMoment, ...]
+    time: float = 0.0
+    """Seconds since the start."""
+    failures: tuple[Failure, ...] = ()
+    races: frozenset[int | None] = frozenset()
+    """GPUs (None: all) whose process list grows between the calls for its size and its content."""
+    hangs: bool = False
+    """Whether all calls block."""
+
+    @property
+    def time_stamp(self) -> int:
+        """Time stamp of a utilisation sample at this time, in microseconds; never 0, which means no time."""
+        return round((self.time + 1) * 1_000_000)
+
+
+def state_at(scenario: Scenario, time: float) -> DriverState:
+    """Return the driver's state, `time` seconds after the start."""
+    faults = [fault for fault in scenario.faults if fault.is_at(time)]
+    return DriverState(
+        devices=tuple(
+            _gpu(scenario, index, time, [fault for fault in faults if fault.gpu in (None, index)])
+            for index in range(len(scenario.gpus))
+        ),
+        time=time,
+        failures=tuple(
+            Failure(call, fault.gpu, _FAILS[fault.fault][1])
+            for fault in faults
+            if fault.fault in _FAILS
+            for call in _FAILS[fault.fault][0]
+        ),
+        races=frozenset(fault.gpu for fault in faults if fault.fault is FaultKind.SIZE_RACE),
+        hangs=any(fault.fault is FaultKind.HANG for fault in faults),
+    )
+
+
+def _gpu(scenario: Scenario, index: int, time: float, faults: list[SimulatedFault]) -> DeviceMoment:
+    gpu = scenario.gpus[index]
+    kinds = {fault.fault for fault in faults}
+    unknown = frozenset(fault.pid for fault in faults if fault.pid is not None)
+    own, used = _lists(scenario, index, time, unknown)
+    instances = []
+    for number, mig in enumerate(gpu.mig, 1):
+        lists, used_bytes = _lists(scenario, mig.uuid, time, unknown, number)
+        instances.append(
+            DeviceMoment(uuid=mig.uuid, total=int(mig.memory), reserved=0, used=used_bytes, lists=lists)
+        )
+        used += used_bytes
+        for which in ProcessList:
+            own[which].extend(lists[which])
+    if FaultKind.PID_NAMESPACE in kinds:
+        for device in (own, *(instance.lists for instance in instances)):
+            for entries in device.values():
+                entries.clear()
+    if FaultKind.GARBAGE in kinds:
+        compute = own[ProcessList.COMPUTE]
+        compute[:1] = [ListedProcess(compute[0].pid if compute else 3, gpu.memory + 1)]
+    return DeviceMoment(
+        uuid=gpu.uuid,
+        total=int(gpu.memory),
+        reserved=int(gpu.reserved),
+        used=used + gpu.unaccounted,
+        lists={which: entries[:MOST_LISTED] for which, entries in own.items()},
+        instances=tuple(instances),
+        percents=_percents(scenario, index, time),
+        sensors=_sensors(gpu, time),
+        xids=tuple(xid.code for xid in sorted(gpu.xid, key=lambda xid: xid.at) if xid.at <= time),
+    )
+
+
+def _sensors(gpu: SimulatedGpu, time: float) -> dict[Sensor, int]:
+    sensors: dict[Sensor, int] = {}
+    if gpu.utilization is not None and not gpu.mig:
+        sensors[Sensor.UTILIZATION] = gpu.utilization.at(time)
+    if gpu.temperature is not None:
+        sensors[Sensor.TEMPERATURE] = gpu.temperature.at(time)
+    if gpu.power is not None:
+        sensors[Sensor.POWER] = gpu.power.at(time) * 1000
+    if gpu.power_limit is not None:
+        sensors[Sensor.POWER_LIMIT] = gpu.power_limit.at(time) * 1000
+    return sensors
+
+
+def _percents(scenario: Scenario, index: int, time: float) -> dict[int, int] | None:
+    """Return the utilisation of a GPU by PID; None if no process of the scenario has one."""
+    if all(process.utilization is None for process in scenario.processes):
+        return None
+    percents: dict[int, int] = {}
+    for process in scenario.processes:
+        if process.gpu == index and process.utilization is not None and process.is_at(time):
+            percent = process.utilization.at(time)
+            if percent:
+                percents.update(dict.fromkeys(range(process.pid, process.pid + process.count), percent))
+    return percents
+
+
+def _lists(
+    scenario: Scenario, device: int | str, time: float, unknown: frozenset[int], instance: int | None = None
+) -> tuple[dict[ProcessList, list[ListedProcess]], int]:
+    """Return the complete lists of a device, and the sum of its processes' memory."""
+    gpu_instance, compute_instance = (NO_INSTANCE, NO_INSTANCE) if instance is None else (instance, 0)
+    lists: dict[ProcessList, list[ListedProcess]] = {which: [] for which in ProcessList}
+    used = 0
+    for process in scenario.processes:
+        if process.gpu != device or not process.is_at(time):
+            continue
+        used_bytes = process.memory.at(time)
+        for pid in range(process.pid, process.pid + process.count):
+            reported = None if pid in unknown else used_bytes
+            entry = ListedProcess(pid, reported, gpu_instance, compute_instance)
+            for which in process.kind:
+                lists[which].append(entry)
+        used += used_bytes * process.count
+    return lists, used
+
+
+_HANG_STEP_SECONDS: Final = 0.05
+_ERRORS: Final[dict[int, tuple[type[CallFailed], str]]] = {
+    1: (DriverGone, "Uninitialized"),
+    3: (NotOffered, "NotSupported"),
+    4: (NotPermitted, "NoPermission"),
+    7: (FigureFailed, "InsufficientSize"),
+    9: (DriverGone, "DriverNotLoaded"),
+    12: (DriverGone, "LibraryNotFound"),
+    13: (NotOffered, "FunctionNotFound"),
+    15: (GpuLost, "GpuIsLost"),
+    16: (GpuLost, "ResetRequired"),
+    17: (FigureFailed, "OperatingSystem"),
+    27: (DriverGone, "NotReady"),
+    999: (FigureFailed, "Unknown"),
+}
+_REPLACED: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    index: int
+    place: int | None = None
+    """Place of a MIG device in its GPU."""
+
+
+class SimulatedDriver:
+    """Responds with the state at the last refresh.
+
+    The fault `hang` blocks the caller, as a real driver does.
+    """
+
+    def __init__(
+        self,
+        *,
+        scenario: Scenario,
+        look: Callable[[], DriverState],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.errors = ErrorCounts()
+        self._scenario = scenario
+        self._look = look
+        self._sleep = sleep
+        self._now = look()
+        self._xids_read: dict[int, int] = {}
+        """Number of errors that were returned, by index of the GPU."""
+
+    def refresh(self) -> None:
+        """Update the state to the current time."""
+        self._now = self._look()
+
+    def start(self) -> None:
+        """Initialise."""
+        self._enter("nvmlInit")
+
+    def stop(self) -> None:
+        """Do nothing; there are no resources."""
+
+    def version(self) -> str:
+        """Return the scenario's driver version."""
+        self._enter("nvmlSystemGetDriverVersion")
+        return self._scenario.node.driver
+
+    def count(self) -> int:
+        """Return the scenario's number of GPUs."""
+        self._enter("nvmlDeviceGetCount")
+        return len(self._scenario.gpus)
+
+    def open(self, index: int) -> _Device:
+        """Return the GPU at an index."""
+        self._enter("nvmlDeviceGetHandleByIndex", index)
+        return _Device(index)
+
+    def uuid(self, device: _Device) -> str:
+        """Return the UUID of a GPU or MIG device."""
+        self._enter("nvmlDeviceGetUUID", device.index)
+        return self._at(device).uuid
+
+    def name(self, device: _Device) -> str:
+        """Return the scenario's GPU model."""
+        self._enter("nvmlDeviceGetName", device.index)
+        return self._scenario.gpus[device.index].model
+
+    def memory(self, device: _Device) -> DeviceMemory:
+        """Return the memory; without reserved memory while the scenario simulates an old driver."""
+        version = "_v2"
+        try:
+            self._enter(MEMORY_INFO, device.index, version)
+        except NotOffered:
+            version = ""
+            self._enter(MEMORY_INFO, device.index)
+        now = self._at(device)
+        free = now.total - now.reserved - now.used
+        return DeviceMemory(total=now.total, free=free, reserved=now.reserved if version else None)
+
+    def processes(self, device: _Device, which: ProcessList) -> list[ListedProcess]:
+        """Return one list."""
+        self._enter(which.value, device.index)
+        if self._now.races & {None, device.index}:
+            self._fail(which.value, 7)
+        return self._at(device).lists[which]
+
+    def utilization(self, device: _Device, since: int) -> list[UtilizationSample]:
+        """Return the samples at the state's time, if that is after `since`.
+
+        Not offered in MIG mode, and without utilisation in the state; not counted, as by the real driver.
+        """
+        self._enter(PROCESS_UTILIZATION, device.index)
+        gpu = self._at(device)
+        if gpu.instances or gpu.percents is None:
+            raise NotOffered(PROCESS_UTILIZATION, "NotSupported")
+        time = self._now.time_stamp
+        return [
+            UtilizationSample(pid, time, percent) for pid, percent in gpu.percents.items() if time > since
+        ]
+
+    def sensor(self, device: _Device, which: Sensor) -> int:
+        """Return a sensor of the scenario's GPU; not offered, and not counted, if the GPU has none."""
+        self._enter(which.value, device.index)
+        value = self._at(device).sensors.get(which)
+        if value is None:
+            raise NotOffered(which.value, "NotSupported")
+        return value
+
+    def xids(self, device: _Device, most: int) -> list[int]:
+        """Return the scenario's errors since the last call."""
+        self._enter("nvmlEventSetWait", device.index)
+        done = self._xids_read.get(device.index, 0)
+        codes = self._at(device).xids[done : done + most]
+        self._xids_read[device.index] = done + len(codes)
+        return list(codes)
+
+    def is_mig(self, device: _Device) -> bool:
+        """Whether the scenario has MIG devices on the GPU."""
+        self._enter("nvmlDeviceGetMigMode", device.index)
+        return bool(self._at(device).instances)
+
+    def mig_places(self, device: _Device) -> int:
+        """Return the scenario's number of MIG devices on the GPU."""
+        self._enter("nvmlDeviceGetMaxMigDeviceCount", device.index)
+        return len(self._at(device).instances)
+
+    def instance(self, device: _Device, place: int) -> _Device | None:
+        """Return one MIG device of a GPU."""
+        self._enter("nvmlDeviceGetMigDeviceHandleByIndex", device.index)
+        return _Device(device.index, place)
+
+    def _at(self, device: _Device) -> DeviceMoment:
+        gpu = self._now.devices[device.index]
+        return gpu if device.place is None else gpu.instances[device.place]
+
+    def _enter(self, call: str, gpu: int | None = None, version: str = "") -> None:
+        while self._now.hangs:
+            self._sleep(_HANG_STEP_SECONDS)
+            self.refresh()
+        for failure in self._now.failures:
+            if failure.call in ("*", call, call + version) and failure.gpu in (None, gpu):
+                self._fail(call, failure.code)
+
+    def _fail(self, call: str, code: int) -> NoReturn:
+        if code == _REPLACED:
+            self.errors.add(call, "LibRmVersionMismatch")
+            raise DriverReplaced(f"{call}: simulated: the driver and its library are of different versions")
+        kind, error = _ERRORS[code]
+        self.errors.add(call, error)
+        raise kind(call, error)

@@ -1,1 +1,0 @@
-"""`kaishare-agent top`: the figures of a running agent in a terminal."""

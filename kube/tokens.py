@@ -1,0 +1,340 @@
+"""Tokens and rights, as the API server checks them: TokenReview and access reviews.
+
+The right is the verb `get` on a nonResourceURL; see `right_url`.
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from kube.access import AccessError
+from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
+from kube.client import KubeClient
+from service.backoff import TokenBucket
+from service.http.authentication import AccessRefusal, BearerToken
+from service.text import one_line
+
+_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class AccessStatus(Struct):
+    """The API server's answer about one right."""
+
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+    error: str = msgspec.field(name="evaluationError", default="")
+
+
+class _Review(Struct):
+    status: AccessStatus
+
+
+_review = msgspec.json.Decoder(_Review)
+
+
+async def review_right(
+    client: KubeClient,
+    *,
+    verb: str,
+    resource: str,
+    group: str = "",
+    subresource: str = "",
+    namespace: str = "",
+) -> AccessStatus:
+    """Ask whether the caller has one right in a namespace, or in every one if the namespace is empty.
+
+    Raises:
+        kube.answers.ApiError, kube.answers.Unreachable, kube.access.AccessError: there is no answer.
+    """
+    attributes = {"verb": verb, "resource": resource, "group": group}
+    if subresource:
+        attributes["subresource"] = subresource
+    if namespace:
+        attributes["namespace"] = namespace
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await client.request("POST", _PATH, body=msgspec.json.encode(body))
+    return decode_answer(_review, answer, f"POST {_PATH}", expected="a review").status
+
+
+AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+ALLOWED_SECONDS: Final = 60.0
+"""Time for which a right is not asked for again. A revoked token or role is in force after that time."""
+REFUSED_SECONDS: Final = 10.0
+"""Time for which a refusal is not asked for again."""
+CHECK_SECONDS: Final = 5.0
+"""Longest time for all reviews of one check."""
+MOST_ALLOWED: Final = 128
+"""Allowed pairs of token and path that are remembered."""
+MOST_REFUSED: Final = 1024
+"""Refused pairs of token and path that are remembered."""
+MOST_USER_BYTES: Final = 32 * 1024
+"""Longest description of a user (name, groups, extra) that is passed on to the API server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewLimits:
+    """Limits of the checks of one kind of token."""
+
+    most_waiting: int
+    """Requests that may wait for a check; a further one is answered 503."""
+    concurrent: int
+    """Checks at once."""
+    per_second: float
+    """Checks per second, in the long run; a check is at most three requests to the API server."""
+    burst: int
+
+
+KNOWN_LIMITS: Final = ReviewLimits(most_waiting=32, concurrent=4, per_second=10, burst=40)
+"""Limits for tokens that were allowed before. Other tokens never use up these limits."""
+UNKNOWN_LIMITS: Final = ReviewLimits(most_waiting=16, concurrent=2, per_second=2, burst=20)
+"""Limits for all other tokens, which any client can invent."""
+CLIENT_LIMITS: Final = ReviewLimits(most_waiting=12, concurrent=1, per_second=0.2, burst=10)
+"""Limits for such tokens of one client's address, so that one client cannot use up the limits of all."""
+MOST_CLIENTS: Final = 256
+"""Addresses of clients whose limits are remembered."""
+
+_TOKEN_START: Final = 8
+"""Characters by which a token is recognised in an error; shorter tokens are no secrets."""
+
+_BUSY: Final = AccessRefusal(status=503, problem="too many tokens to check; try again in a few seconds")
+
+_Key = tuple[bytes, bool, str]
+"""Hash of a token, whether it must be for this service alone, and a path."""
+
+
+def right_url(path: str) -> str:
+    """Return the nonResourceURL whose `get` is the right to read a path.
+
+    `/metrics` is itself, as for kube-rbac-proxy and controller-runtime, so that a role of Prometheus has it.
+    All other paths have a prefix. Without one every service account could read `/api/v1/shares`: Kubernetes'
+    ClusterRole `system:discovery` allows `/api/*` to all authenticated users (seen on 1.36.3).
+    """
+    return path if path == "/metrics" else f"/kaishare{path}"
+
+
+class _User(Struct):
+    username: str = ""
+    uid: str = ""
+    groups: Sequence[str] = ()
+    extra: Mapping[str, Sequence[str]] = {}
+
+
+class _TokenStatus(Struct):
+    authenticated: bool = False
+    user: _User | None = None
+    audiences: Sequence[str] = ()
+
+
+class _TokenReview(Struct):
+    status: _TokenStatus
+
+
+class _AccessReview(Struct):
+    status: AccessStatus
+
+
+ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+_token_review = msgspec.json.Decoder(_TokenReview)
+_access_review = msgspec.json.Decoder(_AccessReview)
+
+
+class _Lane:
+    """The checks of one kind of token or of one client, within their limits."""
+
+    def __init__(self, limits: ReviewLimits, clock: Callable[[], float]) -> None:
+        self._limits = limits
+        self._waiting = 0
+        self.concurrent = asyncio.Semaphore(limits.concurrent)
+        """Held during a check."""
+        self._bucket = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
+
+    def may_check(self) -> bool:
+        """Whether the rate allows one more check; count it."""
+        return self._bucket.take()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request may wait."""
+        return self._waiting >= self._limits.most_waiting
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a request that waits for a check."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+
+class TokenAuthorizer:
+    """Checks tokens with the API server, and remembers the results by a keyed hash of the token.
+
+    A token in the header for this service must have its audience. Another token must be for the API server,
+    as a service account's usual token is, or have this service's audience. A check that fails refuses.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        audience: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._audience = audience
+        self._clock = clock
+        self._hash_key = os.urandom(32)
+        self._allowed: OrderedDict[_Key, float] = OrderedDict()
+        """Until when a right holds; expired entries stay, as tokens that were allowed before."""
+        self._refused: OrderedDict[_Key, tuple[float, AccessRefusal]] = OrderedDict()
+        self._checks: dict[_Key, asyncio.Task[AccessRefusal | None]] = {}
+        """Checks in flight; all requests with the same key wait for the same one."""
+        self._known, self._unknown = _Lane(KNOWN_LIMITS, clock), _Lane(UNKNOWN_LIMITS, clock)
+        self._clients: OrderedDict[str, _Lane] = OrderedDict()
+        """Lanes of unknown tokens by the client's address."""
+
+    async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
+        """Return why the token's user may not get the path; None if the user may.
+
+        Args:
+            token: the request's token.
+            path: path of the request.
+            client: address of the connection's peer. The API server's is that of all users of its proxy.
+        """
+        digest = blake2b(token.value.encode(), key=self._hash_key, digest_size=32).digest()
+        key = (digest, token.is_own, path)
+        now = self._clock()
+        is_known = key in self._allowed
+        if is_known and now < self._allowed[key]:
+            self._allowed.move_to_end(key)
+            return None
+        until, refusal = self._refused.get(key, (0.0, None))
+        if refusal is not None and now < until:
+            return refusal
+        lanes = (self._known,) if is_known else (self._client_lane(client), self._unknown)
+        if any(lane.is_full for lane in lanes):
+            return _BUSY
+        check = self._checks.get(key)
+        if check is None:
+            if not all(lane.may_check() for lane in lanes):
+                return _BUSY
+            check = self._checks[key] = asyncio.create_task(self._check(key, token, path, lanes))
+            check.add_done_callback(lambda _: self._checks.pop(key, None))
+        with ExitStack() as waiting:
+            for lane in lanes:
+                waiting.enter_context(lane.waiting())
+            return await asyncio.shield(check)
+
+    def _client_lane(self, client: str) -> _Lane:
+        """Return the lane of a client's unknown tokens; forget that of the client seen longest ago."""
+        lane = self._clients.get(client) or _Lane(CLIENT_LIMITS, self._clock)
+        _remember(self._clients, client, lane, MOST_CLIENTS)
+        return lane
+
+    async def _check(
+        self, key: _Key, token: BearerToken, path: str, lanes: Sequence[_Lane]
+    ) -> AccessRefusal | None:
+        try:
+            async with asyncio.timeout(CHECK_SECONDS), AsyncExitStack() as running:
+                for lane in lanes:
+                    await running.enter_async_context(lane.concurrent)
+                refusal = await self._review(token, path)
+        except TimeoutError:
+            return _unavailable("the API server gave no answer in time")
+        except (ApiError, Unreachable, AccessError) as error:
+            return _unavailable(_without_token(str(error), token.value))
+        if refusal is None:
+            _remember(self._allowed, key, self._clock() + ALLOWED_SECONDS, MOST_ALLOWED)
+            self._refused.pop(key, None)
+        else:
+            self._allowed.pop(key, None)
+            _remember(self._refused, key, (self._clock() + REFUSED_SECONDS, refusal), MOST_REFUSED)
+        return refusal
+
+    async def _review(self, token: BearerToken, path: str) -> AccessRefusal | None:
+        user = await self._user(token.value, self._audience) if token.is_own else None
+        if not token.is_own:
+            user = await self._user(token.value) or await self._user(token.value, self._audience)
+        if user is None:
+            return AccessRefusal(status=401, problem="the token is not valid here")
+        name = one_line(user.username)
+        if len(msgspec.json.encode(user)) > MOST_USER_BYTES:
+            problem = f"the token's user has more than {MOST_USER_BYTES} bytes of groups"
+            return AccessRefusal(status=403, problem=problem, user=name)
+        if not await self._is_allowed(user, path):
+            problem = (
+                f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
+            )
+            return AccessRefusal(status=403, problem=problem, user=name)
+        return None
+
+    async def _user(self, token: str, audience: str | None = None) -> _User | None:
+        """Return the user of a token; None if it is not valid for the audience, by default the API server."""
+        spec: dict[str, object] = {"token": token}
+        if audience is not None:
+            spec["audiences"] = [audience]
+        status = (await self._create(AUTHENTICATION_REVIEWS, "TokenReview", spec, _token_review)).status
+        # The list is empty if the authenticator knows no audiences; the token is then for the API server.
+        is_for_audience = audience is None or audience in status.audiences
+        if not status.authenticated or not is_for_audience or status.user is None:
+            return None
+        return status.user if status.user.username else None
+
+    async def _is_allowed(self, user: _User, path: str) -> bool:
+        spec = {
+            "user": user.username,
+            "uid": user.uid,
+            "groups": user.groups,
+            "extra": user.extra,
+            "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
+        }
+        review = await self._create(ACCESS_REVIEWS, "SubjectAccessReview", spec, _access_review)
+        return review.status.allowed and not review.status.denied
+
+    async def _create(
+        self, path: str, kind: str, spec: Mapping[str, object], decoder: "msgspec.json.Decoder[ReviewT]"
+    ) -> ReviewT:
+        version = path.removeprefix("/apis/").rpartition("/")[0]
+        body = json.dumps({"apiVersion": version, "kind": kind, "spec": spec}).encode()
+        answer = await self._client.request("POST", path, body=body, seconds=CHECK_SECONDS)
+        expect_kind(answer, kind, f"POST {path}")
+        return decode_answer(decoder, answer, f"POST {path}", expected=kind)
+
+
+def _without_token(text: str, token: str) -> str:
+    """Cut a text where the token begins: a server may quote it, and long texts are shortened already."""
+    start = token[:_TOKEN_START]
+    return text.partition(start)[0] + "…" if len(start) == _TOKEN_START and start in text else text
+
+
+def _unavailable(problem: str) -> AccessRefusal:
+    return AccessRefusal(status=503, problem=f"the token cannot be checked: {problem}")
+
+
+def _remember(entries: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT, most: int) -> None:
+    """Store an entry as the newest one; drop the oldest one above the limit."""
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > most:
+        entries.popitem(last=False)

@@ -1,0 +1,232 @@
+"""Two readings of a simulated API server: differences that last, lists that cannot be read."""
+
+from typing import Any
+
+import pytest
+
+from console.doctor.accounting import accounting_findings
+from console.doctor.api_reader import ApiReader
+from console.doctor.cluster_state import reread
+from kube.client import KubeClient
+from tests.support.api_server import ApiServer, refuses
+from tests.support.cluster_facts import but, installed, of_kai, whole
+from tests.support.kai_accounts import KaiAccounts
+
+LISTS = {
+    "queues": "/apis/scheduling.run.ai/v2/queues",
+    "pod_groups": "/apis/scheduling.run.ai/v2alpha2/podgroups",
+    "nodes": "/api/v1/nodes",
+    "pods": "/api/v1/pods",
+}
+MIG = {"nvidia.com/mig-1g.5gb": "0"}
+
+
+def serve(server: ApiServer, accounts: KaiAccounts) -> None:
+    server.path = ""
+    for name, path in LISTS.items():
+        items = getattr(accounts, name)
+        server.named[path] = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
+
+
+class Doctor:
+    """Runs the check; the cluster may change during the pause."""
+
+    def __init__(self, server: ApiServer, client: KubeClient, later: KaiAccounts | None = None) -> None:
+        self.server = server
+        self.reader = ApiReader(client)
+        self.later = later
+        self.pauses = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses += 1
+        if self.later is not None:
+            serve(self.server, self.later)
+
+    async def examine(self, **changes: Any) -> list[str]:
+        cluster = await reread(self.reader, but(**changes))
+        findings = await accounting_findings(self.reader, cluster, sleep=self.sleep)
+        return [f"{finding.state}: {finding.what}" for finding in (*findings, *self.reader.missing)]
+
+
+def attacked() -> KaiAccounts:
+    accounts = KaiAccounts.of_two_nodes()
+    accounts.run("w1", 2, annotations=MIG)
+    accounts.run("x1", 2)
+    return accounts.add_up()
+
+
+async def test_a_cluster_without_a_difference_is_read_once(server: ApiServer, client: KubeClient) -> None:
+    accounts = KaiAccounts.of_two_nodes()
+    accounts.run("w1", 2)
+    serve(server, accounts.add_up())
+    doctor = Doctor(server, client)
+    assert await doctor.examine() == [
+        "ok: the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes"
+    ]
+    assert doctor.pauses == 0
+    assert [len(server.requested_paths(path)) for path in LISTS.values()] == [1, 1, 1, 1]
+
+
+async def test_a_difference_in_both_readings_is_reported(server: ApiServer, client: KubeClient) -> None:
+    serve(server, attacked())
+    doctor = Doctor(server, client)
+    (line,) = await doctor.examine()
+    assert line.startswith("problem: node gpu-node-0 has 2 GPUs")
+    assert doctor.pauses == 1
+    assert [len(server.requested_paths(path)) for path in LISTS.values()] == [2, 2, 2, 2]
+
+
+async def test_a_status_that_follows_is_no_difference(server: ApiServer, client: KubeClient) -> None:
+    """KAI writes the figures of PodGroup and queue about a second after the binding."""
+    accounts = KaiAccounts.of_two_nodes()
+    accounts.run("new", 1, counted="0")
+    serve(server, accounts.add_up())
+    later = KaiAccounts.of_two_nodes()
+    later.run("new", 1)
+    assert await Doctor(server, client, later.add_up()).examine() == [
+        "ok: the requests of 1 pod add up to KAI's figures in 3 queues and fit on 2 nodes"
+    ]
+
+
+async def test_a_queue_whose_pods_change_is_unknown(server: ApiServer, client: KubeClient) -> None:
+    """Each reading meets another pod before its status: the difference is 1 GPU twice, of different pods."""
+    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
+    accounts.run("first", 1, counted="0")
+    later.run("first", 1)
+    later.run("second", 1, counted="0")
+    serve(server, accounts.add_up())
+    assert await Doctor(server, client, later.add_up()).examine() == [
+        "unknown: 1 figure changed between two readings, and could not be compared",
+        "ok: the requests of 2 pods add up to KAI's figures in 2 queues and fit on 2 nodes",
+    ]
+
+
+async def test_different_pods_with_the_same_totals_are_no_difference_that_lasts(
+    server: ApiServer, client: KubeClient
+) -> None:
+    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
+    accounts.run("first", 1, counted="0")
+    later.run("second", 1, counted="0")
+    serve(server, accounts.add_up())
+    lines = await Doctor(server, client, later.add_up()).examine()
+    assert [line.partition(":")[0] for line in lines] == ["unknown", "ok"]
+
+
+async def test_a_difference_that_lasts_among_changing_pods(server: ApiServer, client: KubeClient) -> None:
+    accounts, later = KaiAccounts.of_two_nodes(), KaiAccounts.of_two_nodes()
+    for each in (accounts, later):
+        each.run("false", fraction="0.5", counted="0")
+    later.run("second", 1)
+    serve(server, accounts.add_up())
+    (line,) = await Doctor(server, client, later.add_up()).examine()
+    assert line == (
+        'problem: the pods of queue "team-b" request 1.5 GPUs, and KAI counts 1 GPU: team-b/false'
+    )
+
+
+async def test_a_queue_controller_that_stands_still(server: ApiServer, client: KubeClient) -> None:
+    accounts = KaiAccounts.of_two_nodes().add_up()
+    accounts.run("w1", 1)
+    serve(server, accounts)
+    (line,) = await Doctor(server, client).examine()
+    assert line == (
+        'problem: the pods of queue "team-b" request 1 GPU, and KAI counts 0 GPUs, although the figures of its'
+        " PodGroups agree with the pods"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "lines"),
+    [
+        ("/v2/queues", ["unknown: not checked: the requests of pods were not compared with KAI's figures"]),
+        ("/podgroups", ["unknown: not checked: the requests of pods were not compared with KAI's figures"]),
+        ("/v1/pods", ["unknown: not checked: the requests of pods were not compared with KAI's figures"]),
+        ("/v1/nodes", []),
+    ],
+)
+async def test_a_list_that_may_not_be_read_makes_no_false_ok(
+    server: ApiServer, client: KubeClient, path: str, lines: list[str]
+) -> None:
+    accounts = KaiAccounts.of_two_nodes()
+    accounts.run("w1", 2)
+    serve(server, accounts.add_up())
+    server.refusals[path] = refuses(403, "Forbidden")
+    findings = await Doctor(server, client).examine()
+    assert [line.partition(", because")[0] for line in findings[:-1]] == lines
+    assert "the caller may not list" in findings[-1]
+    assert all(line.startswith("unknown") for line in findings)
+
+
+async def test_without_kai_there_is_no_finding(server: ApiServer, client: KubeClient) -> None:
+    server.path = ""
+    assert await Doctor(server, client).examine() == []
+    assert server.requested_paths("/api/v1/pods") == []
+
+
+async def test_a_second_reading_that_fails_is_unknown(server: ApiServer, client: KubeClient) -> None:
+    serve(server, attacked())
+    doctor = Doctor(server, client)
+    doctor.later = attacked()
+    server_sleep = doctor.sleep
+
+    async def sleep(seconds: float) -> None:
+        await server_sleep(seconds)
+        server.refusals["/v1/pods"] = refuses(500, "InternalError")
+
+    doctor.sleep = sleep  # type: ignore[method-assign]
+    lines = await doctor.examine()
+    assert "because the second reading failed" in lines[0]
+    assert all(line.startswith("unknown") for line in lines)
+
+
+async def test_an_incomplete_list_of_pods_shows_only_sums_that_are_too_large(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.doctor.api_reader.MOST_OBJECTS", 3)
+    accounts = attacked()
+    accounts.queues = accounts.queues[:3]
+    accounts.run("y1", 1, counted="7")
+    accounts.run("y2", 1)
+    accounts.pod_groups = accounts.pod_groups[:3]
+    serve(server, accounts)
+    lines = await Doctor(server, client).examine()
+    assert [line for line in lines if line.startswith(("ok", "problem"))] == [
+        (
+            "problem: node gpu-node-0 has 2 GPUs, and its pods request 5 GPUs:"
+            ' team-b/w1 (annotation nvidia.com/mig-1g.5gb="0"), beside 2 other pods'
+        )
+    ]
+    assert "unknown: only the first 3 objects were checked" in lines
+
+
+async def test_reservation_pods_of_another_namespace_and_another_scheduler(
+    server: ApiServer, client: KubeClient
+) -> None:
+    """`--resource-reservation-namespace` of the binder, and the schedulerName of KAI's webhook."""
+    accounts = KaiAccounts.of_two_nodes()
+    accounts.run("s1", fraction="0.5")["spec"]["schedulerName"] = "gpu-scheduler"
+    for number in range(2):
+        reservation = accounts.run(f"gpu-reservation-{number}", 1, namespace="gpu-reservations")
+        reservation["spec"]["schedulerName"] = "default-scheduler"
+        accounts.pod_groups.pop()
+    accounts.run("w1", 1)["spec"]["schedulerName"] = "default-scheduler"
+    accounts.pod_groups.pop()
+    serve(server, accounts.add_up())
+    flags = ("--resource-reservation-namespace", "gpu-reservations")
+    condition = "object.spec.schedulerName == 'gpu-scheduler'"
+    changes = {
+        "installation": installed(*flags, program="binder"),
+        "mutating": whole(of_kai(condition=condition)),
+    }
+    assert await Doctor(server, client).examine(**changes) == [
+        "ok: the requests of 2 pods add up to KAI's figures in 3 queues and fit on 2 nodes"
+    ]
+
+
+async def test_only_bound_pods_that_have_not_ended_are_requested(
+    server: ApiServer, client: KubeClient
+) -> None:
+    serve(server, KaiAccounts.of_two_nodes().add_up())
+    await Doctor(server, client).examine()
+    (request,) = [request for request in server.requests if request.path == "/api/v1/pods"]
+    assert request.query["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"

@@ -1,0 +1,97 @@
+"""The digest of the guard's policies, and the surroundings without which its rules do not hold."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from console.doctor.api_reader import ApiReader
+from console.doctor.check_results import CheckResult, State
+from console.doctor.cluster_state import Cluster
+from console.doctor.guard_checks import guard_findings
+from console.doctor.guard_digest import DIGEST, digest
+from console.doctor.vclusters import VclusterHosts
+from kube.client import KubeClient
+from tests.support.api_server import ApiServer
+from tests.support.cluster_facts import but, installed, mutating, of_kai, other, whole
+from tests.support.guard import rendered
+
+OPTIONAL = {"subgroups": True, "configMap": True, "maxGraceSeconds": 3600}
+_LISTS = "/apis/admissionregistration.k8s.io/v1"
+
+
+def policies() -> list[dict[str, Any]]:
+    return [item for item in rendered(optional=OPTIONAL) if not item["kind"].endswith("Binding")]
+
+
+def test_every_policy_of_the_chart_has_its_digest() -> None:
+    digests = {item["metadata"]["name"]: item["metadata"]["annotations"][DIGEST] for item in policies()}
+    assert digests == {item["metadata"]["name"]: digest(item["spec"]) for item in policies()}
+    assert len(digests) == 7
+
+
+def test_values_of_the_chart_change_no_digest() -> None:
+    changed = rendered(
+        kaiNamespaces=["kai"],
+        schedulerName="kai-b",
+        preemptibleClasses=["low"],
+        unguardedNamespaces=["a"],
+        optional={**OPTIONAL, "maxGraceSeconds": 60},
+    )
+    for item in changed:
+        if not item["kind"].endswith("Binding"):
+            assert digest(item["spec"]) == item["metadata"]["annotations"][DIGEST]
+
+
+@pytest.mark.parametrize(
+    "part", ["matchConstraints", "matchConditions", "variables", "validations", "mutations"]
+)
+def test_a_change_of_any_part_changes_the_digest(part: str) -> None:
+    specs = [item["spec"] for item in policies() if item["spec"].get(part)]
+    assert specs
+    for spec in specs:
+        changed = copy.deepcopy(spec)
+        if part == "matchConstraints":
+            changed[part]["resourceRules"][0]["operations"].pop()
+        else:
+            changed[part].pop()
+        assert digest(changed) != digest(spec)
+
+
+async def findings(server: ApiServer, client: KubeClient, cluster: Cluster) -> list[CheckResult]:
+    """Return the findings about the chart's guard where no namespace needs it."""
+    server.path = ""
+    plurals = {"Policy": "policies", "PolicyBinding": "policybindings"}
+    for kind in ("Validating", "Mutating"):
+        for ending, plural in plurals.items():
+            items = [item for item in rendered() if item["kind"] == f"{kind}Admission{ending}"]
+            listed = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
+            server.named[f"{_LISTS}/{kind.lower()}admission{plural}"] = listed
+    return await guard_findings(ApiReader(client), cluster, VclusterHosts(frozenset(), frozenset()))
+
+
+async def test_kai_resource_management_and_the_guard_exclude_each_other(
+    server: ApiServer, client: KubeClient
+) -> None:
+    ready = installed(program="podgroupcontroller", is_ready=True)
+    cluster: Cluster = but(mutating=whole(mutating(), of_kai()), installation=ready)
+    assert await findings(server, client, cluster) == []
+    assigned: Cluster = but(
+        mutating=whole(mutating(), of_kai(), other("kai-pod-group-mutation")), installation=ready
+    )
+    (finding,) = await findings(server, client, assigned)
+    assert finding.state is State.PROBLEM
+    assert finding.what.startswith("kai-resource-management writes queues on PodGroups")
+
+
+async def test_a_podgroup_controller_that_does_not_run_is_a_problem(
+    server: ApiServer, client: KubeClient
+) -> None:
+    for installation in (
+        installed(program="podgroupcontroller"),
+        installed(program="scheduler", is_ready=True),
+    ):
+        (finding,) = await findings(server, client, but(installation=installation))
+        assert finding.state is State.PROBLEM
+        assert finding.what.startswith("KAI's podgroup-controller is not running")
+    assert await findings(server, client, but(installation=None)) == [], "unknown"

@@ -1,0 +1,167 @@
+"""The guard's parameters: the values that are read, and the values that weaken it."""
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from console.doctor.api_reader import ListOutcome, ListResult
+from console.doctor.check_results import CheckResult, State
+from console.doctor.cluster_state import Cluster, PriorityClass
+from console.doctor.guard_checks import exempt_namespaces, parameter_findings, parameters_text, values_of
+from console.doctor.guard_objects import GPUS, OBJECTS, PODGROUPS, PODS, Guard
+from kube.kinds import ObjectMeta
+from tests.support.cluster_facts import WELL, but, mutating, namespace, of_kai, whole
+from tests.support.doctor_guard import guard
+
+
+def findings(guard: Guard, cluster: Cluster = WELL, hosts: Collection[str] = ()) -> list[CheckResult]:
+    return list(parameter_findings(guard, cluster, hosts))
+
+
+@pytest.mark.parametrize(
+    ("expression", "values"),
+    [
+        ("['kai-scheduler']", ("kai-scheduler",)),
+        (" [ 'a' ,\n \"b\", ] ", ("a", "b")),
+        ("[]", ()),
+        ("'kai'", ("kai",)),
+        ("['a'] + ['b']", None),
+        ("['a', namespaceObject.metadata.name]", None),
+        ("[request.namespace]", None),
+        ("['a' + 'b']", None),
+        ("['a\\u002d']", None),
+        ("['a',, 'b']", None),
+        ("['a\", 'b']", None),
+        ("true ? ['a'] : ['b']", None),
+        ("", None),
+        ("[" * 10_000, None),
+    ],
+)
+def test_only_names_in_quotes_are_read(expression: str, values: tuple[str, ...] | None) -> None:
+    assert values_of(expression) == values
+
+
+def test_the_default_parameters_are_fine() -> None:
+    assert findings(guard()) == []
+    assert exempt_namespaces(guard()) == {"kai-scheduler"}
+
+
+def test_the_parameters_of_some_policies_as_text() -> None:
+    changed = guard(kaiNamespaces="['b', 'a']", preemptibleClasses="['train']")
+    assert parameters_text(changed, {PODGROUPS, OBJECTS}) == "kaiNamespaces: a, b; preemptibleClasses: train"
+    assert parameters_text(changed, {GPUS}) == "schedulerName: kai-scheduler"
+
+
+NOT_A_LIST = "the variable {} is not a list of names in quotes"
+EXEMPTING = f"{OBJECTS}, {PODGROUPS}, {PODS}"
+SCHEDULING = f"{GPUS}, {PODS}"
+OTHER = f"{EXEMPTING}: kaiNamespaces has {{0}}: the accounts of the {{1}} {{0}} may write KAI's keys"
+LACKS = (
+    f"{EXEMPTING}: kaiNamespaces lacks kai-scheduler, where KAI's webhook runs: KAI's own requests are"
+    " refused"
+)
+TENANTS = but(
+    namespaces=whole(
+        namespace("vision"),
+        namespace("strict", mode="enforce"),
+        namespace("paused", mode="off"),
+        namespace("kube-system"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"kaiNamespaces": "['kai-scheduler', 'kai-2']"},
+            {(State.WARNING, OTHER.format("kai-2", "namespace"))},
+        ),
+        (
+            {"kaiNamespaces": "['kai-scheduler', 'kube-system']"},
+            {(State.WARNING, OTHER.format("kube-system", "namespace"))},
+        ),
+        *(
+            (
+                {"kaiNamespaces": f"['kai-scheduler', '{name}']"},
+                {(State.PROBLEM, OTHER.format(name, "tenant's namespace"))},
+            )
+            for name in ("vision", "strict", "paused", "vcluster-a")
+        ),
+        ({"kaiNamespaces": "[]"}, {(State.PROBLEM, LACKS)}),
+        (
+            {"kaiNamespaces": "['kai-scheduler', request.namespace]"},
+            {(State.PROBLEM, f"{EXEMPTING}: {NOT_A_LIST.format('kaiNamespaces')}")},
+        ),
+        (
+            {"preemptibleClasses": "['a'].filter(name, false)"},
+            {(State.PROBLEM, f"{PODGROUPS}: {NOT_A_LIST.format('preemptibleClasses')}")},
+        ),
+        (
+            {"schedulerName": "object.spec.schedulerName"},
+            {(State.PROBLEM, f"{SCHEDULING}: {NOT_A_LIST.format('schedulerName')}")},
+        ),
+        (
+            {"schedulerName": "'default-scheduler'"},
+            {
+                (
+                    State.PROBLEM,
+                    f"{SCHEDULING}: schedulerName is default-scheduler: pods of vClusters get GPUs without KAI",
+                )
+            },
+        ),
+        (
+            {"schedulerName": "'kai-2'"},
+            {(State.WARNING, f'{SCHEDULING}: schedulerName is "kai-2", but pods of KAI use kai-scheduler')},
+        ),
+    ],
+)
+def test_values_that_weaken_the_guard(changes: dict[str, str], expected: set[tuple[State, str]]) -> None:
+    results = findings(guard(**changes), TENANTS, hosts={"vcluster-a"})
+    assert {(result.state, result.what) for result in results} == expected
+    assert all(result.advice for result in results)
+
+
+def test_a_guard_that_refuses_nothing_has_warnings_only() -> None:
+    for changes in ({"kaiNamespaces": "['vision']"}, {"schedulerName": "'default-scheduler'"}):
+        results = findings(guard("audit", **changes), TENANTS)
+        assert results
+        assert {result.state for result in results} == {State.WARNING}
+
+
+def test_kai_in_another_namespace() -> None:
+    elsewhere = but(kai_namespace="kai", mutating=whole(mutating(), of_kai()))
+    assert findings(guard(kaiNamespaces="['kai']"), elsewhere) == []
+    assert [result.state for result in findings(guard(), elsewhere)] == [State.PROBLEM, State.WARNING]
+
+
+def test_where_kais_webhook_is_not_registered_its_namespace_is_not_missed() -> None:
+    unknown: Any = but(mutating=whole(mutating()))
+    assert [result.state for result in findings(guard(kaiNamespaces="['kai']"), unknown)] == [State.WARNING]
+
+
+def test_the_setting_of_the_chart_is_named() -> None:
+    (result,) = findings(guard(preemptibleClasses="['a'] + ['b']"))
+    assert result.advice == "set guard.preemptibleClasses of the chart"
+
+
+def classes(**values: int) -> Cluster:
+    items = [PriorityClass(ObjectMeta(name.replace("_", "-")), value) for name, value in values.items()]
+    return but(priorities=whole(*items))
+
+
+def test_the_preemptible_classes_are_compared_with_the_clusters() -> None:
+    assert findings(guard(), classes(train=50, build_preemptible=75, inference=125)) == []
+    (missing,) = findings(guard(), classes(train=50, low=0, high=100))
+    assert (missing.state, missing.what) == (
+        State.WARNING,
+        "preemptibleClasses lacks low, whose value is below 100: a workload with pods cannot change to them",
+    )
+    (hole,) = findings(guard(preemptibleClasses="['train', 'build']"), classes(train=50, build=100))
+    assert (hole.state, hole.what.partition(":")[0]) == (
+        State.PROBLEM,
+        "preemptibleClasses has build, whose value is 100 or more",
+    )
+    unknown = but(priorities=ListResult((), ListOutcome.UNREAD))
+    assert findings(guard(preemptibleClasses="['build']"), unknown) == []

@@ -1,0 +1,117 @@
+"""Certificates near their end, and invalid addresses; the other checks need an API server."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from certs.authority import Authority
+from console.doctor.api_reader import ApiReader
+from console.doctor.check_results import CheckResult, State
+from console.doctor.serving import _bundle_finding, serving_findings
+from webhook.registration.configuration_objects import ClientConfig, Webhook
+
+NOW = datetime.now(UTC)
+DAYS = timedelta(days=1)
+HERE = cast(ApiReader, SimpleNamespace(client=SimpleNamespace(server="https://127.0.0.1:6443")))
+
+
+@contextlib.asynccontextmanager
+async def served(
+    authority: Authority, folder: Path, issued: datetime, lifetime: timedelta
+) -> AsyncIterator[str]:
+    """Run a server with a certificate of that age; yield its URL."""
+    pair = authority.issue(["127.0.0.1"], now=issued, lifetime=lifetime)
+    (folder / "crt").write_bytes(pair.certificate_pem)
+    (folder / "key").write_bytes(pair.key_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "crt", folder / "key")
+
+    async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mutate"
+
+
+async def results_of(url: str, bundle: bytes, **options: Any) -> dict[str, CheckResult]:
+    hook = Webhook(name="a", client_config=ClientConfig(url=url, ca_bundle=bundle))
+    settings = {"is_inside": False, "now": NOW, **options}
+    return {result.check: result for result in await serving_findings(HERE, [hook], **settings)}
+
+
+@pytest.mark.parametrize(
+    ("age", "lifetime", "state", "words"),
+    [
+        (1 * DAYS, 30 * DAYS, State.OK, "trusted by the caBundle"),
+        (26 * DAYS, 30 * DAYS, State.WARNING, "near its end"),
+        (31 * DAYS, 30 * DAYS, State.PROBLEM, "not valid now"),
+    ],
+)
+async def test_a_certificate_that_was_not_renewed(
+    tmp_path: Path, age: timedelta, lifetime: timedelta, state: State, words: str
+) -> None:
+    authority = Authority.create(now=NOW - 40 * DAYS)
+    async with served(authority, tmp_path, NOW - age, lifetime) as url:
+        seen = await results_of(url, authority.pair.certificate_pem)
+    assert seen["certificate"].state is state
+    assert words in seen["certificate"].what
+
+
+@pytest.mark.parametrize(("age", "state"), [(1 * DAYS, State.OK), (26 * DAYS, State.WARNING)])
+async def test_a_ca_without_a_successor(tmp_path: Path, age: timedelta, state: State) -> None:
+    authority = Authority.create(now=NOW - age, lifetime=30 * DAYS)
+    async with served(authority, tmp_path, NOW, DAYS) as url:
+        seen = await results_of(url, authority.pair.certificate_pem)
+    assert seen["caBundle"].state is state
+
+
+async def test_any_ca_of_the_bundle_is_enough_and_comments_are_ignored(tmp_path: Path) -> None:
+    ended, now = Authority.create(now=NOW - 9 * DAYS, lifetime=DAYS), Authority.create(now=NOW)
+    bundle = ended.pair.certificate_pem + "# gültig ab heute\n".encode() + now.pair.certificate_pem
+    async with served(now, tmp_path, NOW, DAYS) as url:
+        seen = await results_of(url, bundle)
+    assert seen["caBundle"].state is seen["certificate"].state is State.OK
+
+
+async def test_without_a_ca_bundle_only_the_systems_cas_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority.create(now=NOW)
+    async with served(authority, tmp_path, NOW, DAYS) as url:
+        seen = await results_of(url, b"")
+        assert (seen["caBundle"].state, seen["certificate"].state) == (State.WARNING, State.PROBLEM)
+        (tmp_path / "system.crt").write_bytes(authority.pair.certificate_pem)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "system.crt"))
+        assert (await results_of(url, b""))["certificate"].what.endswith("trusted by the CAs of this system")
+
+
+def test_behind_a_service_an_empty_ca_bundle_is_a_problem() -> None:
+    assert _bundle_finding(b"\n", "a", NOW, is_service=True).state is State.PROBLEM
+
+
+async def test_a_server_without_tls_is_a_problem() -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        seen = await results_of(url, Authority.create(now=NOW).pair.certificate_pem)
+    assert seen["certificate"].state is State.PROBLEM
+    assert "no TLS" in seen["certificate"].what
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1/", "https://", "https://a:99999/", "https://[/"])
+async def test_an_invalid_address_is_a_problem(url: str) -> None:
+    seen = await results_of(url, Authority.create(now=NOW).pair.certificate_pem)
+    assert seen["certificate"].state is State.PROBLEM
+    assert "not an https address" in seen["certificate"].what

@@ -1,0 +1,231 @@
+"""Live pods as new ones, and their templates."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from console.explain.explainer import ExplainedPod, Explainer
+from console.explain.gpu_sums import asked_now
+from console.explain.live_pods import OwnedMetadata, TemplateRoles, as_new
+from console.explain.live_workloads import explain_object
+from console.explain.manifest_pods import find_pods
+from kube.discovery import ServedKind
+from tests.support.live_objects import live_pod
+from tests.support.operator_jobs import (
+    OperatorJob,
+    jax_job,
+    job_set,
+    leader_worker_set,
+    mpi_job,
+    paddle_job,
+    py_torch_job,
+    tf_job,
+    xg_boost_job,
+)
+from tests.support.pods import folder_from, gpu_container
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.reasons import Reason
+
+PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
+
+TEMPLATE = {"spec": {"containers": [gpu_container("tensorflow")]}}
+TOKEN_MOUNT = {"name": "kube-api-access-x7d2k", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+TOKEN = {
+    "name": "kube-api-access-x7d2k",
+    "projected": {"sources": [{"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}]},
+}
+DATA = {"name": "data", "emptyDir": {}}
+NOT_READY = {
+    "key": "node.kubernetes.io/not-ready",
+    "operator": "Exists",
+    "effect": "NoExecute",
+    "tolerationSeconds": 300,
+}
+GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
+def node_of(manager: dict[str, Any]) -> dict[str, Any]:
+    return {"fieldsV1": {"f:spec": {"f:nodeName": {}}}, **manager}
+
+
+def changed(pod: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {**pod, "metadata": {**pod["metadata"], **metadata}}
+
+
+def pod_with(**spec: Any) -> dict[str, Any]:
+    return live_pod("case", **spec)
+
+
+@pytest.mark.parametrize(
+    ("pod", "metadata", "spec"),
+    [
+        (pod_with(), {"name": "case"}, {"nodeName": None}),
+        (
+            changed(
+                pod_with(), managedFields=[{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:volumes": {}}}}]
+            ),
+            {},
+            {"nodeName": None},
+        ),
+        (changed(pod_with(), managedFields=[node_of({})]), {}, {"nodeName": "node-1"}),
+        (
+            changed(pod_with(), managedFields=[node_of({"subresource": "binding"})]),
+            {},
+            {"nodeName": None},
+        ),
+        (changed(pod_with(), managedFields=[None, 7, {"fieldsV1": []}]), {}, {"nodeName": None}),
+        (changed(pod_with(), generateName="ca"), {"name": None, "generateName": "ca"}, {}),
+        (changed(pod_with(), generateName="other-"), {"name": "case"}, {}),
+        (
+            live_pod(
+                "case",
+                labels={"runai-gpu-group": "g", "app": "a", "kai.scheduler/queue": "q"},
+                annotations={
+                    "pod-group-name": "g",
+                    "kaishare.dev/reason": "own",
+                    "gpu-fraction": "0.5",
+                    "kubectl.kubernetes.io/last-applied-configuration": "{}",
+                },
+            ),
+            {
+                "labels": {"app": "a", "kai.scheduler/queue": "q"},
+                "annotations": {"kaishare.dev/reason": "own", "gpu-fraction": "0.5"},
+            },
+            {},
+        ),
+        (pod_with(tolerations=[NOT_READY, GPU_TAINT]), {}, {"tolerations": [GPU_TAINT]}),
+        (pod_with(tolerations=[NOT_READY]), {}, {"tolerations": None}),
+        (pod_with(tolerations=[{**NOT_READY, "tolerationSeconds": 60}]), {}, {
+            "tolerations": [{**NOT_READY, "tolerationSeconds": 60}]
+        }),
+        (pod_with(priority=0, ephemeralContainers=[{}]), {}, {"priority": None, "ephemeralContainers": None}),
+        (pod_with(volumes=[DATA, TOKEN]), {}, {"volumes": [DATA]}),
+        (pod_with(volumes=[TOKEN]), {}, {"volumes": None}),
+        (pod_with(volumes=[{"name": "kube-api-access-own", "emptyDir": {}}]), {}, {
+            "volumes": [{"name": "kube-api-access-own", "emptyDir": {}}]
+        }),
+        (
+            pod_with(volumes=[TOKEN], containers=[gpu_container(volumeMounts=[TOKEN_MOUNT])]),
+            {},
+            {"containers": [gpu_container()]},
+        ),
+    ],
+    ids=[
+        "node of a scheduler, without managed fields",
+        "node of a scheduler",
+        "node of the creator",
+        "node by the subresource",
+        "unreadable managed fields",
+        "generated name",
+        "name of another prefix",
+        "keys of KAI and kubectl",
+        "default and own tolerations",
+        "default tolerations only",
+        "toleration with another time",
+        "priority and ephemeral containers",
+        "token and own volumes",
+        "token volume only",
+        "own volume with the token's prefix",
+        "mount of the token",
+    ],
+)  # fmt: skip
+def test_a_live_pod_as_a_new_one(pod: dict[str, Any], metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+    before = copy.deepcopy(pod)
+    new = as_new(pod)
+    assert pod == before
+    assert {key: new["metadata"].get(key) for key in metadata} == metadata
+    assert {key: new["spec"].get(key) for key in spec} == spec
+    assert not {"uid", "creationTimestamp", "managedFields"} & new["metadata"].keys()
+    assert "status" not in new
+
+
+@pytest.mark.parametrize("part", [None, 7, [], "text", [None, 3]])
+def test_any_part_of_a_live_pod_may_be_malformed(part: Any) -> None:
+    fields = ("volumes", "tolerations", "containers", "initContainers", "nodeName")
+    for pod in (
+        {"metadata": part, "spec": part},
+        {"metadata": {"labels": part, "annotations": part, "generateName": part, "name": part}},
+        {"spec": {**dict.fromkeys(fields, part), "volumes": [TOKEN, part]}},
+        {"metadata": {"managedFields": part}, "spec": {"nodeName": "n"}},
+    ):
+        assert as_new(pod)["kind"] == "Pod"
+
+
+def test_what_a_pod_asks_for() -> None:
+    assert str(asked_now(json.dumps(live_pod("whole")).encode())) == "1 GPU"
+    assert (
+        str(asked_now(b'{"metadata": {}, "spec": {"containers": 3}}')) == "0 GPUs and 1 request not counted"
+    )
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        py_torch_job(TEMPLATE, {"Master": 1, "Worker": 3}),
+        py_torch_job(TEMPLATE, {"Worker": 2}, elastic={"minReplicas": 1, "maxReplicas": 2}),
+        tf_job(TEMPLATE, {"Chief": 1, "PS": 2, "Worker": 2, "Evaluator": 1}),
+        xg_boost_job(TEMPLATE, {"Master": 1, "Worker": 2}),
+        jax_job(TEMPLATE, {"Worker": 2}),
+        paddle_job(TEMPLATE, {"Master": 1, "Worker": 2}),
+        mpi_job(TEMPLATE, 2),
+        mpi_job(TEMPLATE, 2, also_worker=True),
+        mpi_job(TEMPLATE, 2, version="v1"),
+        job_set(TEMPLATE, [2, 1, 3]),
+        leader_worker_set(TEMPLATE, 3, own_leader=True, webhook_first=True),
+        leader_worker_set(TEMPLATE, 3, own_leader=True),
+        leader_worker_set(TEMPLATE, 3),
+    ],
+    ids=lambda job: job.manifest["kind"],
+)
+def test_the_template_of_every_pod_of_an_operator(job: OperatorJob) -> None:
+    templates = find_pods(job.manifest)
+    roles = TemplateRoles.of(templates)
+    assert roles is not None
+    for path, pod in job.pods:
+        position = roles.position_of(pod["metadata"].get("labels", {}))
+        assert position is not None
+        assert templates[position].path == path
+
+
+def test_templates_that_no_label_tells_apart() -> None:
+    (template,) = find_pods({"kind": "Deployment", "spec": {"template": TEMPLATE}})
+    assert TemplateRoles.of([template, template]) is None
+
+
+def recorded_pods() -> list[tuple[str, dict[str, Any]]]:
+    """Return the recorded pods of tenants under several releases of KAI, with their titles."""
+    folder = folder_from("KAISHARE_FIXTURES", "the recorded objects of live clusters")
+    pods = []
+    for path in sorted(folder.glob("kai-live-*/*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        items = document.get("items", [document]) if isinstance(document, dict) else []
+        for item in items:
+            if item.get("kind") == "Pod" and "kai.scheduler/queue" in item["metadata"].get("labels", {}):
+                pods.append((f"{path.parent.name}/{path.stem}/{item['metadata']['name']}", item))  # noqa: PERF401
+    return pods
+
+
+def test_no_recorded_pod_of_kai_is_refused_as_a_new_one() -> None:
+    """KAI's own labels, annotations and nodes do not belong to a new pod."""
+    pods = recorded_pods()
+    assert len(pods) >= 20
+    bound = 0
+    for title, pod in pods:
+        metadata = pod["metadata"]
+        queue = metadata["labels"]["kai.scheduler/queue"]
+        labels = {"kai.scheduler/queue": queue, "kaishare.dev/mode": "enforce"}
+        policy = NamespacePolicy.from_labels(metadata["namespace"], labels)
+        assert policy is not None
+        explainer = Explainer("default", {metadata["namespace"]: policy}, DecisionSettings())
+        identity = OwnedMetadata(metadata["name"], metadata["namespace"], metadata.get("uid", ""))
+        (item,) = explain_object(explainer, PODS, identity, json.dumps(pod).encode(), "")
+        assert isinstance(item, ExplainedPod), title
+        assert item.verdict is not None, title
+        refused = [denial.reason for denial in item.verdict.denials]
+        assert refused in ([], [Reason.WRONG_SCHEDULER]), title
+        assert item.mutation.decision.reason is not Reason.NODE_NAME_SET, title
+        bound += "nodeName" in pod["spec"]
+    assert bound

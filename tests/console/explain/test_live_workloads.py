@@ -1,0 +1,419 @@
+"""What runs in a cluster, on a simulated API server: which objects stand for which, and what is counted."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from console.explain import live_workloads as live
+from console.explain.explainer import ExplainedPod, Explainer, UnexplainedObject
+from console.explain.live_workloads import LiveWorkloads, live_workloads
+from console.explain.text import is_rank
+from kube.client import KubeClient
+from tests.support.api_server import ApiServer, refuses, says
+from tests.support.live_objects import (
+    Json,
+    LiveObjects,
+    live_pod,
+    of_operator,
+    reference,
+    template,
+    workload,
+)
+from tests.support.operator_jobs import job_set, py_torch_job
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy
+
+HALF = {"kai.scheduler/queue": "queue-a", "kaishare.dev/gpu-fraction": "0.5"}
+TEAM = ["team-a"]
+DONE = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+
+def explainer(*namespaces: str) -> Explainer:
+    policies = {}
+    for name in namespaces or ("team-a",):
+        policy = NamespacePolicy.from_labels(name, HALF)
+        assert policy is not None
+        policies[name] = policy
+    return Explainer("default", policies, DecisionSettings())
+
+
+async def read(
+    client: KubeClient,
+    server: ApiServer,
+    *items: Json,
+    namespaces: Sequence[str] | None = TEAM,
+    managed: Sequence[str] = (),
+) -> LiveWorkloads:
+    server.path = "no path"
+    server.named = LiveObjects(items).answers
+    return await live_workloads(client, explainer(*managed), namespaces=namespaces)
+
+
+def lines(read: LiveWorkloads) -> list[str]:
+    """Return title, decision and pods of each item."""
+    return [
+        f"{item.pod.title}: {item.mutation.decision.reason.code}, {item.running and f'{item.running.count} pods, {item.running.requested}'}"
+        if isinstance(item, ExplainedPod)
+        else f"{item.title}: {item.code}"
+        for item in read.items
+    ]
+
+
+DEPLOYMENT = workload("Deployment", "web")
+REVISION = workload("ReplicaSet", "web-1", reference("Deployment", "web"))
+POD = live_pod("web-1-x", reference("ReplicaSet", "web-1"))
+JOB = workload("Job", "night-1", reference("CronJob", "night", api_version="batch/v1"))
+CONVERTED = "whole-gpu-converted"
+WORKFLOW = reference("Workflow", "flow", api_version="argoproj.io/v1alpha1")
+SERVICE = reference("InferenceService", "x", api_version="serving.kserve.io/v1beta1")
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ([], []),
+        ([DEPLOYMENT], [f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs"]),
+        (
+            [DEPLOYMENT, REVISION, POD, live_pod("web-1-y", reference("ReplicaSet", "web-1"))],
+            [f"Deployment web, spec.template: {CONVERTED}, 2 pods, 2 GPUs"],
+        ),
+        (
+            [DEPLOYMENT, REVISION, live_pod("a", reference("ReplicaSet", "web-1"), phase="Failed")],
+            [f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
+        ),
+        (
+            [workload("CronJob", "night"), JOB, live_pod("n", reference("Job", "night-1"))],
+            [f"CronJob night, spec.jobTemplate.spec.template: {CONVERTED}, 1 pods, 1 GPU"],
+        ),
+        ([JOB], [f"Job night-1 of CronJob night, spec.template: {CONVERTED}, 0 pods, 0 GPUs"]),
+        (
+            [workload("Deployment", "y", SERVICE), workload("ReplicaSet", "y-1", reference("Deployment", "y"))],
+            [f"Deployment y of InferenceService x, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
+        ),
+        (
+            [workload("ReplicaSet", "bare", replicas=0)],
+            [f"ReplicaSet bare, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
+        ),
+        (
+            [
+                workload("ReplicaSet", "new", reference("Rollout", "r"), replicas=2),
+                workload("ReplicaSet", "old", reference("Rollout", "r"), replicas=0),
+                live_pod("new-x", reference("ReplicaSet", "new")),
+            ],
+            [f"ReplicaSet new of Rollout r, spec.template: {CONVERTED}, 1 pods, 1 GPU"],
+        ),
+        ([{**workload("Job", "done"), "status": DONE}], []),
+        (
+            [{**workload("Job", "done"), "status": {"conditions": 7}}],
+            [f"Job done, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
+        ),
+        (
+            [workload("StatefulSet", "set"), live_pod("set-0", reference("StatefulSet", "set"))],
+            [f"StatefulSet set, spec.template: {CONVERTED}, 1 pods, 1 GPU"],
+        ),
+        (
+            [workload("DaemonSet", "all"), live_pod("all-x", reference("DaemonSet", "all"))],
+            ["DaemonSet all, spec.template: daemonset, 1 pods, 1 GPU"],
+        ),
+        ([live_pod("bare")], [f"Pod bare: {CONVERTED}, 1 pods, 1 GPU"]),
+        ([live_pod("bare", phase="Succeeded")], []),
+        (
+            [
+                live_pod("flow-1", WORKFLOW, created="2026-01-01T00:00:00Z"),
+                live_pod("flow-2", WORKFLOW, created="2026-01-03T00:00:00Z"),
+                live_pod("flow-3", WORKFLOW, created="2026-01-02T00:00:00Z"),
+                live_pod("flow-4", WORKFLOW, created="2026-01-04T00:00:00Z", phase="Succeeded"),
+            ],
+            [f"Workflow flow, by its newest pod flow-2: {CONVERTED}, 3 pods, 3 GPUs"],
+        ),
+        (
+            [live_pod("mirror", reference("Node", "n", api_version="v1"), annotations={"kubernetes.io/config.mirror": "x"})],
+            ["Pod mirror: mirror-pod, 1 pods, 1 GPU"],
+        ),
+        (
+            [
+                workload("Job", "b", reference("CronJob", "a", api_version="batch/v1")),
+                workload("CronJob", "a", reference("Job", "b", api_version="batch/v1")),
+                live_pod("b-1", reference("Job", "b", api_version="batch/v1")),
+            ],
+            [f"CronJob a of Job b, spec.jobTemplate.spec.template: {CONVERTED}, 1 pods, 1 GPU"],
+        ),
+        (
+            [workload("CronJob", "a", reference("Deployment", "web")), DEPLOYMENT],
+            [
+                f"CronJob a of Deployment web, spec.jobTemplate.spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+                f"Deployment web, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+            ],
+        ),
+        (
+            [workload("Deployment", "self", reference("Deployment", "self"))],
+            [f"Deployment self of Deployment self, spec.template: {CONVERTED}, 0 pods, 0 GPUs"],
+        ),
+        (
+            [workload("Deployment", "bad", template={"spec": {"containers": 3}})],
+            ["Deployment bad: unreadable"],
+        ),
+        (
+            of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3})),
+            [
+                "PyTorchJob job, spec.pytorchReplicaSpecs.Master.template: distributed, 1 pods, 1 GPU",
+                "PyTorchJob job, spec.pytorchReplicaSpecs.Worker.template: distributed, 3 pods, 3 GPUs",
+            ],
+        ),
+        (
+            of_operator(job_set(template(), [1, 1])),
+            [
+                "JobSet job, spec.replicatedJobs.0.template.spec.template: distributed, 1 pods, 1 GPU",
+                "JobSet job, spec.replicatedJobs.1.template.spec.template: distributed, 1 pods, 1 GPU",
+            ],
+        ),
+    ],
+    ids=[
+        "nothing",
+        "without pods",
+        "deployment",
+        "pods that have ended",
+        "cron job",
+        "owner that does not exist",
+        "unknown owner",
+        "replica set without owner",
+        "revisions of an unknown owner",
+        "finished job",
+        "unreadable status",
+        "stateful set",
+        "daemon set",
+        "bare pod",
+        "ended bare pod",
+        "newest pod of an unknown owner",
+        "mirror pod",
+        "circle of owners",
+        "owner of a kind that is read later",
+        "owner of itself",
+        "unreadable template",
+        "operator with two templates",
+        "jobs of a job set",
+    ],
+)  # fmt: skip
+async def test_which_objects_stand_for_which(
+    client: KubeClient, server: ApiServer, items: list[Json], expected: list[str]
+) -> None:
+    result = await read(client, server, *items)
+    assert lines(result) == expected
+
+
+async def test_what_is_left_out_is_counted(client: KubeClient, server: ApiServer) -> None:
+    result = await read(
+        client,
+        server,
+        {**workload("Job", "done"), "status": DONE},
+        {**workload("Job", "failed"), "status": {"conditions": [{"type": "Failed", "status": "True"}]}},
+        workload("Job", "waits"),
+        live_pod("ended", phase="Succeeded"),
+        workload("ReplicaSet", "old", reference("Rollout", "r"), replicas=0),
+    )
+    assert result.notes == [
+        "left out: 2 jobs that have finished, 1 pod that has ended, 1 ReplicaSet without replicas"
+    ]
+    assert [item.pod.name for item in result.items if isinstance(item, ExplainedPod)] == ["waits"]
+
+
+async def test_only_managed_namespaces_of_all(client: KubeClient, server: ApiServer) -> None:
+    items = [
+        workload("Deployment", "here"),
+        workload("Deployment", "there", namespace="team-b"),
+        live_pod("elsewhere", namespace="team-c"),
+        live_pod("excluded", namespace="kube-system"),
+    ]
+    managed = ("team-a", "team-b", "kube-system")
+    result = await read(client, server, *items, namespaces=None, managed=managed)
+    assert [item.namespace for item in result.items] == ["team-a", "team-b"]
+    assert result.notes == [
+        "left out: the objects of 2 namespaces that kaishare does not manage, or that are excluded"
+    ]
+    assert not server.requested_paths("namespaces/")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("team-c", "not-managed"), ("kube-system", "namespace-excluded")]
+)
+async def test_a_named_namespace_is_always_read(
+    client: KubeClient, server: ApiServer, name: str, reason: str
+) -> None:
+    result = await read(
+        client, server, live_pod("p", namespace=name), namespaces=[name], managed=("team-a", "kube-system")
+    )
+    assert lines(result) == [f"Pod p: {reason}, 1 pods, 1 GPU"]
+    assert all("/namespaces/" in path or path == "/apis" for path in server.requested_paths(""))
+
+
+@pytest.mark.parametrize(
+    ("refused", "notes", "expected"),
+    [
+        (
+            "replicasets",
+            ["you may not list replicasets.apps in namespace team-a"],
+            [
+                f"Deployment web, spec.template: {CONVERTED}, None",
+                f"ReplicaSet web-1, by its newest pod web-1-x: {CONVERTED}, 1 pods, 1 GPU",
+                f"StatefulSet set, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+            ],
+        ),
+        (
+            "pods",
+            ["you may not list pods in namespace team-a"],
+            [
+                f"Deployment web, spec.template: {CONVERTED}, None",
+                f"StatefulSet set, spec.template: {CONVERTED}, None",
+            ],
+        ),
+        (
+            "deployments",
+            ["you may not list deployments.apps in namespace team-a"],
+            [
+                f"ReplicaSet web-1 of Deployment web, spec.template: {CONVERTED}, 1 pods, 1 GPU",
+                f"StatefulSet set, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+            ],
+        ),
+    ],
+)
+async def test_a_missing_right_is_a_note(
+    client: KubeClient, server: ApiServer, refused: str, notes: list[str], expected: list[str]
+) -> None:
+    server.refusals = {refused: refuses(403, "Forbidden")}
+    result = await read(client, server, DEPLOYMENT, REVISION, POD, workload("StatefulSet", "set"))
+    assert (result.notes, lines(result)) == (notes, expected)
+
+
+@pytest.mark.parametrize(
+    ("part", "answer", "note"),
+    [
+        ("/jobs", refuses(500, "InternalError", "etcd"), "not all jobs.batch in namespace team-a were read: "),
+        ("/jobs", says("{}"), "not all jobs.batch in namespace team-a were read: "),
+        ("/jobs", says("<html>", kind="text/html"), "not all jobs.batch in namespace team-a were read: "),
+        (
+            "/jobs",
+            says(json.dumps({"kind": "JobList", "metadata": {"resourceVersion": "1"}, "items": [{"metadata": 7}]})),
+            "1 object of jobs.batch cannot be decoded",
+        ),
+        ("/apis/batch/v1/namespaces/team-a/jobs", refuses(404, "NotFound"), ""),
+    ],
+)  # fmt: skip
+async def test_a_failed_list_is_a_note(
+    client: KubeClient, server: ApiServer, part: str, answer: Any, note: str
+) -> None:
+    server.refusals = {part: answer}
+    result = await read(client, server, DEPLOYMENT, workload("Job", "job"))
+    assert "Deployment web" in lines(result)[0]
+    assert [text.startswith(note) for text in result.notes] == ([True] if note else [])
+
+
+async def test_discovery_that_fails_is_a_note(client: KubeClient, server: ApiServer) -> None:
+    server.path = "no path"
+    server.named = {**LiveObjects([DEPLOYMENT]).answers, "/apis": {"kind": "APIGroupList"}}
+    result = await live_workloads(client, explainer(), namespaces=TEAM)
+    assert len(result.items) == 1
+    (note,) = result.notes
+    assert note.startswith(
+        "jobs of training operators were not read: GET /apis: expected aggregated discovery"
+    )
+
+
+async def test_an_owner_in_another_namespace_does_not_hide_an_object(
+    client: KubeClient, server: ApiServer
+) -> None:
+    hidden = workload("Job", "hidden", reference("Deployment", "web"), namespace="team-b")
+    result = await read(client, server, DEPLOYMENT, hidden, namespaces=["team-a", "team-b"])
+    assert [item.namespace for item in result.items] == ["team-a", "team-b"]
+
+
+async def test_an_earlier_change_is_recognised(client: KubeClient, server: ApiServer) -> None:
+    def converted(name: str, fraction: str) -> Json:
+        annotations = {
+            "gpu-fraction": fraction,
+            "gpu-fraction-container-name": "main",
+            "kaishare.dev/reason": CONVERTED,
+        }
+        pod = live_pod(name, annotations=annotations, schedulerName="kai-scheduler")
+        del pod["spec"]["containers"][0]["resources"]
+        return pod
+
+    result = await read(client, server, converted("now", "0.5"), converted("then", "0.25"))
+    now, then = (item for item in result.items if isinstance(item, ExplainedPod))
+    assert now.earlier is not None
+    assert (now.earlier.reason, now.earlier.is_current) == (CONVERTED, True)
+    assert then.earlier is not None
+    assert then.earlier.is_current is False
+    assert now.running is not None
+    assert str(now.running.requested) == "0.5 GPUs"
+
+
+async def test_ranks_are_counted(client: KubeClient, server: ApiServer) -> None:
+    result = await read(
+        client, server, DEPLOYMENT, *of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3}))
+    )
+    ranks = [item for item in result.items if isinstance(item, ExplainedPod) and is_rank(item)]
+    assert [item.running and item.running.count for item in ranks] == [1, 3]
+
+
+async def test_pods_without_the_label_of_their_template_are_not_counted(
+    client: KubeClient, server: ApiServer
+) -> None:
+    job, *pods = of_operator(py_torch_job(template(), {"Master": 1, "Worker": 1}))
+    pods[1]["metadata"]["labels"] = {}
+    result = await read(client, server, job, *pods)
+    assert [item.running for item in result.items if isinstance(item, ExplainedPod)] == [None, None]
+    assert result.notes == [
+        "the pods of 1 workload are not counted: no label tells which template they come from"
+    ]
+
+
+async def test_too_many_objects(
+    client: KubeClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MOST_WORKLOADS", 3)
+    items = [workload("StatefulSet", f"set-{number}") for number in range(5)]
+    result = await read(
+        client, server, *items, live_pod("p", reference("StatefulSet", "set-0")), live_pod("x")
+    )
+    assert len(result.items) == 3
+    assert result.notes == ["only the first 3 workloads and pods are explained"]
+    first = result.items[0]
+    assert isinstance(first, ExplainedPod)
+    assert first.running is not None
+    assert first.running.count == 1
+
+
+async def test_a_large_object_with_a_malformed_value(client: KubeClient, server: ApiServer) -> None:
+    large = workload("Deployment", "large", template=template(annotations={"note": "x" * 100_000}))
+    wrong = workload("Deployment", "wrong", template=template(annotations={"note": 7}))
+    result = await read(client, server, large, wrong)
+    assert lines(result) == [
+        f"Deployment large, spec.template: {CONVERTED}, 0 pods, 0 GPUs",
+        "Deployment wrong, spec.template: malformed-pod, 0 pods, 0 GPUs",
+    ]
+    assert not any(isinstance(item, UnexplainedObject) for item in result.items)
+
+
+async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, server: ApiServer) -> None:
+    def with_text(item: Json, text: bytes) -> bytes:
+        return json.dumps(item).encode().replace(b'"TEXT"', text)
+
+    owner = reference("CronJob", "none", api_version="batch/v1")
+    broken = template(annotations={"note": "TEXT"})
+    bodies = {
+        "/deployments": with_text(workload("Deployment", "web", template=broken), b'"\xff"'),
+        "/jobs": with_text(workload("Job", "job", owner, template=broken), b'"\xff"'),
+        "/replicasets": with_text(workload("ReplicaSet", "r", WORKFLOW, replicas="TEXT"), b"[]"),
+        "/pods": with_text(live_pod("flow-1", WORKFLOW, hostname="TEXT"), b'"\xff"'),
+    }
+    head = b'{"kind": "List", "metadata": {"resourceVersion": "1"}, "items": ['
+    server.refusals = {path: says(head + item + b"]}") for path, item in bodies.items()}
+    result = await read(client, server)
+    assert [line.partition(":")[0] for line in lines(result)] == [
+        "Deployment web",
+        "Job job",
+        "Pod flow-1",
+        "ReplicaSet r of Workflow flow, spec.template",
+    ]

@@ -1,0 +1,446 @@
+"""Jobs of operators: `explain` decides about their templates as the webhook decides about their pods."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from console.explain.document_parts import as_json
+from console.explain.manifest_pods import FoundPod, find_pods
+from console.explain.operators import OPERATORS, additions_of
+from kai.kaishare_keys import SIZE
+from service.documents import DocumentError, flatten_lists, load_file
+from tests.console.explain.conftest import Run
+from tests.support.operator_jobs import (
+    NAMESPACE,
+    OperatorJob,
+    jax_job,
+    job_set,
+    kueue_group_pods,
+    leader_worker_set,
+    mpi_job,
+    paddle_job,
+    py_torch_job,
+    tf_job,
+    train_job_pods,
+    xg_boost_job,
+)
+from tests.support.pods import GPU, container, folder_from, gpu_container
+from webhook.policy.decide import Decision
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import NamespacePolicy
+from webhook.policy.patch import mutate
+from webhook.policy.reasons import Reason
+
+QUEUE = {"kai.scheduler/queue": "queue-a"}
+HALF = QUEUE | {"kaishare.dev/gpu-fraction": "0.5"}
+TEMPLATE: dict[str, Any] = {"metadata": {"labels": {"app": "train"}}, "spec": {"containers": [gpu_container("tensorflow")]}}  # fmt: skip
+BARE: dict[str, Any] = {"spec": {"containers": [gpu_container("tensorflow"), container("side")]}}
+Build = Callable[[dict[str, Any]], OperatorJob]
+
+SEVERAL_RANKS: list[tuple[str, Build, str]] = [
+    ("PyTorchJob", lambda t: py_torch_job(t, {"Master": 1, "Worker": 3}), "a PyTorchJob of 4 ranks"),
+    ("PyTorchJob, two processes each", lambda t: py_torch_job(t, {"Master": 1, "Worker": 3}, processes="2"), "a PyTorchJob of 8 ranks"),
+    ("PyTorchJob, processes by GPU", lambda t: py_torch_job(t, {"Master": 1, "Worker": 1}, processes="gpu"), "a PyTorchJob of 2 ranks"),
+    ("PyTorchJob of workers", lambda t: py_torch_job(t, {"Worker": 2}), "a PyTorchJob of 2 ranks"),
+    ("PyTorchJob, elastic", lambda t: py_torch_job(t, {"Worker": 1}, elastic={"minReplicas": 1, "maxReplicas": 4}), "a PyTorchJob of 4 ranks"),
+    ("PyTorchJob, elastic without bounds", lambda t: py_torch_job(t, {"Worker": 3}, elastic={}), "a PyTorchJob of 3 ranks"),
+    ("PyTorchJob, elastic with a minimum", lambda t: py_torch_job(t, {"Worker": 1}, elastic={"minReplicas": 2}), "a PyTorchJob of 2 ranks"),
+    ("TFJob", lambda t: tf_job(t, {"PS": 1, "Worker": 2}), "a TFJob of 3 tasks"),
+    ("TFJob, evaluator", lambda t: tf_job(t, {"Chief": 1, "Evaluator": 1}), "a TFJob of 2 tasks"),
+    ("TFJob, dynamic workers", lambda t: tf_job(t, {"PS": 1, "Worker": 2}, dynamic=True), "a TFJob"),
+    ("XGBoostJob", lambda t: xg_boost_job(t, {"Master": 1, "Worker": 2}), "an XGBoostJob of 3 ranks"),
+    ("JAXJob", lambda t: jax_job(t, {"Worker": 2}), "a JAXJob of 2 ranks"),
+    ("PaddleJob", lambda t: paddle_job(t, {"Worker": 2}), "a PaddleJob of 2 ranks"),
+    ("MPIJob", lambda t: mpi_job(t, 2), "an MPIJob"),
+    ("MPIJob, the launcher works, too", lambda t: mpi_job(t, 1, also_worker=True), "an MPIJob"),
+    ("MPIJob of one worker", lambda t: mpi_job(t, 1), "an MPIJob"),
+    ("MPIJob v1", lambda t: mpi_job(t, 2, version="v1"), "an MPIJob"),
+    ("JobSet", lambda t: job_set(t, [2]), "a JobSet of 2 jobs"),
+    ("JobSet of two replicated jobs", lambda t: job_set(t, [1, 1]), "a JobSet of 2 jobs"),
+    ("LeaderWorkerSet", lambda t: leader_worker_set(t, 2), "a LeaderWorkerSet of 2 ranks"),
+    ("LeaderWorkerSet with a leader", lambda t: leader_worker_set(t, 4, own_leader=True), "a LeaderWorkerSet of 4 ranks"),
+    ("LeaderWorkerSet, its webhook first", lambda t: leader_worker_set(t, 2, webhook_first=True), "a LeaderWorkerSet of 2 ranks"),
+]  # fmt: skip
+ONE_RANK: list[tuple[str, Build]] = [
+    ("PyTorchJob", lambda t: py_torch_job(t, {"Master": 1})),
+    ("PyTorchJob of a worker", lambda t: py_torch_job(t, {"Worker": 1})),
+    ("PyTorchJob, workers at 0", lambda t: py_torch_job(t, {"Master": 1, "Worker": 0})),
+    ("PyTorchJob, elastic", lambda t: py_torch_job(t, {"Worker": 1}, elastic={"minReplicas": 1, "maxReplicas": 1})),
+    ("TFJob", lambda t: tf_job(t, {"Worker": 1})),
+    ("XGBoostJob", lambda t: xg_boost_job(t, {"Master": 1})),
+    ("JAXJob", lambda t: jax_job(t, {"Worker": 1})),
+    ("PaddleJob", lambda t: paddle_job(t, {"Worker": 1})),
+    ("JobSet", lambda t: job_set(t, [1])),
+    ("LeaderWorkerSet", lambda t: leader_worker_set(t, 1)),
+    ("LeaderWorkerSet without a size", lambda t: leader_worker_set(t, None)),
+    ("LeaderWorkerSet with a leader", lambda t: leader_worker_set(t, 1, own_leader=True)),
+]  # fmt: skip
+
+
+def policy_of(labels: Mapping[str, str], annotations: Mapping[str, str] | None = None) -> NamespacePolicy:
+    policy = NamespacePolicy.from_labels(NAMESPACE, labels, annotations or {})
+    assert policy is not None
+    return policy
+
+
+def decided(policy: NamespacePolicy, pod: dict[str, Any]) -> Decision:
+    return mutate(policy, json.dumps(pod).encode(), DecisionSettings()).decision
+
+
+def previewed(policy: NamespacePolicy, pod: FoundPod) -> Decision:
+    return mutate(policy, as_json(pod.as_created(NAMESPACE)), DecisionSettings()).decision
+
+
+def assert_preview_equals_answer(policy: NamespacePolicy, job: OperatorJob) -> list[Decision]:
+    """Compare the decision about each template with that about each pod; return those about the pods."""
+    templates = {pod.path: pod for pod in find_pods(job.manifest)}
+    decisions = []
+    for path, pod in job.pods:
+        answer = decided(policy, pod)
+        assert previewed(policy, templates[path]) == answer, path
+        decisions.append(answer)
+    return decisions
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, BARE], ids=["with labels", "with a second container"])
+@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
+def test_a_job_of_several_ranks_keeps_its_gpus(
+    case: tuple[str, Build, str], template: dict[str, Any]
+) -> None:
+    _, build, evidence = case
+    for decision in assert_preview_equals_answer(policy_of(HALF), build(template)):
+        assert decision.reason is Reason.DISTRIBUTED
+        assert f": {evidence};" in decision.finding.sentence
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, BARE], ids=["with labels", "with a second container"])
+@pytest.mark.parametrize("case", ONE_RANK, ids=lambda case: case[0])
+def test_a_job_of_one_rank_gets_the_share(case: tuple[str, Build], template: dict[str, Any]) -> None:
+    decisions = assert_preview_equals_answer(policy_of(HALF), case[1](template))
+    assert len(decisions) == 1
+    assert decisions[0].reason is Reason.WHOLE_GPU_CONVERTED
+    assert Reason.RANKS_MAY_MEET not in [warning.reason for warning in decisions[0].warnings]
+
+
+def with_pod(*containers: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {"metadata": metadata, "spec": {"containers": list(containers)}}
+
+
+WRITTEN = with_pod(container("tensorflow"), annotations={"gpu-fraction": "0.25"})
+NAMED = with_pod(gpu_container("tensorflow"), labels={SIZE: "train"})
+EXCEPTIONS: list[tuple[str, dict[str, Any], dict[str, str], Reason, bool]] = [
+    ("a share of its own", WRITTEN, {}, Reason.OWN_SHARE, True),
+    ("a named size", NAMED, {"size.kaishare.dev/train": "0.25"}, Reason.WHOLE_GPU_CONVERTED, True),
+    ("distributed=share", TEMPLATE, {"kaishare.dev/distributed": "share"}, Reason.WHOLE_GPU_CONVERTED, False),
+    ("a cap of half a GPU", TEMPLATE, {"kaishare.dev/max-gpu-fraction": "0.5"}, Reason.WHOLE_GPU_CONVERTED, True),
+    ("several GPUs", with_pod(gpu_container("tensorflow", "8")), {}, Reason.SEVERAL_GPUS, False),
+    ("no GPU", with_pod(container("tensorflow")), {}, Reason.NO_GPU, False),
+    ("mode observe", TEMPLATE, {"kaishare.dev/mode": "observe"}, Reason.DISTRIBUTED, False),
+    ("mode enforce", TEMPLATE, {"kaishare.dev/mode": "enforce"}, Reason.DISTRIBUTED, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("exception", EXCEPTIONS, ids=lambda case: case[0])
+@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
+def test_authors_and_policy_owners_decide_before_the_evidence(
+    case: tuple[str, Build, str], exception: tuple[str, dict[str, Any], dict[str, str], Reason, bool]
+) -> None:
+    _, template, labels, reason, is_hinted = exception
+    for decision in assert_preview_equals_answer(policy_of(HALF | labels), case[1](template)):
+        assert decision.reason is reason
+        assert (Reason.RANKS_MAY_MEET in [warning.reason for warning in decision.warnings]) is is_hinted
+
+
+@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
+def test_a_cap_in_memory_alone_forbids_a_whole_gpu(case: tuple[str, Build, str]) -> None:
+    labels = QUEUE | {"kaishare.dev/gpu-memory": "2000", "kaishare.dev/max-gpu-memory": "2000"}
+    for decision in assert_preview_equals_answer(policy_of(labels), case[1](TEMPLATE)):
+        assert decision.reason is Reason.WHOLE_GPU_CONVERTED
+        assert Reason.RANKS_MAY_MEET in [warning.reason for warning in decision.warnings]
+
+
+@pytest.mark.parametrize("case", [*SEVERAL_RANKS, *ONE_RANK], ids=lambda case: case[0])
+def test_the_labels_of_the_first_pod_are_those_of_its_controller(case: tuple[Any, ...]) -> None:
+    """A selector of a size sees them, except those that the operator's own webhook adds later."""
+    job = case[1](TEMPLATE)
+    templates = {pod.path: pod for pod in find_pods(job.manifest)}
+    for path, template in templates.items():
+        pods = [pod for of, pod in job.pods if of == path]
+        if not pods:
+            continue
+        if path.endswith("workerTemplate"):
+            pods = [
+                pod for pod in pods if "leaderworkerset.sigs.k8s.io/group-key" in pod["metadata"]["labels"]
+            ]
+            if not pods or "its webhook first" in case[0]:
+                continue  # the leader of a set without a template of its own
+        added, real = template.as_created(NAMESPACE)["metadata"]["labels"], pods[0]["metadata"]["labels"]
+        assert added.keys() == real.keys(), path
+        for key, value in added.items():
+            if not any(part in key for part in ("uid", "hash", "key")):
+                assert value == real[key], (path, key)
+        owner, owned = template.as_created(NAMESPACE)["metadata"]["ownerReferences"][0], pods[0]["metadata"]["ownerReferences"][0]  # fmt: skip
+        assert (owner["apiVersion"], owner["kind"]) == (owned["apiVersion"], owned["kind"])
+        assert template.has_known_labels
+
+
+def test_a_selector_sees_the_labels_of_the_controller() -> None:
+    sizes = QUEUE | {"size.kaishare.dev/quarter": "0.25", "kaishare.dev/distributed": "share"}
+    selector = {"size.kaishare.dev/quarter": "training.kubeflow.org/replica-type=worker"}
+    job = py_torch_job(TEMPLATE, {"Master": 1, "Worker": 1})
+    decisions = assert_preview_equals_answer(policy_of(sizes, selector), job)
+    assert [decision.size.name if decision.size else None for decision in decisions] == [None, "quarter"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "reason"),
+    [
+        (train_job_pods(TEMPLATE, 2), Reason.DISTRIBUTED),
+        (train_job_pods(TEMPLATE, 1), Reason.WHOLE_GPU_CONVERTED),
+        (kueue_group_pods(TEMPLATE, 2), Reason.DISTRIBUTED),
+        (kueue_group_pods(TEMPLATE, 1), Reason.WHOLE_GPU_CONVERTED),
+        (kueue_group_pods(TEMPLATE, 2, serves=True), Reason.WHOLE_GPU_CONVERTED),
+    ],
+    ids=[
+        "TrainJob",
+        "TrainJob of one node",
+        "Kueue group",
+        "Kueue group of one pod",
+        "Kueue group that serves",
+    ],
+)
+def test_pods_whose_manifest_does_not_show_them(pods: list[dict[str, Any]], reason: Reason) -> None:
+    assert {decided(policy_of(HALF), pod).reason for pod in pods} == {reason}
+
+
+def workload(kind: str, version: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "web"}, "spec": spec}
+
+
+ORDINARY: Sequence[dict[str, Any]] = [
+    workload("Job", "batch/v1", {"completions": 8, "parallelism": 8, "template": TEMPLATE}),
+    workload("Job", "batch/v1", {"completions": 8, "completionMode": "Indexed", "template": TEMPLATE}),
+    workload("CronJob", "batch/v1", {"jobTemplate": {"spec": {"parallelism": 8, "template": TEMPLATE}}}),
+    workload("Deployment", "apps/v1", {"replicas": 8, "template": TEMPLATE}),
+    workload("StatefulSet", "apps/v1", {"replicas": 8, "template": TEMPLATE}),
+    workload("RayCluster", "ray.io/v1", {"workerGroupSpecs": [{"replicas": 8, "groupName": "w", "template": TEMPLATE}]}),
+    workload("Job", "batch.volcano.sh/v1alpha1", {"minAvailable": 8, "tasks": [{"replicas": 8, "name": "w", "template": TEMPLATE}]}),
+    workload("SparkApplication", "sparkoperator.k8s.io/v1beta2", {"executor": {"instances": 8, "template": TEMPLATE}}),
+    workload("Notebook", "kubeflow.org/v1", {"template": TEMPLATE}),
+    workload("PyTorchJob", "example.com/v1", {"pytorchReplicaSpecs": {"Worker": {"replicas": 8, "template": TEMPLATE}}}),
+    workload("PyTorchJob", "kubeflow.org/v1", {"elsewhere": {"Worker": {"replicas": 8, "template": TEMPLATE}}}),
+    workload("TFJob", "kubeflow.org/v1", {"replicas": 8, "template": TEMPLATE}),
+    workload("JobSet", "jobset.x-k8s.io/v1alpha2", {"replicatedJobs": {"a": {"replicas": 8, "template": {"spec": {"template": TEMPLATE}}}}}),
+    workload("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", {"size": 8, "workerTemplate": TEMPLATE}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("document", ORDINARY, ids=lambda document: document["kind"])
+def test_other_workloads_get_the_share(document: dict[str, Any]) -> None:
+    (pod,) = find_pods(document)
+    assert previewed(policy_of(HALF), pod).reason is Reason.WHOLE_GPU_CONVERTED
+
+
+STRANGE: Sequence[Any] = ("2", "many", -1, 2.5, True, None, [], {}, 10**30, [2])
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=repr)
+@pytest.mark.parametrize("case", SEVERAL_RANKS, ids=lambda case: case[0])
+def test_numbers_that_the_api_server_refuses_are_no_error(case: tuple[str, Build, str], value: Any) -> None:
+    def twisted(node: Any) -> Any:
+        if isinstance(node, dict):
+            counts = ("replicas", "size", "nprocPerNode", "minReplicas", "maxReplicas", "groupName")
+            return {key: value if key in counts else twisted(child) for key, child in node.items()}
+        return [twisted(child) for child in node] if isinstance(node, list) else node
+
+    for pod in find_pods(twisted(case[1](TEMPLATE).manifest)):
+        assert previewed(policy_of(HALF), pod).action.value == "injected"
+
+
+def test_the_number_of_replicas_costs_no_memory() -> None:
+    manifest = tf_job(TEMPLATE, {"Worker": 2}).manifest
+    manifest["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 10**9
+    (pod,) = find_pods(manifest)
+    assert pod.additions is not None
+    assert len(pod.additions.variables["TF_CONFIG"]) < 2_000_000
+    assert previewed(policy_of(HALF), pod).reason in (Reason.DISTRIBUTED, Reason.WHOLE_GPU_CONVERTED)
+
+
+def test_types_of_replicas_in_any_case_are_counted() -> None:
+    manifest = py_torch_job(TEMPLATE, {"Master": 1, "Worker": 1}).manifest
+    specs = manifest["spec"]["pytorchReplicaSpecs"]
+    manifest["spec"]["pytorchReplicaSpecs"] = {"master": specs["Master"], "WORKER": specs["Worker"]}
+    names = [pod.as_created("team-a")["spec"]["containers"][0]["env"] for pod in find_pods(manifest)]
+    assert [{"name": "RANK", "value": rank} in env for rank, env in zip("01", names, strict=True)] == [
+        True,
+        True,
+    ]
+
+
+def test_variables_follow_those_of_the_template() -> None:
+    env = [{"name": "WORLD_SIZE", "value": "1"}]
+    template = with_pod(gpu_container("tensorflow", env=env), container("side", env=None))
+    job = py_torch_job(template, {"Master": 1, "Worker": 1})
+    assert_preview_equals_answer(policy_of(HALF), job)
+    pod = find_pods(job.manifest)[0].as_created(NAMESPACE)
+    assert [entry["value"] for entry in pod["spec"]["containers"][0]["env"] if entry["name"] == "WORLD_SIZE"] == ["1", "2"]  # fmt: skip
+    assert pod["spec"]["containers"][1]["env"]
+    odd = with_pod(gpu_container("tensorflow", env="text"))
+    (broken, _) = find_pods(py_torch_job_manifest(odd))
+    assert broken.as_created(NAMESPACE)["spec"]["containers"][0]["env"] == "text"
+
+
+def test_only_the_container_of_tensorflow_gets_the_cluster() -> None:
+    (pod,) = find_pods(tf_job(BARE, {"Worker": 2}).manifest)
+    first, second = pod.as_created(NAMESPACE)["spec"]["containers"]
+    assert [entry["name"] for entry in first["env"]] == ["TF_CONFIG"]
+    assert "env" not in second
+
+
+def py_torch_job_manifest(template: dict[str, Any]) -> dict[str, Any]:
+    specs = {"Master": {"template": template}, "Worker": {"template": template}}
+    return workload("PyTorchJob", "kubeflow.org/v1", {"pytorchReplicaSpecs": specs})
+
+
+def test_a_template_in_another_place_has_no_additions() -> None:
+    for group, kind in OPERATORS:
+        assert additions_of({"apiVersion": f"{group}/v1", "kind": kind}, ("spec", "elsewhere")) is None
+
+
+# What explain prints.
+
+JOB = yaml.safe_dump(py_torch_job(BARE, {"Master": 1, "Worker": 1}).manifest, sort_keys=False)
+OPTIONS = ("-n", NAMESPACE, *(f"--label={key}={value}" for key, value in HALF.items()))
+ADDED = ("WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "training.kubeflow.org", "ownerReferences", "env:")
+
+
+def test_the_additions_are_not_shown(run: Run) -> None:
+    for output in ("text", "json", "yaml", "patch", "manifest"):
+        result = run(JOB, *OPTIONS, "-o", output)
+        assert result.status == 0, output
+        for name in ADDED:
+            assert name not in result.out, output
+    assert (
+        "container tensorflow keeps its whole GPU: a PyTorchJob of 2 ranks; kaishare.dev/distributed=share"
+        in run(JOB, *OPTIONS).out
+    )
+    assert "(distributed)" in run(JOB, *OPTIONS).out
+
+
+def test_the_manifest_keeps_the_gpu_and_gets_the_rest(run: Run) -> None:
+    written = yaml.safe_load(run(JOB, *OPTIONS, "-o", "manifest").out)
+    expected = yaml.safe_load(JOB)
+    for replicas in expected["spec"]["pytorchReplicaSpecs"].values():
+        replicas["template"]["metadata"] = {
+            "labels": {"kai.scheduler/queue": "queue-a"},
+            "annotations": {"kaishare.dev/reason": "distributed"},
+        }
+        replicas["template"]["spec"]["schedulerName"] = "kai-scheduler"
+    assert written == expected
+
+
+def test_a_pod_of_an_operator_has_the_same_patch_as_from_the_server(run: Run) -> None:
+    for _, build, _ in SEVERAL_RANKS:
+        for _, pod in build(BARE).pods:
+            (line,) = run(json.dumps(pod), *OPTIONS, "-o", "patch").out.splitlines()
+            sent = mutate(policy_of(HALF), json.dumps(pod).encode(), DecisionSettings()).sent
+            assert json.loads(line) == json.loads(json.dumps(sent))
+
+
+# Manifests of other projects.
+
+CORPUS: Mapping[str, str] = {
+    "KAI-Scheduler__docs__batch__pytorch-job.yaml": "a PyTorchJob of 3 ranks",
+    "kubernetes-engine-samples__ai-ml__gke-tpu-dynamic-slicing__tpu-multislice-jax.yaml": "a JobSet of 2 jobs",
+    "kubernetes-engine-samples__ai-ml__llm-multihost-gpus-tensorrt-llm__lws.yaml": "a LeaderWorkerSet of 2 ranks",
+    "kubernetes-engine-samples__ai-ml__llm-multihost-gpus__vllm-deepseek-r1-A3.yaml": "a LeaderWorkerSet of 2 ranks",
+    "kubernetes-engine-samples__ai-ml__llm-multihost-gpus__vllm-llama3-405b-A3-HDML.yaml": "a LeaderWorkerSet of 2 ranks",
+    "kueue__site__static__examples__appwrapper__pytorch-sample.yaml": "a PyTorchJob of 2 ranks",
+    "kueue__site__static__examples__jobs__sample-jobset.yaml": "a JobSet of 2 jobs",
+    "kueue__site__static__examples__jobs__sample-mpijob.yaml": "an MPIJob",
+    "kueue__site__static__examples__jobs__sample-pytorchjob.yaml": "a PyTorchJob of 2 ranks",
+    "kueue__site__static__examples__pods-kueue__kueue-pod-group.yaml": "a Kueue group of 2 pods",
+    "kueue__site__static__examples__serving-workloads__sample-leaderworkerset-tas.yaml": "a LeaderWorkerSet of 3 ranks",
+}
+"""The files of the corpus with a job of several ranks, and the evidence."""
+
+
+def with_one_gpu(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod with exactly one GPU, in its first container."""
+    for number, item in enumerate(pod["spec"]["containers"]):
+        resources = item.setdefault("resources", {})
+        for kind in ("limits", "requests"):
+            amounts = resources.get(kind) or {}
+            resources[kind] = {key: amount for key, amount in amounts.items() if key != GPU}
+        if number == 0:
+            resources["limits"][GPU] = 1
+    return pod
+
+
+def corpus_pods() -> list[tuple[str, FoundPod]]:
+    pods = []
+    for file in sorted(folder_from("KAISHARE_CORPUS", "manifests written by others").glob("*.yaml")):
+        try:
+            documents = flatten_lists(load_file(file))
+        except DocumentError:
+            continue
+        pods += [(file.name, pod) for document in documents for pod in find_pods(document)]
+    return pods
+
+
+def test_jobs_of_several_ranks_of_other_projects_keep_their_gpus() -> None:
+    seen = set()
+    for file, template in corpus_pods():
+        as_written = previewed(policy_of(HALF), template)
+        created = with_one_gpu(json.loads(as_json(template.as_created(NAMESPACE))))
+        decision = decided(policy_of(HALF), created)
+        if file not in CORPUS:
+            assert Reason.DISTRIBUTED not in (as_written.reason, decision.reason), template.title
+            continue
+        seen.add(file)
+        assert as_written.reason in (Reason.DISTRIBUTED, Reason.SEVERAL_GPUS, Reason.NO_GPU), template.title
+        assert f": {CORPUS[file]};" in decision.finding.sentence, template.title
+    assert seen == CORPUS.keys()
+
+
+def of_one_rank(node: Any) -> Any:
+    """Return a manifest with one rank instead of several."""
+    if isinstance(node, list):
+        return [of_one_rank(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    changed = {key: of_one_rank(child) for key, child in node.items() if key != "Worker"}
+    if "replicatedJobs" in changed:
+        changed["replicatedJobs"] = [{**changed["replicatedJobs"][0], "replicas": 1}]
+    if "leaderWorkerTemplate" in changed:
+        changed["leaderWorkerTemplate"]["size"] = 1
+    if "kueue.x-k8s.io/pod-group-total-count" in changed:
+        changed["kueue.x-k8s.io/pod-group-total-count"] = "1"
+    return changed
+
+
+@pytest.mark.parametrize("file", [file for file, evidence in CORPUS.items() if "MPI" not in evidence])
+def test_jobs_of_other_projects_get_the_share_if_they_have_one_rank(file: str) -> None:
+    path = Path(folder_from("KAISHARE_CORPUS", "manifests written by others")) / file
+    pods = [
+        pod for document in of_one_rank(list(flatten_lists(load_file(path)))) for pod in find_pods(document)
+    ]
+    assert pods
+    for pod in pods:
+        created = with_one_gpu(json.loads(as_json(pod.as_created(NAMESPACE))))
+        created["metadata"]["name"] = "case"  # a bare pod without a name gets no share
+        assert decided(policy_of(HALF), created).reason is Reason.WHOLE_GPU_CONVERTED, pod.title
+
+
+def test_a_job_sets_pods_have_the_label_of_its_coordinator() -> None:
+    document = job_set(TEMPLATE, [1, 2]).manifest
+    document["spec"]["coordinator"] = {"replicatedJob": "r1", "jobIndex": 1}
+    name = document["metadata"]["name"]
+    for pod in find_pods(document):
+        created = pod.as_created("team-a")["metadata"]
+        for entries in (created["labels"], created["annotations"]):
+            assert entries["jobset.sigs.k8s.io/coordinator"] == f"{name}-r1-1-0.{name}"

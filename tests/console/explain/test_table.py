@@ -1,0 +1,117 @@
+"""The table of `explain`, the sums of every text output, and the width of all lines."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from service.text import width
+from tests.console.explain.conftest import Run
+from tests.support.pods import container, gpu_container, pod
+from webhook.cli import main
+
+POLICY = ("--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.25")
+LONG = "a-very-long-name-" * 14
+
+
+def manifest(*documents: object) -> str:
+    return yaml.safe_dump_all(documents)
+
+
+def named(name: str, *containers: dict[str, object], **fields: object) -> dict[str, object]:
+    made = pod(*containers, metadata={"name": name, "namespace": "default"}, **fields)  # type: ignore[arg-type]
+    del made["spec"]["schedulerName"]
+    return made
+
+
+FIVE = (
+    named("converted", gpu_container()),
+    named("cpu", container()),
+    named("own", container(), annotations={"gpu-fraction": "0.5"}),
+    named("out", gpu_container(), labels={"kaishare.dev/inject": "false"}),
+    named("memory", container(), annotations={"gpu-memory": "2000"}),
+    {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {}},
+    {"apiVersion": "example.dev/v1", "kind": "Farm", "metadata": {"name": "f"}, "spec": {}},
+)
+
+
+def test_more_than_four_pods_are_a_table(run: Run) -> None:
+    text = manifest(*FIVE)
+    starts = [1, *(number + 1 for number, line in enumerate(text.splitlines(), 1) if line == "---")]
+    result = run(text, *POLICY)
+    lines = [re.split(r"\s{2,}", line) for line in result.out.splitlines()]
+    assert lines[:-1] == [
+        ["FILE", "OBJECT", "NAMESPACE", "ACTION", "SHARE", "REASON", "WARN"],
+        [
+            f"standard input:{starts[0]}",
+            "Pod/converted",
+            "default",
+            "changed",
+            "0.25",
+            "whole-gpu-converted",
+            "-",
+        ],
+        [f"standard input:{starts[1]}", "Pod/cpu", "default", "changed", "-", "no-gpu", "-"],
+        [f"standard input:{starts[2]}", "Pod/own", "default", "changed", "0.5", "own-share", "-"],
+        [f"standard input:{starts[3]}", "Pod/out", "default", "left alone", "1 GPU", "opted-out", "-"],
+        [f"standard input:{starts[4]}", "Pod/memory", "default", "changed", "2000 MiB", "own-share", "-"],
+        [f"standard input:{starts[6]}", "Farm/f", "default", "not known", "?", "pods-not-predictable", "-"],
+    ]
+    assert lines[-1] == ["5 pods: 4 changed, 1 left alone; 2 other objects."]
+    assert "Pod converted in namespace default" in run(manifest(*FIVE[:4]), *POLICY).out
+    assert run(manifest(*FIVE[:4]), *POLICY, "-o", "table").out.startswith("FILE")
+
+
+def test_a_denial_is_the_reason_of_its_row(run: Run) -> None:
+    enforced = (*POLICY, "--label=kaishare.dev/mode=enforce", "-o", "table")
+    result = run(manifest(FIVE[3]), *enforced)
+    assert result.status == 1
+    assert re.search(r"denied +1 GPU +opt-out-denied +-\n1 pod: 1 denied\.\n", result.out)
+
+
+def test_observe_shows_what_a_pod_would_get(run: Run) -> None:
+    observed = (*POLICY, "--label=kaishare.dev/mode=observe", "-o", "table")
+    assert re.search(r"observed +0\.25 +whole-gpu-converted", run(manifest(FIVE[0]), *observed).out)
+
+
+def test_a_warning_that_repeats_the_decision_is_not_counted(run: Run) -> None:
+    vllm = named("vllm", gpu_container(command=["vllm", "serve", "M"]))
+    assert re.search(r"whole-gpu-converted +1\n1 pod: 1 changed; 1 with warnings\.", run(
+        manifest(vllm), *POLICY, "-o", "table").out)  # fmt: skip
+
+
+def test_ranks_are_counted(run: Run) -> None:
+    rank = named("rank", gpu_container(env=[{"name": "WORLD_SIZE", "value": "2"}]))
+    assert "; 1 of distributed jobs." in run(manifest(rank), *POLICY, "-o", "table").out
+
+
+@pytest.mark.parametrize("output", ["text", "table"])
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_line_is_wider_than_the_output(
+    output: str,
+    columns: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / LONG[:100]
+    folder.mkdir()
+    sizes = [f"--label=size.kaishare.dev/{'s' * 38}{index}=0.{index}" for index in range(2, 9)]
+    selectors = [
+        f"--annotation=size.kaishare.dev/{'s' * 38}{index}=app in (a,{'b' * 60})" for index in (2, 3)
+    ]
+    documents = [
+        named(LONG[:63], gpu_container(LONG[:63]), labels={"app": "a"}),
+        named("b", gpu_container(), labels={"kaishare.dev/size": "s" * 60}),
+        {"apiVersion": "example.dev/v1", "kind": "F" * 60, "metadata": {"name": LONG}, "spec": {}},
+    ]
+    (folder / f"{LONG[:80]}.yaml").write_text(manifest(*documents))
+    monkeypatch.setattr("console.explain.command.columns_of", lambda _: columns)
+    arguments = ["explain", "-f", str(folder), "-n", "n" * 63, *POLICY, *sizes, *selectors, "-o", output]
+    main([*arguments, "--label=kaishare.dev/mode=strict"])
+    lines = capsys.readouterr().out.splitlines()
+    diff = re.compile(r"^  (?:[-+ ] |   …)")
+    wide = [line for line in lines if width(line) > columns and not diff.match(line)]
+    assert (wide if columns > 40 else []) == []
+    assert len(lines) > 4

@@ -1,0 +1,164 @@
+"""The text of the admission policies: its settings, its tables, and the command that prints it."""
+
+import re
+from importlib import resources
+from typing import Any
+
+import pytest
+import yaml
+
+from console.render import policy_manifests
+from console.render.expressions import VALUES, WORDS
+from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings, text_of
+from kai.releases import Version
+from webhook.cli import main
+from webhook.policy.decision_settings import DecisionSettings
+from webhook.policy.labels import Mode
+from webhook.policy.reasons import Group, Reason
+
+FILES = (MUTATING, VALIDATING)
+NOT_DECIDED = {Reason.SIZE_AMBIGUOUS}
+"""The only reason of a managed pod that no policy can give: it reads no selectors."""
+
+
+def variables(rules: DecisionSettings) -> dict[str, str]:
+    policy, _ = objects_of(MUTATING, rules)
+    return {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+
+
+def selectors(file: str, rules: DecisionSettings) -> list[Any]:
+    specs = [item["spec"].get("matchConstraints", {}) for item in objects_of(file, rules)]
+    return [spec["namespaceSelector"]["matchExpressions"] for spec in specs if "namespaceSelector" in spec]
+
+
+def templates() -> str:
+    """Return the files with placeholders, without comments."""
+    folder = resources.files(policy_manifests.__package__).joinpath("policies")
+    files = [*folder.iterdir(), *folder.joinpath("parts").iterdir()]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    return re.sub(r"^ *#.*$", "", "\n".join(texts), flags=re.MULTILINE)
+
+
+OF_KUBERNETES = {
+    "Always", "Exists", "NoSchedule", "add", "containers", "initContainers", "limits", "remove", "requests",
+    "true", "false",
+}  # fmt: skip
+"""Words of Kubernetes, and of JSON patches."""
+OWN_FORMS = {
+    "^[1-9][0-9]{0,8}$$",
+    "^0?[.][0-9]{1,30}$$",
+    "^[0-9]{1,18}$$",
+    "^[1-9][0-9]{0,17}(Ki|Mi|Gi|Ti|k|M|G|T)?$$",
+    "[0-9]+$$",
+    r"[=\\s]1$$",
+    r"(?:^|\\s)[$$]",
+}
+"""Forms of the documented differences `plain-shares` and `commands`, and the last number of a range."""
+
+
+def test_no_rule_of_the_tables_is_typed_in_the_policies() -> None:
+    """A changed table changes both forms."""
+    text = templates()
+    assert set(re.findall(r"'([A-Za-z][A-Za-z-]*)'", text)) == OF_KUBERNETES
+    forms = re.findall(r"(?:matches|find|findAll)\('((?:[^'\\]|\\.)*)'", text)
+    assert {form for form in forms if "${" not in form} == OWN_FORMS
+    assert not re.findall(
+        r"\b(?:size[.])?kaishare[.]dev/|kai[.]scheduler/|nvidia[.]com/|runai|kubeflow", text
+    )
+
+
+def test_every_value_of_the_tables_is_used() -> None:
+    used = set(re.findall(r"\$\{(\w+)\}", templates()))
+    reasons = {reason.name for reason in Reason}
+    keys_of_labels = {name for name in VALUES if name.endswith("Key")}  # made for each label that is read
+    assert VALUES.keys() - used <= reasons | keys_of_labels | WORDS.keys()
+    decided = {reason for reason in Reason if reason.group in (Group.SHARE, Group.SIZE)} - NOT_DECIDED
+    assert {reason.name for reason in decided} <= used
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_text_is_the_objects_with_comments(file: str) -> None:
+    text = text_of(file, DecisionSettings())
+    assert "${" not in text
+    assert "\n# " in f"\n{text}"
+    assert list(yaml.safe_load_all(text)) == list(objects_of(file, DecisionSettings()))
+    assert all(item["metadata"]["name"].startswith(NAME) for item in objects_of(file, DecisionSettings()))
+
+
+def test_the_settings_are_variables() -> None:
+    rules = DecisionSettings(
+        kai_version=Version.parse("0.13.0"),
+        inject_shares=False,
+        default_mode=Mode.OFF,
+        default_priority_class="usual",
+    )
+    expected = {
+        "defaultMode": "'off'",
+        "defaultPriorityClass": "'usual'",
+        "injectShares": "false",
+        "readsContainerName": "true",
+        "acceptsDottedNames": "false",
+    }
+    assert settings(rules) == expected
+    assert variables(rules) | expected == variables(rules)
+    assert variables(rules).keys() == variables(DecisionSettings()).keys()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_excluded_namespaces_are_no_requirement(file: str) -> None:
+    name = "kubernetes.io/metadata.name"
+    for expressions in selectors(file, DecisionSettings(excluded_namespaces=frozenset({"b", "a"}))):
+        assert {"key": name, "operator": "NotIn", "values": ["a", "b"]} in expressions
+    for expressions in selectors(file, DecisionSettings(excluded_namespaces=frozenset())):
+        assert name not in {each["key"] for each in expressions}
+
+
+def test_a_variable_reads_only_those_before_it() -> None:
+    """The API server refuses another order."""
+    for file in FILES:
+        for item in objects_of(file, DecisionSettings()):
+            known: set[str] = set()
+            for variable in item["spec"].get("variables", ()):
+                assert set(re.findall(r"variables\.(\w+)", variable["expression"])) <= known, variable["name"]
+                assert variable["name"] not in known
+                known.add(variable["name"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--as mutatingadmissionpolicy --kube-version v1.33.4", "Kubernetes 1.33 does not serve these policies; they need 1.36"),
+        ("--as validatingadmissionpolicy --kube-version 1.35", "Kubernetes 1.35 does not serve these policies"),
+        ("--as mutatingadmissionpolicy --kube-version 2", '"2" is not a release of Kubernetes; allowed: such as 1.36'),
+        ("--as mutatingadmissionpolicy --default-mode enforce", '"enforce" is not allowed'),
+        ("--as mutatingadmissionpolicy --default-priority-class x'||true||'", "the name of a PriorityClass"),
+        ('--as mutatingadmissionpolicy --default-priority-class x"', "the name of a PriorityClass"),
+        ("--as validatingadmissionpolicy --exclude-namespaces a'b", "is not the name of a namespace"),
+        ("--as validatingadmissionpolicy --exclude-namespaces ${name}", "is not the name of a namespace"),
+        ("--as webhook", "invalid choice"),
+        ("", "--as"),
+    ],
+)  # fmt: skip
+def test_an_unusable_option_is_one_line(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", *arguments.split()]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_the_command_prints_the_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--kai-version 0.17.0 --inject-shares=false --default-mode observe --exclude-namespaces a,b"
+    rules = DecisionSettings(
+        kai_version=Version.parse("0.17.0"),
+        inject_shares=False,
+        default_mode=Mode.OBSERVE,
+        default_priority_class="usual",
+        excluded_namespaces=frozenset({"a", "b"}),
+    )
+    for kind, file in (("mutatingadmissionpolicy", MUTATING), ("validatingadmissionpolicy", VALIDATING)):
+        words = f"render --as {kind} --kube-version 1.36 --default-priority-class usual {options}"
+        assert main(words.split()) == 0
+        assert capsys.readouterr().out == text_of(file, rules)

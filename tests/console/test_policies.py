@@ -1,0 +1,146 @@
+"""Policies as table, JSON and YAML."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.policies import PodCounts, PolicyRow, PolicyTable, as_json, as_table, as_yaml
+from service.text import width
+from webhook.policy.labels import PolicyMetadata, policy_json
+
+LABELS = {
+    "kai.scheduler/queue": "team-a",
+    "kaishare.dev/gpu-memory": "2000",
+    "kaishare.dev/max-gpu-fraction": "0.75",
+    "kaishare.dev/max-gpu-memory": "8000",
+    "kaishare.dev/over-share": "evict",
+    "kaishare.dev/over-share-grace": "5m",
+    "kaishare.dev/priority": "high",
+    "size.kaishare.dev/small": "0.25",
+    "size.kaishare.dev/large": "nonsense",
+}
+
+
+def row(
+    name: str = "vision", *, excluded: bool = False, pods: PodCounts | None = None, **labels: str
+) -> PolicyRow:
+    policy = PolicyMetadata({**LABELS, **labels}).policy(name)
+    assert policy is not None
+    return PolicyRow(policy=policy, is_excluded=excluded, pods=pods)
+
+
+def table(*rows: PolicyRow) -> PolicyTable:
+    return PolicyTable(rows=rows)
+
+
+def test_a_table() -> None:
+    rows = table(row(pods=PodCounts(3, 1)), row("web", excluded=True))
+    lines = list(as_table(rows, columns=100))
+    assert [line.split() for line in lines[1:3]] == [
+        ["vision", "team-a", "default", "2000MiB", "large=invalid,small=0.25", "0.75,8000MiB", "3/4", "1"],
+        ["web", "team-a", "excluded", "2000MiB", "large=invalid,small=0.25", "0.75,8000MiB", "?", "1"],
+    ]
+    starts = {line.index("team-a") for line in lines[1:3]}
+    assert starts == {lines[0].index("QUEUE")}
+    assert [line.partition(" is not allowed")[0] for line in lines[3:] if line.startswith("problem")] == [
+        f'problem: {name}: size.kaishare.dev/large: "nonsense"' for name in ("vision", "web")
+    ]
+
+
+def test_wide_has_every_value_whole_below_the_name() -> None:
+    sizes = {f"size.kaishare.dev/{'s' * 37}-{number:02}": "0.5" for number in range(14)}
+    name = "n" * 63
+    lines = list(as_table(table(row(name, **sizes), row()), wide=True))
+    assert lines[0] == name
+    assert lines[1:5] == [
+        "  queue        team-a",
+        "  mode         default",
+        "  scheduler    kai-scheduler",
+        "  share        2000MiB",
+    ]
+    assert [line.split()[0] for line in lines[lines.index("vision") + 1 :]][:13] == [
+        *("queue", "mode", "scheduler", "share", "share-for", "sizes", "caps", "distributed", "priority"),
+        *("toleration", "over-share", "grace", "pods"),
+    ]
+    text = " ".join(" ".join(lines).split())
+    assert all(f"{name.partition('/')[2]}=0.5" in text for name in sizes)
+    assert "…" not in text
+    assert max(map(width, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("columns", "cell"),
+    [
+        (200, "large=0.75,medium=0.5,small=0.25,tiny=1000MiB"),
+        (92, "large=0.75,+3"),
+        (80, "4"),
+    ],
+)
+def test_a_cell_of_sizes_has_as_many_as_fit(columns: int, cell: str) -> None:
+    labels = {"large": "0.75", "medium": "0.5", "small": "0.25", "tiny": "1000Mi"}
+    sized = row("a-name-of-thirty-characters-123", **{f"size.kaishare.dev/{k}": v for k, v in labels.items()})
+    assert f" {cell} " in list(as_table(table(sized), columns=columns))[1]
+
+
+NAMES = st.text(st.characters(codec="utf-8"), max_size=63)
+
+
+@given(
+    st.lists(st.tuples(NAMES, NAMES, st.dictionaries(NAMES, NAMES, max_size=16)), min_size=1, max_size=4),
+    st.integers(min_value=40, max_value=250),
+    st.booleans(),
+)
+def test_every_line_fits_and_no_namespace_is_missing(
+    namespaces: list[tuple[str, str, dict[str, str]]], columns: int, wide: bool
+) -> None:
+    rows = [
+        row(
+            name,
+            pods=PodCounts(len(queue), len(sizes)),
+            **{"kai.scheduler/queue": queue, **{f"size.kaishare.dev/{k}": v for k, v in sizes.items()}},
+        )
+        for name, queue, sizes in namespaces
+    ]
+    lines = list(as_table(table(*rows), wide=wide, columns=columns))
+    assert max(map(width, lines)) <= columns
+    assert all(line.isprintable() for line in lines)
+    counts = [f"{row.pods.in_kai}/{row.pods.in_kai + row.pods.others}" for row in rows if row.pods]
+    text = "\n".join(lines)
+    assert all(count in text for count in counts), "numbers are never shortened"
+
+
+def test_problems_are_red_and_cannot_act_on_the_terminal() -> None:
+    hostile = row(**{"kaishare.dev/mode": "\x1b[2J\u202e"})
+    coloured = [line for line in as_table(table(hostile), colour=True) if "problem: " in line]
+    assert len(coloured) == 2
+    for line in coloured:
+        assert line.startswith("\033[31mproblem: ")
+        assert line.removeprefix("\033[31m").removesuffix("\033[0m").isprintable()
+    assert all(line.isprintable() for line in as_table(table(hostile), wide=True))
+
+
+def test_no_policy() -> None:
+    assert list(as_table(table())) == ["No namespace is managed: none has the label kai.scheduler/queue."]
+    assert json.loads(as_json(table())) == []
+    assert yaml.safe_load(as_yaml(table())) == []
+
+
+def test_json_and_yaml_have_the_keys_of_the_webhooks_page() -> None:
+    policy_row = row(pods=PodCounts(3, 1))
+    (document,) = json.loads(as_json(table(policy_row)))
+    assert document.keys() == policy_json(policy_row.policy).keys() | {"moreProblems", "pods"}
+    assert document["pods"] == {"inKai": 3, "notInKai": 1}
+    assert document["state"] == "invalid"
+    assert json.loads(as_json(table(row(excluded=True))))[0]["state"] == "excluded"
+    assert yaml.safe_load(as_yaml(table(policy_row))) == [document]
+    assert json.loads(as_json(table(row())))[0]["pods"] is None, "unknown is not zero"
+
+
+def test_output_is_ascii() -> None:
+    hostile = table(row(**{"kaishare.dev/mode": "\x1b\u202e"}))
+    assert as_json(hostile).isascii()
+    assert as_yaml(hostile).isascii()
+    assert "\x1b" not in as_yaml(hostile)

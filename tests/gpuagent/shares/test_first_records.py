@@ -1,0 +1,489 @@
+"""A placement is a fact once known: what takes nothing away, what moves a pod, and what accuses no pod."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.actions.eviction_rules import EvictionRefusal
+from gpuagent.gpus.gpu_reading import Gpu
+from gpuagent.pods.inventory import Inventory
+from gpuagent.serve_options import parse_sharing_mode
+from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.share_resolver import ShareResolver
+from kai.installation import SharingMode
+from kai.releases import Version
+from tests.support.evaluations import RULES
+from tests.support.inventories import inventory
+from tests.support.kube_objects import (
+    GPU_0,
+    GPU_1,
+    GROUP_0,
+    GROUP_1,
+    RESERVATIONS,
+    bind_request,
+    config_map,
+    fraction,
+    node,
+    pod,
+    reservation,
+    uid,
+)
+from tests.support.sample_pipeline import Pipeline
+from tests.support.samples import gpu
+
+MIB, GIB = 1 << 20, 1 << 30
+TOTAL = 23028 * MIB
+DEVICES = (gpu(uuid=GPU_0, total_bytes=TOTAL), gpu(uuid=GPU_1, index=1, total_bytes=TOTAL))
+POD, WHOLE = uid(1), uid(7)
+OVER, UNASSIGNED = (POD, GPU_0, "over-share"), (POD, GPU_1, "unassigned-gpu")
+TENANT = "vcluster-red"
+BOTH = {POD: {GPU_0: 20 * GIB, GPU_1: 18 * GIB}}
+"""Above a half of 24 GiB on the pod's own GPU, and on another one."""
+
+
+def of_tenant(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the host's copy of a tenant's object, with the names inside the vCluster."""
+    metadata = document["metadata"]
+    namespace = RESERVATIONS if metadata["name"].startswith("gpu-reservation") else "ml"
+    metadata["namespace"] = TENANT
+    metadata["labels"] |= {"vcluster.loft.sh/managed-by": "red"}
+    metadata["annotations"] |= {
+        "vcluster.loft.sh/object-name": metadata["name"],
+        "vcluster.loft.sh/object-namespace": namespace,
+        "vcluster.loft.sh/object-host-name": metadata["name"],
+        "vcluster.loft.sh/object-host-namespace": TENANT,
+    }
+    return document
+
+
+def share_after(*histories: tuple[dict[str, Any], ...], version: str | None = None) -> PodShare:
+    """Return the share of the pod after inventories with these objects, one after the other."""
+    resolver = ShareResolver(kai_version=Version.parse(version) if version else None)
+    for documents in histories:
+        resolved = {each.pod.uid: each for each in resolver.resolve(inventory(node(), *documents), DEVICES)}
+    return resolved[POD]
+
+
+HOST_POD, TENANT_POD = fraction(), of_tenant(fraction())
+NO_LABEL = fraction(group=None)
+HOST = (HOST_POD, bind_request(), reservation())
+IN_VCLUSTER = (TENANT_POD, of_tenant(reservation()))
+RECORDS_GO = {
+    "the owner removes the label, and KAI deletes the reservation pod": (HOST, (NO_LABEL, bind_request())),
+    "the BindRequest is gone, too": (HOST, (NO_LABEL,)),
+    "the BindRequest is gone": (HOST, (HOST_POD, reservation())),
+    "the reservation pod names no GPU": (HOST, (HOST_POD, bind_request(), reservation(gpu="-1"))),
+    "the group has two reservation pods with different GPUs": (HOST, (*HOST, reservation(gpu=GPU_1, number=901))),
+    "the tenant sets -1": (IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu="-1")))),
+    "the tenant deletes the reservation pod": (IN_VCLUSTER, (TENANT_POD,)),
+    "the tenant names another GPU": (IN_VCLUSTER, (TENANT_POD, of_tenant(reservation(gpu=GPU_1)))),
+    "the tenant deletes it and creates another one": (
+        IN_VCLUSTER, (TENANT_POD,), (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950))),
+    ),
+    "the tenant removes the label": (IN_VCLUSTER, (of_tenant(fraction(group=None)),)),
+    "a ConfigMap that names another GPU": (
+        IN_VCLUSTER,
+        (TENANT_POD, of_tenant(reservation(gpu="-1")), config_map(namespace=TENANT, NVIDIA_VISIBLE_DEVICES=GPU_1)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("history", RECORDS_GO.values(), ids=RECORDS_GO)
+def test_records_that_go_take_no_flag_no_share_and_no_promise(
+    history: tuple[tuple[dict[str, Any], ...], ...],
+) -> None:
+    first, *later = history
+    seen = Pipeline()
+    seen.see(node(), *first, used_bytes=BOTH, times=4)
+    assert {OVER, UNASSIGNED} <= seen.flagged
+    for documents in later:
+        seen.see(node(), *documents, used_bytes=BOTH, times=6)
+        assert {OVER, UNASSIGNED} <= seen.flagged
+        assert seen.pod_share(POD).gpu_uuids == (GPU_0,)
+        assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (11500 * MIB, 0)
+    assert seen.log_lines("flag dropped") == []
+    assert {line["reason"] for line in seen.log_lines("flag cleared")} <= {"no-reservation"}
+    counted = seen.judged[-1].verdicts.over_seconds[POD, GPU_0]
+    assert counted == 5.0 * (3 + 6 * len(later)), "the time over goes on"
+
+
+@pytest.mark.parametrize("history", RECORDS_GO.values(), ids=RECORDS_GO)
+def test_records_that_go_do_not_prevent_a_new_flag_above_the_share(
+    history: tuple[tuple[dict[str, Any], ...], ...],
+) -> None:
+    seen = Pipeline()
+    for documents in history:
+        seen.see(node(), *documents, used_bytes={POD: {GPU_0: GIB}})
+    seen.see(node(), *history[-1], used_bytes={POD: {GPU_0: 20 * GIB}}, times=4)
+    assert OVER in seen.flagged
+
+
+def test_a_standing_flag_on_a_foreign_gpu_ends_when_the_pod_leaves_the_gpu() -> None:
+    seen = Pipeline()
+    seen.see(node(), *HOST, used_bytes=BOTH, times=4)
+    seen.see(node(), NO_LABEL, used_bytes=BOTH, times=4)
+    seen.see(node(), NO_LABEL, used_bytes={POD: {GPU_0: GIB, GPU_1: GIB // 8}}, times=2)
+    assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
+    assert {line["reason"] for line in seen.log_lines("flag cleared")} == {"over-share", "unassigned-gpu"}
+
+
+# Label and BindRequest differ after a reservation that timed out and was tried again (observed on three releases).
+RETRIED = (fraction(group="retried"), bind_request(groups=(GROUP_0,)))
+ANOTHER = fraction("another", 2, "0.25", GROUP_0)
+WITHIN = {POD: {GPU_0: 10 * GIB}}
+KNOWN_BY = {
+    "nothing": (),
+    "an earlier reservation pod": (reservation("retried", GPU_0, 800),),
+    "KAI's ConfigMap": (config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=GPU_0),),
+}
+
+
+@pytest.mark.parametrize("records", KNOWN_BY.values(), ids=KNOWN_BY)
+def test_a_group_that_moves_to_another_gpu_accuses_no_pod_of_its_old_one(
+    records: tuple[dict[str, Any], ...],
+) -> None:
+    seen = Pipeline()
+    seen.see(node(), *RETRIED, *records, used_bytes=WITHIN, times=3)
+    remaining = tuple(each for each in records if each["kind"] == "ConfigMap")
+    moved = (node(), *RETRIED, *remaining, ANOTHER, reservation(GROUP_0, GPU_1))
+    seen.see(*moved, used_bytes=WITHIN, times=8)
+    assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
+    seen.see(*moved, used_bytes={POD: {GPU_0: 20 * GIB}}, times=8)
+    assert (POD, GPU_0, "over-share") in seen.flagged, "above its share it is flagged all the same"
+
+
+@pytest.mark.parametrize("records", list(KNOWN_BY.values())[1:], ids=list(KNOWN_BY)[1:])
+def test_a_gpu_that_is_allocated_twice_is_promised_twice(records: tuple[dict[str, Any], ...]) -> None:
+    seen, used = Pipeline(), {**WITHIN, WHOLE: {GPU_0: GIB}}
+    seen.see(node(), *RETRIED, *records, used_bytes=WITHIN, times=2)
+    whole = pod("whole", 7, gpus="1")
+    remaining = tuple(each for each in records if each["kind"] == "ConfigMap")
+    seen.see(
+        node(), *RETRIED, *remaining, ANOTHER, reservation(GROUP_0, GPU_1), whole, used_bytes=used, times=3
+    )
+    assert seen.promised(GPU_0) == 11500 * MIB + 24 * GIB
+    assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
+
+
+MOVES = {
+    "KAI binds the pod again": (
+        HOST, (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, GPU_1, 901)),
+    ),
+    "the reservation pod of its group comes back": (
+        HOST, (HOST_POD, bind_request()), (HOST_POD, bind_request(), reservation(gpu=GPU_1, number=902)),
+    ),
+    "KAI's own reservation pod instead of a tenant's": (
+        IN_VCLUSTER, (TENANT_POD, of_tenant(reservation()), reservation(gpu=GPU_1, number=902)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("history", MOVES.values(), ids=MOVES)
+def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
+    history: tuple[tuple[dict[str, Any], ...], ...],
+) -> None:
+    seen = Pipeline()
+    for documents in history:
+        seen.see(node(), *documents, used_bytes=WITHIN, times=4)
+    assert seen.pod_share(POD).gpu_uuids == (GPU_1,)
+    assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 11500 * MIB)
+    assert seen.flagged == set()
+    seen.see(node(), *history[-1], used_bytes={POD: {GPU_0: 20 * GIB}}, times=4)
+    assert seen.flagged == {OVER}, "its share is the bound on a GPU that was its own"
+    for documents in reversed(history):
+        seen.see(node(), *documents, used_bytes={POD: {GPU_1: 10 * GIB}}, times=4)
+    assert {reason for _, _, reason in seen.flagged} <= {"share-changed"}, "nor when all of it is undone"
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        (HOST_POD, bind_request(groups=(GROUP_1,)), reservation()),
+        (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), reservation(GROUP_1, None, 901)),
+        (HOST_POD, bind_request(groups=(GROUP_1,)), reservation(), of_tenant(reservation(GROUP_1, GPU_1, 901))),
+        (HOST_POD, bind_request(portion="0.90"), reservation()),
+        (HOST_POD, bind_request(portion="0.00", kind="Regular", groups=()), reservation()),
+        (fraction(group=GROUP_1), bind_request(), reservation(), reservation(GROUP_1, GPU_1, 901)),
+        (HOST_POD, bind_request(), reservation(), config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)),
+    ],
+    ids=[
+        "groups without a reservation pod", "with one that names no GPU", "with a tenant's", "another portion", "no share",
+        "an edited label", "a ConfigMap",
+    ],
+)  # fmt: skip
+def test_other_later_records_change_nothing(later: tuple[dict[str, Any], ...]) -> None:
+    pod_share = share_after(HOST, later)
+    assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
+    assert (pod_share.gpu_uuids, pod_share.former_gpus) == ((GPU_0,), frozenset())
+
+
+def test_a_pod_that_is_bound_again_needs_kais_own_reservation_pod() -> None:
+    """One of the pod's own tenant names the GPU of the new group."""
+    before = (TENANT_POD, bind_request(namespace=TENANT), of_tenant(reservation()))
+    again = bind_request(portion="0.90", groups=(GROUP_1,), namespace=TENANT)
+    pod_share = share_after(before, (TENANT_POD, again, of_tenant(reservation(GROUP_1, GPU_1, 901))))
+    assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
+
+
+def test_a_bind_request_with_another_portion_is_a_change_of_the_share() -> None:
+    pod_share = share_after(HOST, (HOST_POD, bind_request(portion="0.90"), reservation()))
+    assert pod_share.changed == "KAI's BindRequest allocates 0.90 now; the first one seen counts"
+
+
+@pytest.mark.parametrize(
+    "later", [reservation(gpu=GPU_1), reservation(gpu=GPU_1, number=950)], ids=["edited", "a new one"]
+)
+def test_a_tenants_reservation_pod_that_names_another_gpu_is_a_change(later: dict[str, Any]) -> None:
+    pod_share = share_after(IN_VCLUSTER, (TENANT_POD, of_tenant(later)))
+    assert (pod_share.gpu_uuids, pod_share.lacks_reservation) == ((GPU_0,), False)
+    assert pod_share.changed == "the reservation pod of its group names another GPU now"
+
+
+def test_a_group_whose_gpu_was_never_known_accuses_no_pod_when_it_comes_back() -> None:
+    """The agent starts after the reservation pod was lost. A later one may be on another GPU than the pod."""
+    seen = Pipeline()
+    seen.see(node(), HOST_POD, bind_request(), used_bytes=WITHIN, times=4)
+    seen.see(node(), HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1), used_bytes=WITHIN, times=8)
+    assert seen.flagged == set()
+    over = {POD: {GPU_0: 20 * GIB}}
+    seen.see(node(), HOST_POD, bind_request(), ANOTHER, reservation(gpu=GPU_1), used_bytes=over, times=4)
+    assert seen.flagged == {OVER}, "its share is the bound on each GPU"
+
+
+def test_a_bind_request_that_comes_late_counts() -> None:
+    declared = fraction(share="0.9")
+    pod_share = share_after((declared, reservation()), (declared, bind_request(), reservation()))
+    assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
+    assert pod_share.changed
+
+
+@pytest.mark.parametrize(
+    ("annotations", "portion", "amount", "source"),
+    [
+        ({"gpu-fraction": "0.5"}, "0.50", 11500, ShareSource.KAI_CONFIGMAP),
+        ({"gpu-memory": "2000"}, "0.09", 2070, ShareSource.KAI_CONFIGMAP),
+        ({"gpu-fraction": "0.5"}, "0.90", 11500, ShareSource.ANNOTATION),
+        ({"gpu-fraction": "0.5"}, "0.10", 11500, ShareSource.ANNOTATION),
+        ({"gpu-memory": "2000"}, "0.90", 2000, ShareSource.ANNOTATION),
+    ],
+)
+def test_a_config_map_that_comes_late_counts_only_if_it_agrees_with_the_declaration(
+    annotations: dict[str, str], portion: str, amount: int, source: ShareSource
+) -> None:
+    """Other users of the namespace can write one; KAI writes it before it binds the pod."""
+    name = {"runai/shared-gpu-configmap": "half-7f6fbs6-shared-gpu"}
+    declared = pod(annotations=annotations | name, labels={"runai-gpu-group": GROUP_0})
+    late = config_map(GPU_PORTION=portion)
+    pod_share = share_after((declared, reservation()), (declared, late, reservation()))
+    assert pod_share.shares == {GPU_0: Amount(amount * MIB, source)}
+    assert bool(pod_share.changed) is (source is ShareSource.ANNOTATION)
+    first = share_after((declared, late, reservation()))
+    assert first.shares[GPU_0].source is ShareSource.KAI_CONFIGMAP, "what is there at first sight counts"
+    edited = config_map(GPU_PORTION="0.99")
+    assert (
+        share_after((declared, late, reservation()), (declared, edited, reservation())).shares == first.shares
+    )
+
+
+def test_the_second_of_two_gpus_is_added_when_it_becomes_known() -> None:
+    labels = {f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)}
+    two = fraction(group=None, labels=labels, annotations={"gpu-fraction-num-devices": "2"})
+    first, second = reservation(), reservation(GROUP_1, GPU_1, 901)
+    assert share_after((two, first), (two, first, second)).gpu_uuids == (GPU_0, GPU_1)
+    assert share_after((two, first), (two,)).gpu_uuids == (GPU_0,)
+    assert share_after((two, first, second), (two, second)).gpu_uuids == (GPU_0, GPU_1)
+
+
+def test_a_pin_ends_with_the_pods_uid() -> None:
+    resolver = ShareResolver()
+
+    def resolved(*documents: dict[str, Any]) -> PodShare:
+        return resolver.resolve(inventory(node(), *documents), DEVICES)[0]
+
+    resolved(*HOST)
+    assert resolved(HOST_POD).gpu_uuids == (GPU_0,)
+    assert resolved(fraction(number=2), bind_request(number=2)).gpu_uuids == (), "a new pod of that name"
+    assert resolved(HOST_POD).gpu_uuids == (), "its pin is forgotten"
+    assert ShareResolver().resolve(inventory(node(), HOST_POD), DEVICES)[0].gpu_uuids == (), "as by a restart"
+
+
+def test_pins_and_finished_pods_cost_no_memory_after_their_end() -> None:
+    resolver = ShareResolver()
+    for number in range(50):
+        documents = [
+            fraction(f"p{number}", number * 10 + each, phase="Succeeded" if each % 2 else "Running")
+            for each in range(4)
+        ]
+        resolver.resolve(inventory(node(), *documents, reservation(number=9000)), DEVICES)
+    assert (len(resolver._pins), len(resolver._finished), len(resolver._first)) == (2, 2, 4)
+
+
+def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counted(pod_: Any, inventory_: Inventory, where: str) -> Any:
+        parsed.append(pod_.uid)
+        return original(pod_, inventory_, where)
+
+    from gpuagent.shares.allocations import find_allocation as original
+
+    monkeypatch.setattr("gpuagent.shares.share_resolver.find_allocation", counted)
+    made = inventory(
+        node(), *HOST, *(fraction(f"p{number}", number, phase="Succeeded") for number in range(10, 40))
+    )
+    resolver = ShareResolver()
+    for _ in range(5):
+        shares = resolver.resolve(replace(made), DEVICES)
+        assert [each.pod.uid for each in shares] == list(made.pods)
+    assert len(parsed) == 30 + 5
+
+
+class TestUnknownGpu:
+    """The share is known and the GPU is not: the share is the bound on each GPU."""
+
+    def flagged(self, *documents: dict[str, Any], **used: int) -> set[tuple[str, str, str]]:
+        seen = Pipeline()
+        on = {GPU_0: used.get("first", 0), GPU_1: used.get("second", 0)}
+        seen.see(
+            node(),
+            *documents,
+            used_bytes={POD: {uuid: amount for uuid, amount in on.items() if amount}},
+            times=4,
+        )
+        assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0), "nothing is promised on a GPU"
+        return {each for each in seen.flagged if each[2] != "no-reservation"}
+
+    @pytest.mark.parametrize(
+        "documents",
+        [(HOST_POD,), (HOST_POD, bind_request()), (HOST_POD, reservation(gpu="-1")), (NO_LABEL, bind_request(groups=()))],
+        ids=["annotation", "BindRequest", "reservation pod without a GPU", "no group"],
+    )  # fmt: skip
+    def test_more_than_the_share_on_one_gpu(self, documents: tuple[dict[str, Any], ...]) -> None:
+        assert self.flagged(*documents, first=10 * GIB, second=10 * GIB) == set()
+        assert self.flagged(*documents, first=10 * GIB, second=14 * GIB) == {(POD, GPU_1, "over-share")}
+
+    def test_one_of_two_gpus_is_known(self) -> None:
+        labels = {f"runai-gpu-group/{group}": group for group in (GROUP_0, GROUP_1)}
+        two = fraction(group=None, labels=labels, annotations={"gpu-fraction-num-devices": "2"})
+        seen = Pipeline()
+        seen.see(node(), two, reservation(), used_bytes={POD: {GPU_0: 10 * GIB, GPU_1: 14 * GIB}}, times=4)
+        assert (POD, GPU_1, "over-share") in seen.flagged
+
+    def test_a_pod_with_gpus_of_unknown_size_beside_its_share_is_not_compared(self) -> None:
+        claim = {**HOST_POD, "spec": HOST_POD["spec"] | {"resourceClaims": [{"name": "gpu"}]}}
+        assert self.flagged(claim, first=14 * GIB) == set()
+        whole = fraction(gpus="1")
+        assert self.flagged(whole, first=14 * GIB) == set()
+
+    def test_the_sum_of_the_containers_is_the_bound(self) -> None:
+        requests = {f"nvidia.com/container.{name}.gpu-memory.request": "6Gi" for name in "ab"}
+        document = pod(annotations=requests, labels={"runai-gpu-group": GROUP_0})
+        assert self.flagged(document, first=12 * GIB) == set()
+        assert self.flagged(document, first=13 * GIB) == {(POD, GPU_0, "over-share")}
+
+
+PREFIX = "nvidia.com/container.main.gpu-memory."
+
+
+def limited(limit: str, request: str = "11500Mi", **more: str) -> dict[str, Any]:
+    annotations = {PREFIX + "request": request, PREFIX + "limit": limit, **more}
+    return pod(annotations=annotations, labels={"runai-gpu-group": GROUP_0})
+
+
+class TestLimits:
+    """A limit in the pod's annotations only lowers, unless KAI enforces it."""
+
+    def pipeline(
+        self, *histories: dict[str, Any], mode: SharingMode | None = None, used: int = 20 * GIB
+    ) -> Pipeline:
+        seen = Pipeline(gpu_sharing_mode=mode)
+        for document in histories:
+            documents = (document, bind_request(), reservation())
+            seen.see(node(), *documents, used_bytes={POD: {GPU_0: used}}, times=4)
+        return seen
+
+    @pytest.mark.parametrize("mode", [None, *SharingMode])
+    @pytest.mark.parametrize("limit", ["11500Mi", "8Gi"])
+    def test_a_limit_at_or_below_the_share_replaces_it(self, mode: SharingMode | None, limit: str) -> None:
+        seen = self.pipeline(limited(limit), mode=mode, used=12 * GIB)
+        assert seen.flagged == {(POD, GPU_0, "limit-bypassed")}
+
+    @pytest.mark.parametrize(
+        ("mode", "refusal"),
+        [
+            (None, EvictionRefusal.UNDECIDED_LIMIT),
+            (SharingMode.NON_MEMORY_ENFORCED, None),
+            (SharingMode.HAMI_CORE, None),
+            (SharingMode.DISABLED, None),
+        ],
+    )
+    @pytest.mark.parametrize("limit", ["11501Mi", "80Gi", "7Pi"])
+    def test_above_the_share_the_pod_is_flagged_and_evicted_only_if_the_mode_is_known(
+        self, mode: SharingMode | None, refusal: EvictionRefusal | None, limit: str
+    ) -> None:
+        seen = self.pipeline(limited(limit), mode=mode)
+        assert seen.flagged == {OVER}
+        assert seen.judged[-1].verdicts.over_seconds == {(POD, GPU_0): 15.0}
+        (verdict,) = [each for each in seen.judged[-1].verdicts.by_key.values() if each.is_flagged]
+        assert RULES.refusal(verdict, seen.judged[-1]) is refusal
+        without = self.pipeline(limited("8Gi"), mode=None).judged[-1]
+        (verdict,) = [each for each in without.verdicts.by_key.values() if each.is_flagged]
+        assert RULES.refusal(verdict, without) is None, "above a limit that counts it is evicted"
+
+    @pytest.mark.parametrize(("used", "is_flagged"), [(15, False), (18, True)])
+    def test_with_nv_fractions_the_limit_counts(self, used: int, is_flagged: bool) -> None:
+        seen = self.pipeline(limited("16Gi"), mode=SharingMode.NV_FRACTIONS, used=used * GIB)
+        assert seen.flagged == ({(POD, GPU_0, "limit-bypassed")} if is_flagged else set())
+
+    def test_with_nv_fractions_the_gpu_bounds_the_limit(self) -> None:
+        seen = self.pipeline(limited("80Gi"), mode=SharingMode.NV_FRACTIONS)
+        assert seen.pod_share(POD).limits == {GPU_0: Amount(24 * GIB, LimitSource.ANNOTATION)}
+
+    def test_with_nv_fractions_a_limit_on_a_gpu_of_unknown_size_does_not_count(self) -> None:
+        resolver = ShareResolver(gpu_sharing_mode=SharingMode.NV_FRACTIONS)
+        unknown = tuple(replace(each, total_bytes=None) for each in DEVICES)
+        made = inventory(limited("80Gi", request="4Gi"), reservation())
+        pod_share = resolver.resolve(made, unknown)[0]
+        assert (pod_share.limits, pod_share.shares[GPU_0].bytes) == ({}, 4 * GIB)
+
+    def test_a_limit_that_is_edited_in_later_hides_nothing(self) -> None:
+        """KAI up to v0.17: placed by gpu-fraction, then edited."""
+        seen = self.pipeline(fraction(), limited("80Gi", **{PREFIX + "request": "11500Mi"}))
+        assert OVER in seen.flagged
+        assert seen.log_lines("flag dropped") == []
+        restarted = self.pipeline(limited("80Gi"))
+        assert restarted.flagged == {OVER}, "after a restart of the agent, too"
+
+    def test_limits_do_not_add_up_to_more_than_the_gpu(self) -> None:
+        others = [
+            pod(f"p{n}", n, annotations={PREFIX + "request": "2Gi", PREFIX + "limit": "80Gi"}, labels={"runai-gpu-group": GROUP_0})
+            for n in (2, 3)
+        ]  # fmt: skip
+        for mode, most in ((None, 0), (SharingMode.NV_FRACTIONS, TOTAL)):
+            shares = ShareResolver(gpu_sharing_mode=mode).resolve(
+                inventory(node(), *others, reservation()), DEVICES
+            )
+            assert [share.limits.get(GPU_0, Amount(0, LimitSource.ANNOTATION)).bytes for share in shares] == [
+                most,
+                most,
+            ]
+
+    def test_the_names_of_the_modes_are_kais(self) -> None:
+        assert parse_sharing_mode("NvFractions") is SharingMode.NV_FRACTIONS
+        with pytest.raises(
+            ValueError, match=r"nvfractions.*allowed: NonMemoryEnforced, HamiCore, NvFractions, Disabled"
+        ):
+            parse_sharing_mode("nvfractions")
+
+
+@pytest.mark.parametrize(("version", "amount"), [(None, 4096 * MIB), ("v0.7.11", 4096 * 10**6)])
+def test_an_amount_of_memory_needs_no_card(version: str | None, amount: int) -> None:
+    """GB10: the driver reports no total, and the node has no label."""
+    devices: tuple[Gpu, ...] = (gpu(uuid=GPU_0, total_bytes=None),)
+    document = pod(annotations={"gpu-memory": "4096"}, labels={"runai-gpu-group": GROUP_0})
+    resolver = ShareResolver(kai_version=Version.parse(version) if version else None)
+    pod_share = resolver.resolve(inventory(document, reservation()), devices)[0]
+    assert pod_share.shares == {GPU_0: Amount(amount, ShareSource.ANNOTATION)}
+    halves = resolver.resolve(inventory(fraction(number=2), reservation()), devices)[0]
+    assert halves.shares == {}, "a fraction of an unknown amount is unknown"

@@ -1,1 +1,0 @@
-"""`kaishare-webhook doctor`: what keeps pods of this cluster from getting what their namespaces promise."""

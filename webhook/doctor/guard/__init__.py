@@ -1,1 +1,0 @@
-"""Checks that the guard stands: compared with the shipped one, and proved by dry runs."""

@@ -1,1 +1,0 @@
-"""The manifests that `explain` reads: their documents, and the pods and pod templates in them."""

@@ -1,1 +1,0 @@
-"""What `explain` prints: text, a table, JSON, YAML, patches, and manifests."""

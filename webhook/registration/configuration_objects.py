@@ -1,0 +1,284 @@
+"""Webhook configurations from the API server, and which of them are KAI's."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from kai import keys
+from kube.kinds import ObjectMeta
+
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+"""Label of each namespace with its name."""
+_SCHEDULER: Final = "schedulerName"
+_SCHEDULERS: Final = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
+_EVERY = "*"
+
+
+class Requirement(Struct, frozen=True):
+    """One requirement of a label selector."""
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+    def __str__(self) -> str:
+        values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
+        return f"{self.key} {self.operator}{values}"
+
+    @property
+    def query(self) -> str:
+        """The requirement in the form of `kubectl get -l`."""
+        if self.operator in ("Exists", "DoesNotExist"):
+            return f"{'' if self.operator == 'Exists' else '!'}{self.key}"
+        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
+
+        NotIn also holds for labels without the key.
+        """
+        values = self.values or ()
+        if self.operator == "In":
+            return labels.get(self.key) in values
+        if self.operator == "NotIn":
+            return labels.get(self.key) not in values
+        return (self.key in labels) is (self.operator == "Exists")
+
+
+class LabelSelector(Struct, frozen=True):
+    """A label selector; an empty one selects everything."""
+
+    labels: dict[str, str] | None = msgspec.field(name="matchLabels", default=None)
+    expressions: list[Requirement] | None = msgspec.field(name="matchExpressions", default=None)
+
+    @property
+    def all_requirements(self) -> list[Requirement]:
+        """All requirements; those of matchLabels come first, with the operator In."""
+        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
+        return [*from_labels, *(self.expressions or ())]
+
+    @property
+    def query(self) -> str:
+        """The selector in the form of `kubectl get -l`; empty if it selects everything."""
+        labels = (f"{key}={value}" for key, value in (self.labels or {}).items())
+        return ",".join([*labels, *(line.query for line in self.expressions or ())])
+
+    @property
+    def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
+        """All requirements as a set, so that two selectors can be compared regardless of order."""
+        return frozenset(map(_comparable, self.all_requirements))
+
+    @property
+    def excluded_namespaces(self) -> frozenset[str]:
+        """The namespaces that the selector excludes by name."""
+        lines = (
+            line for line in self.expressions or () if (line.key, line.operator) == (NAME_LABEL, "NotIn")
+        )
+        return frozenset(name for line in lines for name in line.values or ())
+
+    def beyond(self, other: "LabelSelector") -> list[Requirement]:
+        """Return the requirements that the other selector lacks."""
+        return [line for line in self.all_requirements if _comparable(line) not in other.requirements]
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the selector selects an object with these labels."""
+        return not self.unmet(labels)
+
+    def unmet(self, labels: Mapping[str, str]) -> list[Requirement]:
+        """Return the requirements that labels do not meet."""
+        return [line for line in self.all_requirements if not line.holds(labels)]
+
+
+def _comparable(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:
+    return requirement.key, requirement.operator, tuple(sorted(requirement.values or ()))
+
+
+EVERYTHING = LabelSelector()
+
+
+class Condition(Struct, frozen=True):
+    """One matchCondition."""
+
+    name: str = ""
+    expression: str = ""
+
+
+class Rule(Struct, frozen=True):
+    """A rule of a webhook: operations and resources for which the API server calls it."""
+
+    operations: list[str] | None = None
+    groups: list[str] | None = msgspec.field(name="apiGroups", default=None)
+    versions: list[str] | None = msgspec.field(name="apiVersions", default=None)
+    resources: list[str] | None = None
+    scope: str = _EVERY
+
+    @property
+    def covers_new_pods(self) -> bool:
+        """Whether the rule includes the creation of pods."""
+        return (
+            not {"CREATE", _EVERY}.isdisjoint(self.operations or ())
+            and not {"", _EVERY}.isdisjoint(self.groups or ())
+            and not {"pods", _EVERY, "*/*"}.isdisjoint(self.resources or ())
+        )
+
+
+class ServiceReference(Struct, frozen=True):
+    """A reference to a webhook's Service."""
+
+    namespace: str
+    name: str
+    path: str = ""
+    port: int = 443
+
+
+class ClientConfig(Struct, frozen=True):
+    """The address of a webhook, and the CAs that the API server trusts for it."""
+
+    url: str | None = None
+    service: ServiceReference | None = None
+    ca_bundle: bytes = msgspec.field(name="caBundle", default=b"")
+
+
+class Webhook(Struct, frozen=True, rename="camel"):
+    """One webhook of a configuration; unset fields have the API server's defaults."""
+
+    name: str = ""
+    client_config: ClientConfig = ClientConfig()
+    rules: list[Rule] | None = None
+    match_conditions: list[Condition] | None = None
+    namespace_selector: LabelSelector = EVERYTHING
+    object_selector: LabelSelector = EVERYTHING
+    failure_policy: str = "Fail"
+    match_policy: str = "Equivalent"
+    reinvocation_policy: str = "Never"
+    side_effects: str = ""
+    timeout_seconds: int = 10
+    admission_review_versions: list[str] | None = None
+
+    @property
+    def covers_new_pods(self) -> bool:
+        """Whether the API server calls the webhook for the creation of pods."""
+        return any(rule.covers_new_pods for rule in self.rules or ())
+
+    @property
+    def matches_on_scheduler_name(self) -> bool:
+        """Whether the API server calls the webhook only for pods of a scheduler other than the default."""
+        return bool(self._scheduler_conditions)
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The schedulers that the conditions on the scheduler's name compare it with."""
+        return frozenset(
+            name for condition in self._scheduler_conditions for name in _SCHEDULERS.findall(condition)
+        )
+
+    @property
+    def is_served_by_kai(self) -> bool:
+        """Whether the Service and the path are those of KAI's admission.
+
+        Up to v0.7 the binder serves the webhook (`binder-webhook.yaml` of v0.7.11).
+        """
+        service = self.client_config.service
+        return (
+            service is not None
+            and service.name in ("admission", "binder")
+            and service.path.startswith(("/mutate--v1-pod", "/validate--v1-pod"))
+        )
+
+    @property
+    def _scheduler_conditions(self) -> list[str]:
+        """The conditions on the scheduler's name.
+
+        Conditions that name `default-scheduler` do not count, because they match other pods, too, as
+        kaishare's own condition does.
+        """
+        expressions = [condition.expression for condition in self.match_conditions or ()]
+        return [text for text in expressions if _SCHEDULER in text and keys.DEFAULT_SCHEDULER not in text]
+
+
+class WebhookConfiguration(Struct, frozen=True):
+    """A MutatingWebhookConfiguration or ValidatingWebhookConfiguration."""
+
+    metadata: ObjectMeta
+    webhooks: list[Webhook] | None = None
+
+    @property
+    def name(self) -> str:
+        """The object's name, which determines the call order of mutating configurations."""
+        return self.metadata.name
+
+    @property
+    def hooks(self) -> list[Webhook]:
+        """The webhooks, in call order."""
+        return self.webhooks or []
+
+    @property
+    def service_namespace(self) -> str:
+        """The namespace of the Service that the API server calls; empty without a Service."""
+        services = (hook.client_config.service for hook in self.hooks)
+        return next((service.namespace for service in services if service), "")
+
+    @property
+    def pod_hooks(self) -> list[Webhook]:
+        """The webhooks that the API server calls for the creation of pods."""
+        return [hook for hook in self.hooks if hook.covers_new_pods]
+
+    @property
+    def matches_on_scheduler_name(self) -> bool:
+        """Whether one of the webhooks for new pods matches on the scheduler's name."""
+        return any(hook.matches_on_scheduler_name for hook in self.pod_hooks)
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The schedulers that the webhooks for new pods match."""
+        return frozenset[str]().union(*(hook.scheduler_names for hook in self.pod_hooks))
+
+    @property
+    def is_served_by_kai(self) -> bool:
+        """Whether KAI's Service serves one of the webhooks for new pods."""
+        return any(hook.is_served_by_kai for hook in self.pod_hooks)
+
+
+read_configuration = msgspec.json.Decoder(WebhookConfiguration).decode
+
+
+class Matcher(Protocol):
+    """A webhook configuration, or what is kept of it."""
+
+    @property
+    def is_served_by_kai(self) -> bool:
+        """Whether its webhooks for new pods have the Service and path of KAI's admission."""
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The schedulers that its webhooks for new pods match."""
+
+
+def kai_schedulers(configurations: Iterable[Matcher], of_policies: Iterable[str] = ()) -> frozenset[str]:
+    """Return the names of KAI's schedulers.
+
+    These are the default name, those that policies set, and those that a webhook with KAI's Service and path
+    matches.
+
+    Args:
+        configurations: webhook configurations of the cluster.
+        of_policies: the schedulers that the policies of namespaces set.
+    """
+    served = (matcher.scheduler_names for matcher in configurations if matcher.is_served_by_kai)
+    return frozenset([keys.SCHEDULER_NAME, *of_policies]).union(*served)
+
+
+def is_of_kai(matcher: Matcher, schedulers: frozenset[str]) -> bool:
+    """Whether a configuration belongs to KAI's admission.
+
+    It is recognised by its Service and path, or by a matchCondition on the name of KAI's scheduler.
+    The configuration's name does not count, because an installation may rename the object.
+
+    Args:
+        matcher: the configuration.
+        schedulers: the names of KAI's schedulers, from `kai_schedulers`.
+    """
+    return matcher.is_served_by_kai or not schedulers.isdisjoint(matcher.scheduler_names)
