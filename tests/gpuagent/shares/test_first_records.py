@@ -316,7 +316,7 @@ def test_pins_and_finished_pods_cost_no_memory_after_their_end() -> None:
             for each in range(4)
         ]
         resolver.resolve(inventory(node(), *documents, reservation(number=9000)), DEVICES)
-    assert (len(resolver._pins), len(resolver._finished), len(resolver._first)) == (2, 2, 4)
+    assert (len(resolver._records), len(resolver._finished), len(resolver._first)) == (2, 2, 4)
 
 
 def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
