@@ -1,4 +1,4 @@
-"""Time of `kaishare-webhook explain` for many documents of many kinds, in every output format.
+"""Time of `kaishare explain` for many documents of many kinds, in every output format.
 
 Run: `python -m benchmarks.explain`. It fails if a format needs more than `MOST_SECONDS`, start included.
 """
@@ -124,7 +124,7 @@ def measure(arguments: list[str], output: str) -> tuple[float, int]:
     """
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "webhook", *arguments, "-o", output], check=True, capture_output=True
+        [sys.executable, "-m", "console", *arguments, "-o", output], check=True, capture_output=True
     )
     return time.monotonic() - began, len(done.stdout)
 

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from kube.access import KubeConfig
-from service.command import UsageError, add_kubeconfig
+from kube.access import Access, InCluster, KubeConfig
+from service.command import UsageError, add_kubeconfig, read_by
 from service.http.authentication import is_token
+from webhook.policy.labels import read_default_mode
 
 DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
+_HOME_KUBECONFIG: Final = Path("~/.kube/config")
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
@@ -27,13 +29,30 @@ async def cluster_access(arguments: argparse.Namespace) -> KubeConfig:
     return await KubeConfig.load(arguments.kubeconfig, arguments.context)
 
 
-def use_own_kubeconfig(arguments: argparse.Namespace) -> None:
-    """Name the caller's kubeconfig where `--kubeconfig` is not given.
+async def pod_or_cluster_access(arguments: argparse.Namespace) -> Access:
+    """Return the access of `doctor`, which `helm test` runs in a pod: as kubectl, without a kubeconfig there.
 
-    The commands of `kaishare-webhook` would otherwise use a pod's service account, which is a service's.
+    Raises:
+        AccessError: the kubeconfig cannot be read, or its login fails.
     """
-    if "kubeconfig" in arguments and arguments.kubeconfig is None:
-        arguments.kubeconfig = default_kubeconfig()
+    is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+    if is_in_pod and arguments.kubeconfig is None and arguments.context is None and not _has_kubeconfig():
+        return InCluster()
+    return await cluster_access(arguments)
+
+
+def _has_kubeconfig() -> bool:
+    return _HOME_KUBECONFIG.expanduser().exists()
+
+
+def add_running_default_mode(command: argparse.ArgumentParser) -> None:
+    """Add the option `--default-mode` to a command that reads it from the running webhook otherwise."""
+    command.add_argument(
+        "--default-mode",
+        type=read_by(read_default_mode),
+        metavar="default|observe|off",
+        help="the webhook's --default-mode (default: read from the cluster)",
+    )
 
 
 def default_kubeconfig() -> str:

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from console.caller import cluster_access
+from console.caller import add_cluster_options, add_running_default_mode, cluster_access
 from console.cluster_reading import (
     VIEW_IS_ENOUGH,
     does_not_exist,
@@ -31,6 +31,7 @@ from kube.client import KubeClient
 from kube.kinds import ObjectMeta
 from service.command import (
     DEFAULT_COLUMNS,
+    add_namespace,
     columns_of,
     output_has_colour,
     write_lines,
@@ -399,6 +400,21 @@ def _document(row: PolicyRow) -> dict[str, Any]:
         "moreProblems": row.policy.more_problems,
         "pods": {"inKai": row.pods.in_kai, "notInKai": row.pods.others} if row.pods else None,
     }
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of `policies`."""
+    command.description = "Lists the policy of each managed namespace. Exits with 1 if a policy is invalid."
+    add_cluster_options(command)
+    add_namespace(command, "show this namespace only (default: all managed namespaces)")
+    command.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "wide", "json", "yaml"),
+        default="table",
+        help="output format; wide has every value, one below the other (default %(default)s)",
+    )
+    add_running_default_mode(command)
 
 
 def run(arguments: argparse.Namespace) -> int:

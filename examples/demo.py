@@ -67,7 +67,7 @@ async def print_counts(session: aiohttp.ClientSession, webhook: Service, style: 
 
 def print_next_steps(style: Style, *, is_kept: bool) -> None:
     """Print commands to try and pages to read."""
-    command = Path(sys.executable).with_name("kaishare-webhook")
+    command = Path(sys.executable).with_name("kaishare")
     shortest = command.relative_to(ROOT) if command.is_relative_to(ROOT) else command
     scene = scenes()[0]
     policies, files = scene.namespace_file.relative_to(ROOT), scene.workloads_file.relative_to(ROOT)

@@ -1,6 +1,6 @@
 """The command `kaishare-agent`.
 
-Exit status: 0 success, 1 a check failed, 2 invalid input or unusable output, 3 restart required.
+Exit status: 0 success, 1 internal error, 2 invalid input or unusable output, 3 restart required.
 """
 
 import argparse
@@ -49,66 +49,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kaishare-agent {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    of_node = _node_options()
     serving = commands.add_parser(
         "serve",
-        parents=[of_node],
         help="measure GPU memory and serve metrics",
         description="Samples the GPUs of this node, compares each pod's memory with its share, and serves"
         " metrics, a JSON API, a page and health checks. Optionally writes Events and evicts pods.",
     )
+    _add_node_options(serving)
     add_options(serving)
     serving.set_defaults(run=_serve)
 
-    showing = commands.add_parser(
-        "top",
-        help="show the GPUs and pods of a running agent",
-        description="Shows GPUs and pods, flagged pods first. On a terminal the display is"
-        " refreshed until Ctrl-C; piped, everything is printed once.",
-    )
-    showing.add_argument(
-        "--url",
-        default="http://127.0.0.1:9445",
-        metavar="URL",
-        help="address of the agent (default %(default)s)",
-    )
-    showing.add_argument(
-        "--token-file",
-        default="",
-        metavar="FILE|-",
-        help="file with a token for the audience kaishare-agent, needed where the agent asks for tokens; -"
-        " reads standard input",
-    )
-    often = showing.add_mutually_exclusive_group()
-    often.add_argument("--once", action="store_false", dest="watch", help="print once as plain text and exit")
-    often.add_argument(
-        "--watch",
-        action="store_true",
-        help="keep refreshing, also when piped and while the agent does not respond",
-    )
-    showing.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
-    )
-    showing.set_defaults(run=_top, watch=None)
-
-    examining = commands.add_parser(
-        "doctor",
-        parents=[of_node],
-        help="check that the agent works on this node",
-        description="Checks driver, PID namespace, /proc, devices, RBAC rights, pods and KAI, and suggests a"
-        " remedy for each problem. A self-test allocates a little GPU memory for about a second. No option is"
-        " required; without --pods the cluster is checked if there is one. Exit status 1 means a problem.",
-    )
-    examining.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
-    )
-    examining.set_defaults(run=_doctor)
     return parser
 
 
-def _node_options() -> Parser:
-    """Make the options that `serve` and `doctor` share."""
-    options = Parser(add_help=False)
+def _add_node_options(options: argparse.ArgumentParser) -> None:
+    """Add the options about the node: its GPUs, pods and processes."""
     options.add_argument(
         "--gpus",
         default="nvml",
@@ -149,7 +104,6 @@ def _node_options() -> Parser:
         metavar="X.Y.Z",
         help="KAI's release (default: a current one)",
     )
-    return options
 
 
 def _node_name(text: str) -> str:
@@ -192,25 +146,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     from gpuagent.serve import run  # noqa: PLC0415
 
     return run(settings)
-
-
-def _top(arguments: argparse.Namespace) -> int:
-    from console.top.one_agent import run  # noqa: PLC0415
-
-    return run(
-        url=arguments.url,
-        watch=arguments.watch,
-        output=arguments.output,
-        token_file=arguments.token_file,
-    )
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from console.doctor.agent_doctor import run  # noqa: PLC0415
-
-    settings = _node_settings(arguments)
-    needs_cluster = arguments.pods == "cluster" or settings.simulates_cluster
-    return run(settings, needs_cluster=needs_cluster, output=arguments.output)
 
 
 def _node_settings(arguments: argparse.Namespace) -> "NodeSettings":

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from kube.answers import AccessError
-from kube.kubeconfig import context_namespace
-from kube.kubeconfig_login import Headers, Login, client_context, log_in
 from service.file_watch import FileWatch
+
+if TYPE_CHECKING:
+    from kube.kubeconfig_login import Login
 
 __all__ = [
     "Access",
@@ -27,6 +28,9 @@ __all__ = [
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LOOK_EVERY_SECONDS: Final = 10.0
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and values of request headers; a name can occur repeatedly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class InCluster:
 class KubeConfig:
     """Access by a kubeconfig, which is read and used as by kubectl."""
 
-    def __init__(self, where: str, login: Login, *, context: str | None = None) -> None:
+    def __init__(self, where: str, login: "Login", *, context: str | None = None) -> None:
         self._where = where
         self._context = context
         self._login = login
@@ -167,6 +171,8 @@ class KubeConfig:
         Raises:
             AccessError: the kubeconfig cannot be read, or its login fails.
         """
+        from kube.kubeconfig_login import log_in  # noqa: PLC0415 - a service in a pod needs none of it
+
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
         return cls(where, await log_in(where, context), context=context)
 
@@ -182,6 +188,8 @@ class KubeConfig:
         Raises:
             AccessError: it is not the name of a namespace.
         """
+        from kube.kubeconfig import context_namespace  # noqa: PLC0415
+
         return context_namespace(self._login.context)
 
     @property
@@ -202,6 +210,8 @@ class KubeConfig:
             AccessError: the kubeconfig is missing, or its login fails.
         """
         if refused is not None and refused == self._login.headers:
+            from kube.kubeconfig_login import log_in  # noqa: PLC0415
+
             login = self._login
             async with self._renewal:
                 if login is self._login:  # otherwise another request has replaced it meanwhile
@@ -274,6 +284,14 @@ async def find_access(kubeconfig: str | None = None, context: str | None = None)
     if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()
     return await KubeConfig.load(kubeconfig, context)
+
+
+def client_context(**trusted: Any) -> ssl.SSLContext:
+    """Return a client's TLS context; arguments and errors as `ssl.create_default_context`."""
+    context = ssl.create_default_context(**trusted)
+    # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def _trust_of(ca_file: Path) -> ssl.SSLContext:

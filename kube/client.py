@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from kube.access import Access, LimitedAccess
+from kube.access import Access, Headers, LimitedAccess
 from kube.answers import (
     Unreachable,
     parse_warnings,
@@ -22,7 +22,6 @@ from kube.answers import (
     require_plain,
     transport_errors,
 )
-from kube.kubeconfig_login import Headers
 from kube.list_splitter import ListSplitter, MalformedList
 from service.tasks import LoopYield
 from service.version import version

@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Any, Final, TextIO, TypeAlias
+from typing import Any, Final, TextIO
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 from msgspec import Struct
 
+from kube.access import Headers, client_context
 from kube.answers import AccessError
 from kube.kubeconfig import (
     PROXY_FORMS,
@@ -265,9 +266,6 @@ def _status(user: KubeconfigEntry[UserEntry], where: str, plugin: ExecEntry, out
     return status
 
 
-Headers: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and values of request headers; a name can occur repeatedly."""
-
 _NAME_CHARACTERS: Final = "!#$&'*+-.^_`|~"
 """Characters of a header's name beside letters and digits (RFC 9110, 5.6.2), without the percent sign."""
 _AUTH_PROVIDERS: Final = ("oidc", "gcp")
@@ -293,14 +291,6 @@ class _Credentials:
     key: bytes = field(default=b"", repr=False)
     key_of_certificate: str = "client-certificate"
     """The key of the kubeconfig from which the certificate came, for messages."""
-
-
-def client_context(**trusted: Any) -> ssl.SSLContext:
-    """Return a client's TLS context; arguments and errors as `ssl.create_default_context`."""
-    context = ssl.create_default_context(**trusted)
-    # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    return context
 
 
 async def log_in(where: str, context: str | None = None) -> Login:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn, TextIO, TypeVar
 
-from service.log import INFO, LEVELS
 from service.names import is_dns_label
 from service.text import fold, printable, quoted
 
@@ -197,6 +196,8 @@ def add_authentication(parser: argparse.ArgumentParser) -> None:
 
 def add_log_level(parser: argparse.ArgumentParser) -> None:
     """Add the option --log-level of a service."""
+    from service.log import INFO, LEVELS  # noqa: PLC0415 - a service's option; the log takes long to import
+
     parser.add_argument(
         "--log-level",
         choices=LEVELS,

@@ -1,6 +1,6 @@
 """The command `kaishare-webhook`.
 
-Exit status: 0 for success, 1 for a negative result or an internal error, 2 for unusable input or output.
+Exit status: 0 for success, 1 for an internal error, 2 for unusable input or output.
 """
 
 import argparse
@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from console.explain.explain_options import add_explain
-from console.explain.policy_edits import CLUSTER
-from console.render.command import add_render
 from service.command import (
     TOKENS,
     Parser,
@@ -31,10 +28,10 @@ from service.units import parse_duration
 from service.version import version
 from webhook.certificates import add_certificate_options, parse_certificate_options
 from webhook.namespaces.file_policies import PoliciesError
-from webhook.policy.labels import read_default_mode
-from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.settings.decision_options import add_decision_options, parse_decision_options
 
+_CLUSTER: Final = "cluster"
+"""The value of --policies for the namespaces of the cluster."""
 _SERVICE_ACCESS: Final = "the pod's service account, else $KUBECONFIG, else ~/.kube/config"
 
 
@@ -109,46 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     add_log_level(serving)
     serving.set_defaults(run=_serve)
 
-    add_explain(commands, default_access=_SERVICE_ACCESS)
-
-    add_render(commands)
-
-    examining = commands.add_parser(
-        "doctor", help="check the cluster for problems that keep policies from taking effect"
-    )
-    add_doctor_options(examining)
-    examining.set_defaults(run=_doctor)
     return parser
-
-
-def add_running_default_mode(command: argparse.ArgumentParser) -> None:
-    """Add the option `--default-mode` to a command that reads it from the running webhook otherwise."""
-    command.add_argument(
-        "--default-mode",
-        type=read_by(read_default_mode),
-        metavar="default|observe|off",
-        help="the webhook's --default-mode (default: read from the cluster)",
-    )
-
-
-def add_doctor_options(examining: argparse.ArgumentParser, *, default_access: str = _SERVICE_ACCESS) -> None:
-    """Add the options of `doctor` to its parser.
-
-    Args:
-        examining: the parser of `doctor`.
-        default_access: the access to a cluster without `--kubeconfig`.
-    """
-    add_kubeconfig(examining, default=default_access)
-    examining.add_argument(
-        "--webhook-configuration",
-        default=CONFIGURATION_NAME,
-        metavar="NAME",
-        help="name of kaishare's webhook configurations (default %(default)s)",
-    )
-    add_running_default_mode(examining)
-    examining.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
-    )
 
 
 def _positive(text: str) -> int:
@@ -158,7 +116,7 @@ def _positive(text: str) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    # Imported here, because explain needs neither a server nor cryptography and starts three times as fast.
+    # Imported here: --help and a mistyped option need no server.
     from kube.access import AccessError  # noqa: PLC0415
     from service.http.limits import Address  # noqa: PLC0415
     from service.http.tls_files import TlsFilesError  # noqa: PLC0415
@@ -174,7 +132,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         except ValueError as error:
             raise UsageError(f"{option}: {error}") from None
     listen, ops_listen = addresses
-    policies = None if arguments.policies in (None, CLUSTER) else Path(arguments.policies)
+    policies = None if arguments.policies in (None, _CLUSTER) else Path(arguments.policies)
     settings = Settings(
         policies=policies,
         kubeconfig=arguments.kubeconfig,
@@ -195,7 +153,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         except AccessError as error:
             if arguments.authentication == TOKENS:
                 raise UsageError(f"{error}; --authentication=tokens needs an API server") from None
-            if arguments.settings_namespace is not None and arguments.policies not in (None, CLUSTER):
+            if arguments.settings_namespace is not None and arguments.policies not in (None, _CLUSTER):
                 raise UsageError(f"{error}; --settings-namespace needs an API server") from None
             raise UsageError(
                 f"{error}; to run without a cluster, give --policies a file or directory"
@@ -213,12 +171,6 @@ def _serve(arguments: argparse.Namespace) -> int:
             log.failure("internal error", error)
             return 1
     return 0
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from console.doctor.cluster_checks import run  # noqa: PLC0415
-
-    return run(arguments)
 
 
 if __name__ == "__main__":

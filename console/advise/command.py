@@ -18,7 +18,7 @@ from console.advise.suggestions import advise
 from console.advise.text import as_json, as_text, command_notes, remarks
 from console.advise.usage_queries import Window
 from console.advise.usage_reader import read_usage
-from console.caller import add_cluster_options, cluster_access, default_kubeconfig
+from console.caller import add_cluster_options, add_running_default_mode, cluster_access, default_kubeconfig
 from console.cluster_reading import fetch_namespaces
 from console.policies import WebhookScope, read_scope
 from console.prometheus.prometheus_options import add_prometheus_options, parse_prometheus_options
@@ -37,7 +37,6 @@ from service.command import (
 )
 from service.log_writer import discard_library_logs
 from service.text import one_line, quoted
-from webhook.cli import add_running_default_mode
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 
 NOT_READ: Final = (

@@ -1,13 +1,11 @@
-"""The command `doctor`: reads the cluster with the caller's rights, runs all checks, prints the findings."""
+"""The checks of the webhook, its policies and KAI."""
 
-import argparse
-import asyncio
 from datetime import UTC, datetime
 
 from console.doctor.accounting import accounting_findings
 from console.doctor.api_reader import ApiReader
-from console.doctor.check_results import CheckResult, State, write_report
-from console.doctor.cluster_state import Cluster, read_cluster
+from console.doctor.check_results import CheckResult
+from console.doctor.cluster_state import Cluster
 from console.doctor.dry_run import dry_run_findings
 from console.doctor.group_queues import group_queue_findings
 from console.doctor.guard_checks import guard_findings
@@ -17,53 +15,8 @@ from console.doctor.namespace_checks import limit_range_findings, namespace_find
 from console.doctor.queue_checks import queue_findings
 from console.doctor.registration_checks import registration_findings
 from console.doctor.serving import serving_findings
-from console.doctor.shared_checks import reach
 from console.doctor.vclusters import host_findings, read_hosts
 from console.doctor.webhook_deployment import settings_findings, webhook_pod_findings
-from kube.access import Access, AccessError, InCluster, find_access
-from kube.client import KubeClient
-from service.command import UsageError
-from service.log_writer import discard_library_logs
-from webhook.policy.labels import Mode
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run all checks and print the findings; return 1 if there is a problem, else 0.
-
-    Raises:
-        UsageError: no access to a cluster is configured.
-    """
-    discard_library_logs()
-    server, findings = asyncio.run(_examine(arguments))
-    about = {"server": server, "configuration": arguments.webhook_configuration}
-    return write_report(findings, output=arguments.output, about=about)
-
-
-async def _examine(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
-    try:
-        access = await find_access(arguments.kubeconfig, arguments.context)
-    except AccessError as error:
-        raise UsageError(f"no cluster: {error}") from None
-    configuration, mode = arguments.webhook_configuration, arguments.default_mode
-    return access.server, await examine(access, configuration, mode)
-
-
-async def examine(access: Access, configuration: str, default_mode: Mode | None = None) -> list[CheckResult]:
-    """Run all checks; a failed request affects only the checks that need it.
-
-    Args:
-        access: the API server and the caller's credentials.
-        configuration: name of kaishare's webhook configurations.
-        default_mode: the webhook's --default-mode; None reads it from the cluster.
-    """
-    async with KubeClient(access) as client:
-        reached, _ = await reach(client, without="nothing else was checked")
-        if reached.state is State.PROBLEM:
-            return [reached]
-        reader = ApiReader(client)
-        cluster = await read_cluster(reader, configuration, default_mode)
-        findings = await webhook_findings(reader, cluster, is_inside=isinstance(access, InCluster))
-        return [reached, *findings, *reader.missing]
 
 
 async def webhook_findings(reader: ApiReader, cluster: Cluster, *, is_inside: bool) -> list[CheckResult]:

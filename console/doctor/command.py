@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from console.agents import AgentOptions, AgentPod, Agents, parse_agent_options
-from console.caller import cluster_access
+from console.agents import AgentOptions, AgentPod, Agents, add_agent_options, parse_agent_options
+from console.caller import add_cluster_options, add_running_default_mode, pod_or_cluster_access
 from console.doctor.agent_checks import (
     AgentDaemonSet,
     attribution_findings,
@@ -27,13 +27,15 @@ from console.doctor.pending_pods import pending_findings
 from console.doctor.prerequisites import installation_findings, release_finding, right_finding
 from console.doctor.registration_checks import registration_findings
 from console.doctor.shared_checks import reach
-from kube.access import Access, AccessError
+from kube.access import Access, AccessError, InCluster
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from service.command import UsageError, write_warning
+from service.command import UsageError, add_namespace, read_by, write_warning
 from service.log_writer import discard_library_logs
 from service.text import counted, listed, one_line
+from service.units import parse_duration
 from service.version import version
+from webhook.registration.configurations import CONFIGURATION_NAME
 
 _EVERY_SECONDS: Final = 5.0
 """Pause between two rounds of `--wait`."""
@@ -41,6 +43,40 @@ _EVERY_SECONDS: Final = 5.0
 _PAGE: Final = "docs/doctor.md"
 FAILED_REQUESTS: Final = "rights"
 """Section for findings about requests that failed, which are named after a resource."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of `doctor`."""
+    command.description = "Checks webhook, policies, KAI and agents. Exits with 1 if there is a problem."
+    add_cluster_options(command)
+    command.add_argument(
+        "--webhook-configuration",
+        default=CONFIGURATION_NAME,
+        metavar="NAME",
+        help="name of kaishare's webhook configurations (default %(default)s)",
+    )
+    add_running_default_mode(command)
+    command.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="output format (default %(default)s)"
+    )
+    add_agent_options(command)
+    command.add_argument(
+        "--wait",
+        nargs="?",
+        const="5m",
+        type=read_by(parse_duration),
+        metavar="DURATION",
+        help="repeat the checks until there is no problem, for at most this time (default without a value:"
+        " 5m)",
+    )
+    add_namespace(
+        command, "check the policy of this namespace only, with rights in it (default: the whole cluster)"
+    )
+    command.add_argument(
+        "--pre",
+        action="store_true",
+        help="check what an installation of kaishare needs and would change, before there is one",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(arguments: argparse.Namespace) -> tuple[str, list[CheckResult]]:
     try:
-        access = await cluster_access(arguments)
+        access = await pod_or_cluster_access(arguments)
     except AccessError as error:
         raise UsageError(f"no cluster: {error}") from None
     ends_at = time.monotonic() + (arguments.wait or 0.0)
@@ -109,7 +145,7 @@ async def examine(access: Access, arguments: argparse.Namespace) -> list[CheckRe
             findings += await policy_findings(reader, cluster)
             findings += await pending_findings(reader, cluster)
         else:
-            findings += await webhook_findings(reader, cluster, is_inside=False)
+            findings += await webhook_findings(reader, cluster, is_inside=isinstance(access, InCluster))
             findings += await pending_findings(reader, cluster)
             findings += await _agent_findings(reader, cluster, parse_agent_options(arguments))
         failed = (with_link(finding, FAILED_REQUESTS) for finding in reader.missing)

@@ -102,7 +102,7 @@ class Answer:
         return any(pod.server is not None and bool(pod.server.problem) for pod in self.pods)
 
 
-def run(settings: ExplainSettings) -> int:
+def write_explanations(settings: ExplainSettings) -> int:
     """Print what the webhooks would do; return 1 if something would be refused, 2 without an answer, else 0.
 
     Raises:

@@ -1,11 +1,12 @@
 """The command-line options of `explain`."""
 
 import argparse
-from typing import Any, Final
+from typing import Final
 
-from console.explain.command import OUTPUTS, ExplainSettings, run
+from console.caller import add_cluster_options, default_kubeconfig
+from console.explain.command import OUTPUTS, ExplainSettings, write_explanations
 from console.explain.policy_edits import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
-from service.command import Parser, UsageError, add_kubeconfig, add_namespace, namespace_name, read_by
+from service.command import UsageError, add_namespace, namespace_name, read_by
 from webhook.settings.decision_options import add_decision_options, parse_decision_options
 from webhook.settings.published_settings import NAMESPACE
 
@@ -25,23 +26,14 @@ exit status:
 """
 
 
-def add_explain(commands: Any, *, default_access: str) -> None:
-    """Add the command `explain` to the subparsers of a program.
-
-    Args:
-        commands: the result of `add_subparsers`.
-        default_access: the access to a cluster without `--kubeconfig`.
-    """
-    parser = commands.add_parser(
-        "explain",
-        help="show what the webhook would do to the pods of manifests, or of a cluster's workloads",
-        description="Shows what the webhook would do to pods; changes nothing in a cluster.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `explain`."""
+    parser.description = "Shows what the webhook would do to pods; changes nothing in a cluster."
+    parser.epilog = _EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _add_inputs(parser)
     _add_policies(parser)
-    _add_cluster(parser, default_access)
+    _add_cluster(parser)
     add_decision_options(parser, default="the webhook's, with a cluster")
     parser.add_argument(
         "-o",
@@ -52,10 +44,9 @@ def add_explain(commands: Any, *, default_access: str) -> None:
         " Patch per line, manifest the manifests with their pods changed (default: text; table for more than"
         " four pods)",
     )
-    parser.set_defaults(run=_run, program=parser.prog.rpartition(" ")[0])
 
 
-def _add_inputs(parser: Parser) -> None:
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-f",
         "--filename",
@@ -85,7 +76,7 @@ def _add_inputs(parser: Parser) -> None:
     )
 
 
-def _add_policies(parser: Parser) -> None:
+def _add_policies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies",
         metavar="cluster|FILE|DIR",
@@ -111,13 +102,13 @@ def _add_policies(parser: Parser) -> None:
     )
 
 
-def _add_cluster(parser: Parser, default_access: str) -> None:
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server",
         action="store_true",
         help="also create each pod by dry run, and show what the API server and every webhook make of it",
     )
-    add_kubeconfig(parser, default=default_access)
+    add_cluster_options(parser)
     parser.add_argument(
         "--settings-namespace",
         type=read_by(namespace_name),
@@ -128,7 +119,8 @@ def _add_cluster(parser: Parser, default_access: str) -> None:
     )
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return its exit status, and raise as `write_explanations`."""
     edits = NamespaceEdits(labels=arguments.label, annotations=arguments.annotation)
     _check(arguments, has_edits=bool(edits))
     policies = arguments.policies
@@ -141,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
         namespace=arguments.namespace,
         all_namespaces=arguments.all_namespaces,
         policies=policies,
-        kubeconfig=arguments.kubeconfig,
+        kubeconfig=arguments.kubeconfig or default_kubeconfig(),
         context=arguments.context,
         settings_namespace=arguments.settings_namespace,
         is_live=arguments.live,
@@ -150,7 +142,7 @@ def _run(arguments: argparse.Namespace) -> int:
         options=parse_decision_options(arguments),
         output=arguments.output,
     )
-    return run(settings)
+    return write_explanations(settings)
 
 
 def _check(arguments: argparse.Namespace, *, has_edits: bool) -> None:

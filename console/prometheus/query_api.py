@@ -19,9 +19,9 @@ from msgspec import Raw, Struct
 
 from console.prometheus.prometheus_options import PrometheusOptions, ServiceAddress
 from console.prometheus.promql import InstantSeries, RangeSeries
+from kube.access import client_context
 from kube.answers import TRANSPORT_ERRORS, Unreachable, status_error, transport_error_text
 from kube.client import KubeClient
-from kube.kubeconfig_login import client_context
 from service.command import UsageError
 from service.text import MALFORMED, counted, first_few, one_line
 from service.version import version

@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from console.render.policy_manifests import MUTATING, OLDEST_KUBERNETES, VALIDATING, text_of
 from service.command import UsageError, read_by, write_document
@@ -18,13 +18,9 @@ KINDS: Final[Mapping[str, str]] = {
 _KUBERNETES: Final = re.compile(r"v?1\.([0-9]{1,3})(?:\.[0-9]{1,4})?(?:[-+][0-9A-Za-z.+-]{1,60})?")
 
 
-def add_render(commands: Any) -> None:
-    """Add the command `render` to the subparsers of a program."""
-    parser = commands.add_parser(
-        "render",
-        help="print the policy as admission policies, which the API server evaluates without a webhook",
-        description="Prints kaishare's rules as admission policies, for kubectl apply; reads no cluster.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `render`."""
+    parser.description = "Prints kaishare's rules as admission policies, for kubectl apply; reads no cluster."
     parser.add_argument(
         "--as",
         dest="kind",
@@ -37,10 +33,9 @@ def add_render(commands: Any) -> None:
         "--kube-version",
         type=read_by(_minor_version),
         metavar="1.N",
-        help="the API server's release, to refuse one that does not serve the kind (default: not checked)",
+        help="the API server's release, to refuse one that lacks the kind (default: not checked)",
     )
     add_decision_options(parser)
-    parser.set_defaults(run=_run)
 
 
 def _minor_version(text: str) -> int:
@@ -50,7 +45,7 @@ def _minor_version(text: str) -> int:
     return int(match[1])
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Print the objects.
 
     Raises:

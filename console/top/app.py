@@ -23,15 +23,33 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.arrange import Arrangement, GroupBy, Line, Sort, arrange, is_old
+from console.top.arrange import AgentLine, Arrangement, GroupBy, GroupLine, Line, Sort, arrange, is_old
 from console.top.columns import Widths, merge_widths
 from console.top.details import details_of, summary_of, title_of
 from console.top.fleet import Fleet
 from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, layout
-from console.top.one_agent import ALARM, style_of
 from console.top.rounds import Rounds
 from console.top.text import head
-from gpuagent.table.pod_rows import Key
+from gpuagent.table.pod_rows import Key, PodState
+
+ALARM: Final = Style(color="red", bold=True)
+_OVER: Final = Style(color="yellow")
+_CAUSE: Final = Style(color="yellow", bold=True)
+_AT_RISK: Final = Style(color="magenta")
+_OLD: Final = Style(dim=True)
+_GROUP: Final = Style(bold=True)
+_PLAIN: Final = Style()
+_STATES: Final = {PodState.FLAGGED: ALARM, PodState.IN_GRACE: _OVER}
+
+
+def style_of(line: Line, *, is_old: bool) -> Style:
+    """Return the style of a line of the table; `is_old` are figures of the past."""
+    if isinstance(line, GroupLine):
+        return _GROUP
+    if isinstance(line, AgentLine):
+        return _OVER
+    of_risk = _CAUSE if line.is_cause else _AT_RISK if line.is_at_risk else _PLAIN
+    return _STATES.get(line.state, of_risk) + (_OLD if is_old else _PLAIN)
 
 
 class LinesTable(ScrollView, can_focus=True):

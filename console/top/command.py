@@ -98,8 +98,12 @@ async def _run(arguments: argparse.Namespace) -> int:
     async with _reader(arguments) as reader:
         rounds = Rounds(reader, fleet, node="" if arguments.url else arguments.node)
         if is_interactive:
-            # Imported here, since only the interactive view draws.
-            from console.top.app import show  # noqa: PLC0415
+            try:
+                from console.top.app import show  # noqa: PLC0415 - only the interactive view draws
+            except ModuleNotFoundError as error:
+                raise UsageError(
+                    f"the interactive view needs {error.name}: install kaishare[top], or give --once"
+                ) from None
 
             await show(rounds, fleet, arrangement)
             return 0

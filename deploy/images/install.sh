@@ -5,8 +5,8 @@
 set -eu
 python=$1 folder=$2 service=$3
 case $service in
-  webhook) other=gpuagent ;;
-  agent) other=webhook ;;
+  webhook) commands="kaishare kaishare-webhook" left_out="" ;; # `helm test` runs `kaishare doctor` there
+  agent) commands=kaishare-agent left_out="webhook console" ;;
   *)
     echo "unknown service: $service; allowed: webhook, agent" >&2
     exit 2
@@ -33,11 +33,17 @@ into "$build/tool" --require-hashes --requirement requirements/build.txt
 into "$folder" --require-hashes --only-binary :all: --requirement "requirements/$service.txt"
 into "$folder" --no-deps --no-index "$build"/kaishare-*.whl
 
-# The wheel contains both services, since they share packages, and the command for people.
+# The wheel is one: it has both services, since they share packages, and the command for people.
 packages=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-rm -r "${packages:?}/$other"
-rm -rf "${packages:?}/console"
-find "${folder:?}/bin" -type f ! -name "kaishare-$service" -delete # those of other packages, too
+for package in $left_out; do
+  rm -r "${packages:?}/$package"
+done
+for file in "${folder:?}"/bin/*; do # those of other packages go, too, but the interpreter's links stay
+  case " $commands " in
+    *" ${file##*/} "*) ;;
+    *) [ -L "$file" ] || rm "$file" ;;
+  esac
+done
 
 # A read-only root file system has no place for compiled modules, so compile them now and skip checks of source times.
 "$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$packages"

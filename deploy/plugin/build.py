@@ -29,9 +29,6 @@ PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 """Releases of Python; preamble.py names the same."""
 
 PROGRAM: Final = "kubectl-kaishare"
-COMPLETION: Final = "kubectl_complete-kaishare"
-"""Program that kubectl runs to complete `kubectl kaishare`. krew links only `PROGRAM` into its folder on the
-PATH (krew issue 812), so the user links this one."""
 
 _EPOCH: Final = "315532800"
 """1980-01-01, the earliest time in a ZIP archive: equal sources give equal archives."""
@@ -128,15 +125,13 @@ def manifest(version: str, sums: Mapping[Platform, str], url: str) -> dict[str, 
             "shortDescription": "Show and check GPU sharing with KAI",
             "description": "Lists the policies of GPU sharing, previews their effect on manifests, and\n"
             "finds problems of the webhook, of KAI and of the agents on GPU nodes.\n",
-            "caveats": f"Needs python3, release {', '.join(PYTHONS)}, in PATH.\n"
-            "For completion by kubectl, link the program of the plugin's folder into krew's:\n"
-            f"  ln -sf ../store/kaishare/v{version}/{COMPLETION} ${{KREW_ROOT:-$HOME/.krew}}/bin/\n",
+            "caveats": f"Needs python3, release {', '.join(PYTHONS)}, in PATH.\n",
             "platforms": [
                 {
                     "selector": {"matchLabels": {"os": platform.os, "arch": platform.arch}},
                     "uri": f"{url.rstrip('/')}/{archive_name(version, platform)}",
                     "sha256": checksum,
-                    "files": [{"from": name, "to": "."} for name in (PROGRAM, COMPLETION, "LICENSE")],
+                    "files": [{"from": name, "to": "."} for name in (PROGRAM, "LICENSE")],
                     "bin": PROGRAM,
                 }
                 for platform, checksum in sums.items()
@@ -187,8 +182,7 @@ def _build_archive(folder: Path, platform: Platform, wheel: Path, archive: Path)
         "--python", "/usr/bin/env python3", "--compressed", "--reproducible", "--output-file", program,
         "--preamble", Path(__file__).with_name("preamble.py"),
     )  # fmt: skip
-    completion = Path(__file__).with_name(COMPLETION)
-    archive.write_bytes(_tar({PROGRAM: program, COMPLETION: completion, "LICENSE": ROOT / "LICENSE"}))
+    archive.write_bytes(_tar({PROGRAM: program, "LICENSE": ROOT / "LICENSE"}))
 
 
 def _install(target: Path, *options: str, python: str, platform: Platform) -> None:
@@ -232,7 +226,7 @@ def _tar(files: Mapping[str, Path]) -> bytes:
             data = file.read_bytes()
             entry.size = len(data)
             entry.mtime = int(_EPOCH)
-            entry.mode = 0o755 if name in (PROGRAM, COMPLETION) else 0o644
+            entry.mode = 0o755 if name == PROGRAM else 0o644
             archive.addfile(entry, io.BytesIO(data))
     return gzip.compress(plain.getvalue(), mtime=0)
 

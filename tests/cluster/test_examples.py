@@ -23,7 +23,7 @@ FIRST = managed_namespace("examples", gpu_fraction="0.5", priority="train")
 
 def explained() -> list[dict[str, Any]]:
     """Return the output of `explain` for the workloads."""
-    command = ["-m", "webhook", "explain", "--policies", NAMESPACES, "-f", WORKLOADS, "-o", "json"]
+    command = ["-m", "console", "explain", "--policies", NAMESPACES, "-f", WORKLOADS, "-o", "json"]
     done = subprocess.run([sys.executable, *command], capture_output=True, check=True, timeout=30)
     explanations: list[dict[str, Any]] = json.loads(done.stdout)
     return explanations

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from console.cli import main
 from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import LiveWorkloads, live_workloads
 from console.explain.text import is_rank
@@ -23,7 +24,6 @@ from tests.support.helm_release import until_kind_is_deleted
 from tests.support.operator_jobs import py_torch_job
 from tests.support.pods import container
 from tests.support.waiting import until
-from webhook.cli import main
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import NamespacePolicy
 

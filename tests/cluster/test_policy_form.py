@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from console.doctor.check_results import CheckResult, State
-from console.doctor.cluster_checks import examine
 from console.explain.cluster_facts import read_facts
 from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai.releases import Version
@@ -24,6 +23,7 @@ from tests.support.cluster_webhook import (
 )
 from tests.support.control_plane import ControlPlane
 from tests.support.helm_chart import ROOT
+from tests.support.webhook_checks import examine
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import CONFIGURATION_NAME
 from webhook.settings.decision_options import KnownSettings

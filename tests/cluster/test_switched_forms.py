@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from console.doctor.cluster_checks import examine
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.support.admission_policies import list_path
@@ -32,6 +31,7 @@ from tests.support.free_ports import free_ports
 from tests.support.helm_chart import CHART, NAMESPACE, ROOT, helm, options
 from tests.support.helm_release import WITHOUT_SCHEMA
 from tests.support.waiting import until
+from tests.support.webhook_checks import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 TEAM = "switching"

@@ -17,7 +17,6 @@ import pytest
 
 from certs.authority import Authority
 from console.doctor.check_results import CheckResult, State, exit_status
-from console.doctor.cluster_checks import examine
 from kai.releases import Version
 from kube.access import find_access
 from kube.answers import ApiError
@@ -38,6 +37,7 @@ from tests.support.kube_objects import pod
 from tests.support.other_webhooks import as_kai, kai_configuration, patching
 from tests.support.published_settings import settings_object
 from tests.support.waiting import until
+from tests.support.webhook_checks import examine
 from tests.support.webhook_recorder import recording
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import CONFIGURATION_NAME, ServiceTarget, Target, UrlTarget
@@ -582,7 +582,7 @@ async def test_a_caller_with_the_essential_read_permissions(
 
 
 def command(*options: str) -> EndedProgram:
-    return run_forked("-m", "webhook", "doctor", *options)
+    return run_forked("-m", "console", "doctor", *options)
 
 
 async def test_the_command_has_a_text_and_a_json_output(plane: ControlPlane, admin: Administrator) -> None:

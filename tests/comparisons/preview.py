@@ -417,7 +417,7 @@ class _Comparison:
         items = [each.written.manifest for each in placed]
         manifests.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         command = [
-            sys.executable, "-m", "webhook", "explain", "--policies", "cluster", "-n", self.cluster.namespaces[-1].name,
+            sys.executable, "-m", "console", "explain", "--policies", "cluster", "-n", self.cluster.namespaces[-1].name,
             "--kubeconfig", str(self.kubeconfig), "--settings-namespace", HOME, "-f", str(manifests), "-o", "json",
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, timeout=300, check=False)

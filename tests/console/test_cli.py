@@ -2,6 +2,7 @@
 
 import os
 import pty
+import resource
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from kube.access import KubeConfig
 from service.version import version
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("explain", "why", "doctor", "policies", "completion")
+COMMANDS = ("explain", "why", "doctor", "policies", "top", "advise", "report", "render", "completion")
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -238,3 +239,20 @@ async def test_the_kubeconfig_of_the_caller_is_the_only_access(tmp_path: Path) -
     access = await cluster_access(Namespace(kubeconfig=str(config), context=None))
     assert isinstance(access, KubeConfig)
     assert await access.headers() == (("Authorization", "Bearer t"),)
+
+
+def test_a_command_imports_what_it_needs_alone() -> None:
+    """`--version` and `--help` take no second."""
+    script = (
+        "import sys; from console.cli import parser; parser(chosen=()).format_help();"
+        " print([m for m in ('aiohttp', 'asyncio', 'ssl', 'cryptography', 'yaml', 'webhook', 'gpuagent', 'kube')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "console", "--version"], cwd=ROOT, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.15

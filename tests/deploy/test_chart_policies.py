@@ -1,4 +1,4 @@
-"""The chart's admission policies: the objects that `kaishare-webhook render` prints, with the values of the chart."""
+"""The chart's admission policies: the objects that `kaishare render` prints, with the values of the chart."""
 
 from typing import Any
 

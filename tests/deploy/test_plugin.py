@@ -121,22 +121,6 @@ def test_the_plugin_runs_with_nothing_installed(krew: Krew, tmp_path: Path) -> N
 
 
 @pytest.mark.nightly
-def test_the_completion_of_kubectl_is_linked_as_the_manifest_says(krew: Krew) -> None:
-    (line,) = [line for line in krew.manifest["spec"]["caveats"].splitlines() if "ln -sf" in line]
-    done = subprocess.run(
-        ["/bin/sh", "-c", line], env={"KREW_ROOT": str(krew.root), "PATH": "/usr/bin:/bin"}, check=False
-    )
-    assert done.returncode == 0
-    ended = subprocess.run(
-        [krew.root / "bin" / build.COMPLETION, "pol"],
-        env={"PATH": f"{krew.root / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(krew.root)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == ["policies\tlist the policies of managed namespaces", ":4"]
-
-
-@pytest.mark.nightly
 def test_the_plugin_has_every_module_of_its_commands(krew: Krew, tmp_path: Path) -> None:
     """A kubeconfig that leads nowhere: the commands import their clients, and end with one line."""
     config = tmp_path / "config"

@@ -123,11 +123,11 @@ def test_the_demo_prints_integers_and_no_raw_metrics() -> None:
 
 def test_the_demo_ends_with_commands_and_pages_that_exist() -> None:
     text = demo().partition("Try next\n")[2]
-    match = re.search(r"^ +(\S+/kaishare-webhook explain (?:.*\\\n)*.*)$", text, flags=re.MULTILINE)
+    match = re.search(r"^ +(\S+/kaishare explain (?:.*\\\n)*.*)$", text, flags=re.MULTILINE)
     assert match is not None
     _, *arguments = shlex.split(match[1].replace("\\\n", ""))
     done = subprocess.run(
-        [sys.executable, "-m", "webhook", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "console", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "gpu-fraction: '0.25'" in done.stdout
     assert "make demo KEEP=1\n" in text

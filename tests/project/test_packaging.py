@@ -15,8 +15,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-OF_SERVICE = {"webhook": "gpuagent", "agent": "webhook"}
-"""Each dependency group with the service that its image leaves out; images leave out the console, too."""
+LEFT_OUT = {"webhook": (), "agent": ("webhook", "console")}
+"""Each dependency group with the packages that its image leaves out."""
+EXTRA = PROJECT["project"]["optional-dependencies"]["top"]
+"""Draws the interactive view of `kaishare top`."""
 
 
 def name_of(requirement: str) -> str:
@@ -56,7 +58,8 @@ def test_the_wheel_requires_what_the_commands_import(wheel: Path) -> None:
         (entry_points,) = (name for name in archive.namelist() if name.endswith("entry_points.txt"))
         commands = archive.read(entry_points).decode()
     required = fields.get_all("Requires-Dist") or []
-    assert not [requirement for requirement in required if "extra ==" in requirement]
+    extra = [requirement for requirement in required if "extra ==" in requirement]
+    assert {name_of(requirement) for requirement in extra} == {name_of(requirement) for requirement in EXTRA}
     assert imported(PACKAGES) == {name_of(requirement) for requirement in required}
     assert "kaishare-agent = gpuagent.cli:main" in commands
     assert "kaishare-webhook = webhook.cli:main" in commands
@@ -71,15 +74,17 @@ def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
         assert {file.relative_to(ROOT).as_posix() for file in files} <= set(archive.namelist())
 
 
-@pytest.mark.parametrize("group", OF_SERVICE)
+@pytest.mark.parametrize("group", LEFT_OUT)
 def test_an_image_gets_what_its_service_imports(group: str) -> None:
-    packages = [package for package in PACKAGES if package not in (OF_SERVICE[group], "console")]
+    packages = [package for package in PACKAGES if package not in LEFT_OUT[group]]
     requirements = PROJECT["dependency-groups"][group]
     names = {name_of(requirement) for requirement in requirements}
     # certs is the webhook's; the agent's image contains it without cryptography.
     # No pod has a kubeconfig with an auth-provider, the only use of kubernetes-asyncio.
     needed = imported([p for p in packages if p != "certs" or group == "webhook"])
-    assert names == needed - {"kubernetes-asyncio"}
+    # The view of `kaishare top` and completion are for people's machines, and no doctor reads a GPU.
+    console = {"kubernetes-asyncio", "rich", "textual", "shtab", "nvidia-ml-py", "jinja2"}
+    assert names == needed - (console if group == "webhook" else {"kubernetes-asyncio"})
     assert set(requirements) <= set(PROJECT["project"]["dependencies"])
     pinned = (ROOT / "requirements" / f"{group}.txt").read_text()
     assert names <= {name_of(line) for line in pinned.splitlines() if "==" in line}
@@ -88,4 +93,4 @@ def test_an_image_gets_what_its_service_imports(group: str) -> None:
 def test_nothing_is_required_that_no_command_uses() -> None:
     groups = PROJECT["dependency-groups"]
     required = {*groups["webhook"], *groups["agent"], *groups["console"]}
-    assert set(PROJECT["project"]["dependencies"]) == required
+    assert {*PROJECT["project"]["dependencies"], *EXTRA} == required

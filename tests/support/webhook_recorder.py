@@ -15,8 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from certs.authority import Authority
-from kube.access import Access, Route
-from kube.kubeconfig_login import Headers
+from kube.access import Access, Headers, Route
 
 Reply = Callable[[dict[str, Any]], list[dict[str, Any]]]
 """Returns the patch for a request."""

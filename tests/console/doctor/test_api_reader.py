@@ -12,10 +12,10 @@ from aiohttp import web
 from console.doctor import api_reader as reading
 from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from console.doctor.check_results import CheckResult, State, as_text, exit_status
-from console.doctor.cluster_checks import examine
 from kube.access import InCluster
 from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
+from tests.support.webhook_checks import examine
 from webhook.registration.configurations import CONFIGURATION_NAME
 
 QUESTION = ListSpec(resource="things", group="example.com", without="x")

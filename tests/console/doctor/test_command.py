@@ -45,7 +45,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
             pauses.append(len(remaining))
 
         monkeypatch.setattr(command, "examine", examine)
-        monkeypatch.setattr(command, "cluster_access", access)
+        monkeypatch.setattr(command, "pod_or_cluster_access", access)
         monkeypatch.setattr(asyncio, "sleep", sleep)
         return pauses
 

@@ -12,7 +12,15 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "doctor.md"
 OF_AN_AGENT = {
     f"{name}.py"
-    for name in ("agent_doctor", "agent_cluster", "device_access", "driver_checks", "attribution_checks", "proc_checks", "self_test")
+    for name in (
+        "agent_doctor",
+        "agent_cluster",
+        "device_access",
+        "driver_checks",
+        "attribution_checks",
+        "proc_checks",
+        "self_test",
+    )
 }
 """Checks of `kaishare-agent doctor`, whose findings have no links."""
 HEADINGS = re.findall(r"^### (.*)$", PAGE.read_text(), flags=re.MULTILINE)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from webhook.cli import main
+from console.cli import main
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from console.cli import main
 from service.documents import load_text
 from tests.support.markers import scaled
-from webhook.cli import main
 
 OPTIONS = (
     "--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.5", "--label=kaishare.dev/share-for=all",

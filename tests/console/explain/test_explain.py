@@ -12,9 +12,9 @@ import jsonpatch
 import pytest
 import yaml
 
+from console.cli import main
 from tests.support.pods import container, gpu_container, pod
 from tests.support.webhook_server import RunningWebhook, review_of
-from webhook.cli import main
 
 QUEUE = "--label=kai.scheduler/queue=queue-a"
 HALF = "--label=kaishare.dev/gpu-fraction=0.5"
@@ -94,7 +94,7 @@ def test_an_argument_that_is_no_label_is_refused(explain: Explain, typed: str) -
 def test_policies_or_labels_must_be_given(explain: Explain) -> None:
     assert explain(bare()) == (
         2,
-        "kaishare-webhook: give --policies, --label, --annotation, --server or --live\n",
+        "kaishare: give --policies, --label, --annotation, --server or --live\n",
     )
 
 

@@ -115,7 +115,7 @@ def test_an_unusable_manifest_gives_status_2_and_one_line(run: Run, name: str, o
     text, problem = UNUSABLE[name]
     result = run(text, QUEUE, HALF, "-o", output)
     assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("kaishare-webhook: standard input")
+    assert result.err.startswith("kaishare: standard input")
     assert problem in result.err
     assert result.err.count("\n") == 1
     assert result.err[:-1].isprintable()
@@ -192,7 +192,7 @@ def test_an_unusable_option_gives_status_2_and_one_line(
 ) -> None:
     result = run(pod("a"), QUEUE, *(str(tmp_path) if each == "EMPTY" else each for each in arguments))
     assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("kaishare-webhook: ")
+    assert result.err.startswith("kaishare: ")
     assert problem in result.err
     assert result.err.count("\n") == 1
 
@@ -225,7 +225,7 @@ def test_help_has_defaults_and_an_example(capsys: pytest.CaptureFixture[str], ru
     with pytest.raises(SystemExit):
         run("", "--help")
     text = capsys.readouterr().out
-    assert "kubectl kustomize overlays/prod | \\\n      kaishare-webhook explain" in text
+    assert "kubectl kustomize overlays/prod | \\\n      kaishare explain" in text
     assert "(default: text; table for more than four pods)" in " ".join(text.split())
     assert "(default default)" not in text
     assert "exit status:\n  0  nothing" in text

@@ -396,7 +396,7 @@ spec:
     ports: {<<: *none}
 """
     result = run(text, QUEUE, HALF, *MANIFEST)
-    note = "kaishare-webhook: Pod p: written without comments and layout\n"
+    note = "kaishare: Pod p: written without comments and layout\n"
     assert (result.status, result.err) == (0, note)
     pod = yaml.safe_load(result.out)
     assert pod["spec"]["containers"][0]["resources"] == {"limits": {}}
@@ -410,7 +410,7 @@ def test_nothing_is_written_if_a_pod_would_be_denied(run: Run) -> None:
     result = run(DEPLOYMENT + denied, QUEUE, "--label=kaishare.dev/mode=enforce", *MANIFEST)
     assert (result.status, result.out) == (1, "")
     assert "error: Pod p in namespace default: denied: the label kaishare.dev/inject" in result.err
-    assert result.err.startswith("kaishare-webhook: no manifest is written, because of these errors:\n")
+    assert result.err.startswith("kaishare: no manifest is written, because of these errors:\n")
 
 
 def test_nothing_is_written_for_an_invalid_label(run: Run) -> None:
@@ -424,7 +424,7 @@ def test_mode_observe_writes_the_manifest_unchanged_and_says_so(run: Run) -> Non
     assert (result.status, result.out) == (0, DEPLOYMENT)
     assert (
         " ".join(result.err.split())
-        == "kaishare-webhook: namespace default is in mode observe: its pods are written as they are"
+        == "kaishare: namespace default is in mode observe: its pods are written as they are"
     )
 
 
@@ -497,7 +497,7 @@ def test_documents_are_utf_8_in_every_locale(output: str, tmp_path: Path) -> Non
     (tmp_path / "pod.json").write_text(pod, encoding="utf-8")
     options = (QUEUE, HALF, "-o", output, "-f", str(tmp_path / "pod.json"))
     result = subprocess.run(
-        [sys.executable, "-m", "webhook", "explain", *options],
+        [sys.executable, "-m", "console", "explain", *options],
         cwd=EXAMPLES.parent, capture_output=True, check=True,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
     )  # fmt: skip

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from console.cli import main
 from service.text import width
 from tests.console.explain.conftest import Run
 from tests.support.pods import container, gpu_container, pod
-from webhook.cli import main
 
 POLICY = ("--label=kai.scheduler/queue=q", "--label=kaishare.dev/gpu-fraction=0.25")
 LONG = "a-very-long-name-" * 14

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from console.cli import main
 from console.render import policy_manifests
 from console.render.expressions import VALUES, WORDS
 from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings, text_of
 from kai.releases import Version
-from webhook.cli import main
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
 from webhook.policy.reasons import Group, Reason

@@ -1,4 +1,4 @@
-"""The page, `kaishare-agent top`, `kaishare top` and the API show one snapshot alike: pods, order, figures, states."""
+"""The page, `kaishare top` and the API show one snapshot alike: pods, order, figures, states."""
 
 import json
 import re
@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 import console.cli
-import gpuagent.cli
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
@@ -141,7 +140,7 @@ def of_text(text: str) -> list[Shown]:
 
 @pytest.fixture
 def texts(chain: Chain, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
-    """Run the two commands on the chain's answer, in a wide terminal; return what they print."""
+    """Run the command on the chain's answer, in a wide terminal; return what they print."""
     body = json.dumps(chain.answer).encode()
 
     class Handler(BaseHTTPRequestHandler):
@@ -154,18 +153,15 @@ def texts(chain: Chain, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         def log_message(self, *args: object) -> None:
             pass
 
-    for module in ("console.top.command", "console.top.one_agent"):
-        monkeypatch.setattr(f"{module}.columns_of", lambda _: 250)
+    monkeypatch.setattr("console.top.command.columns_of", lambda _: 250)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
 
-    def run(*options: str) -> tuple[str, str]:
+    def run(*options: str) -> str:
         url = f"http://127.0.0.1:{server.server_address[1]}"
         assert console.cli.main(["top", "--once", "--url", url, *options]) == 0
-        of_console = capsys.readouterr().out
-        assert gpuagent.cli.main(["top", "--once", "--url", url]) == 0
-        return of_console, capsys.readouterr().out
+        return capsys.readouterr().out
 
     try:
         yield run
@@ -176,9 +172,7 @@ def texts(chain: Chain, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_page_and_commands_show_the_same_rows_in_the_same_order(chain: Chain, texts: Any) -> None:
-    of_console, of_agent = texts()
-    rows = of_text(of_agent)
-    assert of_text(of_console) == rows
+    rows = of_text(texts())
     sections = of_page(chain)
     on_page = [row for section in sections.values() for row in section]
     has_mig = "GPU 4" in sections
@@ -205,9 +199,9 @@ def test_page_and_commands_show_the_same_rows_in_the_same_order(chain: Chain, te
 
 
 def test_the_api_has_the_same_pods_and_figures(chain: Chain, texts: Any) -> None:
-    rows = {(row.pod, row.gpu): row for row in of_text(texts()[1])}
+    rows = {(row.pod, row.gpu): row for row in of_text(texts())}
     pods = {f"{pod['name']} {pod['namespace']}": pod for pod in chain.answer["pods"]}
-    by_pod = list(dict.fromkeys(row.pod for row in of_text(texts("--sort", "pod")[0])))
+    by_pod = list(dict.fromkeys(row.pod for row in of_text(texts("--sort", "pod"))))
     assert by_pod == list(pods), "sorted as the API"
     places = set()
     for name, pod in pods.items():
@@ -251,21 +245,15 @@ def test_a_gpu_at_risk_its_causes_and_the_pod_at_risk_are_everywhere(chain: Chai
     by_hand = int((9.0 - 4.4) * (1 << 30)) - (gpu["totalBytes"] - gpu["usedBytes"] - gpu["reservedBytes"])
     assert gpu["atRiskBytes"] == pytest.approx(by_hand, rel=0.02)
     amount = size(gpu["atRiskBytes"])
-    of_console, of_agent = texts()
-    for text in (of_console, of_agent):
-        assert (
-            f" AT RISK; 1 LOST; 1 OVERPROMISED (at risk: node-1 GPU 0: {amount} promised and not free,"
-            in text
-        )
+    text = texts()
+    assert f" AT RISK; 1 LOST; 1 OVERPROMISED (at risk: node-1 GPU 0: {amount} promised and not free," in text
     chosen = [
-        row
-        for row in of_text(of_console)
-        if row.state.startswith(("flagged", "at risk")) or "holds" in row.state
+        row for row in of_text(text) if row.state.startswith(("flagged", "at risk")) or "holds" in row.state
     ]
     assert [row.pod.split("-")[0] for row in chosen] == [
         "segment", "train", "notebook", "whisper", "classify", "qwen", "qwen",
     ]  # fmt: skip
-    assert of_text(texts("--flagged")[0]) == chosen
+    assert of_text(texts("--flagged")) == chosen
     assert {row.state for section in of_page(chain).values() for row in section} >= {
         row.state for row in chosen
     }
@@ -273,7 +261,7 @@ def test_a_gpu_at_risk_its_causes_and_the_pod_at_risk_are_everywhere(chain: Chai
 
 def test_gpus_and_problems_are_alike(chain: Chain, texts: Any) -> None:
     tree = HtmlTree(chain.page)
-    for text in texts():
+    for text in (texts(),):
         assert " GPUs: 2 AT RISK; 1 LOST; 1 OVERPROMISED (at risk: " in text
         (overpromised,) = [line for line in text.splitlines() if re.match("GPU .* OVERPROMISED", line)]
         assert overpromised.startswith("GPU 1 ")

@@ -1,12 +1,9 @@
-"""`kaishare-agent top`: text and screen from an agent's real JSON, and errors of the connection."""
+"""`kaishare top --url`: text and screen from an agent's real JSON, and errors of the connection."""
 
-import io
 import json
 import os
-import pty
 import re
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -19,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from console.cli import main
 from console.top.agent_client import Agent, ReadFailed, Received, age_of_figures
 from console.top.arrange import Arrangement
 from console.top.fleet import AgentRef, Fleet
-from console.top.one_agent import Screen
 from console.top.text import as_text
 from gpuagent.api_types import AgentResponse, read_answer
-from gpuagent.cli import main
 from gpuagent.evaluation.status import Status
 from gpuagent.gpus.gpu_reading import MigInstance
 from gpuagent.ledger.snapshot import Snapshot
@@ -39,7 +34,6 @@ from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.verdict import Change, Verdicts
-from service.text import width
 from tests.support.free_ports import free_port
 from tests.support.samples import DENIED, GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.samples import pod as node_pod
@@ -99,17 +93,6 @@ def fleet_of(status: Status, *, is_simulated: bool = False) -> Fleet:
 
 def text_of(status: Status, columns: int = 200) -> str:
     return as_text(fleet_of(status), Arrangement(), 100.0, columns=columns)
-
-
-def drawn(fleet: Fleet, columns: int, height: int = 200, *, color: bool = False) -> str:
-    """Return the text of a terminal of that size."""
-    console = Console(
-        file=io.StringIO(), width=columns, height=height, force_terminal=color, no_color=not color,
-        markup=False, highlight=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
-    with console.capture() as capture:
-        console.print(Screen(fleet, lambda: 100.0))
-    return capture.get()
 
 
 BELOW = " " * 5
@@ -200,56 +183,10 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
     assert "100.0 MiB MIG: not judged" in text
 
 
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [
-        (Status(snapshot=None, attribution_ok=None), "there is no sample yet, or the last one is too old"),
-        (Status(snapshot=None, attribution_ok=False, good_wall_time=1.0,
-                problems=(Problem(Cause.SAMPLE_STALE, "", "the last successful sample is 95.0 s old"),)),
-         "the last successful sample is 95.0 s old"),
-        (status_of(snapshot_of(sample(gpu()))), "No pod has a GPU share"),
-        (status_of(snapshot_of(sample())), "No GPU on this node responds."),
-    ],
-)  # fmt: skip
-def test_missing_figures_have_a_reason(status: Status, message: str) -> None:
-    for columns in (40, 80, 200):
-        assert message in words(text_of(status, columns))
-        assert message in words(drawn(fleet_of(status), columns))
-
-
-def test_simulated_and_silent_agents_are_marked() -> None:
-    fleet = fleet_of(judged(0.0), is_simulated=True)
-    assert "1 node: 1 simulated\n" in drawn(fleet, 80)
-    fleet.set_failure("http://127.0.0.1:9445", "Connection refused")
-    text = words(as_text(fleet, Arrangement(), 130.0))
-    assert "1 node: 1 NOT ANSWERING; 1 simulated (not answering: node-1 for 30 s:" in text
-    assert "node-1: simulated: these figures are synthetic; driver" in text
-    assert "sample of 34 s ago" in text
-
-
-@pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
-def test_a_terminal_of_any_width_has_every_pod_and_every_flag(columns: int) -> None:
-    fleet = fleet_of(judged(180.0))
-    for text in (drawn(fleet, columns), as_text(fleet, Arrangement(), 100.0, columns=columns)):
-        assert max(map(width, text.splitlines())) <= columns
-        for part in ("flagged: limit-bypassed", "flagged: over-share", "flagged: no-reservation", "6.0 GiB"):
-            assert part in words(text)
-        assert [line[:1] for line in text.splitlines()].count("!") == 3
-
-
 @pytest.mark.parametrize("columns", range(30, 90))
 def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
     for line in text_of(judged(180.0), columns).splitlines():
         assert not re.match(r" *([GMK]i)?B\b", line)
-
-
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_a_low_terminal_shows_one_line_for_each_pod_and_counts_those_left_out(columns: int) -> None:
-    lines = drawn(fleet_of(judged(180.0)), columns, height=8).rstrip("\n").splitlines()
-    assert len(lines) == 8
-    assert lines[0].startswith("3 flagged, 0 in grace, 6 pods; used 13.2 GiB, promised 11.0")
-    assert [line[:1] for line in lines[4:7]] == ["!", "!", "!"]
-    assert lines[-1] == "… 3 more lines; run `kaishare-agent top --once` to see all"
 
 
 def busy_node(pods: int, *, flagged: int, gpus: int = 8) -> Status:
@@ -277,25 +214,6 @@ def busy_node(pods: int, *, flagged: int, gpus: int = 8) -> Status:
     return status_of(last, judge.judge(last)[0])
 
 
-def test_every_flagged_pod_of_eight_gpus_is_visible_at_80_by_24() -> None:
-    lines = drawn(fleet_of(busy_node(29, flagged=3)), 80, height=24).splitlines()
-    assert len(lines) == 24
-    assert max(map(width, lines)) <= 80
-    start = next(index for index, line in enumerate(lines) if "USED" in line)
-    assert [line[0] for line in lines[start + 1 :]][:4] == ["!", "!", "!", "~"]
-    for number in (26, 27, 28):
-        row = rf"\n!  flagged: over-share +\d +4\.0 GiB .*{number}-a.*…-5d4f8c7b96"
-        assert re.search(row, "\n".join(lines))
-
-
-def test_flags_that_do_not_fit_are_counted() -> None:
-    lines = drawn(fleet_of(busy_node(40, flagged=30)), 80, height=24).splitlines()
-    visible = [line[0] for line in lines].count("!")
-    assert len(lines) == 24
-    assert visible > 15
-    assert lines[-1].startswith(f"… {40 - visible} more lines, {30 - visible} flagged; ")
-
-
 def test_size_workload_and_flags_since_the_start() -> None:
     snapshot = snapshot_of(
         sample(gpu((1, GIB)), origins={1: in_pod("a")}),
@@ -307,14 +225,6 @@ def test_size_workload_and_flags_since_the_start() -> None:
     assert "since the agent started" not in text
     raised = replace(status_of(snapshot), transitions={(FlagReason.OVER_SHARE, Change.FLAGGED): 2})
     assert "; flags since the agent started: 2 raised, 0 cleared, 0 dropped" in text_of(raised)
-
-
-def test_colour_is_never_alone() -> None:
-    fleet = fleet_of(judged(180.0))
-    colored, plain = drawn(fleet, 80, color=True), drawn(fleet, 80)
-    assert "\x1b[1;31m" in colored
-    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
-    assert "\x1b" not in plain
 
 
 # --- over HTTP ---
@@ -418,7 +328,7 @@ def test_json_with_an_unknown_field_that_cannot_be_read_is_one_line(
         assert main(["top", "--once", "-o", "json", "--url", url]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"kaishare-agent: {url}: the response is not from an agent: ")
+    assert err.startswith(f"kaishare: {url}: the response is not from an agent: ")
     assert err.count("\n") == 1
 
 
@@ -489,7 +399,7 @@ def test_an_agents_refusal_is_not_taken_for_another_program(
     (tmp_path / "token").write_text("a-token")
     with serving(gives(b"why", status)) as url:
         assert main(["top", "--once", "--url", url, "--token-file", str(tmp_path / "token")]) == 2
-    assert capsys.readouterr().err == f"kaishare-agent: {url}: {message}\n"
+    assert capsys.readouterr().err == f"kaishare: {url}: {message}\n"
 
 
 def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -499,7 +409,7 @@ def test_no_agent_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -
         out, err = capsys.readouterr()
         assert (out, err) == (
             "",
-            f"kaishare-agent: {url}: Connection refused; is an agent running at this address?\n",
+            f"kaishare: {url}: Connection refused; is an agent running at this address?\n",
         )
 
 
@@ -511,7 +421,7 @@ def test_an_invalid_address_is_one_line_and_status_2(url: str, capsys: pytest.Ca
     assert main(["top", "--url", url]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("kaishare-agent: ")
+    assert err.startswith("kaishare: ")
     assert "allowed: such as http://127.0.0.1:9445" in err
     assert err.count("\n") == 1
     assert err.strip().isprintable()
@@ -529,7 +439,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
 @contextmanager
 def running(*options: str, **streams: Any) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpuagent", "top", *options],
+        [sys.executable, "-m", "console", "top", *options],
         cwd=ROOT,
         env={**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"},
         **streams,
@@ -543,29 +453,6 @@ def running(*options: str, **streams: Any) -> Iterator["subprocess.Popen[bytes]"
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-
-
-def test_watching_goes_on_until_the_agent_answers_and_ends_with_0_at_ctrl_c() -> None:
-    port = free_port()
-    with running(
-        "--watch", "--url", f"http://127.0.0.1:{port}", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as top:
-        assert top.stderr is not None
-        assert top.stdout is not None
-        assert b"Connection refused; retrying" in top.stderr.readline()
-        with serving(GOOD, port):
-            while b"far-over" not in top.stdout.readline():
-                assert top.poll() is None
-            top.send_signal(signal.SIGINT)
-            assert top.wait(10) == 0
-        assert b"Traceback" not in top.stderr.read()
-
-
-def test_watching_as_json_is_one_line_each_time() -> None:
-    with serving(GOOD) as url, running("--watch", "-o", "json", "--url", url, stdout=subprocess.PIPE) as top:
-        assert top.stdout is not None
-        for _ in range(2):
-            assert json.loads(top.stdout.readline())["node"] == "node-1"
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -607,28 +494,3 @@ class Terminal:
             return os.read(self._fd, 65536).decode("utf-8", "replace")
         except OSError:  # the other side is closed
             return ""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_on_a_terminal_top_watches_names_an_unreachable_agent_and_restores_the_screen(
-    number: signal.Signals,
-) -> None:
-    ours, theirs = pty.openpty()
-    try:
-        port = free_port()
-        streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-        with running("--url", f"http://127.0.0.1:{port}", **streams) as top:
-            terminal = Terminal(ours)
-            terminal.until("1 NOT ANSWERING")
-            with serving(GOOD, port):
-                terminal.until("far-over")
-            terminal.until("1 NOT ANSWERING")
-            top.send_signal(number)
-            assert top.wait(10) == 0
-            seen = terminal.rest()
-        assert seen.startswith("\x1b[?1049h")
-        assert "\x1b[?1049l" in seen.rpartition("far-over")[2]
-        assert "Traceback" not in seen
-    finally:
-        os.close(ours)
-        os.close(theirs)
