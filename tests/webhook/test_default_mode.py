@@ -221,5 +221,5 @@ def test_explain_fails_for_labels_that_would_be_refused(
     bad = ["-n", "vision", "--label", "kaishare.dev/gpu-fraction=2", "--default-mode", option]
     assert main([*manifests(tmp_path), *bad]) == status
     out, err = capsys.readouterr()
-    assert err.startswith(f'kaishare-webhook: {kind}: namespace vision: kaishare.dev/gpu-fraction: "2"')
+    assert err.startswith(f'kaishare: {kind}: namespace vision: kaishare.dev/gpu-fraction: "2"')
     assert json.loads(out)[0]["policyProblems"]

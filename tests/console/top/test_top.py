@@ -1,6 +1,5 @@
 """`kaishare top --url`: text and screen from an agent's real JSON, and errors of the connection."""
 
-import json
 import os
 import re
 import select
@@ -302,34 +301,6 @@ def test_piped_it_shows_everything_once_without_colour(capsys: pytest.CaptureFix
     assert "flagged: limit-bypassed" in out
     assert "\x1b" not in out
     assert err == ""
-
-
-def test_json_is_the_agents_own_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    status = status_of(
-        snapshot_of(sample(gpu()), pod_share("a", GIB, pod=node_pod("a", name="n\x9b31m\u202e")))
-    )
-    with serving(gives(body_of(status))) as url:
-        assert main(["top", "-o", "json", "--url", url]) == 0
-    out = capsys.readouterr().out
-    assert out.isascii()
-    assert json.loads(out) == json.loads(body_of(status))
-
-
-@pytest.mark.parametrize(
-    "value", [b'"\xff"', b"1e999", b"9" * 5000], ids=["no UTF-8", "a float", "an integer"]
-)
-def test_json_with_an_unknown_field_that_cannot_be_read_is_one_line(
-    value: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The table skips the field."""
-    with serving(gives(b'{"node": "n", "of-a-newer-agent": ' + value + b"}")) as url:
-        assert main(["top", "--once", "--url", url]) == 0
-        assert "n: driver unknown, no sample yet" in capsys.readouterr().out
-        assert main(["top", "--once", "-o", "json", "--url", url]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"kaishare: {url}: the response is not from an agent: ")
-    assert err.count("\n") == 1
 
 
 def test_the_age_is_by_the_agents_clock() -> None:

@@ -136,7 +136,7 @@ def test_explain_without_a_writable_output_ends_with_2_and_one_line(
     with process_with(f"{streams} 2>{errors}", *command) as process:
         assert process.wait(PATIENCE_SECONDS) == 2
     (line,) = errors.read_text().splitlines()
-    assert line.startswith("kaishare-webhook: standard output: ")
+    assert line.startswith("kaishare: standard output: ")
 
 
 @pytest.mark.parametrize("output", sampled(["text", "json", "yaml", "patch", "manifest"], 4))
