@@ -15,7 +15,7 @@ from console.advise.suggestions import advise
 from console.advise.text import as_text
 from console.advise.usage_queries import Queries, Window
 from console.advise.usage_reader import Usage, read_usage
-from console.caller import use_own_kubeconfig
+from console.caller import default_kubeconfig
 from console.cli import main, parser
 from console.prometheus.promql import InstantSeries, RangeSeries
 from console.prometheus.query_api import PrometheusError
@@ -229,5 +229,5 @@ def test_target_cluster_has_the_options_that_were_given(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/home/config")
     arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
-    use_own_kubeconfig(arguments)
+    arguments.kubeconfig = arguments.kubeconfig or default_kubeconfig()
     assert parse_target_cluster(arguments).kubectl == kubectl
