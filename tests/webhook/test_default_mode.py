@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from console.cli import main
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer
 from tests.support.followed_namespaces import following, namespace, serve_namespaces, source
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
 from tests.support.webhook_server import review_of, running_webhook
-from webhook.cli import main
 from webhook.metrics import Metrics
 from webhook.namespaces.file_policies import FilePolicies
 from webhook.policy.decision_settings import DecisionSettings
