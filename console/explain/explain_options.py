@@ -7,8 +7,7 @@ from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.command import OUTPUTS, ExplainSettings, write_explanations
 from console.explain.policy_edits import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
 from service.command import UsageError, add_namespace, namespace_name, read_by
-from webhook.settings.decision_options import add_decision_options, parse_decision_options
-from webhook.settings.published_settings import NAMESPACE
+from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
 
 _EXAMPLES: Final = """examples:
   %(prog)s --policies cluster -n vision -f deployment.yaml

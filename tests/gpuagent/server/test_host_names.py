@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from console.cli import main as kaishare
 from gpuagent.cli import main
 from tests.support.agent_process import ROOT, Agent, agent
 
@@ -78,7 +79,7 @@ def test_top_under_a_name_that_the_agent_does_not_know(
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda _host, *more, **kinds: resolve("127.0.0.1", *more, **kinds)
     )
-    assert main(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
+    assert kaishare(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     refusal = f'unknown host "gpu.example.com:{port}"; allow a host name with --host-name'
     assert f"the agent rejects this host name: {refusal}" in line
@@ -86,5 +87,5 @@ def test_top_under_a_name_that_the_agent_does_not_know(
 
 def test_top_by_localhost(running: Agent, capsys: pytest.CaptureFixture[str]) -> None:
     port = urlsplit(running.url).port
-    assert main(["top", "--once", "--url", f"http://localhost:{port}"]) == 0
+    assert kaishare(["top", "--once", "--url", f"http://localhost:{port}"]) == 0
     assert "train-resnet" in capsys.readouterr().out
