@@ -178,9 +178,6 @@ async def _serve_pods(
         is_simulated=node.source.is_simulated,
         log=log,
         interval=settings.interval,
-        processes=(lambda: pipeline.processes)
-        if settings.authenticates or settings.shows_processes
-        else None,
         page_links=settings.page_links,
     )
     tls = _tls(settings, log)
