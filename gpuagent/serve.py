@@ -89,13 +89,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
-        pods = ClusterPods(
-            client=client,
-            node=given.node,
-            reservation_namespace=namespace,
-            log=log,
-            read_config_maps=given.reads_config_maps,
-        )
+        pods = ClusterPods(client=client, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, pods, client, log)
 
 
