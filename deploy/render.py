@@ -40,7 +40,7 @@ ALERTS_README: Final = rendering.ALERTS / "README.md"
 
 OLDEST_KUBERNETES: Final = "1.30.0"
 EVERY_RIGHT: Final[Mapping[str, Any]] = {
-    "agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}},
+    "agent": {"eviction": {"mode": "on"}},
     "authentication": {"enabled": True},
 }
 """Values with which the chart grants all optional rights."""

@@ -349,7 +349,7 @@ async def test_the_agent_of_the_chart_does_its_work_with_its_own_account(
     node = GpuNode(folder=tmp_path, plane=plane, admin=admin)
     uid = await node.pod()
     token = await token_of(admin.client, "kaishare-agent", AGENT_NAMESPACE)
-    with node.agent(token, "--read-kai-configmaps") as running:
+    with node.agent(token) as running:
         node.hold({uid: 20000})
         await until_agent(lambda: node.events(uid), running)
         assert await asyncio.to_thread(running.stop) == 0
