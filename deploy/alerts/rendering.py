@@ -16,7 +16,7 @@ CHART_RULES: Final = ALERTS.parent / "helm" / "kaishare" / "files" / "alerts" / 
 
 _WIDTH: Final = 120
 _HEAD: Final = """\
-# Rendered from deploy/mixin by `make manifests`. Change the mixin: its comments explain the expressions.
+# Rendered from deploy/mixin by `make chart`. Change the mixin: its comments explain the expressions.
 """
 _RULES_HEAD: Final = f"""\
 {_HEAD}# For Prometheus 2.42 or later. docs/runbooks.md has a section for each alert.

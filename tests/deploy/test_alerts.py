@@ -105,7 +105,7 @@ def test_a_proof_gets_the_rules_that_it_names_and_their_records() -> None:
 
 def test_the_rules_are_those_of_the_mixin() -> None:
     for path, text in files().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(ROOT)}: run make manifests"
+        assert path.read_text(encoding="utf-8") == text, f"{path.relative_to(ROOT)}: run make chart"
     groups = yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
     assert yaml_text.load(OBJECT.read_text(encoding="utf-8"))["spec"] == {"groups": groups}
 

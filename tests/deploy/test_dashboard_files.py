@@ -25,7 +25,7 @@ each_board = pytest.mark.parametrize("board", BOARDS, ids=NAMES)
 
 def test_the_files_are_those_of_the_builders() -> None:
     written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
-    assert written == outputs(), "run make manifests"
+    assert written == outputs(), "run make chart"
     assert {path.stem for path in written} == set(NAMES)
 
 
