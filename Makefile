@@ -93,7 +93,6 @@ site: $(SITE_STAMP)
 
 # Generates the files of the chart that have their source elsewhere, and its tables.
 chart: $(STAMP)
-	$(BIN)/python -m deploy.dashboards
 	$(BIN)/python deploy/render.py
 
 # Builds the archives and the krew manifest of `kubectl kaishare` in dist/plugin.

@@ -2,7 +2,7 @@
 
 - deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
 - deploy/helm/kaishare/files/policies: the admission policies, from console/render.
-- deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
+- deploy/helm/kaishare/files/dashboards: Grafana's dashboards, from deploy/dashboards.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
 - deploy/helm/kaishare/Chart.yaml: the icon, from docs/icon.svg.
 """
@@ -21,6 +21,8 @@ if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
 from console.render import policy_manifests as policies
 from deploy.alerts import rendering
+from deploy.dashboards import board, namespace, node, webhook
+from deploy.dashboards.fleet import dashboard as fleet
 from webhook.policy.decision_settings import DecisionSettings
 
 ROOT: Final = Path(__file__).parents[1]
@@ -29,14 +31,6 @@ FILES: Final = CHART / "files"
 README: Final = CHART / "README.md"
 ICON: Final = ROOT / "docs" / "icon.svg"
 ALERTS_README: Final = rendering.ALERTS / "README.md"
-
-_COPIED: Final = (
-    "dashboards/fleet.json",
-    "dashboards/namespace.json",
-    "dashboards/node.json",
-    "dashboards/webhook.json",
-)
-"""Files of deploy/ that are copied into the chart."""
 
 _POLICIES: Final = "# Generated from console/render/policies/{} by `make chart`.\n"
 
@@ -65,10 +59,10 @@ def outputs() -> dict[Path, str]:
 
 
 def copies() -> Iterator[tuple[Path, str]]:
-    """Yield path and text of the rendered rules, and of the chart's copies."""
+    """Yield path and text of the files that the chart's templates read."""
     yield from rendering.files().items()
-    for name in _COPIED:
-        yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    for contents in (fleet.contents(), node.contents(), namespace.contents(), webhook.contents()):
+        yield FILES / "dashboards" / f"{contents.name}.json", board.to_text(board.assemble(contents))
     for name in (policies.MUTATING, policies.VALIDATING):
         text = f"{_POLICIES.format(name)}{policies.text_of(name, DecisionSettings())}"
         yield FILES / "policies" / name, text
