@@ -1,6 +1,7 @@
 """Writes the generated files of the chart: `python deploy/render.py`.
 
-- deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
+- deploy/helm/kaishare/files/alerts: rules for Prometheus, from deploy/mixin.
+- deploy/alerts/README.md: the table of alerts, from deploy/mixin.
 - deploy/helm/kaishare/files/policies: the admission policies, from console/render.
 - deploy/helm/kaishare/files/dashboards: Grafana's dashboards, from deploy/dashboards.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
@@ -60,7 +61,7 @@ def outputs() -> dict[Path, str]:
 
 def copies() -> Iterator[tuple[Path, str]]:
     """Yield path and text of the files that the chart's templates read."""
-    yield from rendering.files().items()
+    yield rendering.CHART_RULES, rendering.chart_rules()
     for contents in (fleet.contents(), node.contents(), namespace.contents(), webhook.contents()):
         yield FILES / "dashboards" / f"{contents.name}.json", board.to_text(board.assemble(contents))
     for name in (policies.MUTATING, policies.VALIDATING):
