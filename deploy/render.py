@@ -2,7 +2,7 @@
 
 - deploy/helm/kaishare/files/alerts: rules for Prometheus, from deploy/mixin.
 - deploy/alerts/README.md: the table of alerts, from deploy/mixin.
-- deploy/helm/kaishare/files/policies: the admission policies, from console/render.
+- deploy/helm/kaishare/files/policies/tables.json: what fills the admission policies, from console/render.
 - deploy/helm/kaishare/files/dashboards: Grafana's dashboards, from deploy/dashboards.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
 - deploy/helm/kaishare/Chart.yaml: the icon, from docs/icon.svg.
@@ -20,11 +20,10 @@ import yaml
 
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
-from console.render import policy_manifests as policies
+from console.render import policy_manifests
 from deploy.alerts import rendering
 from deploy.dashboards import board, namespace, node, webhook
 from deploy.dashboards.fleet import dashboard as fleet
-from webhook.policy.decision_settings import DecisionSettings
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
@@ -32,8 +31,6 @@ FILES: Final = CHART / "files"
 README: Final = CHART / "README.md"
 ICON: Final = ROOT / "docs" / "icon.svg"
 ALERTS_README: Final = rendering.ALERTS / "README.md"
-
-_POLICIES: Final = "# Generated from console/render/policies/{} by `make chart`.\n"
 
 _PLACE: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -64,13 +61,8 @@ def copies() -> Iterator[tuple[Path, str]]:
     yield rendering.CHART_RULES, rendering.chart_rules()
     for contents in (fleet.contents(), node.contents(), namespace.contents(), webhook.contents()):
         yield FILES / "dashboards" / f"{contents.name}.json", board.to_text(board.assemble(contents))
-    for name in (policies.MUTATING, policies.VALIDATING):
-        text = f"{_POLICIES.format(name)}{policies.text_of(name, DecisionSettings())}"
-        yield FILES / "policies" / name, text
-    releases = {
-        name: [".".join(map(str, each)) for each in since] for name, since in policies.RELEASES.items()
-    }
-    yield FILES / "policies" / "releases.json", json.dumps(releases, indent=2) + "\n"
+    tables = policy_manifests.tables("${excludedNamespaces}")
+    yield policy_manifests.POLICIES / "tables.json", json.dumps(tables, indent=2) + "\n"
 
 
 def values_table(text: str) -> str:
@@ -126,25 +118,19 @@ def _cell(comments: list[str]) -> str:
 
 
 def stale() -> list[Path]:
-    """Return the generated files that are outdated, missing, or superfluous."""
+    """Return the generated files that are outdated or missing, and other files among the dashboards."""
     wanted = outputs()
-    existing = {path for path in FILES.rglob("*") if path.is_file()}
     return sorted(
         path
-        for path in existing | set(wanted)
+        for path in {*wanted, *(FILES / "dashboards").iterdir()}
         if path not in wanted or not path.exists() or path.read_text(encoding="utf-8") != wanted[path]
     )
 
 
 def write() -> None:
     """Update every generated file."""
-    wanted = outputs()
-    for path in stale():
-        if path in wanted:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path], encoding="utf-8")
-        else:
-            path.unlink()
+    for path, text in outputs().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
