@@ -1,0 +1,50 @@
+"""The rights that an agent reviews at its start, against a real API server with RBAC."""
+
+import asyncio
+
+import pytest
+
+from gpuagent.own_pod import OwnRights
+from kube.client import KubeClient
+from tests.support.administrator import Administrator, right
+from tests.support.control_plane import ControlPlane
+from tests.support.waiting import until
+
+PODS = right("pods", "list", "watch")
+EVENTS = right("events", "create", "patch")
+
+
+@pytest.mark.parametrize(
+    ("rules", "writes_events", "evicts", "missing"),
+    [
+        ((PODS, EVENTS), True, False, ""),
+        ((PODS,), False, False, ""),
+        ((PODS,), True, False, "create events, patch events"),
+        ((EVENTS,), True, False, "list pods, watch pods"),
+        ((PODS, EVENTS), True, True, "create pods/eviction, get pods, list events in {}"),
+        ((), False, False, "list pods, watch pods"),
+    ],
+)
+async def test_each_right_that_is_missing_is_told_until_it_is_granted(
+    plane: ControlPlane,
+    admin: Administrator,
+    rules: tuple[dict[str, list[str]], ...],
+    writes_events: bool,
+    evicts: bool,
+    missing: str,
+) -> None:
+    async with KubeClient(plane.access(await admin.token("own-rights", *rules))) as client:
+        rights = OwnRights(client, writes_events=writes_events, evicts=evicts, first_pause=0.1)
+        reviewing = asyncio.create_task(rights.run())
+        try:
+            await until(lambda: reviewing.done() if not missing else rights.problems)
+            told = missing.format(client.namespace)
+            details = [f"no right to {told}: apply the chart's roles kaishare-agent"] if told else []
+            assert [problem.detail for problem in rights.problems] == details
+            if missing:
+                more = right("pods", "list", "watch", "get"), right("pods/eviction", "create")
+                await admin.token("own-rights", *more, right("events", "create", "patch", "list"))
+                await until(reviewing.done)
+                assert rights.problems == ()
+        finally:
+            reviewing.cancel()
