@@ -116,13 +116,14 @@ class OwnContainer:
         hidden = options.get("hidepid", "")
         status = dict(line.partition(":")[::2] for line in _text(self._own / "status").splitlines())
         groups = {*status.get("Groups", "").split(), *status.get("Gid", "").split()[3:]}
-        is_member = hidden not in _ONLY_TRACERS and options.get("gid", "0") in groups
+        group = "" if hidden in _ONLY_TRACERS else options.get("gid", "0")
         may_trace = bool(int(status.get("CapEff", "0"), 16) & _SYS_PTRACE)
-        if hidden not in _HIDES_NOTHING and not is_member and not may_trace:
+        if hidden not in _HIDES_NOTHING and group not in groups and not may_trace:
+            other = f", or give the agent's pod supplementalGroups: [{group}]" if group else ""
             yield OwnProblem(
                 OwnCause.HIDEPID,
                 f"{self._proc_root} is mounted with hidepid={hidden}, which hides other users' processes:"
-                " mount /proc on the node without it, or add the capability SYS_PTRACE to the container",
+                f" mount /proc on the node without it{other}",
             )
 
     def _namespace(self) -> Iterator[OwnProblem]:

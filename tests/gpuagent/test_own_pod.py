@@ -144,7 +144,9 @@ def test_hidepid(machine: Machine, options: str, capabilities: str, groups: str,
     machine.capabilities(capabilities, groups)
     found = faults(machine.container)
     assert list(found) == [OwnCause.HIDEPID] * is_fault
-    assert all("mount /proc on the node without it" in detail for detail in found.values())
+    group = "1000" if "gid" in options else "0"
+    other = "" if "ptraceable" in options else f", or give the agent's pod supplementalGroups: [{group}]"
+    assert all(detail.endswith(f"mount /proc on the node without it{other}") for detail in found.values())
 
 
 @pytest.mark.parametrize(
