@@ -45,20 +45,21 @@ class OwnContainer:
         """Set the /proc of the node, the root of the container, and the /proc folder of this process."""
         self._proc_root, self._dev, self._own = proc_root, root / "dev", own
         self._environment = environment
-        self._has_gpus, self._has_seen_processes = True, False
+        self._is_blind = self._has_seen_gpus = self._has_seen_processes = False
         self._hidden = (*self._hidden_gpus(), *self._hidden_processes())
         self._other_namespace = tuple(self._namespace())
 
     def observe(self, sample: Sample) -> None:
         """Take from a sample whether the driver and /proc work."""
         placed = (LookupResult.CONTAINER, LookupResult.HOST)
-        self._has_gpus = bool(sample.reading.gpus)
+        self._is_blind = not sample.reading.gpus and not sample.reading.is_hanging
+        self._has_seen_gpus |= bool(sample.reading.gpus)
         self._has_seen_processes |= any(origin.result in placed for origin in sample.origins.values())
 
     @property
     def problems(self) -> tuple[OwnProblem, ...]:
-        """The present faults; device files count only while no GPU answers, since WSL 2 has others."""
-        files = () if self._has_gpus else self._device_files()
+        """The present faults; device files count only while no GPU answers."""
+        files = self._device_files() if self._is_blind else ()
         return (*files, *self._hidden, *(() if self._has_seen_processes else self._other_namespace))
 
     def _device_files(self) -> Iterator[OwnProblem]:
@@ -69,6 +70,8 @@ class OwnContainer:
         gpus = sorted(path.name for path in self._dev.glob("nvidia[0-9]*")) or ["nvidia0"]
         for path in (self._dev / name for name in ("nvidiactl", *gpus)):
             if not path.exists():
+                if self._has_seen_gpus:
+                    return  # as on WSL 2, where the driver has other files
                 yield OwnProblem(OwnCause.DEVICE_FILES, f"there is no /dev/{path.name}: {self._remedy()}")
                 return
             # The system call checks the device cgroup, too, and does not wait for the driver as an open may
