@@ -14,7 +14,7 @@ from gpuagent.sampling.sample import LookupResult
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.shares.share_resolver import ShareResolver
 from kai import keys
-from kai.memory import Card
+from kai.share_bytes import Card
 from service.text import counted, listed, one_line
 
 PODS: Final = "pods"

@@ -8,7 +8,7 @@ from typing import Final
 from gpuagent.pods.inventory import Inventory, NodePod
 from kai import keys
 from kai.gpu_resources import parse_gpu_uuids
-from kai.memory import hami_limit_bytes
+from kai.share_bytes import hami_limit_bytes
 from service.text import one_line, quoted
 
 _PORTION = re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?")
