@@ -151,7 +151,7 @@ def _url_reader(arguments: argparse.Namespace) -> UrlReader:
 
 @asynccontextmanager
 async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
-    if arguments.url:
+    if arguments.url is not None:
         yield _url_reader(arguments)
         return
     if arguments.token_file:

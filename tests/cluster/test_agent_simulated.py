@@ -315,21 +315,20 @@ async def test_hostile_pods_cost_no_figure_of_others(cluster: Cluster) -> None:
         pod("unplaced", 2, annotations={SIMULATE: "1000%", "gpu-fraction": "0.9"}),
         fraction("lost-group", 3, group="no-such-group", annotations={SIMULATE: "1000%"}),
         fraction("forged-group", 4, share="0.9", group="a", annotations={SIMULATE: "1000%"}),
-        fraction("huge", 5, group="a", share="0.1", annotations={SIMULATE: "9" * 100_000 + "%"}),
-        fraction("odd", 6, group="a", share="0.1", annotations={SIMULATE: "\n0::/kubepods"}),
     ]
     for document in hostile:
         await cluster.admin.create(document)
+    for number, (name, value) in enumerate({"huge": "9" * 100_000 + "%", "odd": "\n0::/kubepods"}.items(), 5):
+        tried = fraction(name, number, share="0.1", node=None, annotations={SIMULATE: value})
+        hostile.append(await cluster.binder.place(tried, group="a", gpu=GPU_0))
+        await cluster.binder.start(name)
     with cluster.agent(token) as running:
-        await until(lambda: ("half", GPU_0) in used(running), running)
-        figures = used(running)
-        assert figures["half", GPU_0] == USUAL
-        assert {name for name, _ in figures if figures[name, GPU_0]} == {
-            "half",
-            "forged-group",
-            "huge",
-            "odd",
-        }
+        tenth = 2300 * MIB * 80 // 100  # an annotation that is no percentage does not count
+        expected = {"half": USUAL, "huge": tenth, "odd": tenth}
+        # The pods without a BindRequest use nothing once a list has confirmed that they have none.
+        await until(
+            lambda: used(running) == {(name, GPU_0): amount for name, amount in expected.items()}, running
+        )
         (line,) = running.log_lines("ignoring invalid annotation")
         assert line["pod"] == "research/odd"
         path = "/api/v1/namespaces/research/pods/"
