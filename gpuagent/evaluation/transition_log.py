@@ -44,7 +44,7 @@ class TransitionLog:
             self._gpus = gpus
             reasons = {entry.gpu.uuid: entry.gpu.utilization_unknown for entry in snapshot.gpus}
             unknown = {uuid: reason for uuid, reason in reasons.items() if reason}
-            fields = {"utilizationUnknown": unknown} if unknown else {}
+            fields: dict[str, Any] = {"utilizationUnknown": unknown} if unknown else {}
             self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version, **fields)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
         new, more = self._notes.update(notes)

@@ -46,7 +46,7 @@ class Fault:
 FAULTS: Final = (
     Fault(
         "decide: the policy's priority does not overrule the pod's own PriorityClass",
-        " and not _has_own_class(pod, rules)",
+        " and not _has_own_class(pod, settings)",
         "",
         "webhook/policy/test_decide.py",
     ),
