@@ -1,6 +1,7 @@
 """Log lines about transitions: one line when a flag, problem or invalid value appears or disappears."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import OwnProblem, Problem
