@@ -89,13 +89,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
-        pods = ClusterPods(
-            client=client,
-            node=given.node,
-            reservation_namespace=namespace,
-            log=log,
-            read_config_maps=given.reads_config_maps,
-        )
+        pods = ClusterPods(client=client, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, pods, client, log)
 
 
@@ -178,9 +172,6 @@ async def _serve_pods(
         is_simulated=node.source.is_simulated,
         log=log,
         interval=settings.interval,
-        processes=(lambda: pipeline.processes)
-        if settings.authenticates or settings.shows_processes
-        else None,
         page_links=settings.page_links,
     )
     tls = _tls(settings, log)

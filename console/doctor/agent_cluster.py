@@ -218,18 +218,11 @@ RIGHTS: Final = (
     _right_to_get(lookups.NAMESPACES),
     *EVICTION_RIGHTS,
 )
-CONFIG_MAPS: Final = _right_to_get(lookups.CONFIG_MAPS)
 
 
-async def right_findings(client: KubeClient, *, reads_config_maps: bool) -> list[CheckResult]:
-    """Check each right with a SelfSubjectAccessReview.
-
-    Args:
-        client: connection to the API server with the agent's credentials.
-        reads_config_maps: whether the agent is configured to read KAI's ConfigMaps.
-    """
-    rights = [*((right, right.is_needed) for right in RIGHTS), (CONFIG_MAPS, reads_config_maps)]
-    return [await _finding(client, right, is_needed=is_needed) for right, is_needed in rights]
+async def right_findings(client: KubeClient) -> list[CheckResult]:
+    """Check each right of the agent's credentials with a SelfSubjectAccessReview."""
+    return [await _finding(client, right, is_needed=right.is_needed) for right in RIGHTS]
 
 
 async def _finding(client: KubeClient, right: Right, *, is_needed: bool) -> CheckResult:
@@ -277,7 +270,7 @@ async def cluster_findings(
             return [reached]
         findings = [
             reached,
-            *await right_findings(client, reads_config_maps=settings.reads_config_maps),
+            *await right_findings(client),
             await _node(client, settings.node),
         ]
         stream = io.BytesIO()
@@ -372,7 +365,6 @@ async def _listed_pods(client: KubeClient, settings: NodeSettings, log: JsonLog)
         node=settings.node,
         reservation_namespace=settings.reservation_namespace,
         log=log,
-        read_config_maps=settings.reads_config_maps,
     )
     running = asyncio.create_task(pods.run())
     with contextlib.suppress(TimeoutError):

@@ -9,8 +9,7 @@ from console.doctor.check_results import CheckResult, problem, warning
 from console.doctor.cluster_state import Cluster
 from kai import keys
 from kai.kaishare_keys import VCLUSTER
-from kube.kinds import decode_partial_object
-from kube.watch import METADATA_ONLY
+from kube.kinds import METADATA_ONLY, decode_partial_object
 from service.text import listed
 
 _CHECK: Final = "vClusters"

@@ -72,7 +72,7 @@ async def test_an_administrator_has_every_permission(
     plane: ControlPlane, admin: Administrator, tmp_path: Path
 ) -> None:
     await admin.create(node())
-    settings = NodeSettings(node=NODE, reservation_namespace="x", reads_config_maps=True)
+    settings = NodeSettings(node=NODE, reservation_namespace="x")
     seen = {finding.check: finding for finding in await cluster_findings(plane.access(), settings, LOOK)}
     assert {finding.what for check, finding in seen.items() if check.startswith("right to")} == {"granted"}
     assert seen["node"].what == f"the cluster has the node {NODE}"

@@ -280,12 +280,6 @@ FAULTS: Final = (
         "gpuagent/gpus/test_sensors.py",
     ),
     Fault(
-        "processes: the name that a process chooses is cleaned",
-        "return plain(origin.name[:_MOST_NAME])",
-        "return origin.name[:_MOST_NAME]",
-        "gpuagent/server/test_processes.py",
-    ),
-    Fault(
         "driver: processes that use more than the device reports suspend the verdicts of their GPU",
         "if left is not None and left < -DEFAULT_SLACK.of(self._gpu.used_bytes or 0):",
         "if left is not None and left > self._gpu.used_bytes:",

@@ -103,12 +103,12 @@ def apply_to_pod(patch: Sequence[Operation], pod: PodView) -> PodView:
         parts = operation["path"].split("/")
         match operation["op"], *parts[1:]:
             case "remove", "spec", ("containers" | "initContainers") as group, index, "resources", kind, key:
-                _remove(spec, group, index, kind, unescape(key))
+                _remove(spec, group, index, kind, _unescape(key))
             case "add", "metadata", ("labels" | "annotations") as field, key if metadata is not None:
                 entries = getattr(metadata, field)
                 if entries is None:
                     raise PatchError(f"add {operation['path']}: there is no {field}")
-                setattr(metadata, field, {**entries, unescape(key): operation["value"]})
+                setattr(metadata, field, {**entries, _unescape(key): operation["value"]})
             case "add", "metadata", ("labels" | "annotations") as field if metadata is not None:
                 setattr(metadata, field, operation["value"])
             case "add", "spec", ("schedulerName" | "tolerations") as field:
@@ -143,7 +143,7 @@ def _copy(struct: _Struct) -> _Struct:
     return struct.__copy__()  # type: ignore[attr-defined, no-any-return]  # missing in msgspec's stubs
 
 
-def unescape(part: str) -> str:
+def _unescape(part: str) -> str:
     """Return the map key of a part of a JSON Pointer (RFC 6901)."""
     return part.replace("~1", "/").replace("~0", "~") if "~" in part else part
 
@@ -158,7 +158,7 @@ def apply_to_document(patch: Sequence[Operation], document: Mapping[str, Any]) -
         return document
     result: dict[str, Any] = msgspec.to_builtins(document)
     for operation in patch:
-        *parents, last = [unescape(part) for part in operation["path"].split("/")[1:]]
+        *parents, last = [_unescape(part) for part in operation["path"].split("/")[1:]]
         place: Any = result
         try:
             for part in parents:

@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 
 from console.doctor.agent_cluster import (
-    CONFIG_MAPS,
     RIGHTS,
     cluster_findings,
     own_runtime_class,
@@ -37,7 +36,6 @@ OPTIONAL = [
     "get pods",
     "create events in its own namespace",
     "list events in its own namespace",
-    "get configmaps",
 ]
 
 
@@ -107,11 +105,8 @@ def cluster(server: ApiServer) -> Cluster:
     return Cluster(server)
 
 
-async def rights(client: KubeClient, *, config_maps: bool = False) -> dict[str, CheckResult]:
-    return {
-        finding.check.removeprefix("right to "): finding
-        for finding in await right_findings(client, reads_config_maps=config_maps)
-    }
+async def rights(client: KubeClient) -> dict[str, CheckResult]:
+    return {finding.check.removeprefix("right to "): finding for finding in await right_findings(client)}
 
 
 async def test_every_right_is_reviewed_once(cluster: Cluster, client: KubeClient) -> None:
@@ -142,12 +137,6 @@ async def test_an_optional_right_that_is_missing_is_no_problem(cluster: Cluster,
         assert results[right].what.startswith("not granted, which is optional: ")
 
 
-async def test_reading_config_maps_needs_a_right(cluster: Cluster, client: KubeClient) -> None:
-    cluster.allowed -= {"get configmaps"}
-    results = await rights(client, config_maps=True)
-    assert results["get configmaps"].state is State.PROBLEM
-
-
 async def test_a_right_that_the_server_does_not_review_is_unknown(
     cluster: Cluster, client: KubeClient
 ) -> None:
@@ -162,7 +151,7 @@ async def test_a_right_that_the_server_does_not_review_is_unknown(
 
 def test_the_table_of_rights_is_the_contracts() -> None:
     assert [str(right) for right in RIGHTS if right.is_needed] == NEEDED
-    assert [str(right) for right in RIGHTS if not right.is_needed] + [str(CONFIG_MAPS)] == OPTIONAL
+    assert [str(right) for right in RIGHTS if not right.is_needed] == OPTIONAL
 
 
 def settings(**more: Any) -> NodeSettings:
