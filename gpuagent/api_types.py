@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from gpuagent.problems import OwnCause
+
 SHARES_PATH = "/api/v1/shares"
 
 
@@ -27,9 +29,15 @@ class ApiObject(Struct, rename="camel", frozen=True, gc=False):
 
 
 class ApiProblem(ApiObject, frozen=True, gc=False):
-    """A reason why figures are unknown or verdicts suspended, or a problem of a reservation pod."""
+    """Why figures are unknown or verdicts suspended, or a fault of a reservation pod or of the agent."""
 
-    reason: Annotated[str, _about("As `reason` of `kaishare_agent_attribution_problem`.")]
+    reason: Annotated[
+        str,
+        _about(
+            "As `reason` of `kaishare_agent_attribution_problem`, or a fault of the agent's own pod:"
+            f" {', '.join(f'`{cause}`' for cause in OwnCause)}."
+        ),
+    ]
     gpu_uuid: Annotated[
         str,
         _about(

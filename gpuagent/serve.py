@@ -7,11 +7,12 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.node import OpenedNode, open_node
+from gpuagent.own_pod import OwnContainer, OwnPod, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
@@ -109,6 +110,7 @@ async def _serve_pods(
         log=log,
     )
     actions: VerdictActions | None = None
+    own_pod = _own_pod(settings, node, pods, client)
     if client is not None:
         actions = VerdictActions(
             client,
@@ -147,6 +149,7 @@ async def _serve_pods(
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
+        own_problems=own_pod.problems,
     )
     metrics = Metrics(
         node=node.settings.node,
@@ -161,6 +164,7 @@ async def _serve_pods(
 
     def on_sample(sample: Sample) -> None:
         metrics.observe_sample(sample.seconds)
+        own_pod.observe(sample)
         pipeline.process(sample, sampler.errors)
         node.source.expect(_labelled_gpus(pods.inventory))
 
@@ -192,6 +196,7 @@ async def _serve_pods(
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(pods.run()),
+                group.create_task(own_pod.run()),
                 group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
             if tls is not None:
@@ -209,6 +214,17 @@ async def _serve_pods(
         log(reason, ERROR)
     log("stopped", hung=is_hung)
     return (START_AGAIN if fatal else 0), is_hung
+
+
+def _own_pod(
+    settings: Settings, node: OpenedNode, pods: "FilePods | ClusterPods", client: KubeClient | None
+) -> OwnPod:
+    evicts = settings.eviction is EvictionMode.ON
+    return OwnPod(
+        container=None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root),
+        rights=OwnRights(client, writes_events=settings.events, evicts=evicts) if client else None,
+        pods=pods if isinstance(pods, ClusterPods) else None,
+    )
 
 
 def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:

@@ -11,7 +11,7 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.pods.inventory import Inventory, PodSource
-from gpuagent.problems import Cause, Problem
+from gpuagent.problems import Cause, OwnProblem, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.shares.share_resolver import ShareResolver
@@ -41,10 +41,12 @@ class SamplePipeline:
         over_share_policies: OverSharePolicies | None = None,
         reservations: Reservations | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
+        own_problems: Callable[[], tuple[OwnProblem, ...]] = tuple,
     ) -> None:
         """Set the parts of the pipeline.
 
-        `interval` is in seconds. `on_evaluation` receives the evaluation of each sample.
+        `interval` is in seconds. `on_evaluation` receives the evaluation of each sample. `own_problems`
+        returns the present faults of the agent's own pod.
         """
         self._pods = pods
         self._share_resolver = share_resolver
@@ -56,6 +58,7 @@ class SamplePipeline:
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
         self._on_evaluation = on_evaluation
+        self._own_problems = own_problems
         self._transition_counts: Counter[tuple[FlagReason, Change]] = Counter()
         self.history = History(interval=interval)
         self._started_at = clock()
@@ -121,17 +124,19 @@ class SamplePipeline:
 
     def status(self) -> Status:
         """Return the current status."""
-        return status_at(
+        status = status_at(
             self._clock(),
             self._evaluation,
             started_at=self._started_at,
             interval=self._interval,
             pods_silent_for=self._pods.seconds_since_contact(),
         )
+        return replace(status, own_problems=self._own_problems())
 
     def log_problems(self) -> None:
         """Log problems that appeared or disappeared, including those that depend on time alone."""
-        self._transition_log.problems(self.status().problems)
+        status = self.status()
+        self._transition_log.problems((*status.problems, *status.own_problems))
 
     def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
         if inventory is None:

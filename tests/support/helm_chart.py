@@ -17,7 +17,7 @@ CHART = DEPLOY / "helm" / "kaishare"
 NAMESPACE = "kaishare"
 OLDEST_KUBERNETES = "1.30.0"
 EVERY_RIGHT: dict[str, Any] = {
-    "agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}},
+    "agent": {"eviction": {"mode": "on"}},
     "authentication": {"enabled": True},
 }
 """Values with which the chart grants all optional rights."""
