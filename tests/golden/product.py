@@ -15,6 +15,21 @@ from typing import Any, Final
 from console.cli import main as console_main
 from gpuagent.cli import main as agent_main
 from kai.version import Version
+from gpuagent.actions.events import FlagEvents
+from gpuagent.evaluation.pipeline import SamplePipeline
+from gpuagent.evaluation.transition_log import TransitionLog
+from gpuagent.pods.file import FilePods
+from gpuagent.sampling.processes import Processes
+from gpuagent.sampling.sample import Sample
+from gpuagent.server.api import shares_json
+from gpuagent.server.metrics import Metrics as AgentMetrics
+from gpuagent.shares.share_resolver import ShareResolver
+from gpuagent.simulation.loading import load_scenario
+from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.verdicts.flagging import Judge
+from gpuagent.verdicts.over_share import OverSharePolicies
+from gpuagent.verdicts.reservations import Reservations
+from kube.events import Event
 from service.log import JsonLog
 from service.version import version
 from webhook.admission.handler import ReviewFailed, ReviewHandler
@@ -136,3 +151,88 @@ class Webhooks:
             lines = [json.loads(line) for line in self._log.getvalue().splitlines()]
             made.append((answer, next((line for line in lines if line["message"] == "decision"), {})))
         return made
+
+
+class SimulatedNode:
+    """The agent on a scenario, without threads and with a clock that stands still between two samples."""
+
+    INTERVAL, GRACE = 5.0, 10.0
+    _BEGAN = 1_764_288_000
+
+    def __init__(self, scenario: Path) -> None:
+        """Read a scenario."""
+        self.seconds = 0.0
+        self.events: list[str] = []
+        self._log = io.BytesIO()
+        log = JsonLog(self._log)
+        self._source = SimulatedGpus(scenario=load_scenario(scenario), clock=self._clock)
+        self._node = self._source.node
+        pods = FilePods(
+            path=self._source.pods_file, node=self._node, reservation_namespace="kai-resource-reservation",
+            log=JsonLog(io.BytesIO()), clock=self._clock,
+        )  # fmt: skip
+        self._processes = Processes(proc_root=self._source.proc_root)
+        flags = FlagEvents(self, clock=self._clock, is_simulated=True)
+        self._pipeline = SamplePipeline(
+            pods=pods,
+            share_resolver=ShareResolver(),
+            judge=Judge(grace=self.GRACE, interval=self.INTERVAL, longest_gap=3 * self.INTERVAL),
+            is_simulated=True,
+            interval=self.INTERVAL,
+            clock=self._clock,
+            transition_log=TransitionLog(log),
+            over_share_policies=OverSharePolicies(),
+            reservations=Reservations(grace=self.GRACE),
+            on_evaluation=lambda each: flags.handle(each.snapshot, each.transitions),
+        )
+        self._metrics = AgentMetrics(node=self._node, is_simulated=True)
+
+    def emit(self, event: Event) -> None:
+        """Receive an Event."""
+        kind = "Warning" if event.is_warning else "Normal"
+        place = f"{event.about.namespace}/{event.about.name}"
+        self.events.append(f"{self.seconds:g} s: {kind} {event.reason} {place}: {event.message}")
+
+    def sample(self, seconds: float) -> None:
+        """Take a sample at a time since the start."""
+        self.seconds = seconds
+        reading = self._source.read()
+        origins, problems = self._processes.look_up(reading)
+        now, wall_time = self._clock(), self._BEGAN + seconds
+        sample = Sample(reading=reading, origins=origins, taken_at=now, wall_time=wall_time, seconds=0.01, problems=problems)
+        self._metrics.observe_sample(sample.seconds)
+        self._pipeline.process(sample, self._source.errors)
+
+    @property
+    def metrics(self) -> str:
+        """The text of /metrics."""
+        status = self._pipeline.status()
+        return b"".join([*self._metrics.sample_parts(status), self._metrics.agent_text(status)]).decode()
+
+    @property
+    def shares(self) -> Any:
+        """The answer of /api/v1/shares."""
+        return json.loads(shares_json(self._pipeline.status(), node=self._node, is_simulated=True))
+
+    @property
+    def log(self) -> list[str]:
+        """The lines about flags in the log, without their times."""
+        lines = [json.loads(line) for line in self._log.getvalue().splitlines()]
+        return [json.dumps({key: line[key] for key in line if key != "time"}, sort_keys=True) for line in lines]
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        self._source.close()
+
+    def _clock(self) -> float:
+        return 1000.0 + self.seconds
+
+
+def eviction_history(seed: int) -> tuple[dict[str, int], list[str]]:
+    """Return the results of a generated history of evictions, and what was sent to the API server."""
+    from tests.support.eviction_histories import History  # noqa: PLC0415
+
+    history = History(seed).run()
+    sent = [f"{each.at - 1000:.3f} s: eviction of {each.uid}, after {len(each.reads)} reads" for each in history.client.sent]
+    sent += [f"{at - 1000:.3f} s: carried out" for at in history.client.carried_out]
+    return dict(sorted(history.results.items())), sorted(sent, key=lambda line: float(line.split()[0]))

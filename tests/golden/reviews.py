@@ -203,3 +203,14 @@ def _templates(value: Json) -> Iterator[Json]:
             yield inner
         else:
             yield from _templates(inner)
+
+
+def few() -> Iterator[tuple[str, str, bytes]]:
+    """Yield a few reviews for a server, with their names and paths."""
+    pod = _Generator(1).pod()
+    for namespace in ("team-a", "team-b", "guarded", "watched", "invalid", "nowhere"):
+        yield f"mutate {namespace}", "/mutate", review(pod, namespace)
+        yield f"check {namespace}", "/validate/pods", review(pod, namespace)
+    yield "namespace", "/validate/namespaces", review(_Generator(2).namespace("n"), "n", "Namespace")
+    yield "no JSON", "/mutate", b"{"
+    yield "too much", "/mutate", b" " * (8 << 20)
