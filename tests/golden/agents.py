@@ -98,7 +98,7 @@ def _text(url: str) -> list[str]:
     status, body = _request(url)
     lines = product.hidden(body.decode(), {}).splitlines()
     lines = [line for line in lines if not line.startswith((*_OF_THE_PROCESS, "python_"))]
-    return [f"status {status}", *(_MEASURED.sub(r"\1 …", line) for line in lines if "_bucket{" not in line)]
+    return [f"status {status}", *(_MEASURED.sub(r"\1 …", line) for line in lines if not any(each in line for each in ("_bucket{", "_created")))]
 
 
 def _request(url: str, body: bytes | None = None) -> tuple[int, bytes]:

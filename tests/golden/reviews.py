@@ -214,3 +214,13 @@ def few() -> Iterator[tuple[str, str, bytes]]:
     yield "namespace", "/validate/namespaces", review(_Generator(2).namespace("n"), "n", "Namespace")
     yield "no JSON", "/mutate", b"{"
     yield "too much", "/mutate", b" " * (8 << 20)
+
+
+def patch_of(response: Json) -> Json:
+    """Return the JSON Patch of a review's answer."""
+    return json.loads(base64.b64decode(response.get("patch", "")) or "[]")
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, and a digest of all where there are more."""
+    return [*lines[:12], digest("\n".join(lines))] if len(lines) > 12 else list(lines)
