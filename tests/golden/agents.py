@@ -43,7 +43,10 @@ def scenario_cases(_folder: Path) -> Iterator[tuple[str, Any]]:
                     "shares": product.hidden("\n".join(lines_of(node.shares)), {}).splitlines(),
                 }
                 for name, lines in now.items():
-                    yield f"{path.stem} {seconds:3} s {name}", changed_lines(before[name], lines) if seconds else lines
+                    yield (
+                        f"{path.stem} {seconds:3} s {name}",
+                        changed_lines(before[name], lines) if seconds else lines,
+                    )
                 before = dict(now)
             yield f"{path.stem} Events", node.events
             yield f"{path.stem} log", node.log
@@ -63,30 +66,58 @@ def served_cases(folder: Path) -> Iterator[tuple[str, Any]]:
     policies.write_text(reviews.POLICIES)
     log = folder / "webhook.log"
     options = ("--policies", str(policies), "--certs", str(folder / "tls"), "--drain", "1s")
-    with _process(log, *product.WEBHOOK, *options, "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0") as urls:
+    with _process(
+        log, *product.WEBHOOK, *options, "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"
+    ) as urls:
         admission, ops = urls(2)
         for name, path, body in reviews.few():
             status, answer = _request(admission + path, body)
-            yield f"webhook {name}", [str(status), *(reviews.short(answer, {}) if status == 200 else answer.decode().splitlines())]
+            yield (
+                f"webhook {name}",
+                [
+                    str(status),
+                    *(reviews.short(answer, {}) if status == 200 else answer.decode().splitlines()),
+                ],
+            )
         yield "webhook /nowhere", _text(admission + "/nowhere")
         for path in ("/policies", "/metrics", "/healthz", "/readyz", "/nowhere"):
             yield f"webhook ops {path}", _text(ops + path)
     log = folder / "agent.log"
     scenario = product.ROOT / "examples" / "agent" / "node.yaml"
-    with _process(log, *product.AGENT, "--gpus", f"simulated:{scenario}", "--interval", "30s", "--listen", "127.0.0.1:0") as urls:
+    with _process(
+        log, *product.AGENT, "--gpus", f"simulated:{scenario}", "--interval", "30s", "--listen", "127.0.0.1:0"
+    ) as urls:
         (url,) = urls(1)
         _wait(lambda: _request(f"{url}/readyz")[0] == 200)
         for path in ("/healthz", "/readyz", "/nowhere", "/api/v1/processes"):
             yield f"agent {path}", _text(url + path)
-        names = sorted({line.partition("{")[0].partition(" ")[0] for line in _text(f"{url}/metrics") if line.startswith("kaishare")})
+        names = sorted(
+            {
+                line.partition("{")[0].partition(" ")[0]
+                for line in _text(f"{url}/metrics")
+                if line.startswith("kaishare")
+            }
+        )
         yield "agent names of /metrics", names
-        yield "agent pods of /api/v1/shares", sorted(each["name"] for each in json.loads(_request(f"{url}/api/v1/shares")[1])["pods"])
+        yield (
+            "agent pods of /api/v1/shares",
+            sorted(each["name"] for each in json.loads(_request(f"{url}/api/v1/shares")[1])["pods"]),
+        )
         command = ("top", "--url", url)
-        yield "kaishare top of an agent", _figures(product.run(*command, "--once", home=folder, hide={url: "URL"}).lines)
-        yield "kaishare-agent top", _figures(product.run("agent-top", "--url", url, "--once", home=folder, hide={url: "URL"}).lines)
+        yield (
+            "kaishare top of an agent",
+            _figures(product.run(*command, "--once", home=folder, hide={url: "URL"}).lines),
+        )
+        yield (
+            "kaishare-agent top",
+            _figures(product.run("agent-top", "--url", url, "--once", home=folder, hide={url: "URL"}).lines),
+        )
     for output in ("text", "json"):
         ended = product.run("agent-doctor", "--gpus", f"simulated:{scenario}", "-o", output, home=folder)
-        yield f"kaishare-agent doctor {output}", [re.sub(r"kaishare-simulated-\w+", "FOLDER", line) for line in ended.lines]
+        yield (
+            f"kaishare-agent doctor {output}",
+            [re.sub(r"kaishare-simulated-\w+", "FOLDER", line) for line in ended.lines],
+        )
 
 
 def _figures(lines: Sequence[str]) -> list[str]:
@@ -98,11 +129,18 @@ def _text(url: str) -> list[str]:
     status, body = _request(url)
     lines = product.hidden(body.decode(), {}).splitlines()
     lines = [line for line in lines if not line.startswith((*_OF_THE_PROCESS, "python_"))]
-    return [f"status {status}", *(_MEASURED.sub(r"\1 …", line) for line in lines if not any(each in line for each in ("_bucket{", "_created")))]
+    return [
+        f"status {status}",
+        *(
+            _MEASURED.sub(r"\1 …", line)
+            for line in lines
+            if not any(each in line for each in ("_bucket{", "_created"))
+        ),
+    ]
 
 
 def _request(url: str, body: bytes | None = None) -> tuple[int, bytes]:
-    context = ssl._create_unverified_context() if url.startswith("https") else None  # noqa: S323, SLF001
+    context = ssl._create_unverified_context() if url.startswith("https") else None
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=30, context=context) as response:
@@ -115,7 +153,12 @@ def _request(url: str, body: bytes | None = None) -> tuple[int, bytes]:
 @contextlib.contextmanager
 def _process(log: Path, *command: str) -> Iterator[Any]:
     """Run a service; yield a function that waits for its addresses in the log."""
-    variables = {**os.environ, "KUBECONFIG": str(log.parent / "none"), "HOME": str(log.parent), "TMPDIR": str(log.parent)}
+    variables = {
+        **os.environ,
+        "KUBECONFIG": str(log.parent / "none"),
+        "HOME": str(log.parent),
+        "TMPDIR": str(log.parent),
+    }
 
     def urls(count: int) -> list[str]:
         def found() -> list[str]:

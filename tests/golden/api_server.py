@@ -24,11 +24,23 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 Json = Any
-_CLUSTER_SCOPED: Final = (
-    "Node Namespace Queue SchedulingShard PriorityClass RuntimeClass StorageClass PersistentVolume"
-    " MutatingWebhookConfiguration ValidatingWebhookConfiguration MutatingAdmissionPolicy"
-    " MutatingAdmissionPolicyBinding ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding Topology"
-).split()
+_CLUSTER_SCOPED: Final = [
+    "Node",
+    "Namespace",
+    "Queue",
+    "SchedulingShard",
+    "PriorityClass",
+    "RuntimeClass",
+    "StorageClass",
+    "PersistentVolume",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "Topology",
+]
 _KINDS: Final[Mapping[str, str]] = {
     "v1": "Pod Event Node Namespace ConfigMap Service PersistentVolumeClaim PersistentVolume ResourceQuota LimitRange"
     " ServiceAccount ReplicationController PodTemplate Secret Endpoints",
@@ -209,7 +221,9 @@ def _discovery(*, is_core: bool, unserved: tuple[str, ...]) -> Json:
             "resource": plural, "scope": scope, "singularResource": kind.lower(), "verbs": ["get", "list", "create"],
             "responseKind": {"group": group, "version": version, "kind": kind},
         }  # fmt: skip
-        made["versions"].setdefault(version, {"version": version, "resources": []})["resources"].append(resource)
+        made["versions"].setdefault(version, {"version": version, "resources": []})["resources"].append(
+            resource
+        )
     items = [{**each, "versions": list(each["versions"].values())} for each in groups.values()]
     return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items}
 
@@ -235,7 +249,9 @@ def _matches(item: Json, query: Mapping[str, str]) -> bool:
         one_of = re.fullmatch(r"(\S+) (in|notin) \((.*)\)", term)
         if one_of and (labels.get(one_of[1]) in one_of[3].split(",")) is (one_of[2] == "notin"):
             return False
-        key, sign, expected = re.fullmatch(r"!?([^=!]*)(!?=?=?)(.*)", term).groups() if not one_of else ("", "", "")  # type: ignore[union-attr]
+        key, sign, expected = (
+            re.fullmatch(r"!?([^=!]*)(!?=?=?)(.*)", term).groups() if not one_of else ("", "", "")
+        )  # type: ignore[union-attr]
         if key and (
             (sign in ("=", "==") and labels.get(key) != expected)
             or (sign == "!=" and labels.get(key) == expected)
@@ -254,7 +270,9 @@ def _certificate(folder: Path) -> ssl.SSLContext:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "recorded")])
     now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now - day, now + day
+    )
     alternative = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     builder = builder.add_extension(alternative, critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)

@@ -7,15 +7,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 from console.cli import main as console_main
-from gpuagent.cli import main as agent_main
-from kai.version import Version
 from gpuagent.actions.events import FlagEvents
+from gpuagent.cli import main as agent_main
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.file import FilePods
@@ -29,6 +29,7 @@ from gpuagent.simulation.source import SimulatedGpus
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
+from kai.version import Version
 from kube.events import Event
 from service.log import JsonLog
 from service.version import version
@@ -85,10 +86,23 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     before = dict(os.environ)
     os.environ.clear()
-    os.environ.update({"HOME": str(home), "PATH": before.get("PATH", ""), "TMPDIR": str(home), "TZ": "UTC", "LC_ALL": "C.UTF-8"})
+    os.environ.update(
+        {
+            "HOME": str(home),
+            "PATH": before.get("PATH", ""),
+            "TMPDIR": str(home),
+            "TZ": "UTC",
+            "LC_ALL": "C.UTF-8",
+        }
+    )
     name = command.rpartition("-")[2]
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.chdir(ROOT):
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            contextlib.chdir(ROOT),
+            _without_pauses(),
+        ):
             try:
                 status = _MAINS[command]([name, *arguments])
             except SystemExit as end:
@@ -96,20 +110,36 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
     finally:
         os.environ.clear()
         os.environ.update(before)
-    texts = [hidden(stream.buffer.getvalue().decode(), {str(home): "HOME", **(hide or {})}) for stream in (out, err)]  # type: ignore[attr-defined]
+    texts = [
+        hidden(stream.buffer.getvalue().decode(), {str(home): "HOME", **(hide or {})})
+        for stream in (out, err)
+    ]  # type: ignore[attr-defined]
     return Ended(int(status or 0), *texts)
 
 
-def corpus() -> list[Path]:
-    """Return the manifests of other projects; none without KAISHARE_CORPUS."""
-    return sorted(Path(os.environ.get("KAISHARE_CORPUS", "/nowhere")).glob("*.yaml"))
+@contextlib.contextmanager
+def _without_pauses() -> Iterator[None]:
+    """Let no command wait; its pauses are for clusters that change."""
+    sleep = asyncio.sleep
+
+    async def turn(_seconds: float, result: Any = None) -> Any:
+        return await sleep(0, result)
+
+    with mock.patch("asyncio.sleep", turn):
+        yield
 
 
 def hidden(text: str, hide: Mapping[str, str]) -> str:
     """Replace the texts that differ from run to run or from release to release."""
     for what, shown in hide.items():
         text = text.replace(what, shown)
-    text = text.replace(f"{ROOT}/", "").replace("kaishare-webhook:", "kaishare:").replace("kaishare-agent:", "kaishare:")
+    text = (
+        text.replace(f"{ROOT}/", "")
+        .replace("kaishare-webhook:", "kaishare:")
+        .replace("kaishare-agent:", "kaishare:")
+    )
+    text = re.sub(r'"ageSeconds": [\d.]+', '"ageSeconds": …', text)
+    text = re.sub(r"(?<=not visible to you: ).*?(?=\n\S|\n\n|\Z)", _sorted, text, flags=re.DOTALL)
     return re.sub(rf"\b{re.escape(version())}\b", "VERSION", text)
 
 
@@ -120,6 +150,11 @@ SETTINGS: Final[Mapping[str, Rules]] = {
     "without shares": Rules(inject_shares=False),
 }
 """The administrator's settings for the reviews."""
+
+
+def _sorted(names: re.Match[str]) -> str:
+    """Return names in one line, as their order depends on which answer came first."""
+    return ", ".join(sorted(" ".join(names[0].split()).split(", ")))
 
 
 class Webhooks:
@@ -136,13 +171,17 @@ class Webhooks:
             "/validate/namespaces": NamespaceValidator(rules=lambda: rules),
         }
         log = JsonLog(self._log)
-        self._handlers = {path: ReviewHandler(each, metrics=self._metrics, log=log) for path, each in webhooks.items()}
+        self._handlers = {
+            path: ReviewHandler(each, metrics=self._metrics, log=log) for path, each in webhooks.items()
+        }
 
     def answers(self, reviews: Sequence[tuple[str, bytes]]) -> list[tuple[bytes | str, dict[str, Any]]]:
         """Return the answer to each review, or one line if it is refused, and the fields of its log line."""
         return asyncio.run(self._answers(reviews))
 
-    async def _answers(self, reviews: Sequence[tuple[str, bytes]]) -> list[tuple[bytes | str, dict[str, Any]]]:
+    async def _answers(
+        self, reviews: Sequence[tuple[str, bytes]]
+    ) -> list[tuple[bytes | str, dict[str, Any]]]:
         made = []
         for path, body in reviews:
             self._log.seek(0)
@@ -204,7 +243,14 @@ class SimulatedNode:
         reading = self._source.read()
         origins, problems = self._processes.look_up(reading)
         now, wall_time = self._clock(), self._BEGAN + seconds
-        sample = Sample(reading=reading, origins=origins, taken_at=now, wall_time=wall_time, seconds=0.01, problems=problems)
+        sample = Sample(
+            reading=reading,
+            origins=origins,
+            taken_at=now,
+            wall_time=wall_time,
+            seconds=0.01,
+            problems=problems,
+        )
         self._metrics.observe_sample(sample.seconds)
         self._pipeline.process(sample, self._source.errors)
 
@@ -223,7 +269,9 @@ class SimulatedNode:
     def log(self) -> list[str]:
         """The lines about flags in the log, without their times."""
         lines = [json.loads(line) for line in self._log.getvalue().splitlines()]
-        return [json.dumps({key: line[key] for key in line if key != "time"}, sort_keys=True) for line in lines]
+        return [
+            json.dumps({key: line[key] for key in line if key != "time"}, sort_keys=True) for line in lines
+        ]
 
     def close(self) -> None:
         """Remove the temporary files."""
@@ -235,9 +283,12 @@ class SimulatedNode:
 
 def eviction_history(seed: int) -> tuple[dict[str, int], list[str]]:
     """Return the results of a generated history of evictions, and what was sent to the API server."""
-    from tests.support.eviction_histories import History  # noqa: PLC0415
+    from tests.support.eviction_histories import History
 
     history = History(seed).run()
-    sent = [f"{each.at - 1000:.3f} s: eviction of {each.uid}, after {len(each.reads)} reads" for each in history.client.sent]
+    sent = [
+        f"{each.at - 1000:.3f} s: eviction of {each.uid}, after {len(each.reads)} reads"
+        for each in history.client.sent
+    ]
     sent += [f"{at - 1000:.3f} s: carried out" for at in history.client.carried_out]
     return dict(sorted(history.results.items())), sorted(sent, key=lambda line: float(line.split()[0]))

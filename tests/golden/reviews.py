@@ -94,14 +94,29 @@ class _Generator:
 
     def pod(self) -> Json:
         owner = self._one(_OWNERS)
-        metadata = {"generateName": "p-", "labels": self._one(_POD_LABELS), "annotations": self._one(_ANNOTATIONS)}
+        metadata = {
+            "generateName": "p-",
+            "labels": self._one(_POD_LABELS),
+            "annotations": self._one(_ANNOTATIONS),
+        }
         if owner:
-            metadata["ownerReferences"] = [{"apiVersion": owner[0], "kind": owner[1], "name": "o", "controller": True}]
+            metadata["ownerReferences"] = [
+                {"apiVersion": owner[0], "kind": owner[1], "name": "o", "controller": True}
+            ]
         containers = [self._container(number) for number in range(self._one((1, 1, 1, 2, 2, 3)))]
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **self._one(_SPECS)}}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {"containers": containers, **self._one(_SPECS)},
+        }
 
     def _container(self, number: int) -> Json:
-        made: Json = {"name": f"c{number}", "image": "i", "resources": self._one(_RESOURCES[3:] if number else _RESOURCES)}
+        made: Json = {
+            "name": f"c{number}",
+            "image": "i",
+            "resources": self._one(_RESOURCES[3:] if number else _RESOURCES),
+        }
         command, env = self._one(_COMMANDS), self._one(_ENVIRONMENTS)
         made |= {"command": list(command)} if command else {}
         return made | ({"env": [{"name": name, "value": value} for name, value in env]} if env else {})
@@ -161,12 +176,16 @@ def review(document: Json, namespace: str, kind: str = "Pod", **request: Json) -
         "operation": "CREATE", "userInfo": {"username": "jane", "groups": ["system:authenticated"]},
         "object": document, "oldObject": None, "dryRun": False, **request,
     }  # fmt: skip
-    return json.dumps({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}).encode()
+    return json.dumps(
+        {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    ).encode()
 
 
 def short(answer: bytes | str, line: Json) -> list[str]:
     """Return the parts of an answer that matter, and a digest of all of it with its line in the log."""
-    line = {key: value for key, value in line.items() if key not in ("time", "milliseconds", "ts", "timestamp")}
+    line = {
+        key: value for key, value in line.items() if key not in ("time", "milliseconds", "ts", "timestamp")
+    }
     if isinstance(answer, str):
         return [answer]
     response = json.loads(answer)["response"]
@@ -182,7 +201,9 @@ def short(answer: bytes | str, line: Json) -> list[str]:
     return [*parts, digest(whole)]
 
 
-def _cases(title: str, webhooks: product.Webhooks, sent: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, Json]]:
+def _cases(
+    title: str, webhooks: product.Webhooks, sent: Sequence[tuple[str, bytes]]
+) -> Iterator[tuple[str, Json]]:
     for number, ((path, body), answer) in enumerate(zip(sent, webhooks.answers(sent), strict=True)):
         yield f"{title} {number} {path} {digest(body)[:4]}", short(*answer)
 
@@ -194,7 +215,12 @@ def _pods(path: Path) -> Iterator[Json]:
         if "containers" in spec:
             yield document
         for template in _templates(spec):
-            yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-", **template.get("metadata", {})}, "spec": template["spec"]}
+            yield {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"generateName": "p-", **template.get("metadata", {})},
+                "spec": template["spec"],
+            }
 
 
 def _templates(value: Json) -> Iterator[Json]:

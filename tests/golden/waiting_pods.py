@@ -12,7 +12,17 @@ from tests.golden.api_server import ApiServer, State
 from tests.golden.records import digest
 
 RELEASES: Final = ("kai-v0.17.0", "kai-v0.13.4", "kai-v0.9.8")
-_FILES: Final = "pod podgroup bindrequest queue events reservation-pods owners other nodes".split()
+_FILES: Final = [
+    "pod",
+    "podgroup",
+    "bindrequest",
+    "queue",
+    "events",
+    "reservation-pods",
+    "owners",
+    "other",
+    "nodes",
+]
 
 
 def folder() -> Path | None:
@@ -73,7 +83,12 @@ def _items(path: Path, name: str) -> list[Any]:
 def _date(path: Path) -> datetime:
     """Return when a state was recorded, which was 38 s after its newest object."""
     items = [item for name in ("pod", "events", "podgroup", "bindrequest") for item in _items(path, name)]
-    times = [time for item in items for time in (item["metadata"].get("creationTimestamp"), item.get("lastTimestamp")) if time]
+    times = [
+        time
+        for item in items
+        for time in (item["metadata"].get("creationTimestamp"), item.get("lastTimestamp"))
+        if time
+    ]
     return datetime.fromisoformat(max(times)) + timedelta(seconds=38)
 
 
