@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -240,7 +241,8 @@ class SimulatedNode:
     def sample(self, seconds: float) -> None:
         """Take a sample at a time since the start."""
         self.seconds = seconds
-        reading = self._source.read()
+        with mock.patch("time.time", lambda: self._BEGAN + seconds):
+            reading = self._source.read()
         origins, problems = self._processes.look_up(reading)
         now, wall_time = self._clock(), self._BEGAN + seconds
         sample = Sample(
@@ -285,6 +287,7 @@ def eviction_history(seed: int) -> tuple[dict[str, int], list[str]]:
     """Return the results of a generated history of evictions, and what was sent to the API server."""
     from tests.support.eviction_histories import History
 
+    random.seed(seed)  # back-off has jitter
     history = History(seed).run()
     sent = [
         f"{each.at - 1000:.3f} s: eviction of {each.uid}, after {len(each.reads)} reads"
