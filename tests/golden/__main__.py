@@ -1,4 +1,4 @@
-"""Compares what the product answers with the records, or writes them anew: `python -m tests.golden [--write] [GROUP …]`."""
+"""Compares what the product answers with the records, or writes them again: `python -m tests.golden [--write] [GROUP …]`."""
 
 import argparse
 import shutil
@@ -82,7 +82,7 @@ def _print(line: str) -> None:
 def main() -> int:
     """Compare or write; return 1 if something differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the records anew")
+    parser.add_argument("--write", action="store_true", help="write the records again")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)} (default: all)")
     arguments = parser.parse_args()
     differences: list[str] = []
@@ -94,12 +94,12 @@ def main() -> int:
         if arguments.write:
             with surroundings() as (folder, server):
                 records.store(group, dict(GROUPS[group](folder, server)))
-            found: list[str] = []
+            differing: list[str] = []
         else:
-            found = compared(group)
+            differing = compared(group)
         cases, seconds = len(records.stored(group)), time.monotonic() - began
-        _print(f"{group}: {cases} cases, {len(found)} differ, {seconds:.1f} s")
-        differences += [f"{group}: {each}" for each in found]
+        _print(f"{group}: {cases} cases, {len(differing)} differ, {seconds:.1f} s")
+        differences += [f"{group}: {each}" for each in differing]
     for text in islice(differences, MOST_SHOWN):
         _print(f"\n{text}")
     if len(differences) > MOST_SHOWN:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.generated import POLICIES
 from tests.golden import product, reviews
 from tests.golden.records import changed_lines, lines_of
 
@@ -63,7 +64,7 @@ def eviction_cases(_folder: Path) -> Iterator[tuple[str, Any]]:
 def served_cases(folder: Path) -> Iterator[tuple[str, Any]]:
     """Yield answers of the two services as processes, over their ports."""
     policies = folder / "policies.yaml"
-    policies.write_text(reviews.POLICIES)
+    policies.write_text(POLICIES)
     log = folder / "webhook.log"
     options = ("--policies", str(policies), "--certs", str(folder / "tls"), "--drain", "1s")
     with _process(
@@ -161,12 +162,12 @@ def _process(log: Path, *command: str) -> Iterator[Any]:
     }
 
     def urls(count: int) -> list[str]:
-        def found() -> list[str]:
+        def addresses() -> list[str]:
             assert process.poll() is None, log.read_text()
             return re.findall(r'"(https?://127\.0\.0\.1:\d+)"', log.read_text())
 
-        _wait(lambda: len(found()) >= count)
-        return found()
+        _wait(lambda: len(addresses()) >= count)
+        return addresses()
 
     with log.open("wb") as stream:
         process = subprocess.Popen(command, cwd=product.ROOT, stderr=stream, env=variables)

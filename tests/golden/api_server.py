@@ -249,9 +249,8 @@ def _matches(item: Json, query: Mapping[str, str]) -> bool:
         one_of = re.fullmatch(r"(\S+) (in|notin) \((.*)\)", term)
         if one_of and (labels.get(one_of[1]) in one_of[3].split(",")) is (one_of[2] == "notin"):
             return False
-        key, sign, expected = (
-            re.fullmatch(r"!?([^=!]*)(!?=?=?)(.*)", term).groups() if not one_of else ("", "", "")
-        )  # type: ignore[union-attr]
+        parts = re.fullmatch(r"!?([^=!]*)(!?=?=?)(.*)", term)
+        key, sign, expected = parts.groups() if parts and not one_of else ("", "", "")
         if key and (
             (sign in ("=", "==") and labels.get(key) != expected)
             or (sign == "!=" and labels.get(key) == expected)

@@ -141,12 +141,12 @@ def _document(lines: list[str]) -> Json:
 
 
 def _states(server: ApiServer) -> Iterator[tuple[str, State]]:
-    text = (_STATES / "cluster.jsonl").read_text().replace("VERSION", product.version())
+    text = (_STATES / "cluster.jsonl").read_text().replace("VERSION", product.VERSION)
     objects = {_key(each): each for each in map(json.loads, text.splitlines())}
     agents = {
         _PROXY.format(number): (
             200,
-            json.loads((_STATES / f"agent-{name}.json").read_text().replace("VERSION", product.version())),
+            json.loads((_STATES / f"agent-{name}.json").read_text().replace("VERSION", product.VERSION)),
         )
         for number, name in enumerate(("incident", "node"))
     }

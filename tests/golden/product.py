@@ -34,7 +34,7 @@ from kai.version import Version
 from kube.events import Event
 from service.log import JsonLog
 from service.version import version
-from webhook.admission.handler import ReviewFailed, ReviewHandler
+from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
 from webhook.admission.validating import NamespaceValidator, PodValidator
@@ -45,6 +45,7 @@ from webhook.policy.labels import Mode
 from webhook.policy.rules import Rules
 
 ROOT: Final = Path(__file__).parents[2]
+VERSION: Final = version()
 WEBHOOK: Final = (sys.executable, "-m", "webhook", "serve")
 AGENT: Final = (sys.executable, "-m", "gpuagent", "serve")
 
@@ -114,7 +115,7 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
     texts = [
         hidden(stream.buffer.getvalue().decode(), {str(home): "HOME", **(hide or {})})
         for stream in (out, err)
-    ]  # type: ignore[attr-defined]
+    ]
     return Ended(int(status or 0), *texts)
 
 
@@ -132,8 +133,8 @@ def _without_pauses() -> Iterator[None]:
 
 def hidden(text: str, hide: Mapping[str, str]) -> str:
     """Replace the texts that differ from run to run or from release to release."""
-    for what, shown in hide.items():
-        text = text.replace(what, shown)
+    for what, replacement in hide.items():
+        text = text.replace(what, replacement)
     text = (
         text.replace(f"{ROOT}/", "")
         .replace("kaishare-webhook:", "kaishare:")
@@ -141,7 +142,7 @@ def hidden(text: str, hide: Mapping[str, str]) -> str:
     )
     text = re.sub(r'"ageSeconds": [\d.]+', '"ageSeconds": …', text)
     text = re.sub(r"(?<=not visible to you: ).*?(?=\n\S|\n\n|\Z)", _sorted, text, flags=re.DOTALL)
-    return re.sub(rf"\b{re.escape(version())}\b", "VERSION", text)
+    return re.sub(rf"\b{re.escape(VERSION)}\b", "VERSION", text)
 
 
 SETTINGS: Final[Mapping[str, Rules]] = {
@@ -166,7 +167,7 @@ class Webhooks:
         self._log = io.BytesIO()
         self._metrics = Metrics()
         source = FilePolicies(policies, default_mode=rules.default_mode)
-        webhooks = {
+        webhooks: dict[str, AdmissionWebhook] = {
             "/mutate": MutatingWebhook(policies=source, rules=lambda: rules, metrics=self._metrics),
             "/validate/pods": PodValidator(policies=source, rules=lambda: rules),
             "/validate/namespaces": NamespaceValidator(rules=lambda: rules),
@@ -183,7 +184,7 @@ class Webhooks:
     async def _answers(
         self, reviews: Sequence[tuple[str, bytes]]
     ) -> list[tuple[bytes | str, dict[str, Any]]]:
-        made = []
+        made: list[tuple[bytes | str, dict[str, Any]]] = []
         for path, body in reviews:
             self._log.seek(0)
             self._log.truncate()
@@ -217,7 +218,8 @@ class SimulatedNode:
             log=JsonLog(io.BytesIO()), clock=self._clock,
         )  # fmt: skip
         self._processes = Processes(proc_root=self._source.proc_root)
-        flags = FlagEvents(self, clock=self._clock, is_simulated=True)
+        writer: Any = self
+        flags = FlagEvents(writer, clock=self._clock, is_simulated=True)
         self._pipeline = SamplePipeline(
             pods=pods,
             share_resolver=ShareResolver(),
@@ -241,7 +243,7 @@ class SimulatedNode:
     def sample(self, seconds: float) -> None:
         """Take a sample at a time since the start."""
         self.seconds = seconds
-        with mock.patch("time.time", lambda: self._BEGAN + seconds):
+        with mock.patch("time.time", return_value=self._BEGAN + seconds):
             reading = self._source.read()
         origins, problems = self._processes.look_up(reading)
         now, wall_time = self._clock(), self._BEGAN + seconds

@@ -42,7 +42,7 @@ def stored(group: str) -> dict[str, Any]:
 
 
 def store(group: str, cases: Cases) -> None:
-    """Write the cases of a group anew."""
+    """Write the cases of a group again."""
     for path in _files(group):
         path.unlink()
     RECORDS.mkdir(exist_ok=True)

@@ -37,19 +37,19 @@ _LABELS: Final[dict[str, tuple[tuple[str | None, ...], tuple[str, ...]]]] = {
     "kaishare.dev/gpu-fracton": ((None,), ("0.5",)),
 }
 _SELECTORS: Final = (None, None, "app=web", "app in (web, db),tier!=x", "app=web,app=db", "!app", "app==")
-_RESOURCES: Final = (
+_RESOURCES: Final[Sequence[Json]] = (
     *({"limits": {"nvidia.com/gpu": "1"}},) * 6, {"limits": {"nvidia.com/gpu": 2}}, {"limits": {"nvidia.com/gpu": "0"}}, {}, {},
     {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": "1"}}, {"limits": {"nvidia.com/mig-1g.10gb": "1"}},
     {"claims": [{"name": "gpu"}]}, {"limits": {"nvidia.com/gpu.shared": "1"}}, {"limits": {"nvidia.com/gpumem": "3000"}},
 )  # fmt: skip
-_ANNOTATIONS: Final = (
+_ANNOTATIONS: Final[Sequence[Json]] = (
     *({},) * 30, {"gpu-fraction": "0.5"}, {"gpu-fraction": "0.9", "gpu-fraction-num-devices": "2"}, {"gpu-memory": "3000"},
     {"gpu-fraction": "x"}, {"kaishare.dev/whole-gpu": "true"}, {"kaishare.dev/size": "small"}, {"kaishare.dev/size": "huge"},
     {"gpu-fraction-container-name": "c1"}, {"gpu-memory": "2000", "gpu-fraction": "0.5"}, {"gpu-fraction-num-devices": "2"},
     {"nvidia.com/container.c0.gpu-memory.request": "2Gi"}, {"leaderworkerset.sigs.k8s.io/size": "2"},
     {"kubernetes.io/config.mirror": "5f"}, {"vcluster.loft.sh/object-name": "p", "vcluster.loft.sh/object-namespace": "d"},
 )  # fmt: skip
-_POD_LABELS: Final = (
+_POD_LABELS: Final[Sequence[Json]] = (
     *({},) * 12, {"app": "web"}, {"app": "db", "tier": "x"}, {"kaishare.dev/gpu": "shared"}, {"kaishare.dev/gpu": "large"}, {"kaishare.dev/inject": "false"},
     {"kai.scheduler/queue": "other"}, {"priorityClassName": "build"}, {"kaishare.dev/size": "small"},
     {"training.kubeflow.org/job-name": "t", "training.kubeflow.org/operator-name": "pytorchjob-controller"},
@@ -67,7 +67,7 @@ _ENVIRONMENTS: Final = (
     *((),) * 6, (("WORLD_SIZE", "4"), ("RANK", "0")), (("NVIDIA_VISIBLE_DEVICES", "all"),), (("WORLD_SIZE", "1"),),
     (("CUDA_VISIBLE_DEVICES", "0"),), (("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9"),), (("PET_NNODES", "2"),),
 )  # fmt: skip
-_SPECS: Final = (
+_SPECS: Final[Sequence[Json]] = (
     *({},) * 25, {"nodeName": "n"}, {"schedulerName": "volcano"}, {"schedulerName": "kai-scheduler"}, {"priorityClassName": "train"},
     {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}, {"hostPID": True}, {"resourceClaims": [{"name": "gpu"}]},
     {"runtimeClassName": "nvidia"}, {"initContainers": [{"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},

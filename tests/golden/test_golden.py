@@ -1,4 +1,4 @@
-"""What the product answers is what was recorded; `python -m tests.golden --write` records it anew."""
+"""What the product answers is what was recorded; `python -m tests.golden --write` records it again."""
 
 import pytest
 
@@ -12,8 +12,8 @@ from tests.golden.__main__ import GROUPS, MOST_SHOWN, compared, missing
 def test_every_answer_is_as_recorded(group: str) -> None:
     if lack := missing(group):
         pytest.skip(lack)
-    found = compared(group)
-    assert not found, "\n\n".join([f"{len(found)} cases differ", *found[:MOST_SHOWN]])
+    differing = compared(group)
+    assert not differing, "\n\n".join([f"{len(differing)} cases differ", *differing[:MOST_SHOWN]])
 
 
 def test_a_difference_names_the_case_and_both_answers() -> None:

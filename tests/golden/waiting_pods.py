@@ -64,10 +64,10 @@ def _answer(server: ApiServer, target: str, namespace: str, *, is_edit: bool) ->
     if is_edit:
         return {"text": digest("\n".join(text.lines)), "head": text.lines[:4]}
     document = why("-o", "json")
-    found = json.loads(document.out) if document.out else {}
+    answer = json.loads(document.out) if document.out else {}
     return {
-        "codes": [each["code"] for each in found.get("findings", [])],
-        "json": digest(json.dumps(found, sort_keys=True)),
+        "codes": [each["code"] for each in answer.get("findings", [])],
+        "json": digest(json.dumps(answer, sort_keys=True)),
         "text": text.lines,
     }
 
