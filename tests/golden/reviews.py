@@ -191,7 +191,10 @@ def short(answer: bytes | str, line: Json) -> list[str]:
     response = json.loads(answer)["response"]
     patch = base64.b64decode(response.pop("patch", ""))
     operations = json.loads(patch or "[]")
-    parts = [f"{line.get('action')} {line.get('reason')}", *("refused",) * (not response["allowed"])]
+    parts = [
+        " ".join([f"{line.get('action')} {line.get('reason')}:", (line.get("detail") or "")[:100]]),
+        *("refused",) * (not response["allowed"]),
+    ]
     for operation in operations:
         value = json.dumps(operation.get("value"), ensure_ascii=False) if "value" in operation else ""
         place = operation["path"].replace("/metadata/", "/").replace("/spec/", "/")
