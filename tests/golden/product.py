@@ -104,6 +104,7 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
             contextlib.redirect_stderr(err),
             contextlib.chdir(ROOT),
             _without_pauses(),
+            mock.patch("tempfile.tempdir", str(home)),
         ):
             try:
                 status = _MAINS[command]([name, *arguments])
