@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuagent.pods import objects
 from gpuagent.pods.bounds import LONGEST_NAME, bounded, creation_time
-from gpuagent.pods.inventory import Availability, BindRequest, NodePod, Unavailable, UnavailableReason
+from gpuagent.pods.inventory import Availability, BindRequest, Key, NodePod, Unavailable, UnavailableReason
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.pods.node_pods import decoder
 from gpuagent.pods.objects import ObjectError
@@ -19,9 +19,6 @@ from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import JsonLog
-
-Key = tuple[str, str]
-"""Namespace and name of a BindRequest and of its pod."""
 
 _MOST_GROUPS: Final = 1024
 

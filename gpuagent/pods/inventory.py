@@ -11,6 +11,9 @@ from gpuagent.pods.objects import is_running
 from kai import keys
 from service.log import JsonLog, OngoingProblem, problem_logger
 
+Key = tuple[str, str]
+"""Namespace and name of a pod, and of its BindRequest."""
+
 
 class UnavailableReason(StrEnum):
     """Why a kind of object cannot be read."""
@@ -94,8 +97,8 @@ class NodePod:
     """Values that are ignored because of their size, one line each."""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Namespace and name, the key of the pod's BindRequest."""
+    def key(self) -> Key:
+        """Namespace and name, also of the pod's BindRequest."""
         return self.namespace, self.name
 
     @property
@@ -158,9 +161,9 @@ class Inventory:
     undecided_groups: frozenset[tuple[str, str]] = frozenset()
     """Host namespace and group of pods that a vCluster's KAI may use as reservation pods. The labels of their
     namespaces are unknown, so they reserve nothing, and the group is not said to lack a reservation pod."""
-    bind_requests: Mapping[tuple[str, str], BindRequest] = field(default_factory=dict)
+    bind_requests: Mapping[Key, BindRequest] = field(default_factory=dict)
     """BindRequests by namespace and name of the pod; the last one seen of a pod, also if it was deleted."""
-    bind_requests_unknown: frozenset[tuple[str, str]] = frozenset()
+    bind_requests_unknown: frozenset[Key] = frozenset()
     """Namespace and name of pods whose BindRequest is unknown: the BindRequests have not been listed, their
     watch fails, or the BindRequest is malformed. Without the right or the API, or with a pods file, the
     BindRequest is known to be absent; the pod's group label alone then counts."""

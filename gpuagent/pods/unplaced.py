@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Final
 
-from gpuagent.pods.bind_requests import Key
-from gpuagent.pods.inventory import BindRequest, NodePod
+from gpuagent.pods.inventory import BindRequest, Key, NodePod
 from kai import keys
 
 _CERTAIN: Final[Callable[[str], bool]] = lambda _uid: True  # noqa: E731 - a default

@@ -39,7 +39,9 @@ class Policies:
     def set(self, namespace: str, labels: Mapping[str, str] = LABELS) -> None:
         self.known[namespace] = NamespacePolicy.from_labels(namespace, labels)
 
-    async def find(self, namespace: str, *, modes: Collection[Mode] = ()) -> NamespacePolicy | None:
+    async def find(
+        self, namespace: str, *, modes: Collection[Mode] = (), peer: str = ""
+    ) -> NamespacePolicy | None:
         return self.known[namespace]
 
     def all(self) -> None:
@@ -64,7 +66,7 @@ class Webhook:
         return await self.answer(json.dumps(review).encode())
 
     async def answer(self, body: bytes) -> Any:
-        outcome = await self._webhook.review(decode(body))
+        outcome = await self._webhook.review(decode(body), "10.0.0.1")
         return json.loads(outcome.body)["response"].get("patch")
 
 
