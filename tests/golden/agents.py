@@ -109,16 +109,6 @@ def served_cases(folder: Path) -> Iterator[tuple[str, Any]]:
             "kaishare top of an agent",
             _figures(product.run(*command, "--once", home=folder, hide={url: "URL"}).lines),
         )
-        yield (
-            "kaishare-agent top",
-            _figures(product.run("agent-top", "--url", url, "--once", home=folder, hide={url: "URL"}).lines),
-        )
-    for output in ("text", "json"):
-        ended = product.run("agent-doctor", "--gpus", f"simulated:{scenario}", "-o", output, home=folder)
-        yield (
-            f"kaishare-agent doctor {output}",
-            [re.sub(r"kaishare-simulated-\w+", "FOLDER", line) for line in ended.lines],
-        )
 
 
 def _figures(lines: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ _PROXY: Final = "/api/v1/namespaces/kaishare-agent/pods/kaishare-agent-{}:9445/p
 
 
 def doctor_cases(server: ApiServer) -> Iterator[tuple[str, Json]]:
-    """Yield what the three forms of `doctor` say about the cluster and each of its faults; only differences for a fault."""
+    """Yield what the `doctor` says about the cluster and each of its faults; only differences for a fault."""
     whole: list[str] = []
     for name, state in _states(server):
         server.state = state
@@ -39,7 +39,6 @@ def doctor_cases(server: ApiServer) -> Iterator[tuple[str, Json]]:
         whole = whole or text
         if name in ("whole", "webhook-gone", "developer", "guard-changed"):
             yield f"doctor json {name}", _document(_run(server, "doctor", "-o", "json"))
-            yield f"kaishare-webhook doctor {name}", _run(server, "webhook-doctor")
         if name in ("whole", "webhook-gone", "kai-gone", "developer"):
             yield f"doctor --pre {name}", _run(server, "doctor", "--pre")
             yield f"doctor -n team-a {name}", _run(server, "doctor", "-n", "team-a")

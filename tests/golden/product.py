@@ -8,29 +8,28 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from console.cli import main as console_main
-from gpuagent.actions.events import FlagEvents
-from gpuagent.cli import main as agent_main
+from console.cli import main
+from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
-from gpuagent.pods.file import FilePods
+from gpuagent.pods.file_pods import FilePods
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
+from gpuagent.server.agent_metrics import Metrics as AgentMetrics
 from gpuagent.server.api import shares_json
-from gpuagent.server.metrics import Metrics as AgentMetrics
 from gpuagent.shares.share_resolver import ShareResolver
-from gpuagent.simulation.loading import load_scenario
-from gpuagent.simulation.source import SimulatedGpus
+from gpuagent.simulation.scenario_loading import load_scenario
+from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
-from kai.version import Version
+from kai.releases import Version
 from kube.events import Event
 from service.log import JsonLog
 from service.version import version
@@ -38,31 +37,15 @@ from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHand
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
 from webhook.admission.validating import NamespaceValidator, PodValidator
-from webhook.cli import main as webhook_main
 from webhook.metrics import Metrics
-from webhook.namespaces.files import FilePolicies
+from webhook.namespaces.file_policies import FilePolicies
+from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
-from webhook.policy.rules import Rules
 
 ROOT: Final = Path(__file__).parents[2]
 VERSION: Final = version()
 WEBHOOK: Final = (sys.executable, "-m", "webhook", "serve")
 AGENT: Final = (sys.executable, "-m", "gpuagent", "serve")
-
-_MAINS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
-    "explain": console_main,
-    "why": console_main,
-    "doctor": console_main,
-    "policies": console_main,
-    "top": console_main,
-    "advise": console_main,
-    "report": console_main,
-    "render": webhook_main,
-    "webhook-doctor": webhook_main,
-    "agent-doctor": agent_main,
-    "agent-top": agent_main,
-}
-"""Program by command. The commands with a prefix are those of the services; the others are those of `kaishare`."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +80,6 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
             "LC_ALL": "C.UTF-8",
         }
     )
-    name = command.rpartition("-")[2]
     try:
         with (
             contextlib.redirect_stdout(out),
@@ -107,7 +89,7 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
             mock.patch("tempfile.tempdir", str(home)),
         ):
             try:
-                status = _MAINS[command]([name, *arguments])
+                status = main([command, *arguments])
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else 1
     finally:
@@ -136,21 +118,17 @@ def hidden(text: str, hide: Mapping[str, str]) -> str:
     """Replace the texts that differ from run to run or from release to release."""
     for what, replacement in hide.items():
         text = text.replace(what, replacement)
-    text = (
-        text.replace(f"{ROOT}/", "")
-        .replace("kaishare-webhook:", "kaishare:")
-        .replace("kaishare-agent:", "kaishare:")
-    )
+    text = text.replace(f"{ROOT}/", "")
     text = re.sub(r'"ageSeconds": [\d.]+', '"ageSeconds": …', text)
     text = re.sub(r"(?<=not visible to you: ).*?(?=\n\S|\n\n|\Z)", _sorted, text, flags=re.DOTALL)
     return re.sub(rf"\b{re.escape(VERSION)}\b", "VERSION", text)
 
 
-SETTINGS: Final[Mapping[str, Rules]] = {
-    "usual": Rules(),
-    "newest KAI": Rules(kai_version=Version.parse("0.17.0"), default_priority_class="usual"),
-    "oldest KAI": Rules(kai_version=Version.parse("0.7.11"), default_mode=Mode.OBSERVE),
-    "without shares": Rules(inject_shares=False),
+SETTINGS: Final[Mapping[str, DecisionSettings]] = {
+    "usual": DecisionSettings(),
+    "newest KAI": DecisionSettings(kai_version=Version.parse("0.17.0"), default_priority_class="usual"),
+    "oldest KAI": DecisionSettings(kai_version=Version.parse("0.7.11"), default_mode=Mode.OBSERVE),
+    "without shares": DecisionSettings(inject_shares=False),
 }
 """The administrator's settings for the reviews."""
 
@@ -163,7 +141,7 @@ def _sorted(names: re.Match[str]) -> str:
 class Webhooks:
     """The three webhooks without HTTP: bytes in, bytes out."""
 
-    def __init__(self, policies: Path, rules: Rules = SETTINGS["usual"]) -> None:
+    def __init__(self, policies: Path, rules: DecisionSettings = SETTINGS["usual"]) -> None:
         """Read Namespace objects from a file."""
         self._log = io.BytesIO()
         self._metrics = Metrics()
