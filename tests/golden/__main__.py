@@ -1,6 +1,7 @@
 """Compares what the product answers with the records, or writes them again: `python -m tests.golden [--write] [GROUP …]`."""
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -53,6 +54,11 @@ def missing(group: str) -> str:
         return "set KAISHARE_FIXTURES to the recorded objects"
     if group == "corpus" and not clusters.corpus():
         return "set KAISHARE_CORPUS to the manifests of other projects"
+    if (
+        group in ("commands", "doctor")
+        and not Path(os.environ.get("KUBEBUILDER_ASSETS", "/nowhere"), "helm").exists()
+    ):
+        return "set KUBEBUILDER_ASSETS to a folder with helm"
     if group == "usage" and not all(map(shutil.which, ("prometheus", "promtool"))):
         return "apt-get install prometheus"
     return ""

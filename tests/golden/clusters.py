@@ -35,8 +35,9 @@ def doctor_cases(server: ApiServer) -> Iterator[tuple[str, Json]]:
     for name, state in _states(server):
         server.state = state
         text = _run(server, "doctor")
-        yield f"doctor {name}", [line for line in text if line not in whole] if whole else text
-        whole = whole or text
+        findings = _findings(text)
+        yield f"doctor {name}", [each for each in findings if each not in whole] if whole else text
+        whole = whole or findings
         if name in ("whole", "webhook-gone", "developer", "guard-changed"):
             yield f"doctor json {name}", _document(_run(server, "doctor", "-o", "json"))
         if name in ("whole", "webhook-gone", "kai-gone", "developer"):
@@ -131,6 +132,12 @@ def _run(server: ApiServer, command: str, *options: str) -> list[str]:
     return ended.lines
 
 
+def _findings(lines: list[str]) -> list[str]:
+    """Return each finding of a doctor as one line, whatever the width of its columns."""
+    text = re.sub(r"\n +", " ", "\n".join(lines))
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
 def _document(lines: list[str]) -> Json:
     """Return JSON that was printed after the line with the exit status."""
     try:
@@ -141,7 +148,7 @@ def _document(lines: list[str]) -> Json:
 
 def _states(server: ApiServer) -> Iterator[tuple[str, State]]:
     text = (_STATES / "cluster.jsonl").read_text().replace("VERSION", product.VERSION)
-    objects = {_key(each): each for each in map(json.loads, text.splitlines())}
+    objects = {_key(each): each for each in [*map(json.loads, text.splitlines()), *product.guard()]}
     agents = {
         _PROXY.format(number): (
             200,

@@ -33,6 +33,8 @@ from kai.releases import Version
 from kube.events import Event
 from service.log import JsonLog
 from service.version import version
+from tests.support.eviction_histories import History
+from tests.support.guard import rendered
 from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
@@ -89,7 +91,7 @@ def run(command: str, *arguments: str, home: Path, hide: Mapping[str, str] | Non
             mock.patch("tempfile.tempdir", str(home)),
         ):
             try:
-                status = main([command, *arguments])
+                status = main([command, *(each.removeprefix(f"{ROOT}/") for each in arguments)])
             except SystemExit as end:
                 status = end.code if isinstance(end.code, int) else 1
     finally:
@@ -264,10 +266,13 @@ class SimulatedNode:
         return 1000.0 + self.seconds
 
 
+def guard() -> list[Any]:
+    """Return the guard's objects, as the chart makes them."""
+    return rendered()
+
+
 def eviction_history(seed: int) -> tuple[dict[str, int], list[str]]:
     """Return the results of a generated history of evictions, and what was sent to the API server."""
-    from tests.support.eviction_histories import History
-
     random.seed(seed)  # back-off has jitter
     history = History(seed).run()
     sent = [
