@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from gpuagent.server.agent_metrics import Metrics as AgentMetrics
-
 from console.cli import main
 from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.pipeline import SamplePipeline
