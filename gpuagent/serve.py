@@ -7,19 +7,20 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.node import OpenedNode, open_node
+from gpuagent.own_pod import OwnContainer, OwnPod, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
-from gpuagent.server.agent_metrics import Counts, Metrics
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
+from gpuagent.server.exposition import Counts, Metrics
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
@@ -89,13 +90,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
-        pods = ClusterPods(
-            client=client,
-            node=given.node,
-            reservation_namespace=namespace,
-            log=log,
-            read_config_maps=given.reads_config_maps,
-        )
+        pods = ClusterPods(client=client, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, pods, client, log)
 
 
@@ -115,6 +110,7 @@ async def _serve_pods(
         log=log,
     )
     actions: VerdictActions | None = None
+    own_pod = _own_pod(settings, node, pods, client)
     if client is not None:
         actions = VerdictActions(
             client,
@@ -153,6 +149,7 @@ async def _serve_pods(
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
+        own_problems=own_pod.problems,
     )
     metrics = Metrics(
         node=node.settings.node,
@@ -167,6 +164,7 @@ async def _serve_pods(
 
     def on_sample(sample: Sample) -> None:
         metrics.observe_sample(sample.seconds)
+        own_pod.observe(sample)
         pipeline.process(sample, sampler.errors)
         node.source.expect(_labelled_gpus(pods.inventory))
 
@@ -178,9 +176,6 @@ async def _serve_pods(
         is_simulated=node.source.is_simulated,
         log=log,
         interval=settings.interval,
-        processes=(lambda: pipeline.processes)
-        if settings.authenticates or settings.shows_processes
-        else None,
         page_links=settings.page_links,
     )
     tls = _tls(settings, log)
@@ -201,6 +196,7 @@ async def _serve_pods(
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(pods.run()),
+                group.create_task(own_pod.run()),
                 group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
             if tls is not None:
@@ -218,6 +214,17 @@ async def _serve_pods(
         log(reason, ERROR)
     log("stopped", hung=is_hung)
     return (START_AGAIN if fatal else 0), is_hung
+
+
+def _own_pod(
+    settings: Settings, node: OpenedNode, pods: "FilePods | ClusterPods", client: KubeClient | None
+) -> OwnPod:
+    evicts = settings.eviction is EvictionMode.ON
+    return OwnPod(
+        container=None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root),
+        rights=OwnRights(client, writes_events=settings.events, evicts=evicts) if client else None,
+        pods=pods if isinstance(pods, ClusterPods) else None,
+    )
 
 
 def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:

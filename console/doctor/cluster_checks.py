@@ -15,7 +15,7 @@ from console.doctor.namespace_checks import limit_range_findings, namespace_find
 from console.doctor.queue_checks import queue_findings
 from console.doctor.registration_checks import registration_findings
 from console.doctor.serving import serving_findings
-from console.doctor.vclusters import host_findings, read_hosts
+from console.doctor.vclusters import host_findings, inner_kai_findings, read_hosts
 from console.doctor.webhook_deployment import settings_findings, webhook_pod_findings
 
 
@@ -42,6 +42,7 @@ async def webhook_findings(reader: ApiReader, cluster: Cluster, *, is_inside: bo
         *findings,
         *await policy_findings(reader, cluster),
         *host_findings(cluster, hosts),
+        *await inner_kai_findings(reader, cluster, hosts),
         *await guard_findings(reader, cluster, hosts),
         *kai_findings(cluster),
         *await missed_pod_findings(reader, cluster),

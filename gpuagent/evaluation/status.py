@@ -9,7 +9,7 @@ from typing import Final
 from gpuagent.evaluation.history import History
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Problem, Suspension
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, OwnProblem, Problem, Suspension
 from gpuagent.sampling.sampler import longest_gap
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Transition, TransitionCounts, Verdicts
@@ -64,6 +64,8 @@ class Status:
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
     """Over-share policies by pod UID; a pod without a policy is absent."""
     problems: tuple[Problem, ...] = ()
+    own_problems: tuple[OwnProblem, ...] = ()
+    """Faults of the agent's own pod, which are in no metric."""
     attribution_ok: bool | None
     """None before the first sample."""
     good_wall_time: float | None = None
@@ -109,8 +111,8 @@ def status_at(
         )
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
-    is_suspended = Suspension.of(problems.values(), present).is_total
-    nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).is_total
+    is_suspended = Suspension.of(problems.values(), present).covers_all
+    nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).covers_all
     is_known = snapshot is not None or is_stale
     verdicts = evaluation.verdicts if evaluation else Verdicts()
     return Status(

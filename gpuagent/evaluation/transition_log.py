@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.problems import Cause, Problem
+from gpuagent.problems import OwnProblem, Problem
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from service.log import INFO, WARNING, JsonLog, NewLines
@@ -20,14 +20,17 @@ class TransitionLog:
 
     def __init__(self, log: JsonLog) -> None:
         self._log = log
-        self._problems: dict[tuple[Cause, str], Problem] = {}
+        self._problems: dict[tuple[str, str], Problem | OwnProblem] = {}
         self._notes = NewLines()
         self._policy_notes = NewLines()
         self._gpus: tuple[str, ...] | None = None
 
-    def problems(self, present: Iterable[Problem]) -> None:
+    def problems(self, present: Iterable[Problem | OwnProblem]) -> None:
         """Log problems that appeared or disappeared."""
-        now = {(problem.cause, problem.gpu_uuid): problem for problem in present}
+        now: dict[tuple[str, str], Problem | OwnProblem] = {
+            (problem.cause, problem.gpu_uuid if isinstance(problem, Problem) else problem.detail): problem
+            for problem in present
+        }
         for key in now.keys() - self._problems.keys():
             self._problem("problem appeared", WARNING, now[key])
         for key in self._problems.keys() - now.keys():
@@ -40,6 +43,9 @@ class TransitionLog:
         if gpus != self._gpus:
             self._gpus = gpus
             self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version)
+            for entry in snapshot.gpus:
+                if reason := entry.gpu.utilization_unknown:
+                    self._log("utilisation by process not reported", gpu=entry.gpu.uuid, reason=reason)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
         new, more = self._notes.update(notes)
         for note in new:
@@ -67,8 +73,9 @@ class TransitionLog:
                 **figures(verdict),
             )
 
-    def _problem(self, message: str, level: str, problem: Problem) -> None:
-        self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
+    def _problem(self, message: str, level: str, problem: Problem | OwnProblem) -> None:
+        gpu = problem.gpu_uuid if isinstance(problem, Problem) else ""
+        self._log(message, level, reason=problem.cause, gpu=gpu, problem=problem.detail)
 
 
 def figures(verdict: Verdict) -> dict[str, int]:

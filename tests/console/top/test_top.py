@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from console.agent_client import Agent, ReadFailed, Received, age_of_figures
 from console.cli import main
-from console.top.agent_client import Agent, ReadFailed, Received, age_of_figures
 from console.top.arrange import Arrangement
 from console.top.fleet import AgentRef, Fleet
 from console.top.text import as_text
@@ -58,7 +58,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
     origins = {1: in_pod("within"), 2: in_pod("far-over"), 3: in_pod("over"), 4: HOST, 5: in_pod("none")}
     pod_shares = (
         pod_share("within", 8 * GIB, shares=own_word, queue="vision"),
-        pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.HAMI_CORE)}),
+        pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.ANNOTATION)}),
         pod_share("over", GIB),
         pod_share("none"),
         pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
