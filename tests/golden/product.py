@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from gpuagent.server.agent_metrics import Metrics as AgentMetrics
-
 from console.cli import main
 from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.pipeline import SamplePipeline
@@ -24,6 +22,7 @@ from gpuagent.pods.file_pods import FilePods
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.server.api import shares_json
+from gpuagent.server.exposition import Metrics as AgentMetrics
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
