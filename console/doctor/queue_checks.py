@@ -134,7 +134,11 @@ _GROUPS: Final = "PodGroups"
 
 
 def group_queue_findings(cluster: Cluster) -> Iterator[CheckResult]:
-    """Yield findings about PodGroups in another queue than the policy of their namespace names."""
+    """Yield findings about PodGroups in another queue than the policy of their namespace names.
+
+    KAI never moves a PodGroup, and the guard lets it keep its queue. One from before mode enforce therefore
+    stays a way to that queue, also for new pods.
+    """
     if not cluster.acting:
         return
     misplaced: defaultdict[bool, list[str]] = defaultdict(list)
