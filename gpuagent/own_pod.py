@@ -26,7 +26,6 @@ _ALL_BY_CDI: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_-]*
 _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 """PROC_PID_INIT_INO of the kernel: the initial PID namespace has this number on every machine."""
 _SYS_PTRACE: Final = 1 << 19
-_MOUNTED_PROC: Final = r"^\S+ \S+ \S+ \S+ {} .* - proc \S+ (\S+)$"
 _HIDES_NOTHING: Final = frozenset({"", "0", "off"})
 _ONLY_TRACERS: Final = frozenset({"4", "ptraceable"})
 
@@ -64,7 +63,7 @@ class OwnContainer:
 
     def _device_files(self) -> Iterator[OwnProblem]:
         capabilities = self._environment.get("NVIDIA_DRIVER_CAPABILITIES") or "utility"
-        if not {"utility", "all"} & set(re.split(r"[,\s]+", capabilities)):
+        if not {"utility", "all"} & set(capabilities.replace(",", " ").split()):
             detail = f"NVIDIA_DRIVER_CAPABILITIES={one_line(capabilities)} leaves out the driver's library"
             yield OwnProblem(OwnCause.DEVICE_FILES, f"{detail}: add utility to the list")
         gpus = sorted(path.name for path in self._dev.glob("nvidia[0-9]*")) or ["nvidia0"]
@@ -113,9 +112,11 @@ class OwnContainer:
 
     def _hidden_processes(self) -> Iterator[OwnProblem]:
         """Yield the fault of a /proc that hides processes (Linux fs/proc/base.c, has_pid_permissions)."""
-        pattern = _MOUNTED_PROC.format(re.escape(str(self._proc_root)))
-        mount = re.search(pattern, _text(self._own / "mountinfo"), re.MULTILINE)
-        options = dict(option.partition("=")[::2] for option in mount[1].split(",")) if mount else {}
+        options: dict[str, str] = {}
+        for line in _text(self._own / "mountinfo").splitlines():
+            mount, _, system = line.partition(" - ")
+            if mount.split()[4:5] == [str(self._proc_root)] and system.startswith("proc "):
+                options = dict(option.partition("=")[::2] for option in system.split()[-1].split(","))
         hidden = options.get("hidepid", "")
         status = dict(line.partition(":")[::2] for line in _text(self._own / "status").splitlines())
         groups = {*status.get("Groups", "").split(), *status.get("Gid", "").split()[3:]}

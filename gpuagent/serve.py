@@ -19,8 +19,8 @@ from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
-from gpuagent.server.agent_metrics import Counts, Metrics
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
+from gpuagent.server.exposition import Counts, Metrics
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies

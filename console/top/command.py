@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from console.agent_client import Agent, ReadFailed, with_question
 from console.agents import Agents, add_agent_options, parse_agent_options
 from console.caller import add_cluster_options, cluster_access, read_token
-from console.top.agent_client import Agent, ReadFailed, with_question
 from console.top.arrange import Arrangement, GroupBy, Sort
 from console.top.fleet import Fleet
 from console.top.rounds import AgentReader, ClusterReader, Rounds, UrlReader

@@ -42,10 +42,10 @@ class TransitionLog:
         gpus = tuple(account.gpu.uuid for account in snapshot.gpus)
         if gpus != self._gpus:
             self._gpus = gpus
-            reasons = {entry.gpu.uuid: entry.gpu.utilization_unknown for entry in snapshot.gpus}
-            unknown = {uuid: reason for uuid, reason in reasons.items() if reason}
-            fields = {"utilizationUnknown": unknown} if unknown else {}
-            self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version, **fields)
+            self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version)
+            for entry in snapshot.gpus:
+                if reason := entry.gpu.utilization_unknown:
+                    self._log("utilisation by process not reported", gpu=entry.gpu.uuid, reason=reason)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
         new, more = self._notes.update(notes)
         for note in new:

@@ -12,7 +12,7 @@ from gpuagent.pods.node_pods import node_pod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
 from gpuagent.pods.pod_owners import tenant_of
 from kai import keys
-from kai.memory import Card
+from kai.share_bytes import Card
 
 MOST_ENDED: Final = 1 << 13
 """Maximum of remembered UIDs of ended pods: about 1.5 MB."""

@@ -9,8 +9,8 @@ from typing import Final
 
 from gpuagent.api_types import SHARES_PATH
 from gpuagent.evaluation.status import Status
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.api import shares_json
+from gpuagent.server.exposition import Metrics
 from gpuagent.server.page.page_links import NO_LINKS, PageLinks
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.server.sample_text import SampleText

@@ -217,11 +217,13 @@ class PageServer:
             await self._server.finish(seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        has_place = self._server is None or self._server.has_place(request)
-        is_last = request.body_exists or not has_place
-        return await self._written(await self._page(request, has_place=has_place), request, is_last=is_last)
+        is_within_busy_limit = self._server is None or self._server.is_within_busy_limit(request)
+        is_last = request.body_exists or not is_within_busy_limit
+        return await self._written(
+            await self._page(request, is_within_busy_limit=is_within_busy_limit), request, is_last=is_last
+        )
 
-    async def _page(self, request: web.BaseRequest, *, has_place: bool) -> Page:
+    async def _page(self, request: web.BaseRequest, *, is_within_busy_limit: bool) -> Page:
         refusal = self._host_names.refusal(request) if self._host_names else None
         if refusal is not None:
             return _refusal_page(refusal)
@@ -230,7 +232,7 @@ class PageServer:
             return text_page(f"{self._not_found}\n", status=404)
         if request.method not in _METHODS:
             return Page(body=f"{self._method_not_allowed}\n".encode(), status=405, headers=_ALLOW)
-        if not has_place and request.path not in HEALTH_PATHS:
+        if not is_within_busy_limit and request.path not in HEALTH_PATHS:
             return _TOO_MANY
         try:
             if self._authentication is not None:

@@ -281,9 +281,12 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
 
         test = find_object(rendered(release.values, tests=True), "Pod", "kaishare-webhook-doctor")
         (container,) = test["spec"]["containers"]
+        assert container["command"] == ["kaishare"]
+        token = await token_of(client, "kaishare-webhook", NAMESPACE)
+        console = in_a_pod(plane, token, tmp_path, "console")
         doctor = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, *pod.program, *container["args"], "-o", "json"],
+            [sys.executable, *console.program, *container["args"], "-o", "json"],
             env=pod.environment,
             capture_output=True,
             text=True,

@@ -38,8 +38,12 @@ async def test_each_right_that_is_missing_is_told_until_it_is_granted(
         reviewing = asyncio.create_task(rights.run())
         try:
             await until(lambda: reviewing.done() if not missing else rights.problems)
-            told = missing.format(client.namespace)
-            details = [f"no right to {told}: apply the chart's roles kaishare-agent"] if told else []
+            rights_missing = missing.format(client.namespace)
+            details = (
+                [f"no right to {rights_missing}: apply the chart's roles kaishare-agent"]
+                if rights_missing
+                else []
+            )
             assert [problem.detail for problem in rights.problems] == details
             if missing:
                 await grant_the_rest(admin)

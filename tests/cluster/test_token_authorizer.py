@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from gpuagent.evaluation.status import Status
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import AUDIENCE, HttpServer
+from gpuagent.server.exposition import Metrics
 from kube.client import KubeClient
 from kube.tokens import (
     ACCESS_REVIEWS,

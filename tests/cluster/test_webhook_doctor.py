@@ -1,4 +1,4 @@
-"""`kaishare-webhook doctor` on a separate real API server: each check with a fault, and then without.
+"""`kaishare doctor` on a separate real API server: each check with a fault, and then without.
 
 Our webhook is a real process. KAI is a stand-in with the configuration that its operator writes; its queues
 and PodGroups have definitions that keep any object.

@@ -37,7 +37,7 @@ DOCUMENTS = [
     ROOT / "docs" / "install.md",
     ROOT / "docs" / "security.md",
     ROOT / "docs" / "troubleshooting.md",
-    *(ROOT / "docs" / "start" / f"{page}.md" for page in ("laptop", "one-gpu", "two-teams", "vclusters")),
+    *(ROOT / "docs" / "start" / f"{page}.md" for page in ("laptop", "one-gpu", "vclusters")),
     *(ROOT / "deploy" / folder / "README.md" for folder in ("kai", "vcluster")),
 ]
 VALUES: dict[str, Any] = yaml_text.load((CHART / "values.yaml").read_text())

@@ -61,9 +61,9 @@ def test_a_container_without_device_files(
     if files:
         machine.devices(*files)
     machine.environment = {VISIBLE: requested}
-    found = blind(machine)
-    assert list(found) == [OwnCause.DEVICE_FILES]
-    assert found[OwnCause.DEVICE_FILES].startswith(detail)
+    entries = blind(machine)
+    assert list(entries) == [OwnCause.DEVICE_FILES]
+    assert entries[OwnCause.DEVICE_FILES].startswith(detail)
 
 
 def test_a_device_file_that_may_not_be_opened(machine: Machine) -> None:
@@ -74,10 +74,10 @@ def test_a_device_file_that_may_not_be_opened(machine: Machine) -> None:
     if not user:
         os.setresuid(65534, -1, -1)  # access(2) checks the real user; root may open everything
     try:
-        found = blind(machine)
+        entries = blind(machine)
     finally:
         os.setresuid(user, -1, -1)
-    assert found[OwnCause.DEVICE_FILES].startswith("no access to /dev/nvidia")
+    assert entries[OwnCause.DEVICE_FILES].startswith("no access to /dev/nvidia")
 
 
 def test_device_files_count_only_while_no_gpu_answers(machine: Machine) -> None:
@@ -100,9 +100,9 @@ def test_device_files_count_only_while_no_gpu_answers(machine: Machine) -> None:
 def test_the_library_comes_with_the_capability_utility(machine: Machine, value: str, is_fault: bool) -> None:
     machine.devices()
     machine.environment = {"NVIDIA_DRIVER_CAPABILITIES": value}
-    found = blind(machine)
-    assert (OwnCause.DEVICE_FILES in found) is is_fault
-    assert all("add utility" in detail for detail in found.values())
+    entries = blind(machine)
+    assert (OwnCause.DEVICE_FILES in entries) is is_fault
+    assert all("add utility" in detail for detail in entries.values())
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_the_library_comes_with_the_capability_utility(machine: Machine, value: 
 )  # fmt: skip
 def test_a_container_that_got_some_gpus_only(machine: Machine, value: str, is_fault: bool) -> None:
     machine.environment = {VISIBLE: value}
-    found = faults(machine.container)
-    assert list(found) == [OwnCause.VISIBLE_DEVICES] * is_fault
-    assert all(detail.isprintable() for detail in (*found.values(), *blind(machine).values()))
+    entries = faults(machine.container)
+    assert list(entries) == [OwnCause.VISIBLE_DEVICES] * is_fault
+    assert all(detail.isprintable() for detail in (*entries.values(), *blind(machine).values()))
 
 
 def test_a_requested_mig_monitor_capability_that_is_missing(machine: Machine) -> None:
@@ -146,11 +146,11 @@ def test_a_requested_mig_monitor_capability_that_is_missing(machine: Machine) ->
 def test_hidepid(machine: Machine, options: str, capabilities: str, groups: str, is_fault: bool) -> None:
     machine.mounted(options)
     machine.capabilities(capabilities, groups)
-    found = faults(machine.container)
-    assert list(found) == [OwnCause.HIDEPID] * is_fault
+    entries = faults(machine.container)
+    assert list(entries) == [OwnCause.HIDEPID] * is_fault
     group = "1000" if "gid" in options else "0"
     other = "" if "ptraceable" in options else f", or give the agent's pod supplementalGroups: [{group}]"
-    assert all(detail.endswith(f"mount /proc on the node without it{other}") for detail in found.values())
+    assert all(detail.endswith(f"mount /proc on the node without it{other}") for detail in entries.values())
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from console.agent_client import Agent, ReadFailed, Received, age_of_figures
 from console.cli import main
-from console.top.agent_client import Agent, ReadFailed, Received, age_of_figures
 from console.top.arrange import Arrangement
 from console.top.fleet import AgentRef, Fleet
 from console.top.text import as_text

@@ -16,8 +16,8 @@ from gpuagent.evaluation.status import Status
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import HttpServer
+from gpuagent.server.exposition import Metrics
 from gpuagent.shares.pod_share import Amount, LimitSource
 from gpuagent.verdicts.flagging import Judge
 from service.http.limits import Address

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from gpuagent.pods.file_pods import FilePods
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import HttpServer
+from gpuagent.server.exposition import Metrics
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK

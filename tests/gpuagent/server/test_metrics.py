@@ -22,9 +22,9 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.bounds import ContainerCommand
 from gpuagent.pods.pod_owners import Tenant, Workload
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.agent_metrics import Counts, Metrics
 from gpuagent.server.api import shares_json
-from gpuagent.server.families import Family
+from gpuagent.server.exposition import Counts, Metrics
+from gpuagent.server.metric_families import Family
 from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge

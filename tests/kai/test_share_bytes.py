@@ -2,9 +2,9 @@
 
 import pytest
 
-from kai.memory import Card
 from kai.releases import Version
 from kai.share import MIB, Share, container_memory, is_container_memory_key
+from kai.share_bytes import Card
 from tests.support.kai_oracle import scheduler_memory
 
 OLD = Version.parse("v0.7.11")

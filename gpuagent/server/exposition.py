@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuagent.evaluation.status import Status
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.server.families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
+from gpuagent.server.metric_families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change
