@@ -25,7 +25,6 @@ class NodeSettings:
     """Name of the node; empty if it is unknown. Set for a scenario only if it was named explicitly."""
     proc_root: Path = Path("/proc")
     reservation_namespace: str
-    reads_config_maps: bool = False
     kai_version: Version | None = None
 
 

@@ -83,7 +83,7 @@ class Suspension:
     reservation pods suspend nothing.
     """
 
-    is_total: bool
+    covers_all: bool
     """Whether all verdicts are suspended: a problem concerns the node, or every GPU has one."""
     gpu_uuids: frozenset[str]
     """GPUs whose verdicts are suspended."""
@@ -107,4 +107,4 @@ class Suspension:
 
     def covers(self, gpu_uuid: str) -> bool:
         """Whether verdicts on that GPU are suspended; an empty UUID means no particular GPU."""
-        return self.is_total or gpu_uuid in self.gpu_uuids
+        return self.covers_all or gpu_uuid in self.gpu_uuids

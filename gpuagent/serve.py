@@ -20,8 +20,8 @@ from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
-from gpuagent.server.agent_metrics import Counts, Metrics
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
+from gpuagent.server.exposition import Counts, Metrics
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
@@ -91,13 +91,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
-        pods = ClusterPods(
-            client=client,
-            node=given.node,
-            reservation_namespace=namespace,
-            log=log,
-            read_config_maps=given.reads_config_maps,
-        )
+        pods = ClusterPods(client=client, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, pods, client, log)
 
 
@@ -185,9 +179,6 @@ async def _serve_pods(
         is_simulated=node.source.is_simulated,
         log=log,
         interval=settings.interval,
-        processes=(lambda: pipeline.processes)
-        if settings.authenticates or settings.shows_processes
-        else None,
         page_links=settings.page_links,
     )
     tls = _tls(settings, log)

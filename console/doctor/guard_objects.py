@@ -128,10 +128,14 @@ PODGROUPS: Final = f"{PREFIX}podgroups"
 PODS: Final = f"{PREFIX}pods"
 OBJECTS: Final = f"{PREFIX}objects"
 GPUS: Final = f"{PREFIX}gpus"
+MEMBERS: Final = f"{PREFIX}members"
+OPTIONAL: Final = (MEMBERS, f"{PREFIX}grace")
+"""Policies that an administrator may choose; one that exists must hold wherever the others do."""
 REPLACED: Final = frozenset(f"{PREFIX}{name}" for name in ("keys", "queues", "owners", "references"))
 """The policies of earlier releases, which judged what tenants write instead of PodGroups."""
 
 _RELEASE: Final = "app.kubernetes.io/version"
+_POD: Final = {"apiVersion": "v1", "kind": "Pod"}
 _SYNCED: Final = {keys.VCLUSTER_MANAGED_BY: "vcluster"}
 
 
@@ -180,6 +184,7 @@ class Policy(Struct, frozen=True):
         names = [variable["name"] for variable in self.spec.get("variables", ())]
         return (
             self.spec.get("failurePolicy", "Fail") != "Fail"
+            or self.spec.get("paramKind") != (_POD if self.name == MEMBERS else None)
             or len(set(names)) < len(names)
             or bool(match.get("excludeResourceRules"))
             or any(rule.get("resourceNames") or rule.get("scope") == "Cluster" for rule in _rules(match))
@@ -225,9 +230,15 @@ class Binding(Struct, frozen=True, dict=True):
 
     def covers_objects(self, guarded: Guarded) -> bool:
         """Whether the binding selects all objects that need the guard in the namespaces that it selects."""
-        if self._match.get("excludeResourceRules") or _rules(self._match):
+        if self._match.get("excludeResourceRules") or _rules(self._match) or self._has_fewer_parameters:
             return False
         return self.objects.matches(_SYNCED if guarded is Guarded.VCLUSTERS else {})
+
+    @property
+    def _has_fewer_parameters(self) -> bool:
+        """Whether the binding of `MEMBERS` leaves out pods of the object's namespace, its parameters."""
+        reference = self.spec.get("paramRef") or {}
+        return any(reference.get(field) for field in ("name", "namespace", "selector"))
 
     def excludes(self, namespace: str) -> bool:
         """Whether the binding leaves a namespace out by its name."""

@@ -19,8 +19,7 @@ from console.doctor.cluster_state import Cluster
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
 from kai.kaishare_keys import VCLUSTER
-from kube.kinds import FullMeta, PodStatus, decode_partial_object
-from kube.watch import METADATA_ONLY
+from kube.kinds import METADATA_ONLY, FullMeta, PodStatus, decode_partial_object
 from service.text import listed, one_line
 
 _CHECK: Final = "vClusters"

@@ -10,7 +10,6 @@ from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, Status, p
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
-from gpuagent.ledger.pod_processes import SampleProcesses
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
@@ -67,8 +66,6 @@ class SamplePipeline:
         self._last_good: tuple[float | None, float | None] = None, None
         """End of the last sample with a GPU: on the injected clock, and in Unix time."""
         self._index: tuple[Inventory, PodIndex] | None = None
-        self.processes: SampleProcesses | None = None
-        """The processes of the newest sample alone; None before the first."""
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
         """Evaluate one sample, with the driver's error counts so far, and update the status."""
@@ -119,7 +116,6 @@ class SamplePipeline:
             history=self.history,
             transition_counts=dict(self._transition_counts),
         )
-        self.processes = SampleProcesses.of(sample, attribution)
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)
         self._transition_log.transitions(transitions)

@@ -109,8 +109,8 @@ def status_at(
         )
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
-    is_suspended = Suspension.of(problems.values(), present).is_total
-    nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).is_total
+    is_suspended = Suspension.of(problems.values(), present).covers_all
+    nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).covers_all
     is_known = snapshot is not None or is_stale
     verdicts = evaluation.verdicts if evaluation else Verdicts()
     return Status(

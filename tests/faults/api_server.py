@@ -516,7 +516,11 @@ class Outage:
         self.node.hold(self.used)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        await until(holds, lambda: f"{what}\n{self.agent.log.read_text()[-3000:]}", _SOON)
+        await until(
+            holds,
+            lambda: f"{what}\n{self.agent.get('/api/v1/shares')[1]}\n{self.agent.log.read_text()[-3000:]}",
+            _SOON,
+        )
 
 
 def attempts(seconds: float, longest: float) -> int:

@@ -46,7 +46,7 @@ class Fault:
 FAULTS: Final = (
     Fault(
         "decide: the policy's priority does not overrule the pod's own PriorityClass",
-        " and not _has_own_class(pod, rules)",
+        " and not _has_own_class(pod, settings)",
         "",
         "webhook/policy/test_decide.py",
     ),
@@ -278,12 +278,6 @@ FAULTS: Final = (
         "if call.wait(self._longest_wait):",
         "if call.wait(600):",
         "gpuagent/gpus/test_sensors.py",
-    ),
-    Fault(
-        "processes: the name that a process chooses is cleaned",
-        "return plain(origin.name[:_MOST_NAME])",
-        "return origin.name[:_MOST_NAME]",
-        "gpuagent/server/test_processes.py",
     ),
     Fault(
         "driver: processes that use more than the device reports suspend the verdicts of their GPU",

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from console.render.policy_manifests import text_of
+from webhook.policy.decision_settings import DecisionSettings
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
@@ -72,6 +75,15 @@ def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
     assert {file.suffix for file in files} == {".css", ".html", ".js"}
     with zipfile.ZipFile(wheel) as archive:
         assert {file.relative_to(ROOT).as_posix() for file in files} <= set(archive.namelist())
+
+
+@pytest.mark.parametrize("kind", ["mutating", "validating"])
+def test_the_wheel_has_the_admission_policies(kind: str, wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    command = [sys.executable, "-m", "console.cli", "render", "--as", f"{kind}admissionpolicy"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == text_of(f"{kind}.yaml", DecisionSettings())
 
 
 @pytest.mark.parametrize("group", LEFT_OUT)

@@ -402,7 +402,9 @@ class History:
             case "edit":
                 return {"share": chance.choice(["0.5", "0.6", "0.9"])}
             case "rights":
-                return {"rights": frozenset(right for right in State().rights if chance.random() < 0.8)}
+                return {
+                    "rights": frozenset(right for right in sorted(State().rights) if chance.random() < 0.8)
+                }
             case "all rights":
                 return {"rights": State().rights}
             case _:

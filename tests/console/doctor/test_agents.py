@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from console.agent_client import Received
 from console.agents import AgentPod, AgentReading
 from console.doctor.agent_checks import attribution_findings, pod_findings, response_findings
 from console.doctor.api_reader import ListOutcome, ListResult
 from console.doctor.check_results import State
 from console.doctor.gpu_nodes import PRESENT_LABEL, ClusterNode, node_findings, read_node
-from console.top.agent_client import Received
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
 from gpuagent.table.next_steps import FOR_PROBLEM
 from service.text import MOST_LINES

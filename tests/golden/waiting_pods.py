@@ -1,0 +1,103 @@
+"""Records of `why` on the recorded states of three releases of KAI."""
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from tests.golden import product
+from tests.golden.api_server import ApiServer, State
+from tests.golden.records import digest
+
+RELEASES: Final = ("kai-v0.17.0", "kai-v0.13.4", "kai-v0.9.8")
+_FILES: Final = [
+    "pod",
+    "podgroup",
+    "bindrequest",
+    "queue",
+    "events",
+    "reservation-pods",
+    "owners",
+    "other",
+    "nodes",
+]
+
+
+def folder() -> Path | None:
+    """Return the folder of the recorded states; None without one."""
+    path = Path(os.environ.get("KAISHARE_FIXTURES", "/nowhere")) / "why"
+    return path if path.is_dir() else None
+
+
+def cases(server: ApiServer, release: str) -> Iterator[tuple[str, Any]]:
+    """Yield the answer about each pod and workload, to an administrator and to an account with the role edit."""
+    root = folder()
+    assert root is not None
+    for path in sorted(each for each in (root / release).iterdir() if each.is_dir()):
+        objects = {name: _items(path, name) for name in _FILES}
+        everything = [item for items in objects.values() for item in items if item["kind"] != "ResourceQuota"]
+        namespace = next((pod["metadata"]["namespace"] for pod in objects["pod"]), path.name)
+        everything.append({"kind": "Namespace", "metadata": {"name": namespace}})
+        gone = [item["metadata"]["name"] for item in _items(path, "pod-deleted")]
+        names = dict.fromkeys([*(pod["metadata"]["name"] for pod in objects["pod"]), *gone])
+        owners = [(each["kind"].lower(), each["metadata"]["name"]) for each in objects["owners"]]
+        for is_edit in (False, True):
+            server.state = State(
+                _date(path),
+                everything,
+                may_not=_beyond(namespace) if is_edit else lambda _: False,
+                unserved=("kai.scheduler",),
+            )
+            for target in (*names, *("/".join(owner) for owner in owners)):
+                case = f"{path.name} {target}{' edit' if is_edit else ''}"
+                yield case, _answer(server, target, namespace, is_edit=is_edit)
+
+
+def _answer(server: ApiServer, target: str, namespace: str, *, is_edit: bool) -> Any:
+    def why(*options: str) -> product.Ended:
+        arguments = (target, "-n", namespace, "--kubeconfig", str(server.kubeconfig), *options)
+        return product.run("why", *arguments, home=server.kubeconfig.parent, hide={server.url: "SERVER"})
+
+    text = why()
+    if is_edit:
+        return {"text": digest("\n".join(text.lines)), "head": text.lines[:4]}
+    document = why("-o", "json")
+    answer = json.loads(document.out) if document.out else {}
+    return {
+        "codes": [each["code"] for each in answer.get("findings", [])],
+        "json": digest(json.dumps(answer, sort_keys=True)),
+        "text": text.lines,
+    }
+
+
+def _items(path: Path, name: str) -> list[Any]:
+    file = path / f"{name}.json"
+    if not file.exists() and name == "nodes":
+        file = path.parent / "nodes.json"
+    items: list[Any] = json.loads(file.read_text())["items"] if file.exists() else []
+    return items
+
+
+def _date(path: Path) -> datetime:
+    """Return when a state was recorded, which was 38 s after its newest object."""
+    items = [item for name in ("pod", "events", "podgroup", "bindrequest") for item in _items(path, name)]
+    times = [
+        time
+        for item in items
+        for time in (item["metadata"].get("creationTimestamp"), item.get("lastTimestamp"))
+        if time
+    ]
+    return datetime.fromisoformat(max(times)) + timedelta(seconds=38)
+
+
+def _beyond(namespace: str) -> Any:
+    """Return which paths the role edit in a namespace does not grant."""
+    own = f"/api/v1/namespaces/{namespace}"
+
+    def may_not(path: str) -> bool:
+        is_own = path == own or f"/namespaces/{namespace}/" in path
+        return ".run.ai/" in path or "kai.scheduler" in path or not is_own
+
+    return may_not
