@@ -7,7 +7,7 @@ import pytest
 
 from gpuagent.gpus.gpu_reading import GpuReading
 from gpuagent.own_pod import OwnContainer
-from gpuagent.problems import Cause, OwnCause
+from gpuagent.problems import Cause, OwnCause, Problem, Suspension
 from gpuagent.sampling.sample import Origin, Sample
 from gpuagent.simulation.scenario_loading import parse_scenario
 from tests.support.agent_process import Agent, agent
@@ -157,6 +157,11 @@ def test_the_pid_namespace(
     assert list(faults(container)) == [OwnCause.HOST_PROC] * bool(detail)
     container.observe(sample(gpus=1, origins={5: in_pod("a")}))
     assert faults(container) == {}, "a process was found, so the namespace is the one of the driver"
+
+
+@pytest.mark.parametrize("cause", list(OwnCause))
+def test_a_fault_of_the_own_pod_suspends_nothing(cause: OwnCause) -> None:
+    assert not Suspension.of([Problem(cause, detail="x")], {A}).covers(A)
 
 
 def test_this_machine_is_examined_without_an_error() -> None:
