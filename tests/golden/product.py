@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+from gpuagent.server.agent_metrics import Metrics as AgentMetrics
+
 from console.cli import main
 from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.pipeline import SamplePipeline
@@ -21,7 +23,6 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
-from gpuagent.server.agent_metrics import Metrics as AgentMetrics
 from gpuagent.server.api import shares_json
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.simulation.scenario_loading import load_scenario
