@@ -20,7 +20,7 @@ OLDEST_ASSETS ?= $(KUBEBUILDER_ASSETS)
 SITE := .site
 SITE_STAMP := $(SITE)/.requirements-installed
 
-.PHONY: help test test-newest test-oldest node nightly demo lint docs site manifests plugin lock clean
+.PHONY: help test test-newest test-oldest node nightly demo lint docs site chart plugin lock clean
 
 help:
 	@echo "make demo         run the webhook and the agent on the examples, and print the results (KEEP=1 keeps both running)"
@@ -32,7 +32,7 @@ help:
 	@echo "make lint         run ruff, mypy, import-linter and the checks in tests/project"
 	@echo "make docs         generate the tables of the documentation, and the page's texts from the runbooks"
 	@echo "make site         build the site of the documentation in .site/html (OFFLINE=true for one that opens from a folder)"
-	@echo "make manifests    generate dashboards, rules of the mixin, plain manifests and tables of rights (needs helm)"
+	@echo "make chart        generate the chart's dashboards, rules, policies and table of values"
 	@echo "make plugin       build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
 	@echo "make lock         update requirements/*.txt (needs uv)"
 	@echo "make clean        remove .venv, .newest-python, .site and caches"
@@ -91,9 +91,8 @@ site: $(SITE_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(SITE)/venv/bin/python -m mkdocs build --strict --clean
 	@echo "$(SITE)/html/index.html"
 
-# Generates the dashboards, the rules of the mixin, the plain manifests, the chart's copies, and the tables of rights. Needs helm.
-manifests: $(STAMP)
-	$(BIN)/python -m deploy.dashboards
+# Generates the files of the chart that have their source elsewhere, and its tables.
+chart: $(STAMP)
 	$(BIN)/python deploy/render.py
 
 # Builds the archives and the krew manifest of `kubectl kaishare` in dist/plugin.

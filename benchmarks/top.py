@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.top.agent_client import ReadFailed, Received
+from console.agent_client import ReadFailed, Received
 from console.top.app import LinesTable, TopApp, tune_garbage_collection
 from console.top.arrange import Arrangement
 from console.top.fleet import AgentRef, Fleet

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from console.top.agent_client import Received, age_of_figures
+from console.agent_client import Received, age_of_figures
 from gpuagent.api_types import SHARES_PATH, NotAnAnswer, read_answer
 from kube.answers import ApiError, Unreachable, decode_answer, status_error
 from kube.client import AnyResponse, KubeClient

@@ -4,12 +4,14 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kube.access import Access, InCluster, KubeConfig
 from service.command import UsageError, add_kubeconfig, read_by
 from service.http.authentication import is_token
 from webhook.policy.labels import read_default_mode
+
+if TYPE_CHECKING:
+    from kube.access import Access, KubeConfig
 
 DEFAULT_KUBECONFIG: Final = "$KUBECONFIG, else ~/.kube/config"
 _HOME_KUBECONFIG: Final = Path("~/.kube/config")
@@ -20,16 +22,18 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
     add_kubeconfig(command, default=DEFAULT_KUBECONFIG)
 
 
-async def cluster_access(arguments: argparse.Namespace) -> KubeConfig:
+async def cluster_access(arguments: argparse.Namespace) -> "KubeConfig":
     """Return the access by `--kubeconfig` and `--context`; a pod's service account is never used.
 
     Raises:
         AccessError: the kubeconfig cannot be read, or its login fails.
     """
+    from kube.access import KubeConfig  # noqa: PLC0415 - explain with files loads no client
+
     return await KubeConfig.load(arguments.kubeconfig, arguments.context)
 
 
-async def pod_or_cluster_access(arguments: argparse.Namespace) -> Access:
+async def pod_or_cluster_access(arguments: argparse.Namespace) -> "Access":
     """Return the access of `doctor`, which `helm test` runs in a pod: as kubectl, without a kubeconfig there.
 
     Raises:
@@ -37,6 +41,8 @@ async def pod_or_cluster_access(arguments: argparse.Namespace) -> Access:
     """
     is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
     if is_in_pod and arguments.kubeconfig is None and arguments.context is None and not _has_kubeconfig():
+        from kube.access import InCluster  # noqa: PLC0415 - as above
+
         return InCluster()
     return await cluster_access(arguments)
 

@@ -12,14 +12,8 @@ from kube.client import KubeClient
 from service.text import MALFORMED, one_line
 from webhook.namespaces.policy_source import LIST, ONE, PATH, NamespaceError, decode_metadata
 from webhook.policy.labels import PolicyMetadata
-from webhook.settings.published_settings import (
-    KEY,
-    NAME,
-    NAMESPACE,
-    PublishedSettings,
-    SettingsError,
-    decode_settings,
-)
+from webhook.settings.decision_options import NAMESPACE
+from webhook.settings.published_settings import KEY, NAME, PublishedSettings, SettingsError, decode_settings
 
 VIEW_IS_ENOUGH: Final = "if it exists, the role view in that namespace is enough"
 """An API server answers 403 about a namespace that does not exist, too, unless the caller may get all."""

@@ -1,23 +1,18 @@
-"""Writes the generated files of the chart: `python deploy/render.py`. Needs helm on the PATH or as $HELM.
+"""Writes the generated files of the chart: `python deploy/render.py`.
 
-- deploy/alerts, and the chart's rules: rendered from deploy/mixin, with the README's table of alerts.
-- deploy/helm/kaishare/files/policies: the admission policies, from console/render.
-- deploy/helm/kaishare/files: copies of files in deploy/, because helm cannot read files outside of a chart.
-- deploy/manifests: the chart's objects for `kubectl apply -k`, one kustomize base for each service.
+- deploy/helm/kaishare/files/alerts: rules for Prometheus, from deploy/mixin.
+- deploy/alerts/README.md: the table of alerts, from deploy/mixin.
+- deploy/helm/kaishare/files/policies/tables.json: what fills the admission policies, from console/render.
+- deploy/helm/kaishare/files/dashboards: Grafana's dashboards, from deploy/dashboards.
 - deploy/helm/kaishare/README.md: the table of values, from values.yaml.
 - deploy/helm/kaishare/Chart.yaml: the icon, from docs/icon.svg.
-- The tables in docs/security.md: rights of each service account with their reasons, from comments in roles.
-
-With `--check` nothing is written: the command names outdated files, and exits 1 if there are any.
 """
 
 import base64
 import json
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,47 +20,18 @@ import yaml
 
 if not __package__:  # run as a script
     sys.path.insert(0, str(Path(__file__).parents[1]))
-from console.render import policy_manifests as policies
+from console.render import policy_manifests
 from deploy.alerts import rendering
-from webhook.policy.decision_settings import DecisionSettings
+from deploy.dashboards import board, namespace, node, webhook
+from deploy.dashboards.fleet import dashboard as fleet
 
 ROOT: Final = Path(__file__).parents[1]
 CHART: Final = ROOT / "deploy" / "helm" / "kaishare"
 FILES: Final = CHART / "files"
-MANIFESTS: Final = ROOT / "deploy" / "manifests"
 README: Final = CHART / "README.md"
 ICON: Final = ROOT / "docs" / "icon.svg"
-SECURITY: Final = ROOT / "docs" / "security.md"
 ALERTS_README: Final = rendering.ALERTS / "README.md"
 
-OLDEST_KUBERNETES: Final = "1.30.0"
-EVERY_RIGHT: Final[Mapping[str, Any]] = {
-    "agent": {"readKaiConfigMaps": True, "eviction": {"mode": "on"}},
-    "authentication": {"enabled": True},
-}
-"""Values with which the chart grants all optional rights."""
-
-_COPIED: Final = (
-    "dashboards/fleet.json",
-    "dashboards/namespace.json",
-    "dashboards/node.json",
-    "dashboards/webhook.json",
-)
-"""Files of deploy/ that are copied into the chart."""
-
-_POLICIES: Final = "# Generated from console/render/policies/{} by `make manifests`.\n"
-
-_PARTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "webhook": (
-        "The webhook, rendered from the chart with its default values.",
-        {"webhook": {"createNamespace": True}, "agent": {"enabled": False}},
-    ),
-    "agent": (
-        "The agent, rendered from the chart with its default values. Access to the driver may need a patch.",
-        {"webhook": {"enabled": False}},
-    ),
-}
-_OF_HELM: Final = re.compile(r"^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n", re.MULTILINE)
 _PLACE: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _ICON: Final = re.compile(r"^(icon: data:image/svg\+xml;base64,).*$", re.MULTILINE)
@@ -76,8 +42,6 @@ _LINE_BREAK: Final = "<br>"
 def outputs() -> dict[Path, str]:
     """Return the expected text of every generated file, by path."""
     files = dict(copies())
-    for part, (title, values) in _PARTS.items():
-        files |= {MANIFESTS / part / name: text for name, text in _manifests(title, values).items()}
     table = values_table((CHART / "values.yaml").read_text(encoding="utf-8"))
     files[README] = _PLACE.sub(
         lambda place: f"{place[1]}{table}{place[3]}", README.read_text(encoding="utf-8")
@@ -85,9 +49,6 @@ def outputs() -> dict[Path, str]:
     about = CHART / "Chart.yaml"
     icon = base64.b64encode(ICON.read_bytes()).decode()
     files[about] = _ICON.sub(lambda place: f"{place[1]}{icon}", about.read_text(encoding="utf-8"))
-    files[SECURITY] = _PLACE.sub(
-        lambda place: f"{place[1]}{rights_table(place[2])}{place[3]}", SECURITY.read_text(encoding="utf-8")
-    )
     alerts = rendering.alerts_table()
     files[ALERTS_README] = _PLACE.sub(
         lambda place: f"{place[1]}{alerts}{place[3]}", ALERTS_README.read_text(encoding="utf-8")
@@ -96,91 +57,12 @@ def outputs() -> dict[Path, str]:
 
 
 def copies() -> Iterator[tuple[Path, str]]:
-    """Yield path and text of the rendered rules, and of the chart's copies."""
-    yield from rendering.files().items()
-    for name in _COPIED:
-        yield FILES / name, (ROOT / "deploy" / name).read_text(encoding="utf-8")
-    for name in (policies.MUTATING, policies.VALIDATING):
-        text = f"{_POLICIES.format(name)}{policies.text_of(name, DecisionSettings())}"
-        yield FILES / "policies" / name, text
-    releases = {
-        name: [".".join(map(str, each)) for each in since] for name, since in policies.RELEASES.items()
-    }
-    yield FILES / "policies" / "releases.json", json.dumps(releases, indent=2) + "\n"
-
-
-def rendered(values: Mapping[str, Any]) -> str:
-    """Return the output of `helm template` with these values.
-
-    Raises:
-        SystemExit: helm is missing or fails; the message is one line or helm's.
-    """
-    command = [os.environ.get("HELM", "helm"), "template", "kaishare", str(CHART), "--namespace", "kaishare"]
-    command += ["--kube-version", OLDEST_KUBERNETES, "--skip-tests"]
-    for key, value in values.items():
-        command += ["--set-json", f"{key}={json.dumps(value)}"]
-    try:
-        helm = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    except OSError as error:
-        raise SystemExit(f"{command[0]}: {error.strerror}; install helm or set $HELM to its path") from None
-    if helm.returncode != 0:
-        raise SystemExit(helm.stderr.strip())
-    return helm.stdout
-
-
-def _manifests(title: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a kustomize base, texts by file name: one file for each template, and the kustomization."""
-    files: dict[str, str] = {}
-    for document in rendered(values).split("---\n# Source: ")[1:]:
-        source, _, text = document.partition("\n")
-        name = Path(source).name
-        text = _OF_HELM.sub("", text).strip() + "\n"
-        files[name] = f"{files[name]}---\n{text}" if name in files else text
-    resources = "".join(f"  - {name}\n" for name in sorted(files))
-    files["kustomization.yaml"] = (
-        f"# {title}\n# Generated by deploy/render.py; use an overlay to change it.\n"
-        f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}"
-    )
-    return files
-
-
-def rights_table(account: str) -> str:
-    """Return the rules of one service account as a Markdown table with the reason of each rule."""
-    head = ("may", "of", "where", "what for", "only with")
-    lines = [head, ("---",) * len(head), *_rights(account)]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-def _rights(account: str) -> Iterator[tuple[str, ...]]:
-    for text in rendered(EVERY_RIGHT).split("\n---\n"):
-        if "\nrules:\n" not in text:
-            continue
-        role = yaml.safe_load(text)
-        if role["metadata"]["name"] != account:
-            continue
-        reasons = _reasons(text)
-        if len(reasons) != len(role["rules"]):
-            raise SystemExit(f"{role['kind']} {account}: a rule has no comment `# why:`")
-        namespace = role["metadata"].get("namespace")
-        where = f"namespace `{namespace}`" if namespace else "the cluster"
-        for rule, (why, only) in zip(role["rules"], reasons, strict=True):
-            groups = [f".{group}" if group else "" for group in rule["apiGroups"]]
-            of = ", ".join(f"`{resource}{group}`" for group in groups for resource in rule["resources"])
-            names = ", ".join(f"`{name}`" for name in rule.get("resourceNames", ()))
-            place = f"{where}, named {names}" if names else where
-            yield ", ".join(rule["verbs"]), of, place, why, f"`{only}`" if only else ""
-
-
-def _reasons(text: str) -> list[tuple[str, str]]:
-    """Return each rule's comments `# why:` and `# only:`; the latter names the value of an optional rule."""
-    reasons: list[tuple[str, str]] = []
-    for line in text.splitlines():
-        key, _, comment = line.strip().partition(": ")
-        if key == "# why":
-            reasons.append((comment, ""))
-        elif key == "# only":
-            reasons[-1] = (reasons[-1][0], comment)
-    return reasons
+    """Yield path and text of the files that the chart's templates read."""
+    yield rendering.CHART_RULES, rendering.chart_rules()
+    for contents in (fleet.contents(), node.contents(), namespace.contents(), webhook.contents()):
+        yield FILES / "dashboards" / f"{contents.name}.json", board.to_text(board.assemble(contents))
+    tables = policy_manifests.tables("${excludedNamespaces}")
+    yield policy_manifests.POLICIES / "tables.json", json.dumps(tables, indent=2) + "\n"
 
 
 def values_table(text: str) -> str:
@@ -236,43 +118,20 @@ def _cell(comments: list[str]) -> str:
 
 
 def stale() -> list[Path]:
-    """Return the generated files that are outdated, missing, or superfluous."""
+    """Return the generated files that are outdated or missing, and other files among the dashboards."""
     wanted = outputs()
-    existing = {path for folder in (FILES, MANIFESTS) for path in folder.rglob("*") if path.is_file()}
     return sorted(
         path
-        for path in existing | set(wanted)
+        for path in {*wanted, *(FILES / "dashboards").iterdir()}
         if path not in wanted or not path.exists() or path.read_text(encoding="utf-8") != wanted[path]
     )
 
 
 def write() -> None:
     """Update every generated file."""
-    for path, text in copies():  # first, since helm reads the copies
-        path.parent.mkdir(parents=True, exist_ok=True)
+    for path, text in outputs().items():
         path.write_text(text, encoding="utf-8")
-    wanted = outputs()
-    for path in stale():
-        if path in wanted:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path], encoding="utf-8")
-        else:
-            path.unlink()
-
-
-def main(arguments: list[str]) -> int:
-    """Run the program; return its exit status."""
-    if arguments not in ([], ["--check"]):
-        print("usage: render.py [--check]", file=sys.stderr)  # noqa: T201
-        return 2
-    if not arguments:
-        write()
-        return 0
-    outdated = stale()
-    for path in outdated:
-        print(f"out of date: {path.relative_to(ROOT)}; run python deploy/render.py")  # noqa: T201
-    return 1 if outdated else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    write()

@@ -94,11 +94,6 @@ def _add_node_options(options: argparse.ArgumentParser) -> None:
         help="namespace of KAI's reservation pods (default %(default)s)",
     )
     options.add_argument(
-        "--read-kai-configmaps",
-        action="store_true",
-        help="also read KAI's ConfigMaps from the cluster; those in a pods file are always read",
-    )
-    options.add_argument(
         "--kai-version",
         type=read_by(Version.parse),
         metavar="X.Y.Z",
@@ -164,7 +159,6 @@ def _node_settings(arguments: argparse.Namespace) -> "NodeSettings":
         node=arguments.node or ("" if scenario is not None else _node_variable()),
         proc_root=arguments.proc_root or Path("/proc"),
         reservation_namespace=arguments.reservation_namespace,
-        reads_config_maps=arguments.read_kai_configmaps,
         kai_version=arguments.kai_version,
     )
 

@@ -1,4 +1,4 @@
-"""The node that `serve` and `doctor` look at: where its GPUs, processes and pods come from."""
+"""The node that the agent looks at: where its GPUs, processes and pods come from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from service.log import JsonLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """The settings that `serve` and `doctor` share."""
+    """Which node, and where its GPUs, processes and pods come from."""
 
     scenario: Path | None = None
     """Scenario of a simulated node; None for the driver of this node."""
@@ -25,7 +25,6 @@ class NodeSettings:
     """Name of the node; empty if it is unknown. Set for a scenario only if it was named explicitly."""
     proc_root: Path = Path("/proc")
     reservation_namespace: str
-    reads_config_maps: bool = False
     kai_version: Version | None = None
 
 

@@ -1,4 +1,7 @@
-"""Problems that metrics and the API report. Most suspend verdicts; those about reservation pods do not."""
+"""Problems that metrics and the API report. Most suspend verdicts, those about reservation pods do not.
+
+Faults of the agent's own pod are in the API and the log alone.
+"""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -43,18 +46,33 @@ LEAVES_LOWER_BOUNDS: Final = frozenset({Cause.TRUNCATED, Cause.PROC_DENIED})
 lower bound, and a lower bound above a limit still grounds a verdict."""
 
 
+class OwnCause(StrEnum):
+    """A fault of the agent's own pod: in the API and the log, and in no metric. It suspends nothing."""
+
+    DEVICE_FILES = "device-files"
+    """No GPU answers, and the container has no access to the driver's device files."""
+    VISIBLE_DEVICES = "visible-devices"
+    """The container got only some GPUs of the node."""
+    MIG_MONITOR = "mig-monitor"
+    """The container did not get the right to read the memory of GPUs in MIG mode."""
+    HOST_PROC = "host-proc"
+    """/proc or the PID namespace is not the node's or is hidden, and no process on a GPU was found yet."""
+    RIGHTS = "rights"
+    """The API server does not grant the agent a right that it needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One current problem and its scope."""
 
-    cause: Cause
+    cause: Cause | OwnCause
     gpu_uuid: str = ""
     """Empty if the problem concerns the whole node."""
     detail: str = ""
     """One line for a person: the observation, and the remedy if there is one."""
 
 
-_NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN}
+_NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN} | frozenset(OwnCause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +83,7 @@ class Suspension:
     reservation pods suspend nothing.
     """
 
-    is_total: bool
+    covers_all: bool
     """Whether all verdicts are suspended: a problem concerns the node, or every GPU has one."""
     gpu_uuids: frozenset[str]
     """GPUs whose verdicts are suspended."""
@@ -89,4 +107,4 @@ class Suspension:
 
     def covers(self, gpu_uuid: str) -> bool:
         """Whether verdicts on that GPU are suspended; an empty UUID means no particular GPU."""
-        return self.is_total or gpu_uuid in self.gpu_uuids
+        return self.covers_all or gpu_uuid in self.gpu_uuids

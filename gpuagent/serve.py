@@ -7,19 +7,21 @@ import signal
 import time
 from typing import TYPE_CHECKING, Final
 
-from gpuagent.actions.eviction_rules import EvictionRules
+from gpuagent.actions.eviction_rules import EvictionMode, EvictionRules
 from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.node import OpenedNode, open_node
+from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnContainer, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
-from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.inventory import Inventory, UnavailableReason
+from gpuagent.problems import OwnCause, Problem
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
 from gpuagent.serve_options import Settings
-from gpuagent.server.agent_metrics import Counts, Metrics
 from gpuagent.server.agent_server import AGENT_CONNECTIONS, AUDIENCE, HttpServer
+from gpuagent.server.exposition import Counts, Metrics
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
@@ -89,13 +91,7 @@ async def _serve(settings: Settings, node: OpenedNode, log: JsonLog) -> tuple[in
         file = FilePods(path=given.pods, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, file, None, log)
     async with KubeClient(await find_access()) as client:
-        pods = ClusterPods(
-            client=client,
-            node=given.node,
-            reservation_namespace=namespace,
-            log=log,
-            read_config_maps=given.reads_config_maps,
-        )
+        pods = ClusterPods(client=client, node=given.node, reservation_namespace=namespace, log=log)
         return await _serve_pods(settings, node, pods, client, log)
 
 
@@ -115,6 +111,8 @@ async def _serve_pods(
         log=log,
     )
     actions: VerdictActions | None = None
+    container = None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root)
+    rights = _own_rights(settings, client) if client else None
     if client is not None:
         actions = VerdictActions(
             client,
@@ -153,6 +151,7 @@ async def _serve_pods(
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
+        own_problems=lambda: _own_problems(container, rights, pods),
     )
     metrics = Metrics(
         node=node.settings.node,
@@ -167,6 +166,8 @@ async def _serve_pods(
 
     def on_sample(sample: Sample) -> None:
         metrics.observe_sample(sample.seconds)
+        if container is not None:
+            container.observe(sample)
         pipeline.process(sample, sampler.errors)
         node.source.expect(_labelled_gpus(pods.inventory))
 
@@ -178,9 +179,6 @@ async def _serve_pods(
         is_simulated=node.source.is_simulated,
         log=log,
         interval=settings.interval,
-        processes=(lambda: pipeline.processes)
-        if settings.authenticates or settings.shows_processes
-        else None,
         page_links=settings.page_links,
     )
     tls = _tls(settings, log)
@@ -201,6 +199,7 @@ async def _serve_pods(
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(pods.run()),
+                *([group.create_task(rights.run())] if rights else ()),
                 group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
             if tls is not None:
@@ -218,6 +217,23 @@ async def _serve_pods(
         log(reason, ERROR)
     log("stopped", hung=is_hung)
     return (START_AGAIN if fatal else 0), is_hung
+
+
+def _own_rights(settings: Settings, client: KubeClient) -> OwnRights:
+    evicts = settings.eviction is EvictionMode.ON
+    return OwnRights(client, *POD_RIGHTS, *EVENT_RIGHTS * settings.events, *EVICTION_RIGHTS * evicts)
+
+
+def _own_problems(
+    container: OwnContainer | None, rights: OwnRights | None, pods: "FilePods | ClusterPods"
+) -> tuple[Problem, ...]:
+    """Return the faults of the agent's own pod: those of its container, and one for all missing rights."""
+    kinds = pods.unavailable if isinstance(pods, ClusterPods) else ()
+    lines = [kind.line for kind in kinds if kind.reason is UnavailableReason.DENIED]
+    if rights is not None and rights.denied:
+        lines.append(f"no right to {', '.join(rights.denied)}: apply the chart's ClusterRole kaishare-agent")
+    missing = (Problem(OwnCause.RIGHTS, detail="; ".join(lines)),) if lines else ()
+    return (*(container.problems() if container else ()), *missing)
 
 
 def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:

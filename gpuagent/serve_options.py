@@ -42,7 +42,6 @@ class Settings:
     eviction_budget: Budget
     authenticates: bool = False
     """Whether the port asks for a token, which the API server checks."""
-    shows_processes: bool = False
     """Whether every reader of the port may list the pods' processes. With tokens it is a right."""
     certificate_directory: Path | None = None
     """Directory of tls.crt and tls.key; None for a port without TLS."""
@@ -77,12 +76,6 @@ def add_options(options: argparse.ArgumentParser) -> None:
         " IP addresses, localhost, the node's name, $POD_NAME and $HOSTNAME are always accepted",
     )
     add_authentication(options)
-    options.add_argument(
-        "--show-processes",
-        action="store_true",
-        help="list the pods' processes (PID, name, memory) at /api/v1/processes for every reader of the port;"
-        " with --authentication=tokens they are listed for users with the right to this path",
-    )
     options.add_argument(
         "--certs",
         type=Path,
@@ -240,7 +233,6 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
         excluded_namespaces=arguments.exclude_namespaces,
         gpu_sharing_mode=arguments.gpu_sharing_mode,
         authenticates=arguments.authentication == TOKENS,
-        shows_processes=arguments.show_processes,
         certificate_directory=arguments.certs,
         page_links=PageLinks(runbooks=arguments.runbooks, fleet=arguments.fleet_url),
         log_level=arguments.log_level,

@@ -112,7 +112,7 @@ class Setting:
 
 
 _COUNTED_PART = 1 - 100 / 15000
-"""Smallest part of a card's memory that KAI counts: whole hundreds of MiB, of 15 GB and more (kai.memory)."""
+"""Smallest part of a card's memory that KAI counts: hundreds of MiB, of 15 GB and more (kai.share_bytes)."""
 
 
 def largest_setting(fraction: float) -> float:

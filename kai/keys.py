@@ -49,7 +49,6 @@ SCALING_POD_NAMESPACE: Final = "shared-gpu-pod-namespace"
 SHARED_GPU_CONFIGMAP: Final = "runai/shared-gpu-configmap"
 GPU_PORTION_ENV: Final = "GPU_PORTION"
 VISIBLE_DEVICES_ENV: Final = "NVIDIA_VISIBLE_DEVICES"
-MEMORY_LIMIT_ENV: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 APP_LABEL: Final = "app"
 RESERVATION_APP: Final = "kai-resource-reservation"
 """Value of `app` on reservation pods."""
@@ -114,7 +113,6 @@ READ_ANNOTATIONS: Final = frozenset(
         NUM_DEVICES,
         CONTAINER_NAME,
         RECEIVED_RESOURCE_TYPE,
-        SHARED_GPU_CONFIGMAP,
         RESERVED_GPU,
         MIRROR_POD,
         CONFIG_HASH,
@@ -125,7 +123,5 @@ READ_ANNOTATIONS: Final = frozenset(
         VCLUSTER_OWNER_REFERENCES,
     }
 )
-CONFIG_MAP_KEYS: Final = (GPU_PORTION_ENV, VISIBLE_DEVICES_ENV, MEMORY_LIMIT_ENV)
-"""Keys of KAI's ConfigMaps that the agent reads."""
 READ_PREFIXES: Final = (GPU_GROUP_PREFIX, CONTAINER_PREFIX, kaishare_keys.PREFIX)
 """Prefixes of further labels and annotations that the agent reads."""

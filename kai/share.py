@@ -70,7 +70,7 @@ class Share:
     def portion(self) -> str | None:
         """The fraction as in a BindRequest and in `GPU_PORTION`: two decimals (`"%.2f"`).
 
-        None for a share by memory, whose portion depends on the GPU (`kai.memory`).
+        None for a share by memory, whose portion depends on the GPU (`kai.share_bytes`).
         """
         return None if self.fraction is None else portion_text(self.fraction)
 

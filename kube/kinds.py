@@ -11,6 +11,9 @@ from service.text import one_line
 Time = Annotated[datetime, Meta(tz=True)]
 """A time as the API server writes it, with a time zone; one without is an error, as it cannot be compared."""
 
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Media type of a list without spec and status."""
+
 
 class ObjectMeta(Struct, frozen=True, rename="camel"):
     """`metadata` of an object: what identifies it.

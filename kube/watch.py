@@ -146,7 +146,6 @@ T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name."""
 
-METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _GONE: Final = 410
 _NOT_SERVED: Final = 404
 _TOO_NEW: Final = 504
@@ -196,7 +195,7 @@ class Resource:
     params: Mapping[str, str] = field(default_factory=dict)
     """Query parameters, such as selectors."""
     accept: str = "application/json"
-    """Media type; `METADATA_ONLY` omits spec and status."""
+    """Media type; `kube.kinds.METADATA_ONLY` omits spec and status."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kai import keys
-from kai.memory import Card
 from kai.share import MIB
+from kai.share_bytes import Card
 from webhook.policy.label_values import PolicyShare
 
 _TOLERANCE: Final = 0.004

@@ -40,7 +40,7 @@ _EFFECTS: Final = {
     "ValidatingAdmissionPolicy": "pods or labels are not validated",
     "ValidatingAdmissionPolicyBinding": "pods or labels are not validated",
 }
-_REMEDY: Final = "upgrade the chart with webhook.kind=policy, or apply the output of kaishare-webhook render"
+_REMEDY: Final = "upgrade the chart with webhook.kind=policy, or apply the output of kaishare render"
 
 
 class PolicySelectors(Struct, frozen=True, rename="camel"):

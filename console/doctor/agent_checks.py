@@ -18,7 +18,9 @@ from console.agents import AGENT_LABELS, AgentPod, AgentReadiness, AgentReading
 from console.doctor.api_reader import ApiReader, ListResult, ListSpec
 from console.doctor.check_results import CheckResult, limited, ok, problem, unknown, warning
 from console.doctor.webhook_deployment import WebhookPod
+from gpuagent.api_types import AgentResponse
 from gpuagent.problems import SUSPENDS_NOTHING
+from gpuagent.table.next_steps import FOR_PROBLEM
 from kube.kinds import ObjectMeta, Taint
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from service.units import duration
@@ -68,7 +70,11 @@ ATTRIBUTION: Final = "attribution"
 
 _STALE_SECONDS: Final = 120.0
 """Age of figures that are reported; the agent's default interval is 5 s."""
-_LONGEST_DETAIL: Final = 200  # characters
+_LONGEST_DETAIL: Final = 500  # characters
+_UNKNOWN_MEMORY: Final = (
+    "on MIG nodes set the chart's agent.migMonitor; GPUs with unified memory have no remedy, and their shares"
+    " need the node's label nvidia.com/gpu.memory"
+)
 
 
 def pod_findings(
@@ -131,11 +137,15 @@ def response_findings(readings: Sequence[AgentReading], now: datetime | None) ->
 
 
 def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResult]:
-    """Yield findings about figures that are stale or not attributed to pods."""
+    """Yield the agents' problems, each with what to do first, and findings about figures that are missing.
+
+    Args:
+        readings: one reading of each agent that runs, ready or not.
+    """
     answers = 0
     suspended: defaultdict[str, dict[str, str]] = defaultdict(dict)
     minor: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    stale, waiting, failed = [], [], []
+    stale, waiting, failed, unknown_memory = [], [], [], []
     for reading in readings:
         received = reading.received
         if received is None:
@@ -147,8 +157,9 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
             kind[one_line(entry.reason, _LONGEST_DETAIL)].setdefault(
                 node, one_line(entry.detail, _LONGEST_DETAIL)
             )
+        unknown_memory += _gpus_of_unknown_memory(node, answer)
         if answer.attribution_ok is None:
-            waiting.append(node)
+            waiting += [node] * reading.pod.is_ready
         elif not answer.attribution_ok and not answer.problems:
             failed.append(node)
         if received.age is not None and received.age > _STALE_SECONDS:
@@ -159,12 +170,23 @@ def attribution_findings(readings: Sequence[AgentReading]) -> Iterator[CheckResu
     if stale:
         lines.append(problem(ATTRIBUTION, f"the figures are old: {listed(stale)}", "see the agent's log"))
     lines += [*_by_reason(suspended, problem), *_by_reason(minor, warning)]
+    if unknown_memory:
+        what = f"the memory of GPUs is unknown: {listed(unknown_memory)}"
+        lines.append(warning(ATTRIBUTION, what, _UNKNOWN_MEMORY))
     if waiting:
         lines.append(unknown(ATTRIBUTION, f"no sample yet on {listed(waiting)}", "run doctor again"))
     yield from limited(lines, "more kind of problem", "more kinds of problems")
     if answers and not lines:
         count = counted(answers, "agent attributes", "agents attribute")
         yield ok(ATTRIBUTION, f"{count} all memory to pods")
+
+
+def _gpus_of_unknown_memory(node: str, answer: AgentResponse) -> list[str]:
+    return [
+        f"GPU {gpu.index} of {one_line(node)}: {one_line(gpu.memory_unknown, _LONGEST_DETAIL)}"
+        for gpu in answer.gpus
+        if gpu.memory_unknown
+    ]
 
 
 def _by_reason(
@@ -174,11 +196,8 @@ def _by_reason(
     for reason, by_node in sorted(details.items()):
         first = by_node[min(by_node)]
         more = f": {first}" if first else ""
-        yield make(
-            ATTRIBUTION,
-            f"{reason} on {listed(by_node)}{more}",
-            "docs/metrics.md describes the reasons; run kaishare-agent doctor in the agent's pod",
-        )
+        step = FOR_PROBLEM.get(reason)  # the details of the other reasons have the remedy
+        yield make(ATTRIBUTION, f"{reason} on {listed(by_node)}{more}", step.line if step else "")
 
 
 def place(pod: AgentPod, now: datetime | None) -> str:

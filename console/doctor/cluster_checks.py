@@ -7,15 +7,14 @@ from console.doctor.api_reader import ApiReader
 from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import Cluster
 from console.doctor.dry_run import dry_run_findings
-from console.doctor.group_queues import group_queue_findings
 from console.doctor.guard_checks import guard_findings
 from console.doctor.kai_checks import kai_findings, runtime_class_findings, runtime_classes
 from console.doctor.missed_pods import missed_pod_findings
 from console.doctor.namespace_checks import limit_range_findings, namespace_findings
-from console.doctor.queue_checks import queue_findings
+from console.doctor.queue_checks import group_queue_findings, queue_findings
 from console.doctor.registration_checks import registration_findings
 from console.doctor.serving import serving_findings
-from console.doctor.vclusters import host_findings, read_hosts
+from console.doctor.vclusters import host_findings, inner_kai_findings, read_hosts
 from console.doctor.webhook_deployment import settings_findings, webhook_pod_findings
 
 
@@ -42,6 +41,7 @@ async def webhook_findings(reader: ApiReader, cluster: Cluster, *, is_inside: bo
         *findings,
         *await policy_findings(reader, cluster),
         *host_findings(cluster, hosts),
+        *await inner_kai_findings(reader, cluster, hosts),
         *await guard_findings(reader, cluster, hosts),
         *kai_findings(cluster),
         *await missed_pod_findings(reader, cluster),

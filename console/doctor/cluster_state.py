@@ -25,8 +25,7 @@ from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.queue import Queue, decode_queue
 from kai.releases import Version
-from kube.kinds import ObjectMeta, decode_partial_object
-from kube.watch import METADATA_ONLY
+from kube.kinds import METADATA_ONLY, ObjectMeta, decode_partial_object
 from service.command import UsageError
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configuration_objects import (

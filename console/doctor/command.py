@@ -181,6 +181,7 @@ async def _agent_findings(reader: ApiReader, cluster: Cluster, options: AgentOpt
     unready = [pod for pod in started if not pod.is_ready and pod.is_running]
     readiness = await asyncio.gather(*map(agents.ready, unready))
     readings = await asyncio.gather(*(agents.read(pod) for pod in started if pod.is_ready))
+    of_unready = await asyncio.gather(*map(agents.read, unready))
     published = cluster.running.published
     release = published.version if published else ""
     return [
@@ -188,7 +189,7 @@ async def _agent_findings(reader: ApiReader, cluster: Cluster, options: AgentOpt
         *node_findings(cluster.nodes, with_agent, daemon_sets),
         *pod_findings(pods, readiness, now),
         *response_findings(readings, now),
-        *attribution_findings(readings),
+        *attribution_findings([*readings, *of_unready]),
         *release_findings(pods, cluster.webhook_pods.items, release, version()),
     ]
 

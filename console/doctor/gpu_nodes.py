@@ -19,11 +19,11 @@ from console.doctor.check_results import CheckResult, limited, ok, problem, unkn
 from console.doctor.counted_pod_groups import gpu_amount
 from kai import keys
 from kai.gpu_resources import NVIDIA_PREFIX, names_gpu
-from kai.memory import Card
 from kai.numbers import parse_int
 from kai.pod import Quantity
 from kai.releases import Version
 from kai.share import MIB, Share
+from kai.share_bytes import Card
 from kube.kinds import LabelledMeta, Taint
 from service.text import counted, listed, one_line
 

@@ -10,6 +10,7 @@ from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from console.doctor.check_results import CheckResult, exit_status, ok, problem, unknown, warning
 from console.doctor.cluster_state import Cluster
 from console.doctor.guard_objects import (
+    OPTIONAL,
     PODGROUPS,
     REPLACED,
     Guard,
@@ -278,9 +279,10 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
     """Check the bindings in the namespaces that need them, by their labels."""
     section = _Section(guarded, namespaces)
     gaps: defaultdict[tuple[str, bool], list[str]] = defaultdict(list)
+    needed = (*guarded.policies, *(name for name in OPTIONAL if name in guard.policies))
     for name, labels in namespaces.items():
         absent, unselected, reporting = [], [], []
-        for policy in guarded.policies:
+        for policy in needed:
             bindings = guard.bindings_of(policy)
             covering = [
                 binding
@@ -301,7 +303,7 @@ def _assess(guard: Guard, guarded: Guarded, namespaces: Mapping[str, Mapping[str
         ):
             section.excluded.add(name)
             continue
-        if len(absent) == len(guarded.policies):
+        if len(absent) == len(needed):
             gap = "the guard is not installed"
         else:
             gap = joined(

@@ -1,5 +1,7 @@
 """The policies and bindings of the guard, in a cluster and in this release, and the form of their specs."""
 
+import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +11,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from console.doctor.guard_digest import DIGEST, digest
 from kai import keys
 from kube.kinds import FullMeta
 from webhook.registration.configuration_objects import EVERYTHING, LabelSelector
@@ -128,10 +129,14 @@ PODGROUPS: Final = f"{PREFIX}podgroups"
 PODS: Final = f"{PREFIX}pods"
 OBJECTS: Final = f"{PREFIX}objects"
 GPUS: Final = f"{PREFIX}gpus"
+MEMBERS: Final = f"{PREFIX}members"
+OPTIONAL: Final = (MEMBERS, f"{PREFIX}grace")
+"""Policies that an administrator may choose; one that exists must hold wherever the others do."""
 REPLACED: Final = frozenset(f"{PREFIX}{name}" for name in ("keys", "queues", "owners", "references"))
 """The policies of earlier releases, which judged what tenants write instead of PodGroups."""
 
 _RELEASE: Final = "app.kubernetes.io/version"
+_POD: Final = {"apiVersion": "v1", "kind": "Pod"}
 _SYNCED: Final = {keys.VCLUSTER_MANAGED_BY: "vcluster"}
 
 
@@ -180,6 +185,7 @@ class Policy(Struct, frozen=True):
         names = [variable["name"] for variable in self.spec.get("variables", ())]
         return (
             self.spec.get("failurePolicy", "Fail") != "Fail"
+            or self.spec.get("paramKind") != (_POD if self.name == MEMBERS else None)
             or len(set(names)) < len(names)
             or bool(match.get("excludeResourceRules"))
             or any(rule.get("resourceNames") or rule.get("scope") == "Cluster" for rule in _rules(match))
@@ -225,9 +231,15 @@ class Binding(Struct, frozen=True, dict=True):
 
     def covers_objects(self, guarded: Guarded) -> bool:
         """Whether the binding selects all objects that need the guard in the namespaces that it selects."""
-        if self._match.get("excludeResourceRules") or _rules(self._match):
+        if self._match.get("excludeResourceRules") or _rules(self._match) or self._has_fewer_parameters:
             return False
         return self.objects.matches(_SYNCED if guarded is Guarded.VCLUSTERS else {})
+
+    @property
+    def _has_fewer_parameters(self) -> bool:
+        """Whether the binding of `MEMBERS` leaves out pods of the object's namespace, its parameters."""
+        reference = self.spec.get("paramRef") or {}
+        return any(reference.get(field) for field in ("name", "namespace", "selector"))
 
     def excludes(self, namespace: str) -> bool:
         """Whether the binding leaves a namespace out by its name."""
@@ -278,3 +290,38 @@ def read_binding(item: bytes) -> Binding | None:
         return None
     check_spec(binding.spec)
     return binding
+
+
+DIGEST: Final = "kaishare.dev/digest"
+"""Annotation of a policy with its digest."""
+PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
+"""Variables that an administrator may set: the digest does not cover them."""
+_RULE: Final = ("apiGroups", "apiVersions", "operations", "resources")
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """Return the digest of what a policy decides, in hexadecimal.
+
+    Args:
+        spec: the spec of a ValidatingAdmissionPolicy or MutatingAdmissionPolicy.
+    """
+    rules = (spec.get("matchConstraints") or {}).get("resourceRules") or ()
+    validations = spec.get("validations") or ()
+    decided = {
+        "rules": [[rule.get(field) or [] for field in _RULE] for rule in rules],
+        "conditions": _named(spec.get("matchConditions") or ()),
+        "variables": [each for each in _named(spec.get("variables") or ()) if each[0] not in PARAMETERS],
+        "validations": [
+            [each.get("expression"), each.get("message") or "", each.get("messageExpression") or ""]
+            for each in validations
+        ],
+        "mutations": [
+            (each.get("jsonPatch") or {}).get("expression") for each in spec.get("mutations") or ()
+        ],
+    }
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _named(items: Any) -> list[list[Any]]:
+    return [[each.get("name"), each.get("expression")] for each in items]

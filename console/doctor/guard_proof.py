@@ -5,6 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ from console.doctor.api_reader import ApiReader
 from console.doctor.cluster_state import Cluster
 from console.doctor.counted_pod_groups import API_VERSION, GROUP, PodGroup, decode_pod_group
 from console.doctor.dry_run import dry_run, dry_run_deletion, minimal_pod, missing_right, unlikely_name
-from console.doctor.guard_objects import OBJECTS, PODGROUPS, PODS, Guarded
+from console.doctor.guard_objects import MEMBERS, OBJECTS, PODGROUPS, PODS, Guarded
 from kai import keys
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
@@ -38,17 +39,27 @@ _REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 class Breach(Enum):
-    """A forbidden request: the policy that must refuse it, a title, and the words of the refusal."""
+    """A forbidden request: the policy that must refuse it, a title, and the words of the refusal.
+
+    The optional policy `MEMBERS` may be first to refuse the deletion: the API server returns one refusal.
+    """
 
     FOREIGN_QUEUE = PODGROUPS, "a new PodGroup in another queue", "queue "
-    HELD_GROUP = PODGROUPS, "the deletion of a PodGroup with pods", "pods of this PodGroup exist"
+    HELD_GROUP = (
+        PODGROUPS,
+        "the deletion of a PodGroup with pods",
+        "pods of this PodGroup exist",
+        {MEMBERS: "pod "},
+    )
     KEY = PODS, "a new pod with a key of KAI", _KEY
     CONFIG_MAP = OBJECTS, "a new ConfigMap with a name of KAI's", "only KAI writes a ConfigMap"
 
-    def __init__(self, policy: str, title: str, words: str) -> None:
+    def __init__(
+        self, policy: str, title: str, words: str, others: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.policy = policy
         self.title = title
-        self.words = words
+        self.words_by_policy = {policy: words, **others}
 
     @property
     def has_exemptions(self) -> bool:
@@ -196,9 +207,9 @@ async def _judged(breach: Breach, namespace: str, send: Callable[[], Awaitable[s
 def _is_refusal_of(breach: Breach, message: str) -> bool:
     """Whether a message is the guard's; a long one, with the name of a PodGroup, may lack its end."""
     denial = _DENIAL.search(message)
-    if denial is None or denial[1] != breach.policy:
+    if denial is None or denial[1] not in breach.words_by_policy:
         return False
-    sentence, expected = message[denial.end() :], _WORDS + breach.words
+    sentence, expected = message[denial.end() :], _WORDS + breach.words_by_policy[denial[1]]
     words = sentence.removesuffix(ELLIPSIS)
     return words.startswith(expected) or (words != sentence and expected.startswith(words))
 

@@ -24,8 +24,15 @@ from service.text import MOST_LINES, counted, joined, one_line
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
 from webhook.registration.configuration_objects import WebhookConfiguration
-from webhook.settings.decision_options import DEFAULT_CLASS, OPTIONS, READERS, SETTINGS, KnownSettings
-from webhook.settings.published_settings import NAME, NAMESPACE, PublishedSettings, SettingsError
+from webhook.settings.decision_options import (
+    DEFAULT_CLASS,
+    NAMESPACE,
+    OPTIONS,
+    READERS,
+    SETTINGS,
+    KnownSettings,
+)
+from webhook.settings.published_settings import NAME, PublishedSettings, SettingsError
 
 WEBHOOK_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=webhook"
 """Label selector of the webhook's Deployment and pods."""

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from console.explain.document_parts import as_map, texts
-from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, UnexplainedObject, explain
+from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
 from console.explain.formats import as_json, as_patch, as_yaml
-from console.explain.manifest_output import rewrite
 from console.explain.manifest_sources import ManifestSource, read_sources
 from console.explain.policy_edits import CLUSTER, NamespaceEdits, Policies
 from console.explain.text import as_table, as_text, namespace_lines, sums, unadmitted_sentence
@@ -32,10 +31,9 @@ from service.documents import DocumentError, list_items
 from service.text import fold, one_line
 from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
-from webhook.policy.reasons import Action
 from webhook.settings.decision_options import KnownSettings
 
-OUTPUTS: Final = ("text", "table", "json", "yaml", "patch", "manifest")
+OUTPUTS: Final = ("text", "table", "json", "yaml", "patch")
 _DEFAULT_NAMESPACE: Final = "default"
 _MOST_AS_TEXT: Final = 4
 """Number of pods up to which the default output is text."""
@@ -259,19 +257,14 @@ def _print(settings: ExplainSettings, answer: Answer) -> None:
         return
     for sentence in answer.policies.without_effect:
         write_warning(f"{program}: warning: {sentence}")
-    _write_notes(program, answer.notes)
+    for note in answer.notes:
+        write_warning(f"{program}: {note}")
     if output == "json":
         write_document(_joined(as_json(documents, problems)))
     elif output == "yaml":
         write_document(_joined(as_yaml(documents, problems)))
-    elif output == "patch":
-        write_document(_joined(as_patch(documents)))
-    elif answer.is_refused:
-        _write_notes(program, ["no manifest is written, because of these errors:"])
     else:
-        manifests = rewrite(documents)
-        _write_notes(program, [*manifests.notes, *_unchanged(answer)])
-        write_document(manifests.text)
+        write_document(_joined(as_patch(documents)))
     for refusal in _refusals(answer):
         write_note(f"{program}: {refusal}")  # one line each, so that scripts can search them
 
@@ -296,11 +289,6 @@ def _joined(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _write_notes(program: str, notes: Iterable[str]) -> None:
-    for note in notes:
-        write_warning(f"{program}: {note}")
-
-
 def _refusals(answer: Answer) -> Iterator[str]:
     """Yield a sentence for each cause of exit status 1, and for each invalid label that is only a warning."""
     for namespace, invalid in answer.problems.items():
@@ -316,14 +304,3 @@ def _refusals(answer: Answer) -> Iterator[str]:
         sentence = unadmitted_sentence(pod)
         if sentence:
             yield f"{title}: {sentence}"
-
-
-def _unchanged(answer: Answer) -> Iterator[str]:
-    """Yield a sentence for each namespace in mode observe, and for each object that may make other pods."""
-    observed = (pod.namespace for pod in answer.pods if pod.mutation.decision.action is Action.OBSERVED)
-    for namespace in dict.fromkeys(observed):
-        yield f"namespace {one_line(namespace)} is in mode observe: its pods are written as they are"
-    for document in answer.documents:
-        for item in document.items:
-            if isinstance(item, UnexplainedObject) and item.code != "no-pods":
-                yield f"{item.title} is written as it is: {item.message}"

@@ -7,8 +7,7 @@ from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.command import OUTPUTS, ExplainSettings, write_explanations
 from console.explain.policy_edits import CLUSTER, NamespaceEdits, read_annotation_edit, read_label_edit
 from service.command import UsageError, add_namespace, namespace_name, read_by
-from webhook.settings.decision_options import add_decision_options, parse_decision_options
-from webhook.settings.published_settings import NAMESPACE
+from webhook.settings.decision_options import NAMESPACE, add_decision_options, parse_decision_options
 
 _EXAMPLES: Final = """examples:
   %(prog)s --policies cluster -n vision -f deployment.yaml
@@ -17,7 +16,7 @@ _EXAMPLES: Final = """examples:
   %(prog)s --server -n vision -f deployment.yaml
   %(prog)s --live -A --label kaishare.dev/gpu-fraction=0.5
   kubectl kustomize overlays/prod | \\
-      %(prog)s --policies namespaces/ -o manifest -f -
+      %(prog)s --policies namespaces/ -f -
 
 exit status:
   0  nothing would be refused
@@ -40,9 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         choices=OUTPUTS,
         metavar="FORMAT",
-        help=f"output format: {', '.join(OUTPUTS)}; table has a line for each pod; patch writes one JSON"
-        " Patch per line, manifest the manifests with their pods changed (default: text; table for more than"
-        " four pods)",
+        help=f"output format: {', '.join(OUTPUTS)}; table has a line for each pod, patch one JSON Patch for"
+        " each (default: text; table for more than four pods)",
     )
 
 
@@ -166,9 +164,9 @@ def _check(arguments: argparse.Namespace, *, has_edits: bool) -> None:
         raise UsageError("--all-namespaces needs --live")
     if arguments.all_namespaces and arguments.namespace is not None:
         raise UsageError("give -n or --all-namespaces, not both")
-    if uses_cluster and arguments.output in ("patch", "manifest"):
+    if uses_cluster and arguments.output == "patch":
         option = "--live" if arguments.live else "--server"
-        raise UsageError(f"{option} has no output {arguments.output}; allowed: table, text, json, yaml")
+        raise UsageError(f"{option} has no output patch; allowed: table, text, json, yaml")
     if arguments.policies is None and not has_edits and not uses_cluster:
         raise UsageError("give --policies, --label, --annotation, --server or --live")
     if arguments.context is not None and arguments.policies != CLUSTER and not uses_cluster:

@@ -73,8 +73,6 @@ class FoundPod:
     """`metadata` and `spec`, as written."""
     place: Place = ()
     """Place of `template` in the document; of its `spec` for a bare pod spec."""
-    is_bare_spec: bool = False
-    """Whether the manifest has a pod spec without a place for the pod's metadata."""
     is_built_in: bool = False
     """Whether the template is that of a built-in kind, so that the API server checks it."""
     additions: Additions | None = None
@@ -326,7 +324,6 @@ def _walk(
             path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
             outermost=outermost,
-            is_bare_spec=is_bare,
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
         )
         return

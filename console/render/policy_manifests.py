@@ -1,10 +1,10 @@
-"""The admission policies: the files in policies/ with the tables of the code and the settings filled in."""
+"""The admission policies: the chart's files/policies, filled with the tables of the code and the settings."""
 
 import json
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import Any, Final
 
@@ -32,6 +32,10 @@ MUTATING: Final = "mutating.yaml"
 VALIDATING: Final = "validating.yaml"
 OLDEST_KUBERNETES: Final[Mapping[str, int]] = {MUTATING: 36, VALIDATING: 36}
 """By file, the oldest release 1.N of Kubernetes that serves and compiles its objects (run on 1.36.3)."""
+_IN_THE_WHEEL: Final = Path(__file__).parent / "policies"
+_IN_THE_CHART: Final = Path(__file__).parents[2] / "deploy" / "helm" / "kaishare" / "files" / "policies"
+POLICIES: Final = _IN_THE_WHEEL if (_IN_THE_WHEEL / MUTATING).exists() else _IN_THE_CHART
+"""The wheel has a copy of the chart's folder."""
 _INCLUDE: Final = re.compile(r"^( *)# include: ([a-z/.]+)$", re.MULTILINE)
 _CONDITIONS: Final = (*NEVER_CHANGED, {"name": "is-small", "expression": IS_SMALL_POD})
 
@@ -44,7 +48,7 @@ RELEASES: Final[Mapping[str, Sequence[tuple[int, int, int]]]] = {
 
 
 def text_of(file: str, rules: DecisionSettings) -> str:
-    """Return a file of policies/ as YAML with comments.
+    """Return a file of the policies as YAML with comments.
 
     Args:
         file: the name of the file.
@@ -53,25 +57,45 @@ def text_of(file: str, rules: DecisionSettings) -> str:
     Raises:
         KeyError: the file names a value that the tables lack.
     """
-    changed = namespaces_without([Mode.OBSERVE, Mode.OFF], rules.excluded_namespaces)
-    verified = namespaces_with(Mode.ENFORCE, rules.excluded_namespaces)
-    return Template(_INCLUDE.sub(_included, _read(file))).substitute(
-        VALUES,
-        **settings(rules),
-        name=NAME,
-        neverChanged=_items(_CONDITIONS, indent=4),
-        notVerified=_items(NEVER_REFUSED, indent=4),
-        hasPolicyLabels=_items(HAS_POLICY, indent=4),
-        changedNamespaces=_items(changed["matchExpressions"], indent=8),
-        verifiedNamespaces=_items(verified["matchExpressions"], indent=8),
-        changedPods=_items(NOT_OPTED_OUT["matchExpressions"], indent=8),
-        podRules=_items([pod_rule()], indent=6),
-        namespaceRules=_items([namespace_rule()], indent=6),
-    )
+    text = Template(_INCLUDE.sub(_included, _read(file)))
+    return text.substitute(texts(rules.excluded_namespaces), **settings(rules))
+
+
+def texts(excluded_namespaces: Collection[str]) -> dict[str, str]:
+    """Return the texts of all placeholders without those of settings, by name."""
+    changed = namespaces_without([Mode.OBSERVE, Mode.OFF], excluded_namespaces)
+    verified = namespaces_with(Mode.ENFORCE, excluded_namespaces)
+    return {
+        **VALUES,
+        "name": NAME,
+        "neverChanged": _items(_CONDITIONS, indent=4),
+        "notVerified": _items(NEVER_REFUSED, indent=4),
+        "hasPolicyLabels": _items(HAS_POLICY, indent=4),
+        "changedNamespaces": _items(changed["matchExpressions"], indent=8),
+        "verifiedNamespaces": _items(verified["matchExpressions"], indent=8),
+        "changedPods": _items(NOT_OPTED_OUT["matchExpressions"], indent=8),
+        "podRules": _items([pod_rule()], indent=6),
+        "namespaceRules": _items([namespace_rule()], indent=6),
+    }
+
+
+def tables(excluded_namespaces: str) -> dict[str, Any]:
+    """Return what the chart needs beside the files: the texts of their placeholders, and the releases of KAI.
+
+    Args:
+        excluded_namespaces: stands for the list of excluded namespaces.
+    """
+    files = "".join(file.read_text(encoding="utf-8") for file in POLICIES.rglob("*.yaml"))
+    since = {name: [".".join(map(str, each)) for each in releases] for name, releases in RELEASES.items()}
+    every = texts([excluded_namespaces])
+    return {
+        "releases": since,
+        "texts": {name: every[name] for name in sorted(every) if f"${{{name}}}" in files},
+    }
 
 
 def _read(file: str) -> str:
-    return resources.files(__package__).joinpath("policies", file).read_text(encoding="utf-8")
+    return (POLICIES / file).read_text(encoding="utf-8")
 
 
 def _included(line: re.Match[str]) -> str:
@@ -91,7 +115,7 @@ def settings(rules: DecisionSettings) -> Mapping[str, str]:
 
 
 def objects_of(file: str, rules: DecisionSettings) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of policies/: arguments and errors as for `text_of`."""
+    """Yield the objects of a file of the policies: arguments and errors as for `text_of`."""
     yield from yaml.safe_load_all(text_of(file, rules))
 
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from console.agent_client import Agent, ReadFailed, with_question
 from console.agents import Agents, add_agent_options, parse_agent_options
 from console.caller import add_cluster_options, cluster_access, read_token
-from console.top.agent_client import Agent, ReadFailed, with_question
 from console.top.arrange import Arrangement, GroupBy, Sort
 from console.top.fleet import Fleet
 from console.top.rounds import AgentReader, ClusterReader, Rounds, UrlReader
@@ -151,7 +151,7 @@ def _url_reader(arguments: argparse.Namespace) -> UrlReader:
 
 @asynccontextmanager
 async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
-    if arguments.url:
+    if arguments.url is not None:
         yield _url_reader(arguments)
         return
     if arguments.token_file:

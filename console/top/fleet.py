@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from console.top.agent_client import Received
+from console.agent_client import Received
 from console.top.columns import Widths, measure
 from gpuagent.table.gpu_rows import LONGEST_NAME, plain
 from gpuagent.table.node_table import NodeTable

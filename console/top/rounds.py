@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final, Protocol
 
+from console.agent_client import Agent, ReadFailed, Received
 from console.agents import AgentPod, Agents
-from console.top.agent_client import Agent, ReadFailed, Received
 from console.top.fleet import AgentRef, AgentState, Fleet
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable

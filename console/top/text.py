@@ -8,9 +8,9 @@ from itertools import compress
 from textwrap import indent
 from typing import Any, Final
 
+from console.agent_client import Received, not_an_answer
 from console.text_table import column_widths
 from console.text_table import table_lines as text_lines
-from console.top.agent_client import Received, not_an_answer
 from console.top.arrange import AgentLine, Arrangement, GroupLine, Line, arrange, is_old
 from console.top.columns import merge_widths
 from console.top.fleet import AgentState, Fleet

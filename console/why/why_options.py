@@ -8,7 +8,7 @@ from console.caller import add_cluster_options
 from service.command import add_namespace, namespace_name, read_by
 from service.names import is_dns_subdomain
 from service.text import quoted
-from webhook.settings.published_settings import NAMESPACE
+from webhook.settings.decision_options import NAMESPACE
 
 _POD: Final = "Pod"
 

@@ -1,37 +1,19 @@
-"""Renders deploy/mixin as YAML: rules for Prometheus, for its operator, and for the chart."""
+"""Renders deploy/mixin as the chart's rules, and the table of alerts."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from textwrap import indent
 from typing import Any, Final
 
 import rjsonnet
 import yaml
 
 ALERTS: Final = Path(__file__).parent
-RULES: Final = ALERTS / "rules.yaml"
-OBJECT: Final = ALERTS / "prometheusrule.yaml"
 CHART_RULES: Final = ALERTS.parent / "helm" / "kaishare" / "files" / "alerts" / "rules.yaml"
 
 _WIDTH: Final = 120
-_HEAD: Final = """\
-# Rendered from deploy/mixin by `make manifests`. Change the mixin: its comments explain the expressions.
-"""
-_RULES_HEAD: Final = f"""\
-{_HEAD}# For Prometheus 2.42 or later. docs/runbooks.md has a section for each alert.
-"""
-_OBJECT_HEAD: Final = f"""\
-{_HEAD}apiVersion: monitoring.coreos.com/v1
-kind: PrometheusRule
-metadata:
-  name: kaishare
-  labels:
-    app.kubernetes.io/name: kaishare
-spec:
-"""
-_CHART_HEAD: Final = f"""\
-{_HEAD}# ${{NAME}} stands for a number or a namespace; `numbers` and `namespaces` have the defaults.
+_CHART_HEAD: Final = """\
+# Rendered from deploy/mixin by `make chart`. Change the mixin: its comments explain the expressions.
+# ${NAME} stands for a number or a namespace; `numbers` and `namespaces` have the defaults.
 """
 _ORDER: Final = (
     "name", "rules", "record", "alert", "expr", "for", "keep_firing_for", "labels", "annotations",
@@ -40,14 +22,15 @@ _ORDER: Final = (
 """Order of keys; other keys follow in alphabetical order."""
 
 
-def files() -> dict[Path, str]:
-    """Return the expected text of every file that is rendered from the mixin, by path."""
-    rules = _yaml(evaluated("rules.jsonnet"))
-    return {
-        RULES: _RULES_HEAD + rules,
-        OBJECT: _OBJECT_HEAD + indent(rules, "  "),
-        CHART_RULES: _CHART_HEAD + _yaml(evaluated("chart.jsonnet")),
-    }
+def chart_rules() -> str:
+    """Return the text of the chart's rules."""
+    return _CHART_HEAD + yaml.dump(
+        _ordered(evaluated("chart.jsonnet")),
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=_WIDTH,
+        allow_unicode=True,
+    )
 
 
 def evaluated(name: str) -> dict[str, Any]:
@@ -95,10 +78,6 @@ def _represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent)
-
-
-def _yaml(document: Mapping[str, Any]) -> str:
-    return yaml.dump(_ordered(document), Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
 
 
 def _ordered(value: Any) -> Any:

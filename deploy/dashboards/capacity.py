@@ -1,8 +1,8 @@
 """PromQL for capacity: the free share of each GPU, and how many more pods fit.
 
 KAI counts a fraction in hundredths of a GPU whose memory is rounded down to a multiple of 100 MiB
-(kai/memory.py), so this does too: 4 × 0.25 fills a GPU, although the bytes of the shares are less than its
-memory. 0.01 absorbs the bytes that `int(fraction × units)` cuts off.
+(kai/share_bytes.py), so this does too: 4 × 0.25 fills a GPU, although the bytes of the shares are less than
+its memory. 0.01 absorbs the bytes that `int(fraction × units)` cuts off.
 """
 
 from deploy.dashboards.queries import CLUSTER, PODS, SHARE, counted, gpu

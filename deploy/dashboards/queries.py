@@ -43,7 +43,7 @@ def gpu(figure: str, where: str = CLUSTER) -> str:
 
 
 def counted(where: str = CLUSTER) -> str:
-    """Return the memory of each GPU that KAI counts: whole hundreds of MiB (kai/memory.py)."""
+    """Return the memory of each GPU that KAI counts: whole hundreds of MiB (kai/share_bytes.py)."""
     return f"(floor({gpu('total', where)} / {_HUNDRED_MIB}) * {_HUNDRED_MIB} > 0)"
 
 

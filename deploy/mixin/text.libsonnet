@@ -16,7 +16,7 @@
     agent: config.agentSelector,
     webhook: config.webhookSelector,
     cluster: config.clusterLabel,
-    // The memory that KAI counts: whole hundreds of MiB (kai/memory.py).
+    // The memory that KAI counts: whole hundreds of MiB (kai/share_bytes.py).
     countedTotal: 'floor(kaishare_gpu_memory_total_bytes{%s} / 104857600) * 104857600 > 0' % config.agentSelector,
     agentNamespace: config.agentNamespace,
     agentDaemonSet: config.agentDaemonSet,

@@ -15,7 +15,7 @@ from typing import Final
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.ledger.slack import Slack
 from gpuagent.pods.inventory import NodePod
-from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.pod_share import Amount, PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.verdict import Verdict
@@ -32,8 +32,6 @@ NO_FRESH_SAMPLE: Final = "no-fresh-sample"
 """Result of an attempt without a usable sample."""
 
 _EVICTABLE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
-_WEAK: Final = frozenset({ShareSource.KAI_CONFIGMAP, LimitSource.HAMI_CORE})
-"""Sources that any user with the right to create a ConfigMap in the pod's namespace can write."""
 
 
 class EvictionMode(StrEnum):
@@ -67,8 +65,8 @@ _LINES: Final = {
     EvictionRefusal.NOT_RUNNING: "none of its containers has started, by its status",
     EvictionRefusal.CONSENT_WITHDRAWN: "by their present labels, the namespace and the pod do not request it",
     EvictionRefusal.POD_CHANGED: "the pod's share was edited after the sample",
-    EvictionRefusal.WEAK_EVIDENCE: "a process was not attributed by the pod's UID, or others could have"
-    " written the share: the evidence is too weak to evict it",
+    EvictionRefusal.WEAK_EVIDENCE: "a process was not attributed by the pod's UID: the evidence is too weak"
+    " to evict it",
     EvictionRefusal.UNDECIDED_LIMIT: "its memory limit is above its share, and --gpu-sharing-mode is not set",
 }
 
@@ -196,14 +194,11 @@ def _excess(verdict: Verdict) -> int:
 
 
 def _figure(verdict: Verdict) -> Amount | None:
-    """Return the limit or else the share behind a verdict, from a source that others cannot write."""
+    """Return the limit or else the share behind a verdict."""
     pod_share, gpu = verdict.pod_share, verdict.key.gpu_uuid
     share = pod_share.shares.get(gpu)
-    limit = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else share
-    for amount in (limit, share):
-        if amount is not None and amount.source not in _WEAK:
-            return amount
-    return None
+    limit = pod_share.limits.get(gpu) if verdict.key.reason is FlagReason.LIMIT_BYPASSED else None
+    return limit or share
 
 
 KEPT_SECONDS: Final = 3600.0

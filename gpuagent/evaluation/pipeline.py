@@ -10,7 +10,6 @@ from gpuagent.evaluation.status import PODS_STALE_SECONDS, Evaluation, Status, p
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
-from gpuagent.ledger.pod_processes import SampleProcesses
 from gpuagent.pods.inventory import Inventory, PodSource
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
@@ -42,10 +41,12 @@ class SamplePipeline:
         over_share_policies: OverSharePolicies | None = None,
         reservations: Reservations | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
+        own_problems: Callable[[], tuple[Problem, ...]] = tuple,
     ) -> None:
         """Set the parts of the pipeline.
 
-        `interval` is in seconds. `on_evaluation` receives the evaluation of each sample.
+        `interval` is in seconds. `on_evaluation` receives the evaluation of each sample. `own_problems`
+        returns the present faults of the agent's own pod.
         """
         self._pods = pods
         self._share_resolver = share_resolver
@@ -57,6 +58,7 @@ class SamplePipeline:
         self._over_share_policies = over_share_policies or OverSharePolicies()
         self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
         self._on_evaluation = on_evaluation
+        self._own_problems = own_problems
         self._transition_counts: Counter[tuple[FlagReason, Change]] = Counter()
         self.history = History(interval=interval)
         self._started_at = clock()
@@ -64,8 +66,6 @@ class SamplePipeline:
         self._last_good: tuple[float | None, float | None] = None, None
         """End of the last sample with a GPU: on the injected clock, and in Unix time."""
         self._index: tuple[Inventory, PodIndex] | None = None
-        self.processes: SampleProcesses | None = None
-        """The processes of the newest sample alone; None before the first."""
 
     def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
         """Evaluate one sample, with the driver's error counts so far, and update the status."""
@@ -116,7 +116,6 @@ class SamplePipeline:
             history=self.history,
             transition_counts=dict(self._transition_counts),
         )
-        self.processes = SampleProcesses.of(sample, attribution)
         self._transition_log.snapshot(snapshot)
         self._transition_log.over_share_policies(self._over_share_policies.notes)
         self._transition_log.transitions(transitions)
@@ -125,13 +124,14 @@ class SamplePipeline:
 
     def status(self) -> Status:
         """Return the current status."""
-        return status_at(
+        status = status_at(
             self._clock(),
             self._evaluation,
             started_at=self._started_at,
             interval=self._interval,
             pods_silent_for=self._pods.seconds_since_contact(),
         )
+        return replace(status, problems=(*status.problems, *self._own_problems()))
 
     def log_problems(self) -> None:
         """Log problems that appeared or disappeared, including those that depend on time alone."""

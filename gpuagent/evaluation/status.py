@@ -9,7 +9,7 @@ from typing import Final
 from gpuagent.evaluation.history import History
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, Problem, Suspension
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, OwnCause, Problem, Suspension
 from gpuagent.sampling.sampler import longest_gap
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Transition, TransitionCounts, Verdicts
@@ -94,7 +94,7 @@ def status_at(
     """
     snapshot = evaluation.snapshot if evaluation else None
     good_at = evaluation.good_at if evaluation else None
-    problems: dict[tuple[Cause, str], Problem] = {}
+    problems: dict[tuple[Cause | OwnCause, str], Problem] = {}
     for problem in snapshot.problems if snapshot else ():
         problems.setdefault((problem.cause, problem.gpu_uuid), problem)
     if pods_silent_for > PODS_STALE_SECONDS:
@@ -109,8 +109,8 @@ def status_at(
         )
         problems[Cause.SAMPLE_STALE, ""] = Problem(Cause.SAMPLE_STALE, "", detail)
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
-    is_suspended = Suspension.of(problems.values(), present).is_total
-    nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).is_total
+    is_suspended = Suspension.of(problems.values(), present).covers_all
+    nothing_is_known = Suspension.of(problems.values(), present, ignored=LEAVES_LOWER_BOUNDS).covers_all
     is_known = snapshot is not None or is_stale
     verdicts = evaluation.verdicts if evaluation else Verdicts()
     return Status(

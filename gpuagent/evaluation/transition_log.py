@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.problems import Cause, Problem
+from gpuagent.problems import Problem
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from service.log import INFO, WARNING, JsonLog, NewLines
@@ -20,14 +20,16 @@ class TransitionLog:
 
     def __init__(self, log: JsonLog) -> None:
         self._log = log
-        self._problems: dict[tuple[Cause, str], Problem] = {}
+        self._problems: dict[tuple[str, str], Problem] = {}
         self._notes = NewLines()
         self._policy_notes = NewLines()
         self._gpus: tuple[str, ...] | None = None
 
     def problems(self, present: Iterable[Problem]) -> None:
         """Log problems that appeared or disappeared."""
-        now = {(problem.cause, problem.gpu_uuid): problem for problem in present}
+        now: dict[tuple[str, str], Problem] = {
+            (problem.cause, problem.gpu_uuid): problem for problem in present
+        }
         for key in now.keys() - self._problems.keys():
             self._problem("problem appeared", WARNING, now[key])
         for key in self._problems.keys() - now.keys():
@@ -40,6 +42,9 @@ class TransitionLog:
         if gpus != self._gpus:
             self._gpus = gpus
             self._log("GPUs detected", gpus=gpus, driver=snapshot.driver_version)
+            for entry in snapshot.gpus:
+                if reason := entry.gpu.utilization_unknown:
+                    self._log("utilisation by process not reported", gpu=entry.gpu.uuid, reason=reason)
         notes = {note: pod_share for pod_share in snapshot.pod_shares for note in pod_share.notes}
         new, more = self._notes.update(notes)
         for note in new:

@@ -6,13 +6,13 @@ from typing import Final
 
 from gpuagent.pods import objects
 from gpuagent.pods.bind_requests import bind_request
-from gpuagent.pods.bounds import LABELS, bounded, kept_data
+from gpuagent.pods.bounds import LABELS, bounded
 from gpuagent.pods.inventory import BindRequest, Inventory, NodePod, ReservationPod
 from gpuagent.pods.node_pods import node_pod
 from gpuagent.pods.objects import KubernetesObject, ObjectError
 from gpuagent.pods.pod_owners import tenant_of
 from kai import keys
-from kai.memory import Card
+from kai.share_bytes import Card
 
 MOST_ENDED: Final = 1 << 13
 """Maximum of remembered UIDs of ended pods: about 1.5 MB."""
@@ -97,8 +97,6 @@ class _Assembly:
     reservation_uids: set[str] = field(default_factory=set)
     bind_requests: dict[tuple[str, str], BindRequest] = field(default_factory=dict)
     unreadable_bind_requests: set[tuple[str, str]] = field(default_factory=set)
-    config_maps: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
-    config_map_owners: dict[tuple[str, str], str] = field(default_factory=dict)
     namespaces: dict[str, Mapping[str, str]] = field(default_factory=dict)
     node_labels: Mapping[str, str] | None = None
     lines: list[str] = field(default_factory=list)
@@ -120,8 +118,6 @@ class _Assembly:
                 self.unreadable_bind_requests.add(key)
                 self.bind_requests[key] = bind_request(item)
                 self.unreadable_bind_requests.remove(key)
-            case objects.ConfigMap():
-                self._add_config_map(key, item)
             case objects.Namespace():
                 self.namespaces[key[1]] = LABELS.kept(metadata.labels)
             case objects.Node():
@@ -173,15 +169,6 @@ class _Assembly:
             )
         gpus.update({gpu} - {""})
 
-    def _add_config_map(self, key: tuple[str, str], config_map: objects.ConfigMap) -> None:
-        data = kept_data(config_map.data)
-        if not data or keys.VCLUSTER_MANAGED_BY in (config_map.metadata.labels or ()):
-            return  # not KAI's ConfigMap, or one that vCluster's syncer copied from a tenant
-        self.config_maps[key] = data
-        owner = config_map.metadata.pod_owner_uid
-        if owner is not None:
-            self.config_map_owners[key] = owner
-
     def _add_node(self, node: objects.Node) -> None:
         labels = self.node_labels = LABELS.kept(node.metadata.labels)
         memory = labels.get(keys.NODE_GPU_MEMORY)
@@ -206,8 +193,6 @@ class _Assembly:
             undecided_groups=frozenset(self.undecided_groups),
             bind_requests=self.bind_requests,
             bind_requests_unknown=frozenset(self.unreadable_bind_requests),
-            config_maps=self.config_maps,
-            config_map_owners=self.config_map_owners,
             node_labels=self.node_labels,
             namespaces=self.namespaces,
             reservation_uids=frozenset(self.reservation_uids),

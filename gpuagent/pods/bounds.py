@@ -82,12 +82,6 @@ LABELS: Final = StringBounds(total_bytes=8 * 1024, longest_value=LONGEST_LABEL, 
 ANNOTATIONS: Final = StringBounds(total_bytes=20 * 1024, longest_value=4096, read=keys.READ_ANNOTATIONS)
 
 
-def kept_data(data: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Return the entries of a ConfigMap that the agent reads: KAI's own keys."""
-    own_entries = {key: (data or {}).get(key) for key in keys.CONFIG_MAP_KEYS if key in (data or {})}
-    return ANNOTATIONS.kept(own_entries)
-
-
 def creation_time(metadata: Metadata) -> str:
     """Return the creation time of an object, which sorts like text; empty if there is none."""
     text = metadata.creation_timestamp or ""

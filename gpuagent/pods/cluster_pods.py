@@ -12,15 +12,11 @@ from gpuagent.pods.assemble import EndedPods, build
 from gpuagent.pods.bind_requests import BindRequestWatch
 from gpuagent.pods.inventory import Inventory, NodePod, Unavailable
 from gpuagent.pods.lookups import (
-    CONFIG_MAPS,
     NAMESPACES,
     NODES,
-    ConfigMapRefs,
     Fetcher,
     FetchTiming,
     Kind,
-    ObjectRef,
-    namespace_ref,
 )
 from gpuagent.pods.node_pods import read_pod
 from kai import keys
@@ -39,14 +35,13 @@ _LONGEST_REFUSED: Final = 600.0
 class ClusterPods:
     """Keeps an Inventory of one node's pods in line with the API server."""
 
-    def __init__(  # noqa: PLR0913 - two of them are paces
+    def __init__(
         self,
         *,
         client: KubeClient,
         node: str,
         reservation_namespace: str,
         log: JsonLog,
-        read_config_maps: bool = False,
         clock: Callable[[], float] = time.monotonic,
         timing: WatchTiming | None = None,
         fetch_timing: FetchTiming | None = None,
@@ -58,7 +53,6 @@ class ClusterPods:
             node: `spec.nodeName` of the pods.
             reservation_namespace: namespace of KAI's reservation pods.
             log: receives each problem once.
-            read_config_maps: whether to fetch KAI's ConfigMaps, which needs a right of its own.
             clock: monotonic seconds.
             timing: of the watches; None for `WATCH_TIMING`.
             fetch_timing: of the fetches by name; None for the defaults.
@@ -112,9 +106,7 @@ class ClusterPods:
             )
 
         self._nodes, self._namespaces = fetcher(NODES), fetcher(NAMESPACES)
-        self._nodes.request([ObjectRef(names=(node,))])
-        self._config_maps = fetcher(CONFIG_MAPS) if read_config_maps else None
-        self._config_map_refs = ConfigMapRefs(reservation_namespace=reservation_namespace)
+        self._nodes.request([node])
 
     @property
     def inventory(self) -> Inventory | None:
@@ -137,8 +129,7 @@ class ClusterPods:
 
     @property
     def _fetchers(self) -> tuple[Fetcher, ...]:
-        fetchers = (self._nodes, self._config_maps, self._namespaces)
-        return tuple(fetcher for fetcher in fetchers if fetcher is not None)
+        return self._nodes, self._namespaces
 
     def seconds_since_contact(self) -> float:
         """Return the seconds since the last contact with the API server; infinite before the first."""
@@ -161,8 +152,6 @@ class ClusterPods:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_SECONDS):
                 await self._nodes.settled.wait()
-                if self._config_maps is not None and self.watch.objects:
-                    await self._config_maps.settled.wait()
                 if any(keys.VCLUSTER_MANAGED_BY in pod.labels for pod in self.watch.objects.values()):
                     await self._namespaces.settled.wait()
                 while not self.bind_requests.is_settled:
@@ -187,11 +176,7 @@ class ClusterPods:
         pods = self.watch.objects.values()
         known, self._requested_uids = self._requested_uids, frozenset(pod.uid for pod in pods)
         new = {pod.namespace for pod in pods if pod.uid not in known}
-        self._namespaces.request(
-            map(namespace_ref, sorted({pod.namespace for pod in pods})), renewed=map(namespace_ref, new)
-        )
-        if self._config_maps is not None:
-            self._config_maps.request(self._config_map_refs.of(pods))
+        self._namespaces.request(sorted({pod.namespace for pod in pods}), renewed=new)
 
     def _build(self) -> None:
         pods = self.watch.objects.values()

@@ -31,7 +31,7 @@ _LOOKS_TO_RETRY: Final = 75
 class FilePods:
     """Keeps an Inventory in line with a v1 PodList or List that may change at any time.
 
-    The file may also contain Node, Namespace, ConfigMap and BindRequest objects. A change takes effect within
+    The file may also contain Node, Namespace and BindRequest objects. A change takes effect within
     2 s. If a change breaks the file, the last valid inventory stays, and the log has one line. A BindRequest
     that is removed from the file counts until its pod ends.
 

@@ -71,8 +71,6 @@ class NodePod:
     has_unsized_gpus: bool = False
     """Whether the pod gets GPUs of unknown size: by a ResourceClaim (DRA), or by a GPU resource other than
     `nvidia.com/gpu`."""
-    config_map_names: tuple[str, ...] = ()
-    """Possible names of the pod's KAI ConfigMap, the most likely first."""
     commands: tuple[ContainerCommand, ...] = field(default=(), repr=False)
     """Start of the containers that mention a framework; empty for a pod without a share."""
     scheduler_name: str = ""
@@ -169,11 +167,6 @@ class Inventory:
     BindRequest is known to be absent; the pod's group label alone then counts."""
     unplaced_uids: frozenset[str] = frozenset()
     """UIDs of pods that certainly started without a BindRequest. Their group labels are not from KAI."""
-    config_maps: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
-    """Data of KAI's ConfigMaps by namespace and name."""
-    config_map_owners: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """UID of the pod that owns a ConfigMap, by namespace and name; empty for another owner, absent without
-    an owner."""
     node_labels: Mapping[str, str] | None = None
     """Labels of this node; None if the Node could not be fetched."""
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

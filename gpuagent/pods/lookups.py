@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,30 +46,15 @@ class Kind:
     """A kind of object to fetch."""
 
     resource: str
-    """Name as in RBAC and kubectl: `configmaps`."""
+    """Name as in RBAC and kubectl: `nodes`. The kind is cluster-scoped."""
     decode: Callable[[bytes], KubernetesObject]
     """Decodes the object; raises ObjectError if it is malformed."""
     without: str
     """Consequence of missing this kind, in words."""
-    accept: str = "application/json"
-    again_seconds: float = math.inf
-    """Shortest interval of periodic fetches; infinite for an object that is fetched once."""
-    is_cached: bool = False
-    """Whether the object may be a little old: the API server then answers from its memory, not from etcd."""
+    again_seconds: float
+    """Shortest interval of periodic fetches."""
     is_spread: bool = False
     """Whether the fetches of many objects are spread over time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectRef:
-    """Reference to one object."""
-
-    names: tuple[str, ...]
-    """Candidate names; the first existing object counts."""
-    namespace: str = ""
-    """Empty for a cluster-scoped object."""
-    pod_uid: str = ""
-    """UID of the pod that the object belongs to. An object of another pod with the same name is ignored."""
 
 
 @dataclass(slots=True)
@@ -86,6 +71,9 @@ class _Failure:
     reason: UnavailableReason
     backoff: Backoff
     count: int = 0
+
+
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 class Fetcher:
@@ -116,7 +104,8 @@ class Fetcher:
         self._on_change = on_change
         self._clock = clock
         self._timing = timing or FetchTiming()
-        self._entries: dict[ObjectRef, _Entry] = {}
+        self._entries: dict[str, _Entry] = {}
+        """By name."""
         self._failure: _Failure | None = None
         self._next_at = -math.inf
         """Earliest time of the next fetch of a kind that is spread."""
@@ -131,17 +120,17 @@ class Fetcher:
         """Fetched objects."""
         return (entry.object_ for entry in self._entries.values() if entry.object_ is not None)
 
-    def request(self, refs: Iterable[ObjectRef], *, renewed: Iterable[ObjectRef] = ()) -> None:
+    def request(self, names: Iterable[str], *, renewed: Iterable[str] = ()) -> None:
         """Fetch these objects, and forget all others.
 
         Args:
-            refs: the objects.
+            names: names of the objects.
             renewed: those to fetch again now, unless they were fetched within the last minute.
         """
         before, self._is_requested = self._entries, True
-        self._entries = {ref: before.get(ref) or _Entry() for ref in refs}
-        for ref in renewed:
-            entry = self._entries[ref]
+        self._entries = {name: before.get(name) or _Entry() for name in names}
+        for name in renewed:
+            entry = self._entries[name]
             if entry.fetched_at + _SOON_SECONDS <= self._clock():
                 entry.due = -math.inf
         self._wake.set()
@@ -150,10 +139,10 @@ class Fetcher:
         """Fetch until cancelled, one object after the other."""
         while True:
             self._wake.clear()
-            ref, due = self._next()
+            name, due = self._next()
             seconds = due - self._clock()
-            if ref is not None and seconds <= 0:
-                await self._fetch(ref)
+            if name is not None and seconds <= 0:
+                await self._fetch(name)
                 continue
             are_fetched = all(math.isfinite(entry.fetched_at) for entry in self._entries.values())
             if self._is_requested and (are_fetched or self._failure is not None):
@@ -164,42 +153,42 @@ class Fetcher:
             except TimeoutError:
                 continue
 
-    def _next(self) -> tuple[ObjectRef | None, float]:
-        """Return the next object to fetch, and when."""
-        ref = min(self._entries, key=lambda ref: self._entries[ref].due, default=None)
-        due = math.inf if ref is None else self._entries[ref].due
+    def _next(self) -> tuple[str | None, float]:
+        """Return the name of the next object to fetch, and when."""
+        name = min(self._entries, key=lambda name: self._entries[name].due, default=None)
+        due = math.inf if name is None else self._entries[name].due
         pause_ends = self._failure.backoff.due_at if self._failure else -math.inf
-        return ref, max(due, pause_ends, self._next_at)
+        return name, max(due, pause_ends, self._next_at)
 
-    async def _fetch(self, ref: ObjectRef) -> None:
+    async def _fetch(self, name: str) -> None:
         if self._kind.is_spread:
             timing, count = self._timing, len(self._entries)
             gap = min(timing.gap, timing.gap_for_each * count, timing.spread / count)
             self._next_at = self._clock() + jittered(gap, JITTER_AROUND)
         try:
-            object_ = await self._first(ref)
+            object_ = await self._get(name)
         except ApiError as error:
             if error.status == 403:
                 line = f"no right to get {self._kind.resource}: {self._kind.without}"
-                self._fail(ref, UnavailableReason.DENIED, f"{line}; grant the right to change that")
+                self._fail(name, UnavailableReason.DENIED, f"{line}; grant the right to change that")
             else:
                 line = f"{error}: {self._kind.without}"
-                self._fail(ref, UnavailableReason.ERROR, line, error.retry_after or 0.0)
+                self._fail(name, UnavailableReason.ERROR, line, error.retry_after or 0.0)
         except ObjectError as error:
-            self._fail(ref, UnavailableReason.ERROR, f"{error}: {self._kind.without}")
+            self._fail(name, UnavailableReason.ERROR, f"{error}: {self._kind.without}")
         except (Unreachable, AccessError):
-            self._fail(ref, UnavailableReason.ERROR, "")  # the watch of the pods reports the error
+            self._fail(name, UnavailableReason.ERROR, "")  # the watch of the pods reports the error
         else:
             self._failure = None
             self.availability.update(None)
-            self._store(ref, object_)
+            self._store(name, object_)
 
-    def _store(self, ref: ObjectRef, object_: KubernetesObject | None) -> None:
-        entry = self._entries.get(ref)
+    def _store(self, name: str, object_: KubernetesObject | None) -> None:
+        entry = self._entries.get(name)
         if entry is None:
-            return  # its pod was removed in the meantime
+            return  # its pods were removed in the meantime
         again = self._kind.again_seconds
-        if object_ is None and not math.isinf(again):
+        if object_ is None:
             again = _SOON_SECONDS  # the API server's memory may be older than the pod
         entry.fetched_at = self._clock()
         entry.due = entry.fetched_at + jittered(again, JITTER_UP)
@@ -207,31 +196,24 @@ class Fetcher:
             entry.object_ = object_
             self._on_change()
 
-    async def _first(self, ref: ObjectRef) -> KubernetesObject | None:
-        """Return the first existing object that belongs to the pod, else None.
+    async def _get(self, name: str) -> KubernetesObject | None:
+        """Return the metadata of an object, which may be a little old; None if it does not exist.
+
+        The API server answers from its memory, not from etcd.
 
         Raises:
             ApiError, Unreachable, AccessError, ObjectError: the object's state is unknown.
         """
-        kind = self._kind
-        scope = f"namespaces/{ref.namespace}/" if ref.namespace else ""
-        for name in ref.names:
-            try:
-                body = await self._client.get(
-                    f"/api/v1/{scope}{kind.resource}/{name}",
-                    params={"resourceVersion": "0"} if kind.is_cached else None,
-                    accept=kind.accept,
-                )
-            except ApiError as error:
-                if error.status == 404 and error.reason == "NotFound":
-                    continue
-                raise
-            object_ = kind.decode(body)
-            if not ref.pod_uid or object_.metadata.pod_owner_uid in (None, ref.pod_uid):
-                return object_
-        return None
+        path = f"/api/v1/{self._kind.resource}/{name}"
+        try:
+            body = await self._client.get(path, params={"resourceVersion": "0"}, accept=_METADATA)
+        except ApiError as error:
+            if error.status == 404 and error.reason == "NotFound":
+                return None
+            raise
+        return self._kind.decode(body)
 
-    def _fail(self, ref: ObjectRef, reason: UnavailableReason, line: str, retry_after: float = 0.0) -> None:
+    def _fail(self, name: str, reason: UnavailableReason, line: str, retry_after: float = 0.0) -> None:
         """Pause, and then fetch another object first, so that a malformed one does not block the rest.
 
         A single error is not reported, and neither is one without a line.
@@ -246,62 +228,25 @@ class Fetcher:
             failure = self._failure = _Failure(reason, backoff)
         failure.count += 1
         failure.backoff.back_off(self._clock(), retry_after)
-        if ref in self._entries:
-            self._entries[ref].due = failure.backoff.due_at
+        if name in self._entries:
+            self._entries[name].due = failure.backoff.due_at
         if line and (reason is UnavailableReason.DENIED or failure.count > 1):
             self.availability.update(Unavailable(resource=self._kind.resource, reason=reason, line=line))
 
 
-_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-
-CONFIG_MAPS: Final = Kind(  # KAI completes one before it binds the pod, so it is never fetched again
-    resource="configmaps",
-    decode=decoder("ConfigMap", objects.ConfigMap),
-    without="shares and GPUs in KAI's ConfigMaps are unknown",
-)
 NODES: Final = Kind(
     resource="nodes",
     decode=decoder("Node", objects.Node),
     without="GPU memory is the driver's figure instead of the node label that KAI uses",
-    accept=_METADATA,
     again_seconds=300.0,
-    is_cached=True,
 )
 NAMESPACES: Final = Kind(
     resource="namespaces",
     decode=decoder("Namespace", objects.Namespace),
     without="namespaces cannot enable eviction or set their own grace, and pods have no names of a vCluster",
-    accept=_METADATA,
     again_seconds=1800.0,
-    is_cached=True,
     is_spread=True,
 )
-
-
-def namespace_ref(name: str) -> ObjectRef:
-    """Return the reference to a namespace."""
-    return ObjectRef(names=(name,))
-
-
-class ConfigMapRefs:
-    """References to KAI's ConfigMaps by pod UID, as first seen.
-
-    The pod's owner may edit the annotation with the name, and create a ConfigMap.
-    """
-
-    def __init__(self, *, reservation_namespace: str) -> None:
-        self._reservation_namespace = reservation_namespace
-        self._first: Mapping[str, ObjectRef] = {}
-
-    def of(self, pods: Iterable[NodePod]) -> Iterable[ObjectRef]:
-        """Return the references of these pods, and forget all other pods."""
-        self._first = {
-            pod.uid: self._first.get(pod.uid)
-            or ObjectRef(namespace=pod.namespace, names=pod.config_map_names, pod_uid=pod.uid)
-            for pod in pods
-            if not pod.is_finished and pod.namespace != self._reservation_namespace
-        }
-        return (ref for ref in self._first.values() if ref.names)
 
 
 def may_be_kais(pod: NodePod) -> bool:

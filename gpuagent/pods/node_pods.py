@@ -6,7 +6,7 @@ pod UID.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -23,20 +23,18 @@ from gpuagent.pods.bounds import (
     bounded,
     commands_of,
     creation_time,
-    kept_data,
 )
 from gpuagent.pods.inventory import NodePod
-from gpuagent.pods.objects import ConfigMap, KubernetesObject, ObjectError, Pod, decode_object
+from gpuagent.pods.objects import KubernetesObject, ObjectError, Pod, decode_object
 from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
 from kai.numbers import is_quantity, parse_quantity
 from kai.share import shows_share
 from kube.shallow import shallow_object
-from service.names import LONGEST_LABEL, is_dns_subdomain
+from service.names import LONGEST_LABEL
 from service.text import MALFORMED, one_line, quoted
 
 MOST_CONTAINER_IDS: Final = 128
-_MOST_CONFIG_MAPS: Final = 8
 _MOST_GPUS: Final = 1 << 16
 _NOTHING: Final = (None, "0", 0)
 """Amounts that request nothing; the API server writes every zero as "0"."""
@@ -70,7 +68,6 @@ def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand,
         container_ids=ids,
         whole_gpus=whole_gpus,
         has_unsized_gpus=_has_unsized_gpus(spec),
-        config_map_names=_config_map_names(spec, annotations),
         commands=commands() if shows_share((*labels, *annotations)) else (),
         scheduler_name=bounded(spec.scheduler_name),
         config_hash=annotations.get(keys.CONFIG_HASH, ""),
@@ -185,33 +182,6 @@ def _container_ids(status: objects.PodStatus) -> tuple[tuple[str, ...], int]:
     return tuple(ids), count
 
 
-def _config_map_names(spec: objects.PodSpec, annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the possible names of a pod's KAI ConfigMap, the most likely first.
-
-    The suffix is `-<index>` for the container with the share, and `-i<index>` for an init container
-    (`-<index>`, too, if it is named, observed on v0.9.8). The pod's owner can write the annotation, so an
-    invalid name never becomes part of a path.
-    """
-    prefix = annotations.get(keys.SHARED_GPU_CONFIGMAP)
-    if not prefix:
-        return ()
-    containers, init = spec.containers or [], spec.init_containers or []
-    container_name = annotations.get(keys.CONTAINER_NAME)
-    suffixes = [str(index) for index in _named(containers, container_name)]
-    suffixes += [text for index in _named(init, container_name) for text in (f"i{index}", str(index))]
-    suffixes += map(str, range(min(len(containers), _MOST_CONFIG_MAPS)))
-    suffixes += [f"i{index}" for index in range(min(len(init), _MOST_CONFIG_MAPS))]
-    names = (f"{prefix}-{suffix}" for suffix in dict.fromkeys(suffixes))
-    return tuple(name for name in names if is_dns_subdomain(name))[:_MOST_CONFIG_MAPS]
-
-
-def _named(containers: list[objects.Container], name: str | None) -> list[int]:
-    """Return the index of the container with that name; names are unique in the API."""
-    if name is None:
-        return []
-    return next(([index] for index, container in enumerate(containers) if container.name == name), [])
-
-
 def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:
     for key in sorted(ANNOTATIONS.too_long(metadata.annotations, keys.READ_ANNOTATIONS)):
         yield f"{where}: {key}: longer than {ANNOTATIONS.longest_value} characters; ignored"
@@ -278,7 +248,7 @@ def _explain(data: bytes, kind: str, error: Exception) -> str:
 def _bounded(decoded: _Object) -> _Object:
     """Limit an object to the strings that may be kept."""
     metadata = decoded.metadata
-    decoded = replace(
+    return replace(
         decoded,
         metadata=replace(
             metadata,
@@ -286,4 +256,3 @@ def _bounded(decoded: _Object) -> _Object:
             annotations=ANNOTATIONS.kept(metadata.annotations),
         ),
     )
-    return replace(decoded, data=kept_data(decoded.data)) if isinstance(decoded, ConfigMap) else decoded

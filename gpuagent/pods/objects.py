@@ -201,13 +201,6 @@ class Namespace(Struct, frozen=True):
     metadata: Metadata
 
 
-class ConfigMap(Struct, frozen=True):
-    """A v1 ConfigMap."""
-
-    metadata: Metadata
-    data: dict[str, str | None] | None = None
-
-
 class ReceivedGpu(Struct, frozen=True):
     """`spec.receivedGPU` of a BindRequest."""
 
@@ -230,13 +223,12 @@ class BindRequestObject(Struct, frozen=True):
     spec: BindRequestSpec
 
 
-KubernetesObject = Pod | Node | Namespace | ConfigMap | BindRequestObject
+KubernetesObject = Pod | Node | Namespace | BindRequestObject
 
 _TYPES: Final[Mapping[str, type[KubernetesObject]]] = {
     "Pod": Pod,
     "Node": Node,
     "Namespace": Namespace,
-    "ConfigMap": ConfigMap,
     "BindRequest": BindRequestObject,
 }
 

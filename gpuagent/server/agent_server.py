@@ -5,17 +5,14 @@ It shows all tenants' pods, and is for administrators of the host.
 
 import time
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import Final
 
-from gpuagent.api_types import PROCESSES_PATH, SHARES_PATH
+from gpuagent.api_types import SHARES_PATH
 from gpuagent.evaluation.status import Status
-from gpuagent.ledger.pod_processes import SampleProcesses
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.api import shares_json
+from gpuagent.server.exposition import Metrics
 from gpuagent.server.page.page_links import NO_LINKS, PageLinks
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
-from gpuagent.server.process_answers import ProcessAnswers
 from gpuagent.server.sample_text import SampleText
 from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
@@ -25,7 +22,6 @@ from service.http.page_server import (
     Page,
     PageServer,
     PortSecurity,
-    Query,
     Render,
     text_page,
 )
@@ -40,13 +36,10 @@ AUDIENCE: Final = "kaishare-agent"
 _JSON: Final = {"Content-Type": "application/json"}
 _PROMETHEUS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 _FINISH_SECONDS: Final = 1.0
-_NOT_SHOWN: Final = (
-    "processes are not shown; the agent shows them with --authentication=tokens or --show-processes\n"
-)
 
 
 class HttpServer:
-    """Serves the page at `/`, `/metrics`, `/api/v1/shares`, `/api/v1/processes`, `/healthz` and `/readyz`."""
+    """Serves the page at `/`, `/metrics`, `/api/v1/shares`, `/healthz` and `/readyz`."""
 
     def __init__(  # noqa: PLR0913 - the parts of the answers meet here
         self,
@@ -58,19 +51,15 @@ class HttpServer:
         is_simulated: bool,
         log: JsonLog,
         interval: float = 5.0,
-        processes: Callable[[], SampleProcesses | None] | None = None,
         page_links: PageLinks = NO_LINKS,
     ) -> None:
         """Set the sources of the responses.
 
         `unhealthy_reason` returns one line if the agent must restart, else an empty string. `interval` is the
-        number of seconds between samples, and between reloads of the page. `processes` returns those of the
-        newest sample; without it they are not shown. `page_links` are addresses outside of the agent to which
-        the page links.
+        number of seconds between samples, and between reloads of the page. `page_links` are addresses outside
+        of the agent to which the page links.
         """
         self._status = status
-        self._newest_processes = processes
-        self._process_answers = ProcessAnswers()
         self._unhealthy_reason = unhealthy_reason
         self._metrics = metrics
         self._node = node
@@ -91,9 +80,7 @@ class HttpServer:
                 "/healthz": self._alive,
                 "/readyz": self._ready,
             },
-            queries={PROCESSES_PATH: self._processes},
-            not_found=f"not found; available paths: /, /metrics, {SHARES_PATH}, {PROCESSES_PATH}, /healthz,"
-            " /readyz",
+            not_found=f"not found; available paths: /, /metrics, {SHARES_PATH}, /healthz, /readyz",
             method_not_allowed="Method Not Allowed",
             log=log,
         )
@@ -135,12 +122,6 @@ class HttpServer:
 
     async def _shares(self) -> Page:
         return Page(body=self._shares_text.at(self._status()), headers=_JSON)
-
-    def _processes(self, query: Query) -> Page:
-        if self._newest_processes is None:
-            return text_page(_NOT_SHOWN, status=HTTPStatus.FORBIDDEN)
-        is_fresh = self._status().snapshot is not None
-        return self._process_answers.page(self._newest_processes() if is_fresh else None, query)
 
     async def _alive(self) -> Page:
         unhealthy_reason = self._unhealthy_reason()

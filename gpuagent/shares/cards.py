@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from gpuagent.gpus.gpu_reading import Gpu
 from kai import keys
-from kai.memory import MEGABYTE, Card, label_bytes
 from kai.releases import Version
 from kai.share import MIB
+from kai.share_bytes import MEGABYTE, Card, label_bytes
 
 _T = TypeVar("_T")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.pod_owners import Workload, virtual_workload_of, workload_of
-from gpuagent.shares.allocations import Allocation, BindRequestShare, ConfigMapShare
+from gpuagent.shares.allocations import Allocation, BindRequestShare
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.placement import group_labels, groups_of
 from gpuagent.shares.share_requests import ShareRequest, parse_share_request
@@ -79,17 +79,10 @@ def share_drift(
         latest: the current records.
         cards: memory of the GPUs.
     """
-    bind_request, config_map = allocation.bound, allocation.configured
-    differences = [
-        _of_records("BindRequest", _portion(allocation.bound), _portion(latest.bound)),
-        _of_records("ConfigMap", _portion(allocation.configured), _portion(latest.configured)),
-    ]
+    bind_request = allocation.bound
+    differences = [_of_records(bind_request, latest.bound)]
     if bind_request is not None:
-        differences.append(
-            _against(bind_request.portion, "its BindRequest", now.request, bind_request.count, cards)
-        )
-    elif config_map is not None and config_map.portion:
-        differences.append(_against(config_map.portion, "KAI's ConfigMap", now.request, 0, cards))
+        differences.append(_against(bind_request, now.request, cards))
     elif (now.request.share, now.request.requests) != (first.request.share, first.request.requests):
         differences.append(
             f"the pod declares {_text(now.request)}; it declared {_text(first.request)} when first seen"
@@ -103,27 +96,23 @@ def share_drift(
     return tuple(filter(None, differences))
 
 
-def _against(portion: str, whose: str, request: ShareRequest, count: int, cards: Cards) -> str:
+def _against(bound: BindRequestShare, request: ShareRequest, cards: Cards) -> str:
+    portion, count = bound.portion, bound.count
+    declares = f"the pod declares {_text(request)}, its BindRequest allocates"
     if not portion:
-        return f"the pod declares {_text(request)}, {whose} allocates no share" if request.has_share else ""
-    if not request.has_share:
-        return f"the pod declares {_text(request)}, {whose} allocates {portion}"
+        return f"{declares} no share" if request.has_share else ""
     own = request.portions(cards.all())
-    if own and all(float(fraction) != float(portion) for fraction in own):
-        return f"the pod declares {_text(request)}, {whose} allocates {portion}"
+    if not request.has_share or (own and all(float(fraction) != float(portion) for fraction in own)):
+        return f"{declares} {portion}"
     if count and request.share is not None and request.share.devices != count:
-        return f"the pod declares {_text(request)}, {whose} allocates {counted(count, 'GPU')}"
+        return f"{declares} {counted(count, 'GPU')}"
     return ""
 
 
-def _portion(record: BindRequestShare | ConfigMapShare | None) -> str | None:
-    return None if record is None else record.portion
-
-
-def _of_records(kind: str, first: str | None, latest: str | None) -> str:
-    if first is None or latest is None or first == latest:
+def _of_records(first: BindRequestShare | None, latest: BindRequestShare | None) -> str:
+    if first is None or latest is None or first.portion == latest.portion:
         return ""
-    return f"KAI's {kind} allocates {latest or 'no share'} now; the first one seen counts"
+    return f"KAI's BindRequest allocates {latest.portion or 'no share'} now; the first one seen counts"
 
 
 def _of_groups(groups: Sequence[str], first: Declared) -> str:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.shares.allocations import Allocation, BindRequestShare, ConfigMapShare
-from gpuagent.shares.cards import Cards
+from gpuagent.shares.allocations import Allocation, BindRequestShare
 from gpuagent.shares.placement import UNPLACED, Placement, of_groups, of_share
 from gpuagent.shares.share_requests import ShareRequest
 
@@ -54,12 +53,10 @@ class FirstRecord:
 def first_record(
     known: FirstRecord | None,
     latest: Allocation,
-    request: ShareRequest,
     pod: NodePod,
     inventory: Inventory,
-    cards: Cards,
 ) -> FirstRecord:
-    """Return the record of a pod with newer records of its BindRequest and its ConfigMap.
+    """Return the record of a pod with a newer record of its BindRequest.
 
     A BindRequest that appears late counts. One that changes counts only if KAI bound the pod again: with
     other groups, whose reservation pods are there.
@@ -67,10 +64,8 @@ def first_record(
     Args:
         known: the record so far; None for a new pod.
         latest: the current records.
-        request: the pod's first declaration.
         pod: the pod.
         inventory: has the reservation pods.
-        cards: memory of the GPUs.
     """
     is_bind_request_known = pod.key not in inventory.bind_requests_unknown
     if known is None:
@@ -79,13 +74,10 @@ def first_record(
     bound = before.bound or latest.bound
     if before.bound and latest.bound and _is_bound_again(before.bound, latest.bound, pod, inventory):
         bound, groups = latest.bound, latest.bound.groups
-    configured = before.configured or (
-        latest.configured and _without_contradiction(latest.configured, bound, request, cards)
-    )
     has_bind_request = before.has_bind_request or latest.has_bind_request
     return replace(
         known,
-        allocation=replace(latest, bound=bound, configured=configured, has_bind_request=has_bind_request),
+        allocation=replace(latest, bound=bound, has_bind_request=has_bind_request),
         groups=groups,
         is_bind_request_known=known.is_bind_request_known or is_bind_request_known,
     )
@@ -96,15 +88,3 @@ def _is_bound_again(
 ) -> bool:
     place = of_groups(latest.groups, pod, inventory)
     return latest.groups != before.groups and place.is_complete and place.is_kais
-
-
-def _without_contradiction(
-    latest: ConfigMapShare, bound: BindRequestShare | None, request: ShareRequest, cards: Cards
-) -> ConfigMapShare:
-    """Return a ConfigMap that appears late, without a portion that contradicts the pod's first declaration.
-
-    KAI writes the ConfigMap before it binds the pod, and other users of the namespace can write one later.
-    """
-    is_declared = bound is None and request.has_share
-    contradicts = is_declared and latest.portion not in request.portions(cards.all())
-    return replace(latest, portion="") if contradicts else latest

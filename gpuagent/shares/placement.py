@@ -93,15 +93,14 @@ def of_share(
 ) -> Placement:
     """Find the GPUs of a share.
 
-    The sources are, in order: the reservation pod of the group label, that of the BindRequest's group, KAI's
-    ConfigMap, and the annotation `gpus.devices` of a container. The latter comes last because the pod's owner
-    can write it as well as KAI's binder.
+    The sources are, in order: the reservation pod of the group label, that of the BindRequest's group, and
+    the annotation `gpus.devices` of a container. The latter comes last because the pod's owner can write it
+    as well as KAI's binder.
     """
-    bound, configured = allocation.bound, allocation.configured
+    bound = allocation.bound
     places = (
         of_groups(groups, pod, inventory),
         of_groups(bound.groups if bound else (), pod, inventory),
-        Placement(configured.gpus, is_complete=bool(configured.gpus)) if configured else Placement(),
         Placement(request.gpus, is_complete=bool(request.gpus)),
     )
     for place in places:

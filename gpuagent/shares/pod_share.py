@@ -15,16 +15,14 @@ class ShareSource(StrEnum):
     """Source of a share, best first; the `source` label of the share series."""
 
     BIND_REQUEST = "bind-request"
-    KAI_CONFIGMAP = "kai-configmap"
     ANNOTATION = "annotation"
     WHOLE_GPU = "whole-gpu"
 
 
 class LimitSource(StrEnum):
-    """Enforcer of a limit; the `source` label of the limit series."""
+    """Source of a limit; the `source` label of the limit series."""
 
     ANNOTATION = "annotation"
-    HAMI_CORE = "hami-core"
 
 
 @dataclass(frozen=True, slots=True)

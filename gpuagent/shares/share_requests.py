@@ -14,7 +14,6 @@ from typing import Final
 from kai import keys
 from kai.gpu_resources import parse_gpu_uuids
 from kai.installation import SharingMode
-from kai.memory import Card
 from kai.share import (
     MIB,
     MOST_BYTES,
@@ -24,6 +23,7 @@ from kai.share import (
     is_container_memory_key,
     portion_text,
 )
+from kai.share_bytes import Card
 from service.text import LONGEST_VALUE, first_few, one_line, printable, quoted
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")

@@ -1,4 +1,4 @@
-"""Resolves the share of each pod on each GPU by BindRequest, ConfigMap, annotation or whole GPUs.
+"""Resolves the share of each pod on each GPU by BindRequest, annotation or whole GPUs.
 
 Pure, except that it remembers the first annotations of each pod, and KAI's first records of it.
 """
@@ -28,9 +28,7 @@ from gpuagent.shares.share_requests import ShareRequest, effective_limit
 from kai import keys
 from kai.installation import SharingMode
 from kai.releases import Version
-from kai.share import MIB
 
-_UNROUNDED_BYTES: Final = 100 * MIB
 _MOST_NOTES: Final = 8
 _LONGEST_NOTE: Final = 600
 _NOBODY: Final[Mapping[str, Collection[str]]] = {}
@@ -171,7 +169,7 @@ class _Resolution:
         self._cards = cards
         self._mode = mode
         self._latest = find_allocation(pod, inventory, pod_name(pod))
-        self.record = first_record(known, self._latest, first.request, pod, inventory, cards)
+        self.record = first_record(known, self._latest, pod, inventory)
         self._allocation = self.record.allocation
         bound, share = self._allocation.bound, first.request.share
         devices = (bound.count if bound else 0) or (share.devices if share else 1)
@@ -222,7 +220,7 @@ class _Resolution:
             by_groups.is_complete and by_groups.gpus != place.gpus and has_share and not self._is_whole
         )
         shares = self._shares(place.gpus)
-        limits, undecided, notes_on_limits = self._limits(place.gpus, shares)
+        limits, undecided = self._limits(place.gpus, shares)
         return replace(
             without_share,
             has_share=has_share,
@@ -256,12 +254,11 @@ class _Resolution:
             ),
             lacks_reservation=has_share and pod.is_running and self._lacks_reservation(),
             unavailable_gpus=groups.unavailable_to(pod) if self._is_whole else frozenset(),
-            notes=_bounded(notes + notes_on_limits),
         )
 
     def _find_candidates(self) -> Iterator[_Candidate]:
         """Yield all candidates, best first."""
-        bound, configured = self._allocation.bound, self._allocation.configured
+        bound = self._allocation.bound
         if bound is not None and bound.portion:
             devices = f" on {bound.count} GPUs" if bound.count > 1 else ""
             yield _Candidate(
@@ -269,9 +266,6 @@ class _Resolution:
             )
         # A BindRequest without a share overrides the pod's own annotation.
         is_open = (bound is None or bool(bound.portion)) and not self._refusal
-        if configured is not None and configured.portion:
-            text = f"{keys.GPU_PORTION_ENV} {configured.portion}{self._refusal}"
-            yield _Candidate(ShareSource.KAI_CONFIGMAP, text, portion=configured.portion, may_decide=is_open)
         now, first = self._now.request, self._first.request
         if first.has_share:
             text = (first.text if first == now else f"{first.text}, as first seen") + self._refusal
@@ -322,29 +316,19 @@ class _Resolution:
 
     def _limits(
         self, gpus: Sequence[str], shares: Mapping[str, Amount]
-    ) -> tuple[dict[str, Amount], frozenset[str], tuple[str, ...]]:
-        """Return the limits of an enforcer, the GPUs with an undecided limit, and why a limit is ignored.
+    ) -> tuple[dict[str, Amount], frozenset[str]]:
+        """Return the limits of an enforcer, and the GPUs with an undecided limit.
 
-        HAMi-core's limit is the share of a GPU without rounding (KAI v0.17.0 `hami_core.go`). A larger limit
-        does not come from KAI; a pod must not be able to set its own limit. A limit in its annotations only
-        lowers what the pod may use, unless KAI enforces it (mode NvFractions).
+        A pod must not be able to set its own limit. A limit in its annotations only lowers what the pod may
+        use, unless KAI enforces it (mode NvFractions).
         """
-        configured = self._allocation.configured
-        hami_limit = configured.limit_bytes if configured else None
         limits: dict[str, Amount] = {}
         undecided: set[str] = set()
-        notes_on_limits: tuple[str, ...] = ()
         for gpu in gpus:
-            share_bytes = shares[gpu].bytes if gpu in shares else None
-            if hami_limit is not None:
-                if share_bytes is None or hami_limit <= share_bytes + _UNROUNDED_BYTES:
-                    limits[gpu] = Amount(hami_limit, LimitSource.HAMI_CORE)
-                    continue
-                where = f"{pod_name(self.pod)}: {keys.MEMORY_LIMIT_ENV}"
-                notes_on_limits = (f"{where} is more than the share, which KAI never writes; ignored",)
             own_limit = self._request.limit_on(gpu)
             if own_limit is None:
                 continue
+            share_bytes = shares[gpu].bytes if gpu in shares else None
             limit = effective_limit(
                 own_limit, share_bytes=share_bytes, gpu_bytes=self._cards.total_of(gpu), mode=self._mode
             )
@@ -352,7 +336,7 @@ class _Resolution:
                 limits[gpu] = Amount(limit, LimitSource.ANNOTATION)
             elif self._mode is None:
                 undecided.add(gpu)
-        return limits, frozenset(undecided), notes_on_limits
+        return limits, frozenset(undecided)
 
     def _lacks_reservation(self) -> bool:
         """Whether a group of the pod has no reservation pod.

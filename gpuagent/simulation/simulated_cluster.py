@@ -28,9 +28,9 @@ from gpuagent.simulation.simulated_processes import ProcFolder, pod_cgroup, proc
 from kai import keys
 from kai.gpu_resources import is_gpu_uuid
 from kai.kaishare_keys import SIMULATE
-from kai.memory import label_bytes
 from kai.releases import Version
 from kai.share import MIB
+from kai.share_bytes import label_bytes
 from service.command import UsageError
 from service.log import WARNING, JsonLog, NewLines
 from service.text import quoted

@@ -10,8 +10,8 @@ from typing import Any, Final
 from gpuagent.simulation.scenario import Scenario, SimulatedPod
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
-from kai.memory import Card
 from kai.share import MIB, portion_text
+from kai.share_bytes import Card
 
 _NAMES: Final = uuid.UUID("6f4b1f0a-3a52-4d0f-9b0e-6f3f0d8f4c11")
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiXid
-from gpuagent.problems import SUSPENDS_NOTHING
+from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
 from gpuagent.table.next_steps import (
     FOR_GPU_AT_RISK,
     FOR_LOST_GPU,
@@ -285,7 +285,7 @@ def _problem(problem: ApiProblem, labels: dict[str, str]) -> ProblemText:
         plain(problem.reason, 48),
         scope,
         plain(problem.detail, _LONGEST_DETAIL),
-        problem.reason in SUSPENDS_NOTHING,
+        problem.reason in SUSPENDS_NOTHING or problem.reason in tuple(OwnCause),
     )
 
 

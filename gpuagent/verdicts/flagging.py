@@ -263,7 +263,7 @@ class Judge:
                 history.forget_the_present()
                 return history.verdict, None
             above = (history.verdict.allowed_bytes or 0) if history.is_flagged else None
-            ground = sample.grounds.after(key, history.verdict.pod_share, above)
+            ground = sample.grounds.of_remembered(key, history.verdict.pod_share, above)
             if ground is not None:
                 return self._judge_ground(ground, sample)
         was_flagged, verdict = history.is_flagged, history.verdict

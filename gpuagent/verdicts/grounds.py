@@ -64,7 +64,7 @@ class Grounds:
         self.unknown_uids = frozenset(key[0] for key, h in self._holdings.items() if h.used_bytes is None)
         """Pods that may use more memory on some GPU than is known."""
         self._suspends_nothing = not (
-            self._suspension.is_total
+            self._suspension.covers_all
             or self._suspension.gpu_uuids
             or self.unknown_uids
             or any(pod_share.awaits_bind_request for pod_share in snapshot.pod_shares)
@@ -96,7 +96,7 @@ class Grounds:
         pod_share = self._pod_shares.get(key.uid)
         return key.reason in _ON_FOREIGN_GPU and pod_share is not None and pod_share.awaits_bind_request
 
-    def after(self, key: Key, last: PodShare, flagged_above: int | None) -> Ground | None:
+    def of_remembered(self, key: Key, last: PodShare, flagged_above: int | None) -> Ground | None:
         """Return the ground of a remembered key without a ground in this snapshot; None if there is none.
 
         A flag outlives its ground. It stands until the pod is within its limit or has left the GPU, or until

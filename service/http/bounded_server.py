@@ -119,12 +119,12 @@ class ConnectionTable(Generic[ConnectionT]):
         """Record that the write buffer has room again."""
         self._stalled.pop(connection, None)
 
-    def has_place(self, connection: ConnectionT) -> bool:
+    def is_within_busy_limit(self, connection: ConnectionT) -> bool:
         """Whether a busy connection is one of the first `max_busy`."""
         places = self.limits.max_busy
         return len(self._busy) <= places or connection in islice(self._busy, places)
 
-    def least_needed(self) -> ConnectionT | None:
+    def connection_to_drop(self) -> ConnectionT | None:
         """Return the connection to close for the newest one; None if each one is busy.
 
         It is the longest quiet one of the peers with most connections. If all others are busy, it is the last
@@ -448,24 +448,24 @@ class BoundedServer:
         """Add a connection after its TLS handshake; above the limit, close the least needed one."""
         self.table.opened(connection, self._loop.time(), connection.peer)
         if len(self.table) > self._limits.max_connections:
-            self._drop_least_needed()
+            self._drop_surplus()
 
     @staticmethod
     def peer_of(request: web.BaseRequest) -> str:
         """Return the peer of a request's connection."""
         return _connection_of(request).peer
 
-    def has_place(self, request: web.BaseRequest) -> bool:
+    def is_within_busy_limit(self, request: web.BaseRequest) -> bool:
         """Whether a request is one of the first `max_busy` that are being answered."""
-        return self.table.has_place(_connection_of(request))
+        return self.table.is_within_busy_limit(_connection_of(request))
 
     def drop(self, connection: HttpConnection) -> None:
         """Abort a connection."""
         self.table.closed(connection)
         connection.abort()
 
-    def _drop_least_needed(self) -> None:
-        connection = self.table.least_needed()
+    def _drop_surplus(self) -> None:
+        connection = self.table.connection_to_drop()
         if connection is not None:
             self.drop(connection)
 
@@ -532,7 +532,7 @@ class BoundedServer:
         asyncio's own server would log a traceback for each attempt: 12 MB per second under 1,100 connections.
         """
         self._log("cannot accept connections", WARNING, problem=error.strerror or str(error))
-        self._drop_least_needed()
+        self._drop_surplus()
         self._loop.remove_reader(listener)
         self._loop.call_later(_RETRY_SECONDS, self._accept_again, listener)
 

@@ -132,12 +132,6 @@ class PortSecurity:
 OPEN_PORT: Final = PortSecurity()
 
 Render = Callable[[], Awaitable[Page]]
-Query = tuple[tuple[str, str], ...]
-"""Names and values of a request's query, decoded, in their order."""
-Answer = Callable[[Query], Page]
-"""Answers a query, in little time: each request has an answer of its own."""
-
-_NO_QUERIES: Final[Mapping[str, Answer]] = {}
 _TOO_MANY: Final = Page(
     body=b"too many readers now\n",
     status=HTTPStatus.SERVICE_UNAVAILABLE,
@@ -163,14 +157,12 @@ class PageServer:
         not_found: str,
         method_not_allowed: str,
         log: JsonLog,
-        queries: Mapping[str, Answer] = _NO_QUERIES,
         on_error: Callable[[], None] = lambda: None,
     ) -> None:
         """Create a server; call `start` to listen.
 
         Args:
             pages: rendering functions by path; a query does not change them.
-            queries: answering functions by path.
             not_found: answer for any other path, one line.
             method_not_allowed: answer for any other method, one line.
             log: receives errors of rendering.
@@ -180,7 +172,6 @@ class PageServer:
             path: render if path in HEALTH_PATHS else _SharedRendering(render).get
             for path, render in pages.items()
         }
-        self._queries = queries
         self._not_found = not_found
         self._method_not_allowed = method_not_allowed
         self._log = log
@@ -226,20 +217,22 @@ class PageServer:
             await self._server.finish(seconds)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        has_place = self._server is None or self._server.has_place(request)
-        is_last = request.body_exists or not has_place
-        return await self._written(await self._page(request, has_place=has_place), request, is_last=is_last)
+        is_within_busy_limit = self._server is None or self._server.is_within_busy_limit(request)
+        is_last = request.body_exists or not is_within_busy_limit
+        return await self._written(
+            await self._page(request, is_within_busy_limit=is_within_busy_limit), request, is_last=is_last
+        )
 
-    async def _page(self, request: web.BaseRequest, *, has_place: bool) -> Page:
+    async def _page(self, request: web.BaseRequest, *, is_within_busy_limit: bool) -> Page:
         refusal = self._host_names.refusal(request) if self._host_names else None
         if refusal is not None:
             return _refusal_page(refusal)
-        page = self._pages.get(request.path) or self._answer_to(request)
+        page = self._pages.get(request.path)
         if page is None:
             return text_page(f"{self._not_found}\n", status=404)
         if request.method not in _METHODS:
             return Page(body=f"{self._method_not_allowed}\n".encode(), status=405, headers=_ALLOW)
-        if not has_place and request.path not in HEALTH_PATHS:
+        if not is_within_busy_limit and request.path not in HEALTH_PATHS:
             return _TOO_MANY
         try:
             if self._authentication is not None:
@@ -251,17 +244,6 @@ class PageServer:
             self._on_error()
             self._failures.failure("internal error", error, path=request.path)
             return text_page("internal error; the log has its traceback\n", status=500)
-
-    def _answer_to(self, request: web.BaseRequest) -> Render | None:
-        """Return the rendering of an answer to a query; None if the path has none."""
-        answer = self._queries.get(request.path)
-        if answer is None:
-            return None
-
-        async def render() -> Page:
-            return answer(tuple(request.query.items()))
-
-        return render
 
     async def _written(self, page: Page, request: web.BaseRequest, *, is_last: bool) -> web.StreamResponse:
         """Write a page, or that there are too many; return the answer."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from kai.memory import Card
+from kai.share_bytes import Card
 from kube.client import KubeClient
 from tests.support import prometheus_server
 from tests.support.administrator import Administrator

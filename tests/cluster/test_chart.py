@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from certs.authority import Authority
-from deploy.render import MANIFESTS
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.deploy.test_chart_platforms import ON_THE_NODE
@@ -281,9 +281,12 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
 
         test = find_object(rendered(release.values, tests=True), "Pod", "kaishare-webhook-doctor")
         (container,) = test["spec"]["containers"]
+        assert container["command"] == ["kaishare"]
+        token = await token_of(client, "kaishare-webhook", NAMESPACE)
+        console = in_a_pod(plane, token, tmp_path, "console")
         doctor = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, *pod.program, *container["args"], "-o", "json"],
+            [sys.executable, *console.program, *container["args"], "-o", "json"],
             env=pod.environment,
             capture_output=True,
             text=True,
@@ -315,13 +318,15 @@ async def test_the_charts_webhook_works_with_its_own_account_and_through_an_upgr
 @pytest.mark.parametrize(
     "way", [["--server-side", "--force-conflicts"], []], ids=["server-side", "by the client"]
 )
-async def test_applying_the_plain_manifests_again_keeps_the_fields_that_the_webhook_wrote(
-    way: list[str], plane: ControlPlane, release: Release, admin: Administrator
+async def test_applying_the_charts_objects_again_keeps_the_fields_that_the_webhook_wrote(
+    way: list[str], plane: ControlPlane, release: Release, admin: Administrator, tmp_path: Path
 ) -> None:
     await admin.delete(
         f"/api/v1/namespaces/{NAMESPACE}/services/kaishare-webhook"
     )  # the release's has another port
-    apply = ("apply", "-k", str(MANIFESTS / "webhook"), *way)
+    values = {"webhook": {"createNamespace": True}, "agent": {"enabled": False}}
+    (tmp_path / "objects.yaml").write_text(yaml.safe_dump_all(rendered(values)))
+    apply = ("apply", "-f", str(tmp_path / "objects.yaml"), *way)
     first = await kubectl(plane, *apply)
     assert first.status == 0, first.errors
     written = {"ca.crt": base64.b64encode(b"a CA").decode()}
@@ -349,7 +354,7 @@ async def test_the_agent_of_the_chart_does_its_work_with_its_own_account(
     node = GpuNode(folder=tmp_path, plane=plane, admin=admin)
     uid = await node.pod()
     token = await token_of(admin.client, "kaishare-agent", AGENT_NAMESPACE)
-    with node.agent(token, "--read-kai-configmaps") as running:
+    with node.agent(token) as running:
         node.hold({uid: 20000})
         await until_agent(lambda: node.events(uid), running)
         assert await asyncio.to_thread(running.stop) == 0

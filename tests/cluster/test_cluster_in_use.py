@@ -52,7 +52,7 @@ CONFIGURATIONS = [
     f"{GROUP}/{kind}webhookconfigurations/kai-00-kaishare" for kind in ("mutating", "validating")
 ]
 WEBHOOK = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kaishare-webhook"
-BINDING = f"{GROUP}/validatingadmissionpolicybindings/kaishare-guard-keys-enforce"
+BINDING = f"{GROUP}/validatingadmissionpolicybindings/kaishare-guard-pods-enforce"
 
 
 @pytest.fixture(scope="module")

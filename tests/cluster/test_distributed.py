@@ -65,7 +65,7 @@ def previewed(plane: ControlPlane, pods: Sequence[dict[str, Any]], folder: Path)
     """Return the lines of `explain -o patch` with the policies of the cluster."""
     (folder / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
     command = f"explain --policies cluster --kubeconfig {plane.kubeconfig()} -f {folder}/pods.json -o patch"
-    done = run_forked("-m", "webhook", *command.split())
+    done = run_forked("-m", "console", *command.split())
     assert done.status == 0, done.err
     return done.out.splitlines()
 

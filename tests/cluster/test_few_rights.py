@@ -210,7 +210,6 @@ CASES = [
     case(f"{OF_TEAM} -o json", answer('"reason": "whole-gpu-converted"'), has_long_lines=True),
     case(f"{OF_TEAM} -o yaml", answer("reason: whole-gpu-converted"), has_long_lines=True),
     case(f"{OF_TEAM} -o patch", answer('"gpu-fraction": "0.5"'), has_long_lines=True),
-    case(f"{OF_TEAM} -o manifest", answer("gpu-fraction: '0.5'"), has_long_lines=True),
     case("explain --policies cluster -f pod.yaml", CHANGED),
     case("explain --policies cluster -f elsewhere.yaml", NOT_OTHER),
     case(f"explain --policies cluster -n {TEAM} -f pod.yaml -f elsewhere.yaml", NOT_OTHER),

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from gpuagent.evaluation.status import Status
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import AUDIENCE, HttpServer
+from gpuagent.server.exposition import Metrics
 from kube.client import KubeClient
 from kube.tokens import TokenAuthorizer, right_url
 from service.http.authentication import AccessRefusal, Authentication

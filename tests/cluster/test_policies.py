@@ -293,7 +293,7 @@ async def test_explain_reads_the_cluster(plane: ControlPlane, namespaces: Namesp
     command = f"explain --policies cluster --kubeconfig {plane.kubeconfig()} -f {tmp_path}/pod.json"
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "webhook", *command.split()],
+        [sys.executable, "-m", "console", *command.split()],
         capture_output=True,
         text=True,
         check=False,

@@ -26,8 +26,8 @@ from tests.support.helm_chart import ROOT
 from tests.support.webhook_checks import examine
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.registration.configurations import CONFIGURATION_NAME
-from webhook.settings.decision_options import KnownSettings
-from webhook.settings.published_settings import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
+from webhook.settings.decision_options import NAMESPACE, KnownSettings
+from webhook.settings.published_settings import KEY, NAME, PublishedSettings, encode_settings
 
 TEAM = "policy-form"
 

@@ -98,7 +98,7 @@ async def test_the_agent_answers_readers_of_the_charts_role_over_tls(
             assert await get("/healthz") == (200, "ok\n")
             assert await get("/readyz") == (200, "ok\n")
 
-            top = [sys.executable, "-m", "gpuagent", "top", "--url", running.url, "--once", "--token-file=-"]
+            top = [sys.executable, "-m", "console", "top", "--url", running.url, "--once", "--token-file=-"]
             for given, wanted, word in (
                 (ours, 0, "half"),
                 (reader, 2, "the agent refuses the token of --token-file: the token is not valid"),

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from gpuagent.evaluation.status import Status
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import AUDIENCE, HttpServer
+from gpuagent.server.exposition import Metrics
 from kube.client import KubeClient
 from kube.tokens import (
     ACCESS_REVIEWS,
@@ -79,7 +79,7 @@ async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPo
         authorizer = TokenAuthorizer(client, audience=AUDIENCE, clock=lambda: clock[0])
         served = HttpServer(
             status=lambda: status, unhealthy_reason=str, node=NODE, is_simulated=True, log=log,
-            metrics=Metrics(node=NODE, is_simulated=True), processes=lambda: None,
+            metrics=Metrics(node=NODE, is_simulated=True),
         )  # fmt: skip
         authentication = Authentication(authorizer, accepts_own_header=True, log=log)
         address = await served.start(
@@ -123,17 +123,6 @@ async def test_only_a_user_with_the_right_reads_a_figure(port: AgentPort, admin:
     assert "system:serviceaccount:team-a:stranger" in {line["user"] for line in lines}
     for token in (reader, stranger, "invented"):
         assert token not in port.stream.getvalue().decode()
-
-
-async def test_processes_are_a_right_of_their_own(port: AgentPort, admin: Administrator) -> None:
-    processes = {"nonResourceURLs": ["/kaishare/api/v1/processes"], "verbs": ["get"]}
-    reader, other = await admin.token("reader", METRICS), await admin.token("other", processes)
-    nothing = '{"sampleTimestamp":null,"hidden":0,"pods":[]}'
-    for query in ("", "?pod=x"):
-        assert await port.get(f"/api/v1/processes{query}", token=other) == (200, nothing)
-        assert (await port.get(f"/api/v1/processes{query}", token=reader))[0] == 403
-        assert (await port.get(f"/api/v1/processes{query}"))[0] == 401
-    assert (await port.get("/api/v1/shares", token=other))[0] == 403
 
 
 async def test_a_token_of_a_token_request_needs_the_agents_audience_in_its_own_header(

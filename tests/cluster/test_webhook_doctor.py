@@ -1,4 +1,4 @@
-"""`kaishare-webhook doctor` on a separate real API server: each check with a fault, and then without.
+"""`kaishare doctor` on a separate real API server: each check with a fault, and then without.
 
 Our webhook is a real process. KAI is a stand-in with the configuration that its operator writes; its queues
 and PodGroups have definitions that keep any object.
@@ -608,6 +608,6 @@ async def test_an_unusable_option_is_an_error_of_one_line(
     known = () if "--kubeconfig" in options else ("--kubeconfig", str(plane.kubeconfig()))
     done = await asyncio.to_thread(command, *known, *options)
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith("kaishare-webhook: ")
+    assert done.err.startswith("kaishare: ")
     assert done.err.count("\n") == 1
     assert options[1] in done.err

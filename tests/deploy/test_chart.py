@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from console.doctor.agent_cluster import CONFIG_MAPS, EVICTION_RIGHTS, RIGHTS, Right
 from gpuagent.cli import _parser as agent_parser
+from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS
 from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES, EXCLUDED_NAMESPACES
 from service.http.limits import Address
 from tests.support.chart_variants import CERT_MANAGER, GIVEN, PEM, VARIANTS
@@ -47,9 +47,7 @@ def test_helm_lint_finds_nothing() -> None:
 
 
 def test_the_programs_accept_the_charts_options(variant: dict[str, Any]) -> None:
-    for item in rendered(variant, tests=True):
-        if item["kind"] == "Pod":
-            webhook_parser().parse_args(container(item)["args"])
+    for item in rendered(variant):
         if item["kind"] == "Deployment":
             webhook_parser().parse_args(container(item["spec"]["template"])["args"])
         if item["kind"] == "DaemonSet":
@@ -132,7 +130,7 @@ def test_no_rule_has_a_wildcard_or_may_escalate(variant: dict[str, Any]) -> None
                 continue
             if "secrets" in rule["resources"]:
                 assert rule["resourceNames"]
-            if "configmaps" in rule["resources"] and item["metadata"]["name"] != "kaishare-agent":
+            if "configmaps" in rule["resources"]:
                 assert rule["resourceNames"] == ["kaishare-settings"]
             if {"patch", "update", "delete"} & set(rule["verbs"]):
                 assert rule["resources"] == ["events"] or rule["resourceNames"]
@@ -231,26 +229,23 @@ def test_the_agents_further_excluded_namespaces_replace_the_default(further: lis
     assert "--exclude-namespaces=" + ",".join(expected) in arguments
 
 
-def test_the_agent_has_the_permissions_that_its_doctor_checks() -> None:
-    def find_allocation(objects: list[Object], right: Right) -> bool:
-        resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
-        kind = "Role" if right.is_in_own_namespace else "ClusterRole"
-        return any(
-            right.group in rule["apiGroups"] and resource in rule["resources"] and right.verb in rule["verbs"]
+def test_the_agent_has_the_rights_that_it_reviews() -> None:
+    def rights(objects: list[Object], kind: str) -> set[str]:
+        return {
+            f"{verb} {resource}"
             for role in objects
             if (role["kind"], role["metadata"]["name"]) == (kind, "kaishare-agent")
             for rule in role["rules"]
-        )
+            for resource in rule.get("resources", ())
+            for verb in rule["verbs"]
+        }
 
     usual, most = rendered(), rendered(EVERYTHING)
-    for right in RIGHTS:
-        if right in EVICTION_RIGHTS:
-            assert not find_allocation(usual, right)
-            assert find_allocation(most, right)
-        else:
-            assert find_allocation(usual, right), str(right)
-    assert find_allocation(most, CONFIG_MAPS)
-    assert not find_allocation(usual, CONFIG_MAPS)
+    assert {*POD_RIGHTS, *EVENT_RIGHTS, "get nodes", "get namespaces"} <= rights(usual, "ClusterRole")
+    assert not {*EVICTION_RIGHTS} & rights(usual, "ClusterRole")
+    assert {*EVICTION_RIGHTS} <= rights(most, "ClusterRole")
+    assert rights(most, "Role") == {"create events", "list events"}
+    assert not rights(usual, "Role")
 
 
 def test_only_the_charts_own_accounts_are_bound() -> None:

@@ -1,18 +1,29 @@
-"""The chart's alerts: those of deploy/alerts, with the numbers, severities and labels of the values."""
+"""The chart's alerts: those of the mixin, with the numbers, severities and labels of the values."""
 
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from deploy.alerts.rendering import CHART_RULES, RULES
+from deploy.alerts.rendering import CHART_RULES
 from tests.support import yaml_text
-from tests.support.helm_chart import CHART, NAMESPACE, Object, find_object, helm, options, rendered
-from tests.support.promtool import assert_samples, promtool
+from tests.support.helm_chart import (
+    CHART,
+    NAMESPACE,
+    Object,
+    find_object,
+    helm,
+    helm_program,
+    options,
+    rendered,
+)
+from tests.support.promtool import ALERTS, assert_samples, default_rules, promtool
 
-GROUPS = yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
+GROUPS = default_rules()["groups"]
 NUMBERS: dict[str, float] = yaml_text.load(CHART_RULES.read_text(encoding="utf-8"))["numbers"]
 OWN = {name: default for name, default in NUMBERS.items() if name.startswith("Kaishare")}
 """Numbers of single alerts."""
@@ -46,10 +57,19 @@ def refusal(alerts: dict[str, Any], *arguments: str) -> str:
     return done.stderr
 
 
-def test_the_rules_without_settings_are_those_of_deploy() -> None:
+def test_the_rules_without_settings_are_those_of_the_mixin() -> None:
     item = rule_object({"labels": {"release": "prometheus"}}, **NO_SERVICE)
     assert item["spec"]["groups"] == GROUPS
     assert item["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_readmes_command_writes_the_rules_for_plain_prometheus(tmp_path: Path) -> None:
+    readme = (ALERTS / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^\$ (helm template (?:.*\\\n)*.*> rules\.yaml)$", readme, re.MULTILINE)
+    command = command.replace("deploy/helm/kaishare", str(CHART)).replace("helm", str(helm_program()), 1)
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True, timeout=60)
+    assert "SUCCESS" in promtool("check", "rules", tmp_path / "rules.yaml")
+    assert yaml_text.load((tmp_path / "rules.yaml").read_text()) == rule_object({})["spec"]
 
 
 @pytest.mark.parametrize("part", ["agent", "webhook"])

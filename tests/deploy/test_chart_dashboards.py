@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.helm_chart import (
-    DEPLOY,
+    CHART,
     NAMESPACE,
     Object,
     find_object,
@@ -20,7 +20,7 @@ def test_each_dashboard_is_one_config_map_for_grafanas_sidecar(name: str) -> Non
     objects = rendered({"dashboard": {"enabled": True}})
     dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
     text = dashboard["data"][f"kaishare-{name}.json"]
-    assert json.loads(text) == json.loads((DEPLOY / "dashboards" / f"{name}.json").read_text())
+    assert json.loads(text) == json.loads((CHART / "files" / "dashboards" / f"{name}.json").read_text())
     assert fits_an_annotation(dashboard)
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert dashboard["metadata"]["annotations"] == {"grafana_folder": "kaishare"}
@@ -47,7 +47,7 @@ def test_dashboards_link_to_runbooks_where_the_chart_knows_their_address(name: s
     dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
     assert fits_an_annotation(dashboard)
     linked = json.loads(dashboard["data"][f"kaishare-{name}.json"])
-    expected = json.loads((DEPLOY / "dashboards" / f"{name}.json").read_text())
+    expected = json.loads((CHART / "files" / "dashboards" / f"{name}.json").read_text())
     (variable,) = (item for item in expected["templating"]["list"] if item["name"] == "runbooks")
     assert (variable["query"], variable["current"]["value"]) == ("", "")
     variable["query"] = address
@@ -61,7 +61,7 @@ def test_dashboards_link_to_agents_with_tls_by_https(name: str) -> None:
     dashboard = find_object(objects, "ConfigMap", f"kaishare-dashboard-{name}")
     assert fits_an_annotation(dashboard)
     linked = json.loads(dashboard["data"][f"kaishare-{name}.json"])
-    expected = json.loads((DEPLOY / "dashboards" / f"{name}.json").read_text())
+    expected = json.loads((CHART / "files" / "dashboards" / f"{name}.json").read_text())
     (variable,) = (item for item in expected["templating"]["list"] if item["name"] == "agent_scheme")
     assert variable["current"]["value"] == "http"
     variable["current"] = {"selected": True, "text": "https", "value": "https"}

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from console.cli import parser as console_parser
 from tests.support.helm_chart import CHART, find_object, helm, options, rendered
 from webhook.cli import _parser as webhook_parser
 from webhook.policy.labels import DEFAULT_MODES
@@ -21,10 +22,13 @@ def arguments(values: dict[str, Any], kind: str, name: str) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_mode_is_an_option_of_the_webhook_and_of_its_doctor(mode: str) -> None:
     values = {"webhook": {"defaultMode": mode}}
-    for kind, name in (("Deployment", "kaishare-webhook"), ("Pod", "kaishare-webhook-doctor")):
+    for kind, name, parser in (
+        ("Deployment", "kaishare-webhook", webhook_parser()),
+        ("Pod", "kaishare-webhook-doctor", console_parser()),
+    ):
         words = arguments(values, kind, name)
         assert f"--default-mode={mode}" in words
-        assert webhook_parser().parse_args(words).default_mode == mode
+        assert parser.parse_args(words).default_mode == mode
 
 
 def test_without_a_value_the_webhook_has_its_own_default() -> None:

@@ -46,7 +46,7 @@ def test_the_notes_warn_of_no_namespace_that_the_chart_excludes(chart_with_notes
 def test_the_notes_of_a_simulated_agent_warn_of_its_figures(chart_with_notes: Path) -> None:
     text = notes(chart_with_notes, {"agent": {"simulated": True}})
     assert "WARNING: agent.simulated=true: every figure of the agent is synthetic" in text
-    assert "kaishare-agent doctor --gpus simulated:cluster" in text
+    assert "Check a node:\n\n  kaishare doctor\n" in text
 
 
 @pytest.mark.parametrize("excluded", [[], ["mine"], ["kube-system", "kai-scheduler"]], ids=str)

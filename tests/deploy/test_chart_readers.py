@@ -69,18 +69,10 @@ def test_the_readers_role_has_every_page_by_the_url_that_the_services_ask_for() 
     assert urls({**ON, **WEBHOOK}) == {"/metrics", "/kaishare/policies"}
     assert urls({**ON, **AGENT}) == urls(ON) - {"/kaishare/policies"}
     assert ("ClusterRole", READER) not in kinds(rendered({**ON, **WEBHOOK, **AGENT}))
-    processes = {"authentication": {"enabled": True, "showProcesses": True}}
-    assert urls(processes) == urls(ON) | {right_url("/api/v1/processes")}
-    assert urls({**processes, **WEBHOOK}) == urls({**ON, **WEBHOOK})
     # /api and /api/* belong to every authenticated user by Kubernetes' role system:discovery.
     assert not any(url.startswith("/api") for url in urls(ON))
     aggregated = rendered({"authentication": {"enabled": True, "readerLabels": {"aggregate": "true"}}})
     assert find_object(aggregated, "ClusterRole", READER)["metadata"]["labels"]["aggregate"] == "true"
-
-
-def test_the_agent_shows_processes_to_all_readers_only_if_it_is_asked_to() -> None:
-    for values, expected in (({}, False), (ON, False), ({"agent": {"showProcesses": True}}, True)):
-        assert agent_parser().parse_args(container(agent_pod(values))["args"]).show_processes is expected
 
 
 @pytest.mark.parametrize("name", PODS)

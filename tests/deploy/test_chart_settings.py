@@ -20,8 +20,8 @@ from tests.support.helm_chart import (
     webhook_pod,
 )
 from webhook.cli import _parser as webhook_parser
+from webhook.settings.decision_options import NAMESPACE as DEFAULT_NAMESPACE
 from webhook.settings.published_settings import NAME
-from webhook.settings.published_settings import NAMESPACE as DEFAULT_NAMESPACE
 
 EVERYONE = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
 READS = {**PUBLISHES, "verbs": ["get"]}

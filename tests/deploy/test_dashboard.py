@@ -67,6 +67,9 @@ EAST: dict[str, Any] = {
             },
         },
     ],
+    "objects": [
+        {"kind": "Namespace", "metadata": {"name": "tenant-a", "labels": {"kaishare.dev/vcluster": "true"}}}
+    ],
     "processes": [
         {"pid": 4001, "gpu": 0, "pod": "training/train", "memory": {0: "9Gi", 2: "17Gi"}, "utilization": 50},
         {"pid": 4002, "gpu": 0, "pod": "inference/classify", "memory": "4500Mi", "utilization": 50},

@@ -1,4 +1,4 @@
-"""The files of the dashboards: equal to their builders, complete in Grafana's own model, and consistent."""
+"""The files of the dashboards: complete in Grafana's own model, and consistent."""
 
 import itertools
 import json
@@ -12,26 +12,14 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 
-from deploy.dashboards.__main__ import main, outputs
 from tests.support import grafana, known_metrics
-from tests.support.grafana import FOLDER, NAMES, ROOT, Dashboard
+from tests.support.grafana import NAMES, ROOT, Dashboard
 
 BOARDS = [grafana.load(name) for name in NAMES]
 _SERIES = re.compile(
     r"(?<![\w:])((?:(?:queue|namespace):)?(?:kaishare|kai|apiserver|kube|process)_[\w:]+|ALERTS|up)\b(\{[^}]*\})?"
 )
 each_board = pytest.mark.parametrize("board", BOARDS, ids=NAMES)
-
-
-def test_the_files_are_those_of_the_builders() -> None:
-    written = {path: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
-    assert written == outputs(), "run make manifests"
-    assert {path.stem for path in written} == set(NAMES)
-
-
-def test_the_program_takes_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 2
-    assert capsys.readouterr().err == "usage: python -m deploy.dashboards\n"
 
 
 @each_board

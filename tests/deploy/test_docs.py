@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from service.http import bounded_server
 from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
 from tests.support import yaml_text
-from tests.support.helm_chart import CHART, ROOT, find_object, rendered
+from tests.support.doc_tables import table_under
+from tests.support.helm_chart import CHART, EVERY_RIGHT, ROOT, Object, find_object, rendered
 from webhook.namespaces import cluster_policies
 from webhook.policy import distributed
 from webhook.policy.decide import MOST_WARNINGS
@@ -35,7 +37,7 @@ DOCUMENTS = [
     ROOT / "docs" / "install.md",
     ROOT / "docs" / "security.md",
     ROOT / "docs" / "troubleshooting.md",
-    *(ROOT / "docs" / "start" / f"{page}.md" for page in ("laptop", "one-gpu", "two-teams", "vclusters")),
+    *(ROOT / "docs" / "start" / f"{page}.md" for page in ("laptop", "one-gpu", "vclusters")),
     *(ROOT / "deploy" / folder / "README.md" for folder in ("kai", "vcluster")),
 ]
 VALUES: dict[str, Any] = yaml_text.load((CHART / "values.yaml").read_text())
@@ -162,6 +164,31 @@ def in_units(count: int) -> str:
 def checks(limits: tokens.ReviewLimits) -> str:
     """Return limits of checks as the documents write them."""
     return f"{limits.concurrent} at once; {limits.burst}, then {limits.per_second:g} a second"
+
+
+def rights(objects: list[Object]) -> Iterator[tuple[str, ...]]:
+    """Yield each rule on resources as the tables show it: the role, verbs, resources, and where."""
+    for role in (item for item in objects if item["kind"] in ("Role", "ClusterRole")):
+        namespace = role["metadata"].get("namespace")
+        place = f"namespace `{namespace}`" if namespace else "the cluster"
+        for rule in (rule for rule in role["rules"] if "resources" in rule):
+            of = [f"`{name}.{group}`" for group in rule["apiGroups"] for name in rule["resources"]]
+            names = ", ".join(f"`{name}`" for name in rule.get("resourceNames", ()))
+            where = f"{place}, named {names}" if names else place
+            yield role["metadata"]["name"], ", ".join(rule["verbs"]), ", ".join(of).replace(".`", "`"), where
+
+
+def test_the_tables_of_rights_are_those_of_the_chart() -> None:
+    text = SECURITY.read_text().partition("\n## Rights\n")[2].partition("\n## ")[0]
+    listed = [
+        (name, *row)
+        for heading, name in re.findall(r"^(### .*`([a-z-]+)`)$", text, re.MULTILINE)
+        for row in table_under(SECURITY, heading)
+    ]
+    assert sorted(row[:4] for row in listed) == sorted(rights(rendered(EVERY_RIGHT)))
+    without = rendered({"webhook": {"certificates": {"mode": "cert-manager"}}})
+    assert sorted(row[:4] for row in listed if not row[5]) == sorted(rights(without))
+    assert all(row[4] for row in listed)
 
 
 def test_the_documented_bounds_are_those_of_the_code() -> None:

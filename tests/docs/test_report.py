@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from console.report.text import as_json
-from kai.memory import Card
 from kai.share import MIB
+from kai.share_bytes import Card
 from tests.console.report.test_command import T4, report
 from tests.support.doc_tables import table_under
 

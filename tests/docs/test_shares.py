@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from gpuagent.ledger.slack import Slack
-from kai.memory import Card
 from kai.releases import Version
 from kai.share import MIB
+from kai.share_bytes import Card
 
 TEXT = (Path(__file__).parents[2] / "docs" / "shares.md").read_text(encoding="utf-8")
 OLD = Version.parse("0.7.11")

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from deploy.render import CHART
 from tests.support.doc_tables import table_under
+from tests.support.helm_chart import CHART
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "versions.md"

@@ -70,7 +70,7 @@ from tests.support.cluster_webhook import (
 from tests.support.control_plane import ControlPlane, another_api_server, assets_folder, control_plane
 from tests.support.gpu_node import EVICT, RIGHTS, GpuNode, counted
 from tests.support.hostile_api_server import HostileApiServer, hostile_api_server_in_thread
-from tests.support.kube_objects import reservation
+from tests.support.kube_objects import bind_request, reservation
 from tests.support.moved_clocks import MovedClocks
 from tests.support.pods import gpu_container, pod
 from tests.support.waiting import until
@@ -271,7 +271,7 @@ class Outage:
         if self.number:
             await asyncio.sleep(_CALM_BETWEEN)
         self.number += 1
-        over = await self.node.pod(f"over-{self.number}", number=100 + self.number)
+        over = await placed_pod(self.node, f"over-{self.number}", number=100 + self.number)
         await self.until(lambda: over in self.pods(), f"the pod over-{self.number} is known")
         figures = Figures(name, seconds)
         case.begin(self.hostile)
@@ -288,7 +288,7 @@ class Outage:
         known = self.fraction
         self.fraction = "0.25" if known == "0.5" else "0.5"
         await self.label(self.fraction)
-        late = await self.node.pod(f"late-{self.number}", number=200 + self.number)
+        late = await placed_pod(self.node, f"late-{self.number}", number=200 + self.number)
         await self.remove_bundle()
         self.hold({over: OVER})
         connector = aiohttp.TCPConnector(ssl=await self.trust(), force_close=True)
@@ -433,7 +433,7 @@ class Outage:
                 double from 30 s on.
         """
         figures = Figures("consent cannot be read", seconds)
-        made = await self.node.pod("evictable", namespace=CONSENTS, number=99)
+        made = await placed_pod(self.node, "evictable", namespace=CONSENTS, number=99)
         path = f"/api/v1/namespaces/{CONSENTS}/pods/evictable"
         await self.until(lambda: made in self.pods(), "the pod is known")
         await asyncio.sleep(1)
@@ -516,7 +516,20 @@ class Outage:
         self.node.hold(self.used)
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
-        await until(holds, lambda: f"{what}\n{self.agent.log.read_text()[-3000:]}", _SOON)
+        await until(
+            holds,
+            lambda: f"{what}\n{self.agent.get('/api/v1/shares')[1]}\n{self.agent.log.read_text()[-3000:]}",
+            _SOON,
+        )
+
+
+async def placed_pod(node: GpuNode, name: str, *, namespace: str = "research", number: int) -> str:
+    """Create a running pod and its BindRequest; return its UID. Without one the pod would have no share."""
+    uid = await node.pod(name, namespace=namespace, number=number)
+    request = bind_request(name, namespace=namespace)
+    request["metadata"]["ownerReferences"][0]["uid"] = uid
+    await node.admin.create(request)
+    return uid
 
 
 def attempts(seconds: float, longest: float) -> int:
@@ -569,7 +582,7 @@ async def running(plane: ControlPlane, other: ControlPlane, folder: Path) -> Asy
         for number, (name, namespace, mib) in enumerate(
             [("calm", "research", CALM), ("marked", CONSENTS, WITHIN)], 1
         ):
-            uid = await node.pod(name, namespace=namespace, number=number)
+            uid = await placed_pod(node, name, namespace=namespace, number=number)
             innocents[uid] = f"/api/v1/namespaces/{namespace}/pods/{name}"
             used[uid] = mib
         tokens = {

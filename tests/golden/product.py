@@ -24,8 +24,8 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
-from gpuagent.server.agent_metrics import Metrics as AgentMetrics
 from gpuagent.server.api import shares_json
+from gpuagent.server.exposition import Metrics as AgentMetrics
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus

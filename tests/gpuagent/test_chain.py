@@ -615,8 +615,8 @@ def test_a_tenant_with_own_reservation_pods_is_a_problem_and_flags_no_pod(node: 
 
 
 def top(running: Agent) -> str:
-    """Return the output of `kaishare-agent top --once`."""
-    command = [sys.executable, "-m", "gpuagent", "top", "--once", "--url", running.url]
+    """Return the output of `kaishare top --once`."""
+    command = [sys.executable, "-m", "console", "top", "--once", "--url", running.url]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 

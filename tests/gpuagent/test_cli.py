@@ -115,7 +115,7 @@ def test_help_names_every_option_and_its_default(capsys: pytest.CaptureFixture[s
     help_text = " ".join(capsys.readouterr().out.split())
     for option in (
         "--gpus", "--pods", "--node", "--listen", "--interval", "--grace", "--slack", "--proc-root",
-        "--reservation-namespace", "--exclude-namespaces", "--read-kai-configmaps", "--kai-version",
+        "--reservation-namespace", "--exclude-namespaces", "--kai-version",
         "--events", "--grace-min", "--grace-max", "--eviction", "--eviction-budget", "--authentication", "--certs", "--log-level",
         "--runbooks", "--fleet-url",
     ):  # fmt: skip

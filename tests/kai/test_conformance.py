@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kai import keys
-from kai.memory import Card
 from kai.refusals import share_container
 from kai.releases import Version
 from kai.share import Share
+from kai.share_bytes import Card
 from tests.support.kai_oracle import (
     loses_gpu_access,
     refusal,

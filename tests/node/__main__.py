@@ -51,6 +51,7 @@ def main() -> int:
             "-m",
             "node",
             "-v",
+            "-s",
             "--tb=short",
             "tests/node",
             *sys.argv[1:],

@@ -31,7 +31,6 @@ USER = 65532
 @pytest.fixture(scope="module")
 def release(node: RealNode) -> Iterator[Release]:
     installed = Release(node)
-    installed.install()
 
     async def prepare() -> None:
         async with KubeClient(node.access) as client:
@@ -40,8 +39,14 @@ def release(node: RealNode) -> Iterator[Release]:
                 managed_namespace(DEFAULT, gpu_fraction="0.5"),
                 managed_namespace(ENFORCED, gpu_fraction="0.5", mode="enforce"),
             )
-            for name in (DEFAULT, ENFORCED):
-                await Canary(client, name).until_mutated()
+            async with created_throughout(client, DEFAULT, ENFORCED) as creations:
+                await asyncio.to_thread(installed.install)
+                for name in (DEFAULT, ENFORCED):
+                    await Canary(client, name).until_mutated()
+            assert all(failure.startswith(f"{ENFORCED}:") for failure in creations.failed)
+            print_figure(
+                f"under enforce refused while it was installed: {len(creations.failed)} of {creations.made // 2}"
+            )
 
     asyncio.run(prepare())
     yield installed

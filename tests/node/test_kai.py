@@ -131,7 +131,16 @@ def test_the_agent_shows_their_shares_and_doctor_finds_no_problem(release: Relea
         ] == wanted
 
     until(has_shares, f"the agent shows {wanted}: {release.shares()}")
-    doctor = [sys.executable, "-m", "console", "doctor", f"--kubeconfig={node.kubeconfig}", "-o", "json"]
+    doctor = [
+        sys.executable,
+        "-m",
+        "console",
+        "doctor",
+        f"--kubeconfig={node.kubeconfig}",
+        "--wait=60s",
+        "-o",
+        "json",
+    ]
     done = subprocess.run(doctor, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     problems = [each for each in json.loads(done.stdout)["findings"] if each["state"] == "problem"]

@@ -46,7 +46,7 @@ class Fault:
 FAULTS: Final = (
     Fault(
         "decide: the policy's priority does not overrule the pod's own PriorityClass",
-        " and not _has_own_class(pod, rules)",
+        " and not _has_own_class(pod, settings)",
         "",
         "webhook/policy/test_decide.py",
     ),
@@ -179,14 +179,8 @@ FAULTS: Final = (
     ),
     Fault(
         "over-share: the mode off ends evictions",
-        "evict = over_share is OverShare.EVICT and mode != MODE_OFF",
-        "evict = over_share is OverShare.EVICT",
-        "gpuagent/verdicts",
-    ),
-    Fault(
-        "over-share: the shorter of two graces counts",
-        "grace=min(graces, default=None)",
-        "grace=max(graces, default=None)",
+        "== OverShare.EVICT and labels.get(MODE) != MODE_OFF",
+        "== OverShare.EVICT",
         "gpuagent/verdicts",
     ),
     Fault(
@@ -278,12 +272,6 @@ FAULTS: Final = (
         "if call.wait(self._longest_wait):",
         "if call.wait(600):",
         "gpuagent/gpus/test_sensors.py",
-    ),
-    Fault(
-        "processes: the name that a process chooses is cleaned",
-        "return plain(origin.name[:_MOST_NAME])",
-        "return origin.name[:_MOST_NAME]",
-        "gpuagent/server/test_processes.py",
     ),
     Fault(
         "driver: processes that use more than the device reports suspend the verdicts of their GPU",

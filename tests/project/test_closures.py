@@ -1,11 +1,16 @@
 """What the services load: bounded, and nothing that is for people."""
 
+import ast
+import graphlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.project.sources import modules as modules_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -39,3 +44,23 @@ def test_a_service_loads_few_lines_and_nothing_of_the_console(modules: str, most
         if ".venv" not in file.parts and file.suffix == ".py"
     )
     assert 10_000 < lines <= most
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Such a circle works or fails by the module that is imported first."""
+    files = {file.relative_to(ROOT).with_suffix(""): file for file in modules_of(ROOT)}
+    names = {".".join(path.parts).removesuffix(".__init__"): file for path, file in files.items()}
+    imports = {name: set(imported_by(file)) & names.keys() - {name} for name, file in names.items()}
+    assert len(imports) > 200
+    graphlib.TopologicalSorter(imports).prepare()
+
+
+def imported_by(file: Path) -> Iterator[str]:
+    """Yield the names that a module imports when it is loaded, which may be names of modules."""
+    for statement in ast.parse(file.read_text()).body:
+        match statement:
+            case ast.ImportFrom(module=str(module), names=imported):
+                yield module
+                yield from (f"{module}.{each.name}" for each in imported)
+            case ast.Import(names=imported):
+                yield from (each.name for each in imported)

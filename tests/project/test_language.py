@@ -30,7 +30,7 @@ def test_every_kind_of_file_is_checked() -> None:
         "deploy/helm/kaishare/values.yaml",
         "deploy/helm/kaishare/templates/NOTES.txt",
         "deploy/helm/kaishare/templates/_helpers.tpl",
-        "deploy/dashboards/fleet.json",
+        "deploy/helm/kaishare/files/dashboards/fleet.json",
         "deploy/images/install.sh",
     } <= names
     assert names.isdisjoint({"CHANGELOG.md", "tests/project/forbidden_phrases.py"})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.render import CHART, OLDEST_KUBERNETES, ROOT
+from tests.support.helm_chart import CHART, OLDEST_KUBERNETES, ROOT
 from tests.support.markers import (
     BY_PLACE,
     ON_THE_OLDEST,

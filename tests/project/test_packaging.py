@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from console.render.policy_manifests import text_of
+from webhook.policy.decision_settings import DecisionSettings
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
@@ -74,6 +77,15 @@ def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
         assert {file.relative_to(ROOT).as_posix() for file in files} <= set(archive.namelist())
 
 
+@pytest.mark.parametrize("kind", ["mutating", "validating"])
+def test_the_wheel_has_the_admission_policies(kind: str, wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    command = [sys.executable, "-m", "console.cli", "render", "--as", f"{kind}admissionpolicy"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == text_of(f"{kind}.yaml", DecisionSettings())
+
+
 @pytest.mark.parametrize("group", LEFT_OUT)
 def test_an_image_gets_what_its_service_imports(group: str) -> None:
     packages = [package for package in PACKAGES if package not in LEFT_OUT[group]]
@@ -94,3 +106,9 @@ def test_nothing_is_required_that_no_command_uses() -> None:
     groups = PROJECT["dependency-groups"]
     required = {*groups["webhook"], *groups["agent"], *groups["console"]}
     assert {*PROJECT["project"]["dependencies"], *EXTRA} == required
+
+
+def test_an_image_is_built_from_every_package() -> None:
+    let_through = (ROOT / ".dockerignore").read_text().splitlines()
+    included = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {f"!{path}" for path in (*PACKAGES, *included)} <= set(let_through)

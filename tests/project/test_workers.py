@@ -11,7 +11,7 @@ from tests.support.workers import begin_elsewhere, file_of, next_file, scheduler
 @pytest.mark.parametrize(
     ("nodeid", "file"),
     [
-        ("tests/kai/test_memory.py::test_a[x::y]", "tests/kai/test_memory.py"),
+        ("tests/kai/test_share_bytes.py::test_a[x::y]", "tests/kai/test_share_bytes.py"),
         (
             "tests/gpuagent/verdicts/test_flagging.py::TestA::test_b",
             "tests/gpuagent/verdicts/test_flagging.py",

@@ -133,7 +133,7 @@ def test_an_alias_bomb_in_a_pod_ends_explain_with_one_line(tmp_path: Path) -> No
     limited = (
         f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}));"
         f"sys.argv = ['explain', 'explain', '-f', {str(manifest)!r}, '--label', 'kai.scheduler/queue=q'];"
-        "from webhook.cli import main; sys.exit(main())"
+        "from console.cli import main; sys.exit(main())"
     )
     ended = subprocess.run(
         [sys.executable, "-c", limited], capture_output=True, text=True, timeout=60, check=False

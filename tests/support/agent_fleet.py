@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuagent.evaluation.status import Status
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import HttpServer
+from gpuagent.server.exposition import Metrics
 from service.http.limits import Address
 from service.http.page_server import OPEN_PORT, PortSecurity
 from service.log import JsonLog

@@ -50,7 +50,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no readers of the settings": {"settings": {"readers": []}},
     "readers with tokens": {"authentication": {"enabled": True, "readerLabels": {"aggregate": "true"}}},
     "readers with tokens over TLS": {
-        "authentication": {"enabled": True, "showProcesses": True},
+        "authentication": {"enabled": True},
         "webhook": {"opsTlsSecret": "webhook-tls", "certificates": {"mode": "cert-manager"}},
         "agent": {"tlsSecret": "agent-tls"},
         "monitors": {"enabled": True, "tokenSecret": {"name": "token"}},

@@ -18,7 +18,6 @@ from tests.support.kube_objects import (
     NODE,
     RESERVATIONS,
     bind_request,
-    config_map,
     fraction,
     namespace_object,
     node,
@@ -30,13 +29,11 @@ SOON = FetchTiming(gap=0.0, first_refused=0.1, longest_refused=0.2, first_pause=
 """Timing about 500 times as fast as in production."""
 
 FORBIDDEN = refuses(403, "Forbidden", "no")
-CONFIG_MAPS = "/api/v1/namespaces/research/configmaps"
 NAMESPACE = namespace_object(labels={"team": "a"})
 EVERYTHING = (
     fraction(schedulerName="kai-scheduler"),
     reservation(),
     bind_request(),
-    config_map(GPU_PORTION="0.50"),
     node(),
     NAMESPACE,
 )
@@ -110,8 +107,6 @@ def offer(server: ApiServer, *items: dict[str, Any]) -> None:
                 server.named[f"/api/v1/namespaces/{name}"] = item
             case "BindRequest":
                 server.bind_requests.pods[name] = versioned(item)
-            case "ConfigMap":
-                server.named[f"{CONFIG_MAPS}/{name}"] = item
 
 
 def portion_of(run: Running, name: str = "half") -> str | None:

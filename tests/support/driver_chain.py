@@ -14,8 +14,8 @@ from gpuagent.gpus.gpu_reading import GpuReading, GpuSource
 from gpuagent.pods.inventory import Inventory
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.api import shares_json
+from gpuagent.server.exposition import Metrics
 from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.prometheus_server import Prometheus
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "deploy" / "dashboards"
+FOLDER = ROOT / "deploy" / "helm" / "kaishare" / "files" / "dashboards"
 NAMES = ("fleet", "namespace", "node", "webhook")
 
 Selection = Mapping[str, str | Sequence[str]]
@@ -23,7 +23,7 @@ _LABEL_VALUES = re.compile(r"label_values\((?P<series>.+), (?P<label>\w+)\)")
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A dashboard of deploy/dashboards."""
+    """A dashboard of the chart."""
 
     name: str
     model: dict[str, Any]

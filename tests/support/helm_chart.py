@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
-from deploy.render import EVERY_RIGHT
 from tests.support import yaml_text
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "kaishare"
 NAMESPACE = "kaishare"
+OLDEST_KUBERNETES = "1.30.0"
+EVERY_RIGHT: dict[str, Any] = {
+    "agent": {"eviction": {"mode": "on"}},
+    "authentication": {"enabled": True},
+}
+"""Values with which the chart grants all optional rights."""
 EVERYTHING: dict[str, Any] = {
     **EVERY_RIGHT,
     "monitors": {"enabled": True, "tokenSecret": {"name": "prometheus-token"}},
@@ -61,7 +66,7 @@ def options(values: dict[str, Any]) -> list[str]:
 @cache
 def _rendered(values: str) -> str:
     done = helm(
-        "template", "kaishare", str(CHART), "--namespace", NAMESPACE, "--kube-version", "1.30.0",
+        "template", "kaishare", str(CHART), "--namespace", NAMESPACE, "--kube-version", OLDEST_KUBERNETES,
         *options(json.loads(values)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

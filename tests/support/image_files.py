@@ -42,7 +42,11 @@ def start_image(root: Path, service: str) -> str:
     user = f"--userspec={USER_ID}:{USER_ID}"
     program = f"/opt/kaishare/bin/kaishare-{service}"
     done = subprocess.run(
-        ["chroot", user, str(root), program, "--version"], capture_output=True, text=True, env={}, check=False
+        ["chroot", user, str(root), program, "--version"],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/sbin:/usr/bin"},
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -160,6 +160,7 @@ def kai_beside(plane: ControlPlane, *binder: str) -> Iterator[KaiCluster]:
     with contextlib.ExitStack() as stack:
         _install(cluster)
         asyncio.run(_start(cluster, stack, *binder))
+        stack.callback(cluster.kill)  # each takes up to 10 s to stop
         yield cluster
 
 

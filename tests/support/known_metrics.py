@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support import yaml_text
+from tests.support.promtool import default_rules
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,9 +22,8 @@ def documented() -> set[str]:
 
 
 def rules() -> Iterator[dict[str, Any]]:
-    """Return every rule of deploy/alerts."""
-    text = (ROOT / "deploy" / "alerts" / "rules.yaml").read_text(encoding="utf-8")
-    for group in yaml_text.load(text)["groups"]:
+    """Return every rule of the mixin."""
+    for group in default_rules()["groups"]:
         yield from group["rules"]
 
 

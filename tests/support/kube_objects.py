@@ -65,7 +65,6 @@ def fraction(
     annotations = {
         "gpu-fraction": share,
         "received-resource-type": "Fraction",
-        "runai/shared-gpu-configmap": f"{name}-7f6fbs6-shared-gpu",
         **more.pop("annotations", {}),
     }
     return pod(name, number, labels=labels, annotations=annotations, **more)
@@ -116,22 +115,6 @@ def bind_request(
         },
         "status": {"phase": "Succeeded"},
     }
-
-
-def config_map(
-    name: str = "half",
-    number: int = 1,
-    *,
-    suffix: str = "0",
-    owned: bool = True,
-    namespace: str = "research",
-    **data: str,
-) -> dict[str, Any]:
-    """Return KAI's ConfigMap of a pod, owned by the pod."""
-    metadata: dict[str, Any] = {"name": f"{name}-7f6fbs6-shared-gpu-{suffix}", "namespace": namespace}
-    if owned:
-        metadata["ownerReferences"] = [_owner(name, number)]
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def node(memory: str | None = "23028", **labels: str) -> dict[str, Any]:

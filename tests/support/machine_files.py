@@ -1,22 +1,19 @@
-"""A machine for tests of the doctor: files as a kernel and a container runtime provide them."""
+"""A machine and the agent's container: files as a kernel and a container runtime provide them."""
 
 from pathlib import Path
 
 import pytest
 
-from console.doctor.check_results import CheckResult, State
-from console.doctor.device_access import Host
+from gpuagent.own_pod import OwnContainer
 from tests.support.proc_files import HOST, ProcTree, in_pod
 
 OWN_POD = "11111111-2222-4333-8444-555555555555"
 FIRST_NAMESPACE = "pid:[4026531836]"
 OTHER_NAMESPACE = "pid:[4026532999]"
-ALL_CAPABILITIES = "000001ffffffffff"
-NO_CAPABILITIES = "0000000000000000"
 
 
 class Machine:
-    """A machine, and the doctor's container."""
+    """A machine, and the agent's container."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.own = folder / "root", folder / "own"
@@ -25,15 +22,17 @@ class Machine:
         (self.own / "ns").mkdir(parents=True)
         self.environment: dict[str, str] = {}
         self.namespace(FIRST_NAMESPACE)
-        self.capabilities(NO_CAPABILITIES)
         self.write_own("cgroup", f"{in_pod(OWN_POD)}\n")
         self.proc.add(1, "0::/init.scope", name="systemd")
         self.proc.add(2, "0::/", name="kthreadd")
         self.proc.add(77, HOST)
 
     @property
-    def host(self) -> Host:
-        return Host(root=self.root, proc_root=self.proc.root, own=self.own, environment=self.environment)
+    def container(self) -> OwnContainer:
+        """The container as an agent finds it that starts now."""
+        return OwnContainer(
+            root=self.root, proc_root=self.proc.root, own=self.own, environment=self.environment
+        )
 
     def write(self, path: str, text: str = "") -> Path:
         """Write a file in the container."""
@@ -49,35 +48,15 @@ class Machine:
         file.write_text(text)
 
     def namespace(self, name: str) -> None:
-        """Place the doctor in a PID namespace."""
+        """Place the agent in a PID namespace."""
         link = self.own / "ns/pid"
         link.unlink(missing_ok=True)
         link.symlink_to(name)
-
-    def capabilities(self, effective: str, groups: str = "0 10") -> None:
-        """Set the doctor's capabilities."""
-        self.write_own("status", f"Name:\tx\nGid:\t0\t0\t0\t0\nGroups:\t{groups}\nCapEff:\t{effective}\n")
-
-    def mounted(self, options: str) -> None:
-        """Mount /proc with options."""
-        self.write_own(
-            "mountinfo",
-            f"21 1 8:1 / / rw - ext4 /dev/vda rw\n22 21 0:5 / {self.proc.root} rw,nosuid - proc proc {options}\n",
-        )
 
     def devices(self, *names: str) -> None:
         """Create device files."""
         for name in names or ("nvidiactl", "nvidia0", "nvidia-uvm"):
             self.write(f"/dev/{name}")
-
-
-def states(findings: list[CheckResult], check: str) -> list[State]:
-    return [finding.state for finding in findings if finding.check == check]
-
-
-def result_of(findings: list[CheckResult], check: str) -> CheckResult:
-    (result,) = [finding for finding in findings if finding.check == check]
-    return result
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ class Client:
 @dataclass
 class RunningServer:
     """A page server with six pages: a health check, a small, a medium and a large one, one that waits for `go`,
-    and one that fails. `/query` answers with the query that it gets."""
+    and one that fails."""
 
     stream: io.BytesIO = field(default_factory=io.BytesIO)
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,7 +101,6 @@ class RunningServer:
                 "/held": self._held,
                 "/failing": self._failing,
             },
-            queries={"/query": lambda query: text_page(f"{query!r}\n")},
             not_found="no such page",
             method_not_allowed="pages are read",
             log=JsonLog(self.stream),

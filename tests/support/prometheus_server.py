@@ -16,10 +16,9 @@ from typing import Any
 
 import yaml
 
-from tests.support import yaml_text
 from tests.support.free_ports import free_port
 from tests.support.http_readiness import answers
-from tests.support.promtool import ALERTS, needed
+from tests.support.promtool import default_rules, needed
 from tests.support.waiting import wait_until
 
 PATIENCE_SECONDS = 60
@@ -96,7 +95,7 @@ def prometheus(
         + [dict(other) for other in others],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
-    rules = yaml_text.load((ALERTS / "rules.yaml").read_text(encoding="utf-8"))
+    rules = default_rules()
     if not configuration["scrape_configs"]:
         rules["groups"] = []
     for group in rules["groups"]:

@@ -1,5 +1,7 @@
 """Runs programs of Prometheus."""
 
+import functools
+import json
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -9,8 +11,21 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.alerts.rendering import evaluated
+
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "alerts"
+
+
+@functools.cache
+def _default_rules() -> str:
+    return json.dumps(evaluated("rules.jsonnet"))
+
+
+def default_rules() -> dict[str, Any]:
+    """Return the rules of the mixin without settings, as Prometheus loads them."""
+    rules: dict[str, Any] = json.loads(_default_rules())
+    return rules
 
 
 def needed(program: str, package: str = "prometheus") -> str:

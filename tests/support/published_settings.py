@@ -4,7 +4,8 @@ from typing import Any
 
 from service.version import version
 from webhook.policy.decision_settings import DecisionSettings
-from webhook.settings.published_settings import KEY, NAME, NAMESPACE, PublishedSettings, encode_settings
+from webhook.settings.decision_options import NAMESPACE
+from webhook.settings.published_settings import KEY, NAME, PublishedSettings, encode_settings
 
 
 def settings_object(

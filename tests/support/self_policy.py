@@ -1,4 +1,4 @@
-"""Installs the policy kaishare-webhook-self of the plain manifests on a cluster."""
+"""Installs the chart's policy kaishare-webhook-self on a cluster."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from deploy.render import MANIFESTS
-from tests.support import yaml_text
 from tests.support.control_plane import ControlPlane
+from tests.support.helm_chart import rendered
 from tests.support.kube_user import Answer, Asker, account, where
 
 WEBHOOK = account("kaishare", "kaishare-webhook")
@@ -20,7 +19,7 @@ _ACTS_WITHIN_SECONDS = 20.0
 
 def self_policy(condition: str = BY_WEBHOOK) -> list[dict[str, Any]]:
     """Return policy and binding; the CEL condition selects the limited accounts."""
-    policy, binding = yaml_text.load_all((MANIFESTS / "webhook" / "self.yaml").read_text())
+    policy, binding = [item for item in rendered() if item["metadata"]["name"] == "kaishare-webhook-self"]
     (selects,) = policy["spec"]["matchConditions"]
     assert selects["expression"] == BY_WEBHOOK
     selects["expression"] = condition

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from console.top.agent_client import ReadFailed, Received
+from console.agent_client import ReadFailed, Received
 from console.top.fleet import AgentRef, Fleet
 from gpuagent.api_types import read_answer
 

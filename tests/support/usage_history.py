@@ -7,9 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.support import yaml_text
 from tests.support.prometheus_server import Prometheus, prometheus
-from tests.support.promtool import ALERTS, promtool
+from tests.support.promtool import default_rules, promtool
 
 MIB, GIB = 1 << 20, 1 << 30
 STEP = 60
@@ -106,7 +105,7 @@ def recorded(folder: Path, *names: str) -> None:
     end that Prometheus marks, so that a sample counts for a minute. `promtool tsdb create-blocks-from rules` does the
     same in three times the processor time: it writes a block for every rule and every two hours.
     """
-    rules = yaml_text.load((ALERTS / "rules.yaml").read_text())
+    rules = default_rules()
     groups = {group["name"]: group for group in rules["groups"]}
     seen, *of_pods = groups["kaishare-usage-pods"]["rules"]
     needed_rules = [rule for rule in of_pods if rule["record"] in names]

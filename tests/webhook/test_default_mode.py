@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from console.cli import main
+import console.cli
+import webhook.cli
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer
 from tests.support.followed_namespaces import following, namespace, serve_namespaces, source
@@ -45,7 +46,7 @@ def test_the_label_beats_the_default_mode(mode: Mode, named: Mode) -> None:
 def test_enforce_is_no_default_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert [read_default_mode(text) for text in ("default", "observe", "off")] == list(DEFAULT_MODES)
     for text, problem in (("enforce", "label each namespace"), ("Off", "allowed: default, observe, off")):
-        for command in (["serve"], ["explain", "-f", "x.yaml"]):
+        for main, command in ((webhook.cli.main, ["serve"]), (console.cli.main, ["explain", "-f", "x.yaml"])):
             assert main([*command, "--default-mode", text]) == 2
             (line,) = capsys.readouterr().err.splitlines()
             assert "--default-mode" in line
@@ -206,7 +207,7 @@ def manifests(tmp_path: Path) -> list[str]:
     ("mode", "action"), [("default", "injected"), ("observe", "observed"), ("off", "skipped")]
 )
 def test_explain_knows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, action: str) -> None:
-    assert main([*manifests(tmp_path), "--default-mode", mode]) == 0
+    assert console.cli.main([*manifests(tmp_path), "--default-mode", mode]) == 0
     (explained,) = json.loads(capsys.readouterr().out)
     assert explained["action"] == action
     assert bool(explained["patch"]) is (mode == "default")
@@ -219,7 +220,7 @@ def test_explain_fails_for_labels_that_would_be_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, status: int, kind: str
 ) -> None:
     bad = ["-n", "vision", "--label", "kaishare.dev/gpu-fraction=2", "--default-mode", option]
-    assert main([*manifests(tmp_path), *bad]) == status
+    assert console.cli.main([*manifests(tmp_path), *bad]) == status
     out, err = capsys.readouterr()
     assert err.startswith(f'kaishare: {kind}: namespace vision: kaishare.dev/gpu-fraction: "2"')
     assert json.loads(out)[0]["policyProblems"]

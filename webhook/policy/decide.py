@@ -88,25 +88,25 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 def decide_pod(
-    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings, *, warn: bool = True
+    policy: NamespacePolicy, pod: PodView, settings: DecisionSettings, *, warn: bool = True
 ) -> Decision:
     """Decide about one pod of a namespace that is not exempt, at its creation.
 
     Args:
         policy: the policy of the pod's namespace.
         pod: the pod, which is not modified.
-        rules: the administrator's settings.
+        settings: the administrator's settings.
         warn: whether to compute warnings; False saves time where only the changes matter.
     """
     try:
-        return _skip_pod(policy, pod) or _fill_in(policy, pod, rules, warn=warn)
+        return _skip_pod(policy, pod) or _fill_in(policy, pod, settings, warn=warn)
     except MalformedPod as error:
         return skip_malformed(error)
 
 
-def skip_namespace(policy: NamespacePolicy, rules: DecisionSettings) -> Decision | None:
+def skip_namespace(policy: NamespacePolicy, settings: DecisionSettings) -> Decision | None:
     """Return the decision for a namespace whose pods are all skipped, or None for other namespaces."""
-    if policy.namespace in rules.excluded_namespaces:
+    if policy.namespace in settings.excluded_namespaces:
         return _skipped(Reason.NAMESPACE_EXCLUDED, namespace=policy.namespace)
     if policy.mode is Mode.OFF:
         return _skipped(Reason.MODE_OFF)
@@ -144,15 +144,15 @@ def _skip_pod(policy: NamespacePolicy, pod: PodView) -> Decision | None:
     return None
 
 
-def _fill_in(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings, *, warn: bool) -> Decision:
+def _fill_in(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings, *, warn: bool) -> Decision:
     """Decide which changes a managed pod needs."""
     labels: dict[str, str] = {}
     if policy.queue and not pod.labels.get(keys.QUEUE_LABEL):
         labels[keys.QUEUE_LABEL] = policy.queue
-    if policy.priority and not pod.labels.get(keys.PRIORITY_LABEL) and not _has_own_class(pod, rules):
+    if policy.priority and not pod.labels.get(keys.PRIORITY_LABEL) and not _has_own_class(pod, settings):
         labels[keys.PRIORITY_LABEL] = policy.priority
 
-    share = decide_share(policy, pod, rules)
+    share = decide_share(policy, pod, settings)
     wants_toleration = policy.inject_toleration and (share.annotations or has_share(pod))
     changes = Changes(
         scheduler=policy.scheduler if pod.scheduler_name != policy.scheduler else None,
@@ -169,7 +169,7 @@ def _fill_in(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings, *, 
         action=action,
         finding=share.finding,
         changes=changes,
-        warnings=tuple(islice(_warnings(policy, pod, rules, share), MOST_WARNINGS)) if warn else (),
+        warnings=tuple(islice(_warnings(policy, pod, settings, share), MOST_WARNINGS)) if warn else (),
         source=share.source,
         size=share.size,
     )
@@ -183,13 +183,13 @@ def _record(pod: PodView, share: ShareOutcome) -> dict[str, str]:
     return {key: value for key, value in record.items() if key not in pod.annotations}
 
 
-def _has_own_class(pod: PodView, rules: DecisionSettings) -> bool:
+def _has_own_class(pod: PodView, settings: DecisionSettings) -> bool:
     """Whether the pod names another PriorityClass than the cluster's default.
 
     In KAI the label `priorityClassName` overrides `spec.priorityClassName` (default_grouper.go, all
     releases). The policy's label would therefore overrule the pod's own class.
     """
-    return pod.priority_class not in ("", rules.default_priority_class)
+    return pod.priority_class not in ("", settings.default_priority_class)
 
 
 SKIPPED_NOT_MANAGED: Final = _skipped(Reason.NOT_MANAGED)
@@ -207,7 +207,7 @@ def _tolerates_gpu_taint(pod: PodView) -> bool:
 
 
 def _warnings(
-    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings, share: ShareOutcome
+    policy: NamespacePolicy, pod: PodView, settings: DecisionSettings, share: ShareOutcome
 ) -> Iterator[Finding]:
     """Yield the warnings for the pod's author, most important first."""
     reason = share.finding.reason
@@ -215,11 +215,11 @@ def _warnings(
         yield share.finding
     yield from doubts(policy, pod, share)
     if share.injected is None:
-        yield from share_findings(pod, rules.kai_version, sharing=rules.inject_shares)
+        yield from share_findings(pod, settings.kai_version, sharing=settings.inject_shares)
     yield from cap_findings(policy, pod, share.injected)
     yield from reserved_key_findings(policy, pod)
     yield from unknown_value_findings(pod)
-    yield from hints(pod, rules.kai_version, injected=share.injected, container=share.container)
+    yield from hints(pod, settings.kai_version, injected=share.injected, container=share.container)
     yield from _ranks_may_meet(policy, pod, share)
 
 

@@ -1,4 +1,4 @@
-"""Decides which share a managed pod gets: `decide_share(policy, pod, rules) -> ShareOutcome`.
+"""Decides which share a managed pod gets: `decide_share(policy, pod, settings) -> ShareOutcome`.
 
 The function is pure. The first line of the table that applies wins. Only the lines with a star change the
 pod's GPU.
@@ -114,15 +114,15 @@ def _no_share(reason: Reason, **details: object) -> ShareOutcome:
     return ShareOutcome(Finding(reason, details))
 
 
-def decide_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> ShareOutcome:
+def decide_share(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> ShareOutcome:
     """Decide whether the pod gets a share of the policy, and which GPU keys are removed in exchange."""
     if writes_own_share(pod):
         own = ShareOutcome(Finding(Reason.OWN_SHARE), source=Source.OWN_SHARE)
-        return _remove_restored_gpu(policy, pod, rules) or own
+        return _remove_restored_gpu(policy, pod, settings) or own
     is_named = SIZE in pod.labels
     if policy.share is None and not policy.sizes and not is_named:
         return _no_default_share(policy)
-    exclusion = _share_exclusion(policy, pod, rules)
+    exclusion = _share_exclusion(policy, pod, settings)
     if exclusion is not None:
         is_doubtful = is_named and exclusion in _OF_NAMESPACE
         doubt = named_size(policy.sizes, pod.labels).doubt if is_doubtful else None
@@ -130,7 +130,7 @@ def decide_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings)
     candidate = _container_to_share(policy, pod, is_named=is_named)
     if isinstance(candidate, ShareOutcome):
         return candidate
-    chosen = _choose_share(policy, pod, rules)
+    chosen = _choose_share(policy, pod, settings)
     if isinstance(chosen, ShareOutcome) and not chosen.is_size_in_doubt:
         return chosen
     container, reason = candidate
@@ -143,7 +143,9 @@ def decide_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings)
                 "where": Clipped("on the namespace shares them"),
             }
             return ShareOutcome(Finding(Reason.DISTRIBUTED, details))
-    return chosen if isinstance(chosen, ShareOutcome) else _give_share(policy, chosen, pod, rules, *candidate)
+    return (
+        chosen if isinstance(chosen, ShareOutcome) else _give_share(policy, chosen, pod, settings, *candidate)
+    )
 
 
 def keeps_ranks_apart(policy: NamespacePolicy) -> bool:
@@ -154,11 +156,13 @@ def keeps_ranks_apart(policy: NamespacePolicy) -> bool:
     return policy.distributed is Distributed.KEEP and not forbids_whole_gpu
 
 
-def _choose_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> _Chosen | ShareOutcome:
+def _choose_share(
+    policy: NamespacePolicy, pod: PodView, settings: DecisionSettings
+) -> _Chosen | ShareOutcome:
     """Return the share that the policy has for a pod, or why it has none."""
     if SIZE in pod.labels:
         choice = named_size(policy.sizes, pod.labels)
-    elif rules.by_admission_policies and policy.sizes.has_selectors:
+    elif settings.by_admission_policies and policy.sizes.has_selectors:
         return ShareOutcome(Finding(Reason.SELECTORS_UNREAD), is_size_in_doubt=True)
     else:
         choice = selected_size(policy.sizes, pod.labels) if policy.sizes else NO_CHOICE
@@ -181,10 +185,10 @@ def _no_default_share(policy: NamespacePolicy) -> ShareOutcome:
     return _no_share(Reason.POLICY_INVALID, problem=problem)
 
 
-def size_doubts(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> Iterator[Finding]:
+def size_doubts(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> Iterator[Finding]:
     """Yield why the size of a pod without a share is in doubt: at most one finding."""
     if (policy.sizes or SIZE in pod.labels) and not writes_own_share(pod):
-        yield from doubts(policy, pod, decide_share(policy, pod, rules))
+        yield from doubts(policy, pod, decide_share(policy, pod, settings))
 
 
 def doubts(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) -> Iterator[Finding]:
@@ -198,7 +202,7 @@ def doubts(policy: NamespacePolicy, pod: PodView, share: ShareOutcome) -> Iterat
 
 
 def _remove_restored_gpu(
-    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings
+    policy: NamespacePolicy, pod: PodView, settings: DecisionSettings
 ) -> ShareOutcome | None:
     """Remove nvidia.com/gpu from a pod that has exactly the policy's share; None for any other pod.
 
@@ -208,30 +212,30 @@ def _remove_restored_gpu(
     """
     if keys.GPU_RESOURCE not in pod.gpu_resources:
         return None
-    written = _policy_share_written(policy, pod, rules)
+    written = _policy_share_written(policy, pod, settings)
     if written is None:
         return None
-    settled = _give_share(policy, written[0], pod, rules, written[1], Reason.GPU_REMOVED_AGAIN)
+    settled = _give_share(policy, written[0], pod, settings, written[1], Reason.GPU_REMOVED_AGAIN)
     return replace(settled, annotations=NOTHING) if settled.removed else None
 
 
-def has_policy_share(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> bool:
+def has_policy_share(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> bool:
     """Whether the pod has exactly the share that the policy gives it now, as after a patch."""
-    return _policy_share_written(policy, pod, rules) is not None
+    return _policy_share_written(policy, pod, settings) is not None
 
 
 def _policy_share_written(
-    policy: NamespacePolicy, pod: PodView, rules: DecisionSettings
+    policy: NamespacePolicy, pod: PodView, settings: DecisionSettings
 ) -> tuple[_Chosen, Container] | None:
     """Return the policy's share and its container if the pod has exactly that share; None otherwise."""
     annotations = pod.annotations
     if (
         shares_written(pod) != 1
         or annotations.get(WHOLE_GPU) == "true"
-        or _share_exclusion(policy, pod, rules) is not None
+        or _share_exclusion(policy, pod, settings) is not None
     ):
         return None
-    chosen = _choose_share(policy, pod, rules)
+    chosen = _choose_share(policy, pod, settings)
     if isinstance(chosen, ShareOutcome) or annotations.get(chosen.share.annotation) != chosen.share.value:
         return None
     named = annotations.get(keys.CONTAINER_NAME)
@@ -243,9 +247,9 @@ _OF_NAMESPACE: Final = (Reason.SHARES_OFF, Reason.SCHEDULER_NOT_KAI)
 """Exclusions by settings. A pod that names a size in doubt is told that instead."""
 
 
-def _share_exclusion(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> Reason | None:
+def _share_exclusion(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> Reason | None:
     """Return why the pod gets no share regardless of its GPU requests; None if it may get one."""
-    if not rules.inject_shares:
+    if not settings.inject_shares:
         return Reason.SHARES_OFF
     if policy.scheduler == keys.DEFAULT_SCHEDULER:
         return Reason.SCHEDULER_NOT_KAI
@@ -320,7 +324,7 @@ def _give_share(
     policy: NamespacePolicy,
     chosen: _Chosen,
     pod: PodView,
-    rules: DecisionSettings,
+    settings: DecisionSettings,
     container: Container,
     reason: Reason,
 ) -> ShareOutcome:
@@ -329,7 +333,7 @@ def _give_share(
         raise MalformedPod("a container has no name")
     if len(container.name) > _LONGEST_CONTAINER_NAME:  # the patch repeats the name
         raise MalformedPod(f"a container's name has more than {_LONGEST_CONTAINER_NAME} characters")
-    version = rules.kai_version
+    version = settings.kai_version
     named = pod.annotations.get(keys.CONTAINER_NAME)
     if named is not None and named != container.name:
         return _no_share(Reason.CONTAINER_CONFLICT, named=shorten(named), container=container.name)

@@ -103,12 +103,12 @@ def apply_to_pod(patch: Sequence[Operation], pod: PodView) -> PodView:
         parts = operation["path"].split("/")
         match operation["op"], *parts[1:]:
             case "remove", "spec", ("containers" | "initContainers") as group, index, "resources", kind, key:
-                _remove(spec, group, index, kind, unescape(key))
+                _remove(spec, group, index, kind, _unescape(key))
             case "add", "metadata", ("labels" | "annotations") as field, key if metadata is not None:
                 entries = getattr(metadata, field)
                 if entries is None:
                     raise PatchError(f"add {operation['path']}: there is no {field}")
-                setattr(metadata, field, {**entries, unescape(key): operation["value"]})
+                setattr(metadata, field, {**entries, _unescape(key): operation["value"]})
             case "add", "metadata", ("labels" | "annotations") as field if metadata is not None:
                 setattr(metadata, field, operation["value"])
             case "add", "spec", ("schedulerName" | "tolerations") as field:
@@ -143,7 +143,7 @@ def _copy(struct: _Struct) -> _Struct:
     return struct.__copy__()  # type: ignore[attr-defined, no-any-return]  # missing in msgspec's stubs
 
 
-def unescape(part: str) -> str:
+def _unescape(part: str) -> str:
     """Return the map key of a part of a JSON Pointer (RFC 6901)."""
     return part.replace("~1", "/").replace("~0", "~") if "~" in part else part
 
@@ -158,7 +158,7 @@ def apply_to_document(patch: Sequence[Operation], document: Mapping[str, Any]) -
         return document
     result: dict[str, Any] = msgspec.to_builtins(document)
     for operation in patch:
-        *parents, last = [unescape(part) for part in operation["path"].split("/")[1:]]
+        *parents, last = [_unescape(part) for part in operation["path"].split("/")[1:]]
         place: Any = result
         try:
             for part in parents:
@@ -192,7 +192,7 @@ class Mutation(Struct, frozen=True, kw_only=True):
 def mutate(
     policy: NamespacePolicy | None,
     document: bytes | Raw,
-    rules: DecisionSettings,
+    settings: DecisionSettings,
     *,
     last: Mutation | None = None,
 ) -> Mutation:
@@ -204,13 +204,13 @@ def mutate(
     Args:
         policy: the policy of the pod's namespace; None if the namespace is not managed.
         document: the pod as JSON.
-        rules: the administrator's settings.
-        last: the mutation of another pod under the same policy and rules, which is returned again if this pod
-            has the same fields.
+        settings: the administrator's settings.
+        last: the mutation of another pod under the same policy and settings, which is returned again if this
+            pod has the same fields.
     """
     if policy is None:
         return Mutation(decision=SKIPPED_NOT_MANAGED)
-    decision = skip_namespace(policy, rules)
+    decision = skip_namespace(policy, settings)
     if decision is not None:
         return Mutation(decision=decision)
     try:
@@ -220,11 +220,11 @@ def mutate(
     if last is not None and last.pod is not None and _are_alike(last.pod.document, decoded):
         return last
     pod = PodView(decoded)
-    decision = decide_pod(policy, pod, rules)
+    decision = decide_pod(policy, pod, settings)
     if not decision.changes:
         return Mutation(decision=decision, pod=pod)
     planned = operations(decision.changes, pod)
-    problem = _problem(policy, pod, planned, rules)
+    problem = _problem(policy, pod, planned, settings)
     if problem is not None:
         finding = Finding(Reason.PATCH_UNSAFE, {"problem": problem})
         return Mutation(
@@ -242,11 +242,11 @@ def _are_alike(pod: PodDocument, other: PodDocument) -> bool:
 
 
 def _problem(
-    policy: NamespacePolicy, pod: PodView, planned: list[Operation], rules: DecisionSettings
+    policy: NamespacePolicy, pod: PodView, planned: list[Operation], settings: DecisionSettings
 ) -> str | None:
     """Describe what is wrong with a patch; None if the patched pod needs no further change."""
     try:
-        second = decide_pod(policy, apply_to_pod(planned, pod), rules, warn=False)
+        second = decide_pod(policy, apply_to_pod(planned, pod), settings, warn=False)
     except PatchError as error:
         return str(error)
     if second.changes:

@@ -1,4 +1,4 @@
-"""Decides whether mode enforce admits a pod: `verify(policy, pod, rules, requester) -> Verification`.
+"""Decides whether mode enforce admits a pod: `verify(policy, pod, settings, requester) -> Verification`.
 
 The function is pure. It checks the pod after all mutating webhooks have run: how much of a GPU the pod may
 ask for, and that KAI schedules it. It also reports a wrong queue and reserved keys, so that the author learns
@@ -90,19 +90,19 @@ class Verification(Struct, frozen=True, kw_only=True):
 
 
 def verify(
-    policy: NamespacePolicy | None, pod: PodView, rules: DecisionSettings, requester: Requester
+    policy: NamespacePolicy | None, pod: PodView, settings: DecisionSettings, requester: Requester
 ) -> Verification:
     """Check a pod at its creation, by the table in this module's docstring.
 
     Args:
         policy: the policy of the pod's namespace; None if the namespace is not managed.
         pod: the pod as it will be stored.
-        rules: the administrator's settings.
+        settings: the administrator's settings.
         requester: the user that the API server authenticated.
     """
     if policy is None:
         return _allowed(Reason.NOT_MANAGED)
-    exemption = skip_namespace(policy, rules)
+    exemption = skip_namespace(policy, settings)
     if exemption is not None:
         return Verification(finding=exemption.finding)
     if policy.mode is not Mode.ENFORCE:
@@ -118,7 +118,7 @@ def verify(
         denials = _bounded(_daemon_set_denials(policy, pod))
         return _denied(denials) if denials else _allowed(Reason.DAEMONSET)
 
-    denials = _bounded(_denials(policy, pod, rules))
+    denials = _bounded(_denials(policy, pod, settings))
     return _denied(denials) if denials else _allowed(Reason.VERIFIED)
 
 
@@ -158,7 +158,7 @@ def _gpu_uses(policy: NamespacePolicy, pod: PodView) -> Iterator[str]:
         yield f"names another queue ({quoted(queue)})"
 
 
-def _denials(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> Iterator[Finding]:
+def _denials(policy: NamespacePolicy, pod: PodView, settings: DecisionSettings) -> Iterator[Finding]:
     """Yield the violations of an ordinary pod."""
     if pod.labels.get(INJECT) == "false":
         yield Finding(Reason.OPT_OUT_DENIED, {"value": quoted("false")})
@@ -174,7 +174,7 @@ def _denials(policy: NamespacePolicy, pod: PodView, rules: DecisionSettings) -> 
     elif queue != policy.queue:
         current = quoted(queue) if queue else "not set"
         yield Finding(Reason.WRONG_QUEUE, {"queue": current, "allowed": policy.queue})
-    yield from size_doubts(policy, pod, rules)
+    yield from size_doubts(policy, pod, settings)
     yield from cap_findings(policy, pod, None)
     yield from reserved_key_findings(policy, pod)
 

@@ -13,6 +13,8 @@ from service.text import quoted
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import read_default_mode
 
+NAMESPACE: Final = "kaishare"
+"""The namespace of the ConfigMap with the published settings, unless an option names another."""
 OPTIONS: Final[Mapping[str, str]] = {
     "--kai-version": "kai_version",
     "--inject-shares": "inject_shares",

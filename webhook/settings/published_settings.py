@@ -25,8 +25,6 @@ NAME: Final = "kaishare-settings"
 """The name of the ConfigMap."""
 KEY: Final = "settings.json"
 """The only key of its data."""
-NAMESPACE: Final = "kaishare"
-"""The namespace of the ConfigMap, unless an option names another."""
 LONGEST: Final = 256 * 1024
 """Maximum length of the document, in characters. The API server stores at most 1 MiB in a ConfigMap."""
 

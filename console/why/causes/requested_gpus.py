@@ -7,9 +7,9 @@ from typing import Final
 from console.why.evidence_objects import PodObject
 from kai import keys
 from kai.gpu_resources import gpus_at_once
-from kai.memory import Card
 from kai.numbers import parse_quantity
 from kai.pod import Container
+from kai.share_bytes import Card
 
 _MOST_GPUS: Final = 65536
 """More GPUs than any node has; a larger number is no number of GPUs."""

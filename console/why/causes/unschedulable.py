@@ -27,7 +27,7 @@ from console.why.evidence_objects import Claim, NodeObject, PodObject
 from console.why.explanation import Code, PodFinding, Remedy
 from console.why.redaction import Redactor
 from kai import keys
-from kai.memory import Card
+from kai.share_bytes import Card
 from service.names import is_dns_subdomain
 from service.text import first_few
 

@@ -2,5 +2,5 @@
 
 `top` and `sections` decide what the page shows, `rows`, `bars` and `past` prepare one pod and one drawing,
 and `renderer` turns the result into HTML by the templates. The page is complete without JavaScript;
-`static/page.js` reloads it, and lists the processes of a pod.
+`static/page.js` reloads it.
 """

@@ -9,7 +9,8 @@ from tests.support.api_server import ApiServer, refuses
 from tests.support.published_settings import settings_object
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata
-from webhook.settings.published_settings import NAME, NAMESPACE
+from webhook.settings.decision_options import NAMESPACE
+from webhook.settings.published_settings import NAME
 
 PATH = "/api/v1/namespaces"
 SCOPE = WebhookScope()

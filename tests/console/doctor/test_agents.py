@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from console.agent_client import Received
 from console.agents import AgentPod, AgentReading
 from console.doctor.agent_checks import attribution_findings, pod_findings, response_findings
 from console.doctor.api_reader import ListOutcome, ListResult
 from console.doctor.check_results import State
 from console.doctor.gpu_nodes import PRESENT_LABEL, ClusterNode, node_findings, read_node
-from console.top.agent_client import Received
-from gpuagent.api_types import AgentResponse, ApiProblem
+from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
+from gpuagent.table.next_steps import FOR_PROBLEM
 from service.text import MOST_LINES
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -121,6 +122,33 @@ def test_attribution_problems_by_reason() -> None:
         (State.WARNING, "reservation-conflict on n2: two namespaces"),
         (State.UNKNOWN, "no sample yet on n5"),
     ]
+
+
+def test_each_problem_comes_with_what_to_do_first() -> None:
+    """The step of the table for a reason of the metrics; the detail of the agent's own faults has the remedy."""
+    denied = ApiProblem(reason="proc-denied", detail="cannot read /proc")
+    rights = ApiProblem(reason="rights", detail="no right to create events: apply the chart's roles")
+    findings = list(attribution_findings([reading(problems=[denied, rights])]))
+    assert [(finding.state, finding.what, finding.advice) for finding in findings] == [
+        (State.PROBLEM, "proc-denied on n0: cannot read /proc", FOR_PROBLEM["proc-denied"].line),
+        (State.PROBLEM, "rights on n0: no right to create events: apply the chart's roles", ""),
+    ]
+
+
+def test_an_agent_that_is_not_ready_tells_its_problems_all_the_same() -> None:
+    files = ApiProblem(reason="device-files", detail="there is no /dev/nvidiactl: use CDI")
+    unready = reading(attribution_ok=None, problems=[files])
+    unready = replace(unready, pod=replace(unready.pod, is_ready=False))
+    (finding,) = attribution_findings([unready])
+    assert finding.what == "device-files on n0: there is no /dev/nvidiactl: use CDI"
+
+
+def test_a_gpu_of_unknown_memory_is_named() -> None:
+    blank = ApiGpu(uuid="GPU-1", index=3, memory_unknown="nvmlDeviceGetMemoryInfo: NoPermission")
+    (finding,) = attribution_findings([reading(gpus=[blank])])
+    assert finding.state is State.WARNING
+    assert finding.what.endswith("GPU 3 of n0: nvmlDeviceGetMemoryInfo: NoPermission")
+    assert "agent.migMonitor" in finding.advice
 
 
 def test_hostile_agents_cannot_flood_the_report_or_act_on_the_terminal() -> None:

@@ -3,8 +3,12 @@
 import argparse
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +25,7 @@ from kube.client import KubeClient
 from tests.support.api_server import ApiServer, lists
 from tests.support.cluster_facts import alone, but, by_policies, of_kai, result_lines, whole
 
+ROOT = Path(__file__).parents[3]
 Rounds = Callable[..., list[int]]
 
 
@@ -105,3 +110,26 @@ def test_wait_ends_with_its_time(rounds: Rounds) -> None:
     pauses = rounds([BAD])
     assert run(arguments("--wait", "50ms")) == 1
     assert pauses
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_closed_pipe_does_not_change_the_exit_status(output: str, tmp_path: Path) -> None:
+    """`kaishare doctor | head`, where the API server cannot be reached."""
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = ["doctor", "--kubeconfig", str(tmp_path / "config"), "-o", output]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "console", *command],
+            cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -10,19 +10,6 @@ from console.doctor.command import FAILED_REQUESTS, anchor, with_link
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "doctor.md"
-OF_AN_AGENT = {
-    f"{name}.py"
-    for name in (
-        "agent_doctor",
-        "agent_cluster",
-        "device_access",
-        "driver_checks",
-        "attribution_checks",
-        "proc_checks",
-        "self_test",
-    )
-}
-"""Checks of `kaishare-agent doctor`, whose findings have no links."""
 HEADINGS = re.findall(r"^### (.*)$", PAGE.read_text(), flags=re.MULTILINE)
 
 
@@ -53,8 +40,6 @@ def test_the_page_has_a_section_for_each_name_of_a_check_in_the_code_and_no_othe
     )
     names: set[str] = set()
     for file in (ROOT / "console" / "doctor").glob("*.py"):
-        if file.name in OF_AN_AGENT:
-            continue
         text = file.read_text()
         names.update(constant.findall(text))
         names.update(name for groups in literal.findall(text) for name in groups if name)

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -202,3 +204,18 @@ def test_the_list_of_excluded_namespaces_may_be_empty(capsys: pytest.CaptureFixt
         status, out = explain(capsys, "-f", file, "--exclude-namespaces", text)
         assert status == 0
         assert ("(namespace-excluded)" in out) is bool(text)
+
+
+def test_explain_of_files_imports_no_server_and_no_client(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(POD)
+    script = (
+        "import sys; from console.cli import main; "
+        f"main(['explain', '--policies', {POLICIES!r}, '-f', 'pod.yaml']); "
+        "print([m for m in ('aiohttp', 'cryptography', 'kube.client', 'kubernetes_asyncio') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "kai.scheduler/queue: vision" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

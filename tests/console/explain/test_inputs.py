@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,7 +112,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-@pytest.mark.parametrize("output", ["text", "manifest"])
+@pytest.mark.parametrize("output", ["text", "patch"])
 def test_an_unusable_manifest_gives_status_2_and_one_line(run: Run, name: str, output: str) -> None:
     text, problem = UNUSABLE[name]
     result = run(text, QUEUE, HALF, "-o", output)
@@ -122,7 +124,7 @@ def test_an_unusable_manifest_gives_status_2_and_one_line(run: Run, name: str, o
     assert len(result.err) < 500
 
 
-@pytest.mark.parametrize("output", ["text", "json", "manifest"])
+@pytest.mark.parametrize("output", ["text", "json"])
 @pytest.mark.parametrize(
     ("metadata", "problem"),
     [
@@ -142,7 +144,7 @@ def test_a_template_with_a_field_of_another_type_is_malformed(
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("output", ["text", "table", "json", "yaml", "patch", "manifest"])
+@pytest.mark.parametrize("output", ["text", "table", "json", "yaml", "patch"])
 def test_deep_nesting_that_is_read_ends_no_output_with_a_traceback(run: Run, output: str) -> None:
     deep = "[" * 480 + "]" * 480
     text = (
@@ -229,3 +231,30 @@ def test_help_has_defaults_and_an_example(capsys: pytest.CaptureFixture[str], ru
     assert "(default: text; table for more than four pods)" in " ".join(text.split())
     assert "(default default)" not in text
     assert "exit status:\n  0  nothing" in text
+
+
+@pytest.mark.parametrize("output", ["text", "table", "json", "patch"])
+def test_a_directive_belongs_to_the_document_after_it(run: Run, output: str) -> None:
+    tag = "%TAG !y! tag:yaml.org,2002:\n---\n"
+    pod = f"kind: Pod\nmetadata: {{name: !y!str 7}}\nspec:\n{CONTAINERS}"
+    last = pod.replace("!y!str 7", "last")
+    result = run(f"{tag}{pod}...\n{tag}{pod}...\n---\n{last}", QUEUE, HALF, "-o", output)
+    assert result.err == ""
+    if output == "json":
+        lines = [1 + (f"{tag}{pod}...\n" * before + tag).count("\n") for before in range(2)]
+        assert [each["line"] for each in json.loads(result.out)][:2] == lines
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_documents_are_utf_8_in_every_locale(output: str, tmp_path: Path) -> None:
+    (tmp_path / "pod.json").write_text(
+        '{"kind": "Pod", "metadata": {"name": "größe≥"}, "spec": {"containers": [{"name": "main"}]}}',
+        encoding="utf-8",
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "console", "explain", QUEUE, "-o", output, "-f", str(tmp_path / "pod.json")],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert "größe≥" in result.stdout.decode()

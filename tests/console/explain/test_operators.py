@@ -319,7 +319,7 @@ ADDED = ("WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "training.kubeflow.org", "ow
 
 
 def test_the_additions_are_not_shown(run: Run) -> None:
-    for output in ("text", "json", "yaml", "patch", "manifest"):
+    for output in ("text", "json", "yaml", "patch"):
         result = run(JOB, *OPTIONS, "-o", output)
         assert result.status == 0, output
         for name in ADDED:
@@ -329,18 +329,6 @@ def test_the_additions_are_not_shown(run: Run) -> None:
         in run(JOB, *OPTIONS).out
     )
     assert "(distributed)" in run(JOB, *OPTIONS).out
-
-
-def test_the_manifest_keeps_the_gpu_and_gets_the_rest(run: Run) -> None:
-    written = yaml.safe_load(run(JOB, *OPTIONS, "-o", "manifest").out)
-    expected = yaml.safe_load(JOB)
-    for replicas in expected["spec"]["pytorchReplicaSpecs"].values():
-        replicas["template"]["metadata"] = {
-            "labels": {"kai.scheduler/queue": "queue-a"},
-            "annotations": {"kaishare.dev/reason": "distributed"},
-        }
-        replicas["template"]["spec"]["schedulerName"] = "kai-scheduler"
-    assert written == expected
 
 
 def test_a_pod_of_an_operator_has_the_same_patch_as_from_the_server(run: Run) -> None:

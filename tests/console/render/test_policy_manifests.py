@@ -1,16 +1,22 @@
 """The text of the admission policies: its settings, its tables, and the command that prints it."""
 
 import re
-from importlib import resources
 from typing import Any
 
 import pytest
 import yaml
 
 from console.cli import main
-from console.render import policy_manifests
 from console.render.expressions import VALUES, WORDS
-from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings, text_of
+from console.render.policy_manifests import (
+    MUTATING,
+    NAME,
+    POLICIES,
+    VALIDATING,
+    objects_of,
+    settings,
+    text_of,
+)
 from kai.releases import Version
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode
@@ -33,9 +39,7 @@ def selectors(file: str, rules: DecisionSettings) -> list[Any]:
 
 def templates() -> str:
     """Return the files with placeholders, without comments."""
-    folder = resources.files(policy_manifests.__package__).joinpath("policies")
-    files = [*folder.iterdir(), *folder.joinpath("parts").iterdir()]
-    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    texts = [file.read_text(encoding="utf-8") for file in POLICIES.rglob("*.yaml")]
     return re.sub(r"^ *#.*$", "", "\n".join(texts), flags=re.MULTILINE)
 
 

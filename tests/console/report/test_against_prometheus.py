@@ -18,7 +18,7 @@ from console.prometheus.records import record_coverage
 from console.report.gpu_hours import FIGURES, RECORD_STEP, RECORDS, read_sums
 from console.report.report_rows import Hours, Report, build_report, row_labels
 from console.report.text import as_csv, as_html, as_json, as_text
-from kai.memory import Card
+from kai.share_bytes import Card
 from tests.support import grafana, prometheus_server
 from tests.support.known_metrics import recorded as names_of_records
 from tests.support.promtool import needed, promtool

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from console.agent_client import ReadFailed
 from console.top import rounds as rounds_module
-from console.top.agent_client import ReadFailed
 from console.top.fleet import Fleet
 from console.top.rounds import MOST_AT_ONCE, Rounds
 from tests.support.top_agents import Agents, document, pod

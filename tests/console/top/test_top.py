@@ -2,7 +2,6 @@
 
 import os
 import re
-import select
 import subprocess
 import sys
 import threading
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from console.agent_client import Agent, ReadFailed, Received, age_of_figures
 from console.cli import main
-from console.top.agent_client import Agent, ReadFailed, Received, age_of_figures
 from console.top.arrange import Arrangement
 from console.top.fleet import AgentRef, Fleet
 from console.top.text import as_text
@@ -35,7 +34,6 @@ from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.verdict import Change, Verdicts
 from tests.support.free_ports import free_port
 from tests.support.samples import DENIED, GIB, HOST, MIB, A, B, gpu, in_pod, pod_share, sample, snapshot_of
-from tests.support.samples import pod as node_pod
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,7 +58,7 @@ def node(at: float = 0.0, **names: str) -> Snapshot:
     origins = {1: in_pod("within"), 2: in_pod("far-over"), 3: in_pod("over"), 4: HOST, 5: in_pod("none")}
     pod_shares = (
         pod_share("within", 8 * GIB, shares=own_word, queue="vision"),
-        pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.HAMI_CORE)}),
+        pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.ANNOTATION)}),
         pod_share("over", GIB),
         pod_share("none"),
         pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
@@ -186,31 +184,6 @@ def test_each_mig_device_of_a_pod_is_a_line() -> None:
 def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
     for line in text_of(judged(180.0), columns).splitlines():
         assert not re.match(r" *([GMK]i)?B\b", line)
-
-
-def busy_node(pods: int, *, flagged: int, gpus: int = 8) -> Status:
-    """Pods with long names on some GPUs. The last ones are a little over their share and flagged; the others
-    are within a new grace, and use more."""
-    uuids = [f"GPU-{index}aaaaaaa-0000-0000-0000-000000000000" for index in range(gpus)]
-    names = [f"{number:02}-a-deployment-with-a-very-long-name-5d4f8c7b96" for number in range(pods)]
-
-    def at(seconds: float, others_bytes: int) -> Snapshot:
-        used = [4 * GIB if number >= pods - flagged else others_bytes for number in range(pods)]
-        return snapshot_of(
-            sample(
-                *(gpu(*((number, used[number]) for number in range(index, pods, gpus)), uuid=uuid, index=index)
-                  for index, uuid in enumerate(uuids)),
-                origins={number: in_pod(str(number)) for number in range(pods)}, at=seconds,
-            ),
-            *(pod_share(str(number), 2 * GIB, gpus=(uuids[number % gpus],), pod=node_pod(str(number), name=name))
-              for number, name in enumerate(names)),
-        )  # fmt: skip
-
-    judge = Judge(grace=60, interval=50, longest_gap=1000)
-    judge.judge(at(0.0, GIB))
-    judge.judge(at(90.0, GIB))
-    last = at(100.0, 6 * GIB)
-    return status_of(last, judge.judge(last)[0])
 
 
 def test_size_workload_and_flags_since_the_start() -> None:
@@ -435,33 +408,3 @@ def test_a_closed_pipe_is_no_error() -> None:
             assert top.wait(10) == 0
             assert top.stderr is not None
             assert top.stderr.read() == b""
-
-
-class Terminal:
-    """The other end of a terminal."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.seen = ""
-
-    def until(self, text: str, seconds: float = 15.0) -> None:
-        """Read until a text appears, counted from the last time."""
-        deadline = time.monotonic() + seconds
-        got = ""
-        while text not in re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", got)):
-            assert time.monotonic() < deadline, got
-            got += self._read(0.2)
-        self.seen += got
-
-    def rest(self) -> str:
-        while chunk := self._read(0.2):
-            self.seen += chunk
-        return self.seen
-
-    def _read(self, seconds: float) -> str:
-        if not select.select([self._fd], [], [], seconds)[0]:
-            return ""
-        try:
-            return os.read(self._fd, 65536).decode("utf-8", "replace")
-        except OSError:  # the other side is closed
-            return ""

@@ -153,34 +153,17 @@ def test_flags_other_than_over_share_and_limit_bypassed_make_no_candidate(reason
         (of_pod(TRAIN, namespace="kube-system"), EvictionRefusal.EXCLUDED_NAMESPACE),
         (of_pod(TRAIN, namespace="kai-resource-reservation"), EvictionRefusal.RESERVATION_POD),
         (of_pod(TRAIN, annotations={keys.MIRROR_POD: "0" * 32}), EvictionRefusal.STATIC_POD),
-        (replace(TRAIN, shares={A: Amount(SHARE, ShareSource.KAI_CONFIGMAP)}), EvictionRefusal.WEAK_EVIDENCE),
         (replace(TRAIN, shares={A: Amount(SHARE, ShareSource.ANNOTATION)}), None),
+        (replace(TRAIN, limits={A: Amount(9 * GIB, LimitSource.ANNOTATION)}), None),
     ],
-    ids=["excluded", "reservation namespace", "static", "a share of a ConfigMap", "its own word"],
+    ids=["excluded", "reservation namespace", "static", "its own word", "its own limit"],
 )
-def test_protected_pods_and_weakly_proven_shares_are_never_evicted(
-    made: PodShare, refused: EvictionRefusal | None
-) -> None:
+def test_protected_pods_are_never_evicted(made: PodShare, refused: EvictionRefusal | None) -> None:
     assert refusal(made) is refused
 
 
 def test_a_pod_that_poses_as_a_reservation_pod_is_not_evicted() -> None:
     assert refusal(reservations=[uid_of("train")]) is EvictionRefusal.RESERVATION_POD
-
-
-@pytest.mark.parametrize(
-    ("limits", "used_gib", "refused"),
-    [
-        ({A: Amount(9 * GIB, LimitSource.ANNOTATION)}, 12, None),
-        ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 12, None),
-        ({A: Amount(7 * GIB, LimitSource.HAMI_CORE)}, 8, EvictionRefusal.WEAK_EVIDENCE),
-    ],
-    ids=["its own limit", "over its share as well", "only over what a ConfigMap says"],
-)
-def test_a_limit_of_a_config_map_alone_is_no_ground(
-    limits: dict[str, Amount], used_gib: int, refused: EvictionRefusal | None
-) -> None:
-    assert refusal(replace(TRAIN, limits=limits), used_bytes={"train": used_gib * GIB}) is refused
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import HttpServer
+from gpuagent.server.exposition import Metrics
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge

@@ -156,12 +156,6 @@ class TestNothingHidesBehindOtherContainers:
         both = names(self.DUMMIES, resources={"requests": {"nvidia.com/gpu": "1"}})
         assert read_pod(encoded(pod(containers=both, init=[last]))).whole_gpus == self.DUMMIES
 
-    def test_the_config_map_of_the_named_container(self) -> None:
-        annotations = {"gpu-fraction-container-name": f"c{self.DUMMIES - 1}"}
-        node_pod = read_pod(encoded(fraction(annotations=annotations, containers=names(self.DUMMIES))))
-        assert node_pod.config_map_names[0] == f"half-7f6fbs6-shared-gpu-{self.DUMMIES - 1}"
-        assert len(node_pod.config_map_names) == 8
-
     def test_the_process_of_the_40th_container(self) -> None:
         node_pod = read_pod(encoded(pod(containers=names(60), containerStatuses=statuses(60))))
         index = PodIndex.from_inventory(Inventory(pods={node_pod.uid: node_pod}))

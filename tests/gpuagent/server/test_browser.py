@@ -16,8 +16,8 @@ from gpuagent.evaluation.status import Status
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import HttpServer
+from gpuagent.server.exposition import Metrics
 from gpuagent.shares.pod_share import Amount, LimitSource
 from gpuagent.verdicts.flagging import Judge
 from service.http.limits import Address
@@ -98,8 +98,8 @@ def _sampled(number: int, at: float) -> Snapshot:
     long = pod("long", name=LONG, namespace="n" * 63, uid=shares[-1].pod.uid)
     shares[-1] = replace(shares[-1], pod=long)
     lost = pod_share("lost", GIB, gpus=(B,))
-    shares[1] = replace(pod_share(names[1]), limits={A: Amount(GIB, LimitSource.HAMI_CORE)})
-    shares[2] = replace(shares[2], limits={A: Amount(GIB, LimitSource.HAMI_CORE)})
+    shares[1] = replace(pod_share(names[1]), limits={A: Amount(GIB, LimitSource.ANNOTATION)})
+    shares[2] = replace(shares[2], limits={A: Amount(GIB, LimitSource.ANNOTATION)})
     busy = gpu(*used.items(), uuid=A, total_bytes=28 * GIB)
     origins = {index: in_pod(name) for index, name in enumerate(names, 1)}
     snapshot = snapshot_of(sample(busy, origins=origins, at=at), *shares, lost)

@@ -1,19 +1,17 @@
-"""The page of an incident in a real browser: the first screen, the folds, and the processes of a pod."""
+"""The page of an incident in a real browser: the first screen and the folds."""
 
 import asyncio
 import io
 import json
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from gpuagent.pods.file_pods import FilePods
-from gpuagent.server.agent_metrics import Metrics
 from gpuagent.server.agent_server import HttpServer
+from gpuagent.server.exposition import Metrics
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
@@ -68,7 +66,6 @@ async def url() -> AsyncIterator[str]:
         is_simulated=True,
         log=JsonLog(io.BytesIO()),
         interval=1.0,
-        processes=lambda: chain.books.processes,
     )
     address = await port.start(Address("127.0.0.1", 0))
     yield f"http://{address}/"
@@ -110,7 +107,6 @@ async def test_axe_has_no_findings(browser: Browser, url: str, width: int, is_da
     await browser.show(width, is_dark=is_dark)
     await browser.open(url)
     await browser.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
-    await browser.until("document.querySelectorAll('details.processes small').length > 5")
     assert await browser.axe_violations() == []
 
 
@@ -133,91 +129,5 @@ async def test_the_links_of_key_and_runbooks_open_their_folds(
                 await asyncio.sleep(0.05)
             else:
                 pytest.fail(f"{link} opens no fold")
-    finally:
-        await browser.allow_scripts(allowed=True)
-
-
-HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-def answer_about(gpu_uuid: str) -> dict[str, Any]:
-    """Return an answer of the agent about a pod with a process on a GPU, and another one elsewhere."""
-    gpus = [
-        {"gpuUuid": gpu_uuid, "processes": [{"pid": 4001, "name": HOSTILE, "usedBytes": 3 << 30}]},
-        {"gpuUuid": "MIG-2", "processes": [{"pid": 4002, "name": None, "usedBytes": None}]},
-    ]
-    return {"sampleTimestamp": 1_800_000_000.0, "hidden": 7, "pods": [{"uid": "u", "gpus": gpus}]}
-
-
-async def open_processes(browser: Browser, status: int, answer: object) -> None:
-    """Open the list of the first row, with an answer of the agent to its request."""
-    await browser.evaluate(
-        f"""(() => {{
-          const load = window.fetch;
-          globalThis.paths = [];
-          window.fetch = (path, options) => {{
-            if (!path.startsWith("api/v1/processes")) return load(path, options);
-            paths.push(path);
-            return Promise.resolve(new Response({json.dumps(json.dumps(answer))}, {{ status: {status} }}));
-          }};
-          document.querySelector("details.processes").open = true;
-        }})()"""
-    )
-
-
-async def test_the_processes_of_a_pod_are_listed_as_text_and_stay_open(browser: Browser, url: str) -> None:
-    browser.complaints.clear()
-    await browser.show(1280, 800)
-    await browser.open(url)
-    uid, gpu_uuid = await browser.evaluate(
-        "(({uid, gpu}) => [uid, gpu])(document.querySelector('details.processes').closest('tr').dataset)"
-    )
-    await open_processes(browser, 200, answer_about(gpu_uuid))
-    text = f"4001: 3.0 GiB, {HOSTILE}"
-    await browser.until("document.querySelector('details.processes small') !== null")
-    lines = "[...document.querySelectorAll('details.processes[open] small')].map(each => each.textContent)"
-    assert await browser.evaluate(lines) == [text, "4002: unknown on MIG-2, name unknown", "7 more"]
-    assert await browser.evaluate("paths") == [f"api/v1/processes?pod={uid}"]
-    await browser.evaluate("document.getElementById('page').dataset.old = 'yes'; 0")
-    await browser.until("document.getElementById('page').dataset.old === undefined && paths.length > 1")
-    await browser.until(f"({lines}).length === 3")
-    assert await browser.evaluate("document.querySelectorAll('#page img').length") == 0
-    assert list(browser.complaints) == []
-
-
-async def test_the_processes_of_the_agent_are_in_the_list(browser: Browser, url: str) -> None:
-    await browser.show(1280, 800)
-    await browser.open(url)
-    row = (
-        "[...document.querySelectorAll('tr[data-uid]')].find(each => each.innerText.includes('train-resnet'))"
-    )
-    await browser.evaluate(f"{row}.querySelector('details.processes').open = true")
-    await browser.until(f"{row}.querySelector('details.processes small') !== null")
-    lines = await browser.evaluate(
-        f"[...{row}.querySelectorAll('details.processes small')].map(each => each.textContent)"
-    )
-    assert lines
-    assert all(re.fullmatch(r"\d+: \d+\.\d GiB, python", line) for line in lines), lines
-
-
-@pytest.mark.parametrize("status", [401, 403])
-async def test_a_reader_without_the_right_is_refused_once(browser: Browser, url: str, status: int) -> None:
-    await browser.show(1280, 800)
-    await browser.open(url)
-    assert await browser.evaluate("document.querySelectorAll('details.processes').length") > 5
-    await open_processes(browser, status, {})
-    refusal = "Its processes are not available to you."
-    await browser.until("document.querySelectorAll('details.processes').length === 0")
-    await browser.evaluate("document.getElementById('page').dataset.old = 'yes'; 0")
-    await browser.until("document.getElementById('page').dataset.old === undefined")
-    assert str(await browser.evaluate("document.body.innerText")).count(refusal) == 1
-    assert await browser.evaluate("document.querySelectorAll('details.processes').length") == 0
-
-
-async def test_without_scripts_there_is_no_list_of_processes(browser: Browser, url: str) -> None:
-    await browser.allow_scripts(allowed=False)
-    try:
-        await browser.open(url)
-        assert await browser.evaluate("document.querySelectorAll('details.processes').length") == 0
     finally:
         await browser.allow_scripts(allowed=True)

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from console.cli import main as kaishare
 from gpuagent.cli import main
 from tests.support.agent_process import ROOT, Agent, agent
 
@@ -60,7 +61,7 @@ def test_paths_that_the_api_servers_proxy_may_request_under_its_own_name(running
         return status_of(running, path, Host="api.example.com", X_Forwarded_For="10.0.0.1")
 
     assert [status(path) for path in ("/api/v1/shares", "/healthz", "/readyz")] == [200, 200, 200]
-    others = ("/", "/page.js", "/metrics", "/api/v1/processes", "/nowhere")
+    others = ("/", "/page.js", "/metrics", "/nowhere")
     assert {status(path) for path in others} == {421}
 
 
@@ -78,7 +79,7 @@ def test_top_under_a_name_that_the_agent_does_not_know(
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda _host, *more, **kinds: resolve("127.0.0.1", *more, **kinds)
     )
-    assert main(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
+    assert kaishare(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     refusal = f'unknown host "gpu.example.com:{port}"; allow a host name with --host-name'
     assert f"the agent rejects this host name: {refusal}" in line
@@ -86,5 +87,5 @@ def test_top_under_a_name_that_the_agent_does_not_know(
 
 def test_top_by_localhost(running: Agent, capsys: pytest.CaptureFixture[str]) -> None:
     port = urlsplit(running.url).port
-    assert main(["top", "--once", "--url", f"http://localhost:{port}"]) == 0
+    assert kaishare(["top", "--once", "--url", f"http://localhost:{port}"]) == 0
     assert "train-resnet" in capsys.readouterr().out

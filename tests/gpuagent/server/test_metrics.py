@@ -22,9 +22,9 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.bounds import ContainerCommand
 from gpuagent.pods.pod_owners import Tenant, Workload
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.agent_metrics import Counts, Metrics
 from gpuagent.server.api import shares_json
-from gpuagent.server.families import Family
+from gpuagent.server.exposition import Counts, Metrics
+from gpuagent.server.metric_families import Family
 from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
@@ -86,7 +86,7 @@ TRAIN = replace(
         Candidate(ShareSource.ANNOTATION, "gpu-fraction 0.5", {A: 10 * GIB + 1}),
     ),
 )
-LIMITED = replace(pod_share("limited", GIB), limits={A: Amount(2 * GIB, LimitSource.HAMI_CORE)})
+LIMITED = replace(pod_share("limited", GIB), limits={A: Amount(2 * GIB, LimitSource.ANNOTATION)})
 
 
 def node(
@@ -123,7 +123,7 @@ def test_a_whole_page() -> None:
     assert f'kaishare_pod_flagged{{{labels},reason="over-share"}} 1\n' in text
     assert f'kaishare_pod_flagged{{{labels},reason="share-changed"}} 0\n' in text
     assert f"kaishare_pod_over_share_seconds_total{{{labels}}} 10.0\n" in text
-    assert by_pod(text, "kaishare_pod_gpu_memory_limit_bytes") == {'limitedsource="hami-core"': 2 * GIB}
+    assert by_pod(text, "kaishare_pod_gpu_memory_limit_bytes") == {'limitedsource="annotation"': 2 * GIB}
     assert by_pod(text, "kaishare_pod_over_share_seconds_total") == {"train": 10.0}
     device = f'gpu_uuid="{A}",gpu="0",model="NVIDIA A10",node="node-1"'
     other = f'gpu_uuid="{B}",gpu="1",model="NVIDIA A10",node="node-1"'
@@ -434,7 +434,7 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
         "message": f"uses 11.0 GiB on GPU 0 ({A}), above its share of 10.0 GiB, for 10 s",
     }  # fmt: skip
     assert [each["message"] for each in train["verdicts"][1:]] == [None, None]
-    assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "hami-core"}}
+    assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "annotation"}}
 
 
 def test_a_flag_has_the_text_of_its_event_with_present_figures_and_advice() -> None:

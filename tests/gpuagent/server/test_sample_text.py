@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpuagent.server import agent_server
-from gpuagent.server.agent_metrics import Metrics
+from gpuagent.server.exposition import Metrics
 from gpuagent.server.page import renderer
 from service.http.limits import Address
 from service.http.page_server import SharedText

@@ -21,7 +21,6 @@ from tests.support.kube_objects import (
     GPU_0,
     GROUP_0,
     bind_request,
-    config_map,
     fraction,
     node,
     pod,
@@ -93,13 +92,6 @@ def test_memory_requests_of_1000_containers_all_count() -> None:
     assert resolve(asking(**annotations), node())["half"].shares[GPU_0].bytes == 60 * MIB
 
 
-def test_a_limit_of_hami_core_that_no_gpu_has() -> None:
-    huge = config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="999999999999999999g")
-    pod_share = resolve(fraction(), huge)["half"]
-    assert pod_share.limits == {}
-    assert any("is more than any GPU has" in note for note in pod_share.notes)
-
-
 def test_a_node_label_that_no_gpu_has() -> None:
     assert resolve(fraction(), node(str(1 << 62)))["half"].shares[GPU_0].bytes < 24 << 30
 
@@ -136,16 +128,16 @@ amounts = st.integers(-(1 << 70), 1 << 70).map(str) | st.sampled_from(["8Pi", "9
     devices=st.none() | amounts,
     containers=st.lists(st.tuples(st.sampled_from(["request", "limit"]), amounts), max_size=6),
     count=st.integers(-(1 << 63), (1 << 63) - 1),
-    texts=st.tuples(amounts, amounts, amounts),
+    texts=st.tuples(amounts, amounts),
 )
 def test_every_answer_is_json_whatever_numbers_objects_have(
     memory: str | None,
     devices: str | None,
     containers: list[tuple[str, str]],
     count: int,
-    texts: tuple[str, str, str],
+    texts: tuple[str, str],
 ) -> None:
-    label, portion, limit = texts
+    label, portion = texts
     annotations = {
         **{REQUEST.format(f"c{n // 2}", kind): text for n, (kind, text) in enumerate(containers)},
         **({} if memory is None else {"gpu-memory": memory}),
@@ -153,8 +145,7 @@ def test_every_answer_is_json_whatever_numbers_objects_have(
     }
     request = bind_request(portion=portion)
     request["spec"]["receivedGPU"]["count"] = count
-    settings = config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT=limit)
-    for others in ([], [request, settings]):
+    for others in ([], [request]):
         read = answer(asking(**annotations), *others, node(label))
         figures = [gpu["promisedBytes"] for gpu in read["gpus"]]
         for entry in read["pods"]:

@@ -18,7 +18,6 @@ from tests.support.kube_objects import (
     GROUP_0,
     GROUP_1,
     bind_request,
-    config_map,
     fraction,
     node,
     pod,
@@ -139,13 +138,6 @@ class TestAgainstTheBindRequest:
         assert later.changed
 
 
-def test_against_kais_config_map() -> None:
-    beside = (config_map(GPU_PORTION="0.50"),)
-    assert not edited(half(), half(gpu_fraction="0.501"), *beside).changed
-    pod_share = edited(half(), half(gpu_fraction="0.9"), *beside)
-    assert pod_share.changed == "the pod declares gpu-fraction 0.9, KAI's ConfigMap allocates 0.50"
-
-
 class TestAgainstTheFirstDeclaration:
     @pytest.mark.parametrize(
         ("then", "change"),
@@ -254,7 +246,6 @@ _SPOOFS = st.fixed_dictionaries(
         "gpu-fraction": st.sampled_from(["0.25", "0.99", "a\nb", "", "NaN"]),
         "gpu-memory": st.sampled_from(["20000", "-1", "9" * 30]),
         "gpu-fraction-num-devices": st.sampled_from(["2", "0", "99999999999999999999"]),
-        "runai/shared-gpu-configmap": st.sampled_from(["victim-7f6fbs6-shared-gpu", "", "../x"]),
         "received-resource-type": st.just("Regular"),
         "kubernetes.io/config.hash": st.just(uid(2)),
         "kubernetes.io/config.mirror": st.just(uid(2)),
@@ -299,7 +290,6 @@ def test_a_spoof_changes_no_share_of_another_pod(
         _VICTIM,
         *TWO_RESERVATIONS,
         node(),
-        config_map("victim", 2, GPU_PORTION="0.25", NVIDIA_VISIBLE_DEVICES=GPU_1),
     ]
     if has_requests:
         beside.append(bind_request("victim", 2, "0.25", groups=(GROUP_1,)))

@@ -22,7 +22,6 @@ from tests.support.kube_objects import (
     GROUP_1,
     RESERVATIONS,
     bind_request,
-    config_map,
     fraction,
     node,
     pod,
@@ -82,10 +81,6 @@ RECORDS_GO = {
         IN_VCLUSTER, (TENANT_POD,), (TENANT_POD, of_tenant(reservation(gpu=GPU_1, number=950))),
     ),
     "the tenant removes the label": (IN_VCLUSTER, (of_tenant(fraction(group=None)),)),
-    "a ConfigMap that names another GPU": (
-        IN_VCLUSTER,
-        (TENANT_POD, of_tenant(reservation(gpu="-1")), config_map(namespace=TENANT, NVIDIA_VISIBLE_DEVICES=GPU_1)),
-    ),
 }  # fmt: skip
 
 
@@ -135,7 +130,6 @@ WITHIN = {POD: {GPU_0: 10 * GIB}}
 KNOWN_BY = {
     "nothing": (),
     "an earlier reservation pod": (reservation("retried", GPU_0, 800),),
-    "KAI's ConfigMap": (config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=GPU_0),),
 }
 
 
@@ -145,23 +139,18 @@ def test_a_group_that_moves_to_another_gpu_accuses_no_pod_of_its_old_one(
 ) -> None:
     seen = Pipeline()
     seen.see(node(), *RETRIED, *records, used_bytes=WITHIN, times=3)
-    remaining = tuple(each for each in records if each["kind"] == "ConfigMap")
-    moved = (node(), *RETRIED, *remaining, ANOTHER, reservation(GROUP_0, GPU_1))
+    moved = (node(), *RETRIED, ANOTHER, reservation(GROUP_0, GPU_1))
     seen.see(*moved, used_bytes=WITHIN, times=8)
     assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
     seen.see(*moved, used_bytes={POD: {GPU_0: 20 * GIB}}, times=8)
     assert (POD, GPU_0, "over-share") in seen.flagged, "above its share it is flagged all the same"
 
 
-@pytest.mark.parametrize("records", list(KNOWN_BY.values())[1:], ids=list(KNOWN_BY)[1:])
-def test_a_gpu_that_is_allocated_twice_is_promised_twice(records: tuple[dict[str, Any], ...]) -> None:
+def test_a_gpu_that_is_allocated_twice_is_promised_twice() -> None:
     seen, used = Pipeline(), {**WITHIN, WHOLE: {GPU_0: GIB}}
-    seen.see(node(), *RETRIED, *records, used_bytes=WITHIN, times=2)
+    seen.see(node(), *RETRIED, reservation("retried", GPU_0, 800), used_bytes=WITHIN, times=2)
     whole = pod("whole", 7, gpus="1")
-    remaining = tuple(each for each in records if each["kind"] == "ConfigMap")
-    seen.see(
-        node(), *RETRIED, *remaining, ANOTHER, reservation(GROUP_0, GPU_1), whole, used_bytes=used, times=3
-    )
+    seen.see(node(), *RETRIED, ANOTHER, reservation(GROUP_0, GPU_1), whole, used_bytes=used, times=3)
     assert seen.promised(GPU_0) == 11500 * MIB + 24 * GIB
     assert {reason for _, _, reason in seen.flagged} == {"no-reservation"}
 
@@ -205,11 +194,10 @@ def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
         (HOST_POD, bind_request(portion="0.90"), reservation()),
         (HOST_POD, bind_request(portion="0.00", kind="Regular", groups=()), reservation()),
         (fraction(group=GROUP_1), bind_request(), reservation(), reservation(GROUP_1, GPU_1, 901)),
-        (HOST_POD, bind_request(), reservation(), config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)),
     ],
     ids=[
         "groups without a reservation pod", "with one that names no GPU", "with a tenant's", "another portion", "no share",
-        "an edited label", "a ConfigMap",
+        "an edited label",
     ],
 )  # fmt: skip
 def test_other_later_records_change_nothing(later: tuple[dict[str, Any], ...]) -> None:
@@ -256,34 +244,6 @@ def test_a_bind_request_that_comes_late_counts() -> None:
     pod_share = share_after((declared, reservation()), (declared, bind_request(), reservation()))
     assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
     assert pod_share.changed
-
-
-@pytest.mark.parametrize(
-    ("annotations", "portion", "amount", "source"),
-    [
-        ({"gpu-fraction": "0.5"}, "0.50", 11500, ShareSource.KAI_CONFIGMAP),
-        ({"gpu-memory": "2000"}, "0.09", 2070, ShareSource.KAI_CONFIGMAP),
-        ({"gpu-fraction": "0.5"}, "0.90", 11500, ShareSource.ANNOTATION),
-        ({"gpu-fraction": "0.5"}, "0.10", 11500, ShareSource.ANNOTATION),
-        ({"gpu-memory": "2000"}, "0.90", 2000, ShareSource.ANNOTATION),
-    ],
-)
-def test_a_config_map_that_comes_late_counts_only_if_it_agrees_with_the_declaration(
-    annotations: dict[str, str], portion: str, amount: int, source: ShareSource
-) -> None:
-    """Other users of the namespace can write one; KAI writes it before it binds the pod."""
-    name = {"runai/shared-gpu-configmap": "half-7f6fbs6-shared-gpu"}
-    declared = pod(annotations=annotations | name, labels={"runai-gpu-group": GROUP_0})
-    late = config_map(GPU_PORTION=portion)
-    pod_share = share_after((declared, reservation()), (declared, late, reservation()))
-    assert pod_share.shares == {GPU_0: Amount(amount * MIB, source)}
-    assert bool(pod_share.changed) is (source is ShareSource.ANNOTATION)
-    first = share_after((declared, late, reservation()))
-    assert first.shares[GPU_0].source is ShareSource.KAI_CONFIGMAP, "what is there at first sight counts"
-    edited = config_map(GPU_PORTION="0.99")
-    assert (
-        share_after((declared, late, reservation()), (declared, edited, reservation())).shares == first.shares
-    )
 
 
 def test_the_second_of_two_gpus_is_added_when_it_becomes_known() -> None:

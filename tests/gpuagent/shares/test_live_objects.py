@@ -20,7 +20,7 @@ from tests.support.kube_objects import GPU_0, GPU_1, listed, namespace_object, n
 from tests.support.pods import folder_from
 
 MIB = 1 << 20
-BOUND, CONFIGURED, WRITTEN = ShareSource.BIND_REQUEST, ShareSource.KAI_CONFIGMAP, ShareSource.ANNOTATION
+BOUND, WRITTEN = ShareSource.BIND_REQUEST, ShareSource.ANNOTATION
 DEVICES = tuple(
     Gpu(
         index=index,
@@ -43,10 +43,8 @@ def documents(folder: str) -> list[dict[str, Any]]:
         "pod-*",
         "reservation-pod*",
         "bindrequest-*",
-        "configmap-*",
         "node-*",
         "kai-pod*",
-        "kai-configmap*",
         "node.host*",
     )
     files = [file for pattern in names for file in sorted(root.glob(f"{pattern}.json"))]
@@ -87,13 +85,11 @@ EXPECTED = {
         "research/half": ({GPU_0: 11500}, BOUND, "team-a", False),
         "research/quarter": ({GPU_0: 5750}, WRITTEN, "team-a", False),
         "research/memory": ({GPU_0: 2070}, BOUND, "team-b", False),
-        "research/init": ({GPU_1: 2300}, CONFIGURED, "", False),
+        "research/init": ({GPU_1: 2300}, WRITTEN, "", False),
         "research/two-devices": ({GPU_0: 2300, GPU_1: 2300}, BOUND, "team-b", False),
-        "default/quarter": ({GPU_0: 5750}, BOUND, "team-a", True),
     },
     "v0.9.8": {
         "research/half": ({GPU_0: 11500}, BOUND, "team-a", False),
-        "research/init": ({GPU_1: 2300}, CONFIGURED, "", True),
     },
     "v0.17.0": {"research/half": ({GPU_0: 11500}, BOUND, "team-a", False)},
 }  # fmt: skip
@@ -120,12 +116,6 @@ def test_the_pod_without_a_reservation_left(tmp_path: Path) -> None:
     """Its label names one group, its BindRequest another; no reservation pod carries either."""
     pod_share = resolve(read(tmp_path, documents("kai-live-v0.13.4")), "v0.13.4")["default/quarter"]
     assert pod_share.groups == ("7c417063-1c19-4f02-957f-14bf93d41d0a",)
-    assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.changed) == ((GPU_0,), False, "")
-
-
-def test_a_pod_without_its_config_map_is_unresolved(tmp_path: Path) -> None:
-    items = [each for each in documents("kai-live-v0.13.4") if each["kind"] != "ConfigMap"]
-    pod_share = resolve(read(tmp_path, items), "v0.13.4")["default/quarter"]
     assert (pod_share.gpu_uuids, pod_share.is_unresolved, pod_share.lacks_reservation) == ((), True, True)
     assert pod_share.candidates[0].bytes_per_gpu == {"": 5750 * MIB}
 
@@ -139,10 +129,8 @@ def test_a_whole_gpu_on_its_own_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", EXPECTED)
-def test_without_bind_requests_and_config_maps_the_annotation_counts(tmp_path: Path, version: str) -> None:
-    items = [
-        each for each in documents(f"kai-live-{version}") if each["kind"] not in ("ConfigMap", "BindRequest")
-    ]
+def test_without_bind_requests_the_annotation_counts(tmp_path: Path, version: str) -> None:
+    items = [each for each in documents(f"kai-live-{version}") if each["kind"] != "BindRequest"]
     pod_share = resolve(read(tmp_path, [*items, node()]), version)["research/half"]
     assert brief(pod_share) == ({GPU_0: 11500}, WRITTEN, "team-a", False)
 
@@ -151,7 +139,8 @@ def test_a_pod_of_a_tenant_by_the_hosts_kai(tmp_path: Path) -> None:
     node_inventory = read(tmp_path, documents("vcluster-live-v0.36.1"))
     pod_share = resolve(node_inventory, "v0.13.4")["vcluster-team-a/train-0-x-ml-x-team-a"]
     assert pod_share.tenant == Tenant(vcluster="team-a", namespace="ml", pod="train-0")
-    assert brief(pod_share) == ({GPU_0: 11500}, CONFIGURED, "team-a", True)
+    assert (pod_share.is_unresolved, pod_share.lacks_reservation) == (True, True)
+    assert pod_share.candidates[0].bytes_per_gpu == {"": 11500 * MIB}
 
 
 def test_annotations_that_a_tenant_overwrote(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tests.support.kube_objects import (
     GPU_1,
     GROUP_0,
     bind_request,
-    config_map,
     fraction,
     node,
     pod,
@@ -171,22 +170,14 @@ def test_an_unreadable_bind_request_leaves_the_share_open() -> None:
     assert seen.promised(GPU_0) == 0
 
 
-def test_a_config_map_that_a_tenant_made_is_no_proof() -> None:
-    made = config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
-    seen = Pipeline()
-    seen.see(*NODE, fraction(group=None), made, used_bytes={POD: {GPU_1: GIB}}, times=3)
-    assert seen.flagged == {(POD, GPU_1, "no-share")}
-    assert seen.promised(GPU_1) == 0
-
-
 STARTED: dict[str, Any] = {
     "initContainerStatuses": [{"name": "init", "containerID": f"containerd://{'c' * 64}"}]
 }
 
 
 def test_a_pod_that_does_not_run_yet_has_the_share_it_asks_for_and_promises_nothing() -> None:
-    seen, made = Pipeline(), config_map(GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
-    seen.see(*NODE, fraction(group=None, phase="Pending"), made, used_bytes={}, times=2)
+    seen = Pipeline()
+    seen.see(*NODE, fraction(group=None, phase="Pending"), used_bytes={}, times=2)
     assert seen.pod_share(POD).is_unresolved
     assert (seen.promised(GPU_0), seen.promised(GPU_1)) == (0, 0)
     seen.see(

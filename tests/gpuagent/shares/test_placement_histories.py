@@ -20,7 +20,6 @@ from tests.support.kube_objects import (
     GPU_1,
     RESERVATIONS,
     bind_request,
-    config_map,
     node,
     pod,
     reservation,
@@ -42,7 +41,7 @@ SHARES = (
     st.sampled_from(["gpu-fraction", "gpu-memory", "request", "request and limit", "request and more"]),
 )
 """Hundredths of a GPU, whether the pod takes more, and the form of its annotations."""
-RECORDS = st.sampled_from(["BindRequest", "ConfigMap", "nothing"])
+RECORDS = st.sampled_from(["BindRequest", "nothing"])
 
 
 @dataclass
@@ -59,7 +58,6 @@ class Placed:
     labels: dict[str, str]
     annotations: dict[str, str]
     bind_request_groups: tuple[str, ...] | None = None
-    config: dict[str, str] | None = None
     whole: bool = False
     over_samples: int = 0
 
@@ -140,8 +138,6 @@ class Node(RuleBasedStateMachine):
                     placed.name, placed.number, placed.portion, groups=placed.bind_request_groups,
                     namespace=placed.namespace,
                 )  # fmt: skip
-            if placed.config is not None:
-                yield config_map(placed.name, placed.number, namespace=placed.namespace, **placed.config)
         for (namespace, group), (uuid, number) in self.reservations.items():
             made = reservation(group, uuid, number)
             yield made if namespace == RESERVATIONS else of_tenant(made, RESERVATIONS)
@@ -199,8 +195,6 @@ class Node(RuleBasedStateMachine):
         if records == "BindRequest":
             # After a reservation that was tried again the BindRequest names another group.
             placed.bind_request_groups = (group if data.draw(st.booleans()) else f"retried-{number % 3}",)
-        if records == "ConfigMap":
-            placed.config = {"GPU_PORTION": placed.portion, "NVIDIA_VISIBLE_DEVICES": uuid}
         if not is_reserved:  # a late sync deletes the reservation pod right after the bind
             del self.reservations[RESERVATIONS, group]
         self.pods[number] = placed
@@ -226,7 +220,7 @@ class Node(RuleBasedStateMachine):
         return Placed(
             number=number, gpu=gpu, group=group, share_bytes=mebibytes * MIB, portion=f"0.{hundredths}",
             is_greedy=is_greedy, namespace=namespace, labels={"runai-gpu-group": group},
-            annotations=texts[form] | {"runai/shared-gpu-configmap": f"p{number}-7f6fbs6-shared-gpu"},
+            annotations=texts[form],
         )  # fmt: skip
 
     @precondition(lambda self: len(self.pods) < 6 and self.free_gpus())
@@ -326,7 +320,7 @@ class Node(RuleBasedStateMachine):
         data=st.data(),
         key=st.sampled_from(
             ["gpu-fraction", "gpu-memory", f"{CONTAINER}request", f"{CONTAINER}limit", "nvidia.com/container.main.gpus.devices",
-             "runai/shared-gpu-configmap", "run.ai/reserve_for_gpu_index"]
+             "run.ai/reserve_for_gpu_index"]
         ),
         value=st.sampled_from([None, "0.01", "0.99", "100", "22000", "1Mi", "80Gi", *GPUS]),
     )  # fmt: skip
@@ -344,22 +338,6 @@ class Node(RuleBasedStateMachine):
         placed.labels = {}
         for group in data.draw(st.lists(st.sampled_from(groups), max_size=2)):
             placed.labels |= {f"runai-gpu-group/{group}": group} if several else {"runai-gpu-group": group}
-
-    @precondition(lambda self: self.pods)
-    @rule(
-        data=st.data(),
-        portion=st.sampled_from([None, "0.01", "0.99"]),
-        uuid=st.sampled_from(GPUS),
-        limit=st.sampled_from([None, "1m", "20g"]),
-    )
-    def a_tenant_writes_a_config_map(
-        self, data: st.DataObject, portion: str | None, uuid: str, limit: str | None
-    ) -> None:
-        placed = data.draw(st.sampled_from(list(self.pods.values())))
-        texts = {"GPU_PORTION": portion, "NVIDIA_VISIBLE_DEVICES": uuid}
-        if placed.is_greedy:  # a limit below its share would flag a pod that is within
-            texts |= {"CUDA_DEVICE_MEMORY_LIMIT": limit}
-        placed.config = {key: text for key, text in texts.items() if text is not None}
 
     # What holds after each move.
 

@@ -18,7 +18,6 @@ from tests.support.kube_objects import (
     GROUP_0,
     GROUP_1,
     bind_request,
-    config_map,
     fraction,
     namespace_object,
     node,
@@ -106,18 +105,13 @@ class TestBytes:
 
 class TestShareSources:
     def test_the_bind_request_counts_first(self) -> None:
-        pod_share = resolve(fraction(), reservation(), node(), bind_request(), config_map(GPU_PORTION="0.50"))
+        pod_share = resolve(fraction(), reservation(), node(), bind_request())
         assert pod_share.shares == mib(11500, ShareSource.BIND_REQUEST)
         assert [(c.source, c.text, c.bytes_per_gpu) for c in pod_share.candidates] == [
             (ShareSource.BIND_REQUEST, "portion 0.50", {GPU_0: 11500 * MIB}),
-            (ShareSource.KAI_CONFIGMAP, "GPU_PORTION 0.50", {GPU_0: 11500 * MIB}),
             (ShareSource.ANNOTATION, "gpu-fraction 0.5", {GPU_0: 11500 * MIB}),
         ]
         assert not pod_share.changed
-
-    def test_kais_config_map_counts_without_a_bind_request(self) -> None:
-        pod_share = resolve(fraction(), reservation(), node(), config_map(GPU_PORTION="0.50"))
-        assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
 
     def test_the_portion_counts_for_gpu_memory_too(self) -> None:
         pod_share = resolve(memory("2000"), reservation(), node(), bind_request(portion="0.09"))
@@ -144,31 +138,6 @@ class TestShareSources:
         pod_share = resolve(fraction(), reservation(), node(), bind_request(portion=portion))
         assert pod_share.shares == mib(11500)
         assert "BindRequest portion" in pod_share.notes[0]
-        pod_share = resolve(fraction(), reservation(), node(), config_map(GPU_PORTION=portion))
-        assert pod_share.shares == mib(11500)
-        assert "GPU_PORTION" in pod_share.notes[0]
-
-    def test_a_config_map_of_another_pod_is_ignored(self) -> None:
-        """The annotation that names it is the user's to write."""
-        victim = fraction("victim", 2, "0.9", GROUP_1)
-        spoofing = fraction(annotations={"runai/shared-gpu-configmap": "victim-7f6fbs6-shared-gpu"})
-        theirs = config_map("victim", 2, GPU_PORTION="0.90", NVIDIA_VISIBLE_DEVICES=GPU_1)
-        pod_share = resolve(spoofing, victim, *TWO_RESERVATIONS, node(), theirs)
-        assert pod_share.shares == mib(11500)
-
-    def test_a_config_map_without_an_owner_counts(self) -> None:
-        pod_share = resolve(fraction(), reservation(), node(), config_map(owned=False, GPU_PORTION="0.50"))
-        assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP)
-
-    def test_the_config_map_of_an_init_container(self) -> None:
-        document = fraction(
-            annotations={"gpu-fraction-container-name": "prepare"},
-            init=[{"name": "prepare"}, {"name": "other"}],
-        )
-        data = {"GPU_PORTION": "0.50", "NVIDIA_VISIBLE_DEVICES": GPU_1}
-        pod_share = resolve(document, node(), config_map(suffix="i0", **data))
-        assert pod_share.shares == mib(11500, ShareSource.KAI_CONFIGMAP, GPU_1)
-        assert resolve(document, node(), config_map(suffix="1", **data)).shares == {}
 
     def test_a_pod_without_a_request_has_no_share(self) -> None:
         pod_share = resolve(pod(), node())
@@ -260,12 +229,6 @@ class TestGpus:
         assert pod_share.is_unresolved
         assert pod_share.lacks_reservation
 
-    def test_both_devices_are_known_by_the_config_map(self) -> None:
-        data = {"NVIDIA_VISIBLE_DEVICES": f"{GPU_0},{GPU_1}"}
-        pod_share = resolve(self.two_devices(), reservation(), node(), config_map(**data))
-        assert pod_share.gpu_uuids == (GPU_0, GPU_1)
-        assert not pod_share.is_unresolved
-
     def test_a_reservation_pod_without_a_gpu(self) -> None:
         pod_share = resolve(fraction(), reservation(gpu="-1"), node())
         assert (pod_share.gpu_uuids, pod_share.shares) == ((), {})
@@ -289,25 +252,6 @@ class TestGpus:
         pod_share = resolve(fraction(group=None), reservation(), node(), bind_request())
         assert (pod_share.groups, pod_share.gpu_uuids) == ((GROUP_0,), (GPU_0,))
         assert not pod_share.lacks_reservation
-
-    @pytest.mark.parametrize("prefix", ["", "k8s.device-plugin.nvidia.com/gpu="])
-    def test_by_the_config_map_where_no_reservation_pod_is_left(self, prefix: str) -> None:
-        """Observed on three versions of KAI: after a retried reservation, the label's group has none,
-        the BindRequest names another group, which has none either, and the ConfigMap still names the GPU."""
-        pod_share = resolve(
-            fraction(group=GROUP_1), node(), bind_request(groups=("gone",)),
-            config_map(GPU_PORTION="0.50", NVIDIA_VISIBLE_DEVICES=prefix + GPU_1),
-        )  # fmt: skip
-        assert pod_share.shares == mib(11500, ShareSource.BIND_REQUEST, GPU_1)
-        assert pod_share.lacks_reservation
-        assert not pod_share.is_unresolved
-        assert not pod_share.changed
-
-    @pytest.mark.parametrize("visible", ["all", "0,1", f"{GPU_0},all", "GPU-" + "x" * 100])
-    def test_a_config_map_that_names_no_gpus_by_uuid(self, visible: str) -> None:
-        pod_share = resolve(fraction(), node(), config_map(NVIDIA_VISIBLE_DEVICES=visible))
-        assert pod_share.gpu_uuids == ()
-        assert "NVIDIA_VISIBLE_DEVICES" in pod_share.notes[0]
 
     def test_without_any_source_the_gpu_is_unknown(self) -> None:
         pod_share = resolve(fraction(), node())
@@ -464,32 +408,6 @@ class TestByContainer:
         document = memory("2000", annotations={"nvidia.com/container.main.gpu-memory.request": "2000Mi"})
         pod_share = resolve(document, reservation(), node())
         assert (pod_share.shares, pod_share.notes) == (mib(2000), ())
-
-
-class TestHamiLimits:
-    def test_a_limit_of_kais(self) -> None:
-        """KAI v0.16 writes the portion of the unrounded card, in MiB."""
-        pod_share = resolve(
-            fraction(), reservation(), node("143771"), bind_request(),
-            config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="71885m"),
-        )  # fmt: skip
-        assert pod_share.limits == {GPU_0: Amount(71885 * MIB, LimitSource.HAMI_CORE)}
-        assert pod_share.shares == mib(71850, ShareSource.BIND_REQUEST)
-        assert not pod_share.notes
-
-    def test_a_limit_above_the_share_is_ignored_and_noted(self) -> None:
-        pod_share = resolve(
-            fraction(), reservation(), node(), bind_request(),
-            config_map(GPU_PORTION="0.50", CUDA_DEVICE_MEMORY_LIMIT="20000m"),
-        )  # fmt: skip
-        assert not pod_share.limits
-        assert "CUDA_DEVICE_MEMORY_LIMIT is more than the share" in pod_share.notes[0]
-
-    @pytest.mark.parametrize(("text", "notes"), [("0", 0), ("much", 1)])
-    def test_unreadable_limits_are_ignored(self, text: str, notes: int) -> None:
-        pod_share = resolve(fraction(), reservation(), node(), config_map(CUDA_DEVICE_MEMORY_LIMIT=text))
-        assert not pod_share.limits
-        assert len(pod_share.notes) == notes
 
 
 class TestWholeGpus:

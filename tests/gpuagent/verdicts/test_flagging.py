@@ -134,7 +134,7 @@ def test_each_change_is_one_transition() -> None:
 
 
 STRANGER = pod_share("train")
-LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.HAMI_CORE)})
+LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.ANNOTATION)})
 UNRESOLVED = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
 WHOLE = replace(
     pod_share("train", SHARE, pod=pod("train", whole_gpus=1)),

@@ -33,7 +33,7 @@ from tests.support.verdict_steps import (
 INTERVAL, GRACE = 5.0, 120.0
 BLIND = None
 STRANGER = pod_share("train")
-LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.HAMI_CORE)})
+LIMITED = replace(TRAIN, limits={A: Amount(SHARE, LimitSource.ANNOTATION)})
 LOST = replace(TRAIN, gpu_uuids=(), shares={}, is_unresolved=True)
 
 

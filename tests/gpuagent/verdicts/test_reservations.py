@@ -21,7 +21,6 @@ from tests.support.kube_objects import (
     GROUP_1,
     RESERVATIONS,
     bind_request,
-    config_map,
     fraction,
     namespace_object,
     node,
@@ -338,7 +337,6 @@ annotation_keys = st.sampled_from(
         "gpu-memory",
         "gpu-fraction-num-devices",
         "received-resource-type",
-        "runai/shared-gpu-configmap",
         "run.ai/reserve_for_gpu_index",
         "kubernetes.io/config.hash",
         "kubernetes.io/config.mirror",
@@ -358,7 +356,7 @@ resources = st.dictionaries(
 
 @st.composite
 def hostile(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Objects of one tenant: pods, reservation pods, BindRequests and ConfigMaps of all namespaces but ours."""
+    """Objects of one tenant: pods, reservation pods and BindRequests of all namespaces but ours."""
     items: list[dict[str, Any]] = []
     for number in range(100, 100 + draw(st.integers(0, 6))):
         namespace = draw(st.sampled_from([EVIL, OTHER]))
@@ -380,8 +378,6 @@ def hostile(draw: st.DrawFn) -> list[dict[str, Any]]:
             items.append(
                 bind_request(name, draw(st.sampled_from([number, 1])), portion, groups=(draw(groups),), namespace=namespace)
             )  # fmt: skip
-        if draw(st.booleans()):
-            items.append(config_map(name, number, namespace=namespace, NVIDIA_VISIBLE_DEVICES=draw(texts)))
     for number in range(300, 300 + draw(st.integers(0, 6))):
         item = tenants(
             draw(st.sampled_from([EVIL, OTHER])), draw(st.none() | texts), number, draw(groups),

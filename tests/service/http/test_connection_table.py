@@ -39,7 +39,7 @@ def table(
 def test_one_connection_too_many(states: dict[str, str], goes: str) -> None:
     made = table(**states)
     made.opened("new", 100)
-    assert made.least_needed() == goes
+    assert made.connection_to_drop() == goes
 
 
 def test_a_busy_connection_is_never_closed_for_another_one() -> None:
@@ -47,11 +47,11 @@ def test_a_busy_connection_is_never_closed_for_another_one() -> None:
     for name in "wxy":
         made.stalled(name, 0)
     made.opened("new", 100)
-    assert made.least_needed() == "a"
+    assert made.connection_to_drop() == "a"
     made.closed("a")
-    assert made.least_needed() == "new"
+    assert made.connection_to_drop() == "new"
     made.head_arrived("new")
-    assert made.least_needed() is None
+    assert made.connection_to_drop() is None
 
 
 def of_peers(**peers: str) -> ConnectionTable[str]:
@@ -78,14 +78,14 @@ def of_peers(**peers: str) -> ConnectionTable[str]:
 def test_one_connection_too_many_beside_other_peers(peers: dict[str, str], goes: str) -> None:
     made = of_peers(**peers)
     made.opened("new", 100, "new")
-    assert made.least_needed() == goes
+    assert made.connection_to_drop() == goes
 
 
 def test_a_flood_of_one_peer_closes_its_own_connections_alone() -> None:
     made = of_peers(server="abC", flood="wxyz")
     for number in range(100):
         made.opened(f"new-{number}", 100 + number, "flood")
-        gone = made.least_needed()
+        gone = made.connection_to_drop()
         assert gone is not None
         made.closed(gone)
     assert set("abC") <= set(made)
@@ -94,13 +94,13 @@ def test_a_flood_of_one_peer_closes_its_own_connections_alone() -> None:
 def test_places_go_to_the_requests_that_came_first() -> None:
     made = table(idle="a", busy="wxy")
     assert LIMITS.max_busy == 3
-    assert all(made.has_place(name) for name in "wxy")
+    assert all(made.is_within_busy_limit(name) for name in "wxy")
     made.head_arrived("a")
-    assert [made.has_place(name) for name in "wxya"] == [True, True, True, False]
+    assert [made.is_within_busy_limit(name) for name in "wxya"] == [True, True, True, False]
     made.answered("w", 1)
-    assert made.has_place("a")
+    assert made.is_within_busy_limit("a")
     made.head_arrived("w")
-    assert not made.has_place("w"), "the next request of a connection is behind those that wait"
+    assert not made.is_within_busy_limit("w"), "the next request of a connection is behind those that wait"
 
 
 def test_a_head_counts_from_its_first_byte() -> None:
@@ -208,7 +208,7 @@ def test_the_table_stays_within_its_limit_whatever_happens(events: list[tuple[st
         if event == "opened" and connection not in made:
             made.opened(connection, now)
             if len(made) > LIMITS.max_connections:
-                surplus = made.least_needed()
+                surplus = made.connection_to_drop()
                 assert surplus is not None
                 assert surplus not in busy
                 made.closed(surplus)
@@ -219,7 +219,7 @@ def test_the_table_stays_within_its_limit_whatever_happens(events: list[tuple[st
         known = list(made)
         assert len(made) == len(known) == len(set(known)) <= LIMITS.max_connections
         assert set(made._heads) | set(made._stalled) <= set(known)
-        assert sum(map(made.has_place, made._busy)) <= LIMITS.max_busy
+        assert sum(map(made.is_within_busy_limit, made._busy)) <= LIMITS.max_busy
     for connection in list(range(10)):
         made.closed(connection)
-    assert (len(made), made.busy_count, made.overdue(1e9), made.least_needed()) == (0, 0, [], None)
+    assert (len(made), made.busy_count, made.overdue(1e9), made.connection_to_drop()) == (0, 0, [], None)

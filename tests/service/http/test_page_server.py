@@ -17,10 +17,6 @@ from tests.support.waiting import until
         ("GET", "/small", 200, "1\n"),
         ("GET", "/small?a=b", 200, "1\n"),
         ("GET", "/%73mall", 200, "1\n"),
-        ("GET", "/query", 200, "()\n"),
-        ("GET", "/query?", 200, "()\n"),
-        ("GET", "/query?a=1&b=%26&a=", 200, "(('a', '1'), ('b', '&'), ('a', ''))\n"),
-        ("POST", "/query?a=1", 405, "pages are read\n"),
         ("GET", "/small/", 404, "no such page\n"),
         ("GET", "//small", 404, "no such page\n"),
         ("GET", "/../small", 404, "no such page\n"),
@@ -39,16 +35,6 @@ async def test_an_answer_is_a_page_or_one_line(method: str, path: str, status: i
         assert headers["content-type"] == "text/plain; charset=utf-8"
         assert headers.get("allow") == ("GET, HEAD" if status == 405 else None)
         assert (await client.get("/small"))[0] == 200, "the connection stays open"
-
-
-async def test_requests_at_once_never_share_the_answers_to_their_queries() -> None:
-    async with serving(limits(max_connections=128)) as running:
-        clients = [await running.connect() for _ in range(50)]
-        for number, client in enumerate(clients):
-            await client.send(get(f"/query?n={number}") * 3)
-        for number, client in enumerate(clients):
-            for _ in range(3):
-                assert (await client.answer())[2].decode() == f"(('n', '{number}'),)\n"
 
 
 async def test_head_has_the_headers_of_a_page_and_no_body() -> None:

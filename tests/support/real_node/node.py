@@ -129,6 +129,7 @@ class RealNode:
         self.process = subprocess.Popen(
             ["setpriv", "--pdeathsig=KILL", "unshare", *namespaces, "bash", str(Path(__file__).with_name("init.sh")), *map(str, words)],
             stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # unshare complains about the death of its child
         )  # fmt: skip
         _run("ip", "link", "add", "to-node", "type", "veth", "peer", "name", "eth0", "netns", str(self.init))
         _run("ip", "link", "set", "to-node", "master", "node-bridge", "up")

@@ -26,7 +26,7 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
 
 def print_figure(line: str) -> None:
     """Print a figure, which `make node` shows."""
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"\n    {line}\n")
 
 
 class Release:

@@ -88,13 +88,9 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- /* Rules of a service that asks its readers for tokens. */ -}}
 {{- define "kaishare.reviews" }}
 {{- if .Values.authentication.enabled }}
-  # why: finds the user of a reader's token
-  # only: authentication.enabled=true
   - apiGroups: [authentication.k8s.io]
     resources: [tokenreviews]
     verbs: [create]
-  # why: asks whether a reader has the right to read a path
-  # only: authentication.enabled=true
   - apiGroups: [authorization.k8s.io]
     resources: [subjectaccessreviews]
     verbs: [create]

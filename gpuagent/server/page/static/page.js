@@ -1,5 +1,5 @@
 "use strict";
-// Reloads the page at the sampling interval, shows the age of its figures, and lists the processes of a pod on demand.
+// Reloads the page at the sampling interval, and shows the age of its figures.
 // A reload keeps the focus, the scroll position, and which details are open.
 (() => {
   let renderedAt = performance.now();
@@ -50,79 +50,15 @@
     markTarget();
   }
 
-  // The processes of a pod are names that its owner chose: they are set as text, never as markup.
-  let refusedAt = null; // ID of the row at which the agent refused to list processes
-  function addProcesses(root) {
-    for (const row of root.querySelectorAll("tr[data-uid]")) {
-      const place = row.querySelector("th");
-      if (refusedAt === row.id) place.append(small("Its processes are not available to you."));
-      if (refusedAt !== null) continue;
-      const fold = document.createElement("details");
-      const summary = document.createElement("summary");
-      fold.id = `processes-${row.id}`;
-      fold.className = "processes";
-      summary.textContent = "processes";
-      fold.append(summary, document.createElement("div"));
-      fold.addEventListener("toggle", () => { if (fold.open) listProcesses(row, fold); });
-      place.append(fold);
-    }
-  }
-
-  function small(text) {
-    const element = document.createElement("small");
-    element.textContent = text;
-    return element;
-  }
-
-  async function listProcesses(row, fold) {
-    const list = fold.lastElementChild;
-    try {
-      const path = `api/v1/processes?pod=${encodeURIComponent(row.dataset.uid)}`;
-      const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(interval() + 5000) });
-      if ([401, 403].includes(response.status)) return refuse(row);
-      if (!response.ok) throw new Error(response.statusText);
-      list.replaceChildren(...processLines(await response.json(), row.dataset.gpu));
-    } catch {
-      list.replaceChildren(small("The agent does not respond."));
-    }
-  }
-
-  // The name comes last, so that no name reads as a figure.
-  function processLines(answer, ownGpu) {
-    if (answer.sampleTimestamp === null) return [small("There is no sample, or the last one is too old.")];
-    const gpus = answer.pods.flatMap((pod) => pod.gpus);
-    const lines = gpus.flatMap((gpu) => gpu.processes.map((each) => {
-      const place = gpu.gpuUuid === ownGpu ? "" : ` on ${gpu.gpuUuid}`;
-      return small(`${each.pid}: ${bytes(each.usedBytes)}${place}, ${each.name ?? "name unknown"}`);
-    }));
-    if (answer.hidden > 0) lines.push(small(`${answer.hidden} more`));
-    return lines.length > 0 ? lines : [small("The driver lists no process of this pod.")];
-  }
-
-  function bytes(number) {
-    if (number === null || number === undefined) return "unknown";
-    const power = number < 1 ? 0 : Math.min(Math.floor(Math.log2(number) / 10), 3);
-    return `${power === 0 ? number : (number / 1024 ** power).toFixed(1)} ${["B", "KiB", "MiB", "GiB"][power]}`;
-  }
-
-  function refuse(row) {
-    refusedAt = row.id;
-    for (const fold of document.querySelectorAll("details.processes")) fold.remove();
-    row.querySelector("th").append(small("Its processes are not available to you."));
-  }
-
   function replace(next) {
     const place = placeOf(document.activeElement);
     const top = elementAt(place)?.getBoundingClientRect().top;
     const scroll = [window.scrollX, window.scrollY];
-    addProcesses(next);
-    const lists = new Map([...document.querySelectorAll("details.processes[open]")].map((each) => [each.id, each]));
     const open = new Map([...document.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
     page().replaceWith(document.adoptNode(next));
     for (const [id, isOpen] of open) {
       const details = document.getElementById(id);
-      if (details !== null) details.open = isOpen; // an open list of processes is loaded again
-      if (details !== null && lists.has(id)) details.lastElementChild.replaceWith(lists.get(id).lastElementChild);
+      if (details !== null) details.open = isOpen;
     }
     markTarget();
     const focused = elementAt(place);
@@ -159,7 +95,6 @@
   setInterval(updateAge, 1000);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) reload(); });
   window.addEventListener("hashchange", openTarget);
-  addProcesses(document);
   openTarget();
   loop();
 })();

@@ -45,8 +45,8 @@ async def test_the_inventory_equals_that_of_a_file_with_the_same_objects(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, *EVERYTHING)
-    async with running(client, read_config_maps=True) as run:
-        await until(lambda: run.pods.inventory)
+    async with running(client) as run:
+        await until(lambda: run.pods.inventory and run.inventory.namespaces)
         assert run.inventory == inventory(*EVERYTHING)
         assert run.pods.unavailable == ()
         assert [line["message"] for line in run.log] == ["pods listed"]
@@ -143,11 +143,6 @@ async def test_the_first_line_counts_the_reservation_pods_of_tenants(
 @pytest.mark.parametrize(
     ("part", "resource", "line"),
     [
-        (
-            "/configmaps/",
-            "configmaps",
-            "no right to get configmaps: shares and GPUs in KAI's ConfigMaps are unknown",
-        ),
         ("/nodes/", "nodes", "no right to get nodes: GPU memory is the driver's figure"),
         (
             "namespaces/research",
@@ -160,9 +155,9 @@ async def test_a_missing_right_is_logged_once_and_the_rest_is_read(
     server: ApiServer, client: KubeClient, part: str, resource: str, line: str
 ) -> None:
     offer(server, *EVERYTHING)
-    others = {} if part != "namespaces/research" else {"configmaps": FORBIDDEN, "bindrequests": FORBIDDEN}
+    others = {} if part != "namespaces/research" else {"bindrequests": FORBIDDEN}
     server.refusals = {part: FORBIDDEN, **others}
-    async with running(client, read_config_maps=True) as run:
+    async with running(client) as run:
         await until(
             lambda: run.names == {"half"} and resource in [lack.resource for lack in run.pods.unavailable]
         )

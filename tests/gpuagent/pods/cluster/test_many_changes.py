@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.pods.lookups import Fetcher, ObjectRef
+from gpuagent.pods.lookups import Fetcher
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer
 from tests.support.cluster_pods import running
@@ -26,9 +26,9 @@ async def test_related_objects_are_worked_out_once_for_many_changes(
     wanted: list[int] = []
     want = Fetcher.request
 
-    def counted(fetcher: Fetcher, objects: Iterable[ObjectRef], **options: Any) -> None:
+    def counted(fetcher: Fetcher, names: Iterable[str], **options: Any) -> None:
         wanted.append(1)
-        want(fetcher, objects, **options)
+        want(fetcher, names, **options)
 
     monkeypatch.setattr(Fetcher, "request", counted)
     async with running(client) as run:

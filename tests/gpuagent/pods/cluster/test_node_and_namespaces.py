@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from aiohttp import web
 
-from gpuagent.pods.lookups import NAMESPACES, Fetcher, ObjectRef, namespace_ref
+from gpuagent.pods.lookups import NAMESPACES, Fetcher
 from kube.client import KubeClient
 from service.log import JsonLog
 from tests.support.api_server import (
@@ -17,7 +17,6 @@ from tests.support.api_server import (
     says,
 )
 from tests.support.cluster_pods import (
-    CONFIG_MAPS,
     EVERYTHING,
     NAMESPACE,
     SOON,
@@ -64,7 +63,7 @@ async def test_node_and_namespaces_are_read_from_the_memory_of_the_api_server(
     server: ApiServer, client: KubeClient
 ) -> None:
     offer(server, *EVERYTHING)
-    async with running(client, read_config_maps=True) as run:
+    async with running(client) as run:
         await until(lambda: run.pods.inventory and run.inventory.namespaces)
         assert {
             request.path: request.query.get("resourceVersion")
@@ -74,7 +73,6 @@ async def test_node_and_namespaces_are_read_from_the_memory_of_the_api_server(
             f"/api/v1/nodes/{NODE}": "0",
             "/api/v1/namespaces/research": "0",
             "/api/v1/namespaces/kai-resource-reservation": "0",
-            f"{CONFIG_MAPS}/half-7f6fbs6-shared-gpu-0": None,
         }
 
 
@@ -113,12 +111,12 @@ async def test_all_namespaces_are_read_within_a_minute_and_few_of_them_sooner(
     fetcher = Fetcher(
         cast(KubeClient, Client()), NAMESPACES, on_change=lambda: None, log=log, clock=lambda: now
     )
-    fetcher.request(namespace_ref(f"team-{number}") for number in range(count))
+    fetcher.request(f"team-{number}" for number in range(count))
     while len(reads) < count:
-        ref, due = fetcher._next()
+        name, due = fetcher._next()
         now = max(now, due)
-        assert ref is not None
-        await fetcher._fetch(ref)
+        assert name is not None
+        await fetcher._fetch(name)
     assert reads[-1] == pytest.approx(seconds, abs=0.1)
 
 
@@ -179,5 +177,5 @@ async def test_labels_of_the_node_are_read_again(server: ApiServer, client: Kube
         await until(lambda: run.pods.inventory and run.inventory.node_labels)
         offer(server, node(memory="46068"))
         now = 361.0
-        run.pods._nodes.request([ObjectRef(names=(NODE,))])
+        run.pods._nodes.request([NODE])
         await until(lambda: (run.inventory.node_labels or {})["nvidia.com/gpu.memory"] == "46068")

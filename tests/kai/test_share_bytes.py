@@ -2,9 +2,9 @@
 
 import pytest
 
-from kai.memory import Card, hami_limit_bytes
 from kai.releases import Version
 from kai.share import MIB, Share, container_memory, is_container_memory_key
+from kai.share_bytes import Card
 from tests.support.kai_oracle import scheduler_memory
 
 OLD = Version.parse("v0.7.11")
@@ -118,18 +118,3 @@ def test_an_invalid_card_label(label: str) -> None:
 def test_a_card_by_its_label() -> None:
     assert Card.from_label("23028") == Card.from_mib(23028)
     assert Card.from_label("15360", OLD) == Card(16100, 10**6)
-
-
-@pytest.mark.parametrize(
-    ("text", "limit"),
-    [("71885m", 71885 * MIB), ("4147m", 4147 * MIB), ("1g", 1 << 30), ("1G", 1 << 30), ("1048576k", 1 << 30),
-     ("1073741824", 1 << 30), ("0", None), ("0m", None)],
-)  # fmt: skip
-def test_hami_limits(text: str, limit: int | None) -> None:
-    assert hami_limit_bytes(text) == limit
-
-
-@pytest.mark.parametrize("text", ["", "m", "1.5g", "1Gi", "-1m", "1t", " 1m", "1m\n", "9" * 30])
-def test_an_invalid_hami_limit(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a limit of HAMi-core"):
-        hami_limit_bytes(text)

@@ -6,7 +6,6 @@ v0.7.x counts in 10^6 bytes (`Version.counts_megabytes`).
 """
 
 import math
-import re
 from dataclasses import dataclass
 
 from kai.numbers import parse_int
@@ -15,8 +14,6 @@ from kai.share import MIB, MOST_BYTES, Share
 
 MEGABYTE = 10**6
 """Unit of `gpu-memory` for releases of KAI that count megabytes."""
-_HAMI_LIMIT = re.compile(r"([0-9]{1,18})([gGmMkK]?)")
-_HAMI_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30}
 _LABEL_IN_BYTES_FROM = 1 << 20  # a label of 1 Ti or more "MiB" is in bytes (a bug of GPU feature discovery)
 
 
@@ -104,20 +101,3 @@ def _parsed_label(text: str) -> int:
         return parse_int(text)
     except ValueError:
         raise ValueError(f'"{text[:40]}" is not a number of MiB') from None
-
-
-def hami_limit_bytes(text: str) -> int | None:
-    """Read `CUDA_DEVICE_MEMORY_LIMIT`; return bytes, or None for 0, which means no limit.
-
-    KAI writes MiB as `71885m` (v0.17.0 `hami_core.go`); HAMi-core also accepts `g`, `k` and plain bytes.
-
-    Raises:
-        ValueError: the text has another form, or the limit is above 8 PiB.
-    """
-    match = _HAMI_LIMIT.fullmatch(text)
-    if match is None:
-        raise ValueError(f'"{text[:40]}" is not a limit of HAMi-core; allowed: an integer and g, m or k')
-    limit = int(match[1]) << _HAMI_SHIFT[match[2].lower()]
-    if limit > MOST_BYTES:
-        raise ValueError(f'"{text}" is more than any GPU has')
-    return limit or None
