@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tests.golden import agents, clusters, records, reviews, usage, waiting_pods
 from tests.golden.api_server import api_server
+from tests.support import why_states
 from tests.support.object_server import ObjectServer
 
 Group = Callable[[Path, ObjectServer], Iterator[tuple[str, Any]]]
@@ -41,17 +42,14 @@ GROUPS: Final[Mapping[str, Group]] = {
     "commands": _of_cluster(clusters.command_cases),
     "doctor": _of_cluster(clusters.doctor_cases),
     "usage": usage.cases,
-    **{
-        f"why-{each}": _of_cluster(partial(waiting_pods.cases, release=each))
-        for each in waiting_pods.RELEASES
-    },
+    **{f"why-{each}": _of_cluster(partial(waiting_pods.cases, release=each)) for each in why_states.RELEASES},
 }
 """What is recorded, by the name of its files."""
 
 
 def missing(group: str) -> str:
     """Return what a group needs and this machine lacks; empty if there is nothing."""
-    if group.startswith("why-") and waiting_pods.folder() is None:
+    if group.startswith("why-") and why_states.folder() is None:
         return "set KAISHARE_FIXTURES to the recorded objects"
     if group == "corpus" and not clusters.corpus():
         return "set KAISHARE_CORPUS to the manifests of other projects"

@@ -1,18 +1,15 @@
 """Records of `why` on the recorded states of three releases of KAI."""
 
 import json
-import os
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from tests.golden import product
 from tests.golden.api_server import hold
 from tests.golden.records import digest
 from tests.support.object_server import ObjectServer
+from tests.support.why_states import State, folder
 
-RELEASES: Final = ("kai-v0.17.0", "kai-v0.13.4", "kai-v0.9.8")
 _FILES: Final = [
     "pod",
     "podgroup",
@@ -26,28 +23,23 @@ _FILES: Final = [
 ]
 
 
-def folder() -> Path | None:
-    """Return the folder of the recorded states; None without one."""
-    path = Path(os.environ.get("KAISHARE_FIXTURES", "/nowhere")) / "why"
-    return path if path.is_dir() else None
-
-
 def cases(server: ObjectServer, release: str) -> Iterator[tuple[str, Any]]:
     """Yield the answer about each pod and workload, to an administrator and to an account with the role edit."""
     root = folder()
     assert root is not None
     for path in sorted(each for each in (root / release).iterdir() if each.is_dir()):
-        objects = {name: _items(path, name) for name in _FILES}
+        state = State(path)
+        objects = {name: state.items(name) for name in _FILES}
         everything = [item for items in objects.values() for item in items if item["kind"] != "ResourceQuota"]
         namespace = next((pod["metadata"]["namespace"] for pod in objects["pod"]), path.name)
         everything.append({"kind": "Namespace", "metadata": {"name": namespace}})
-        gone = [item["metadata"]["name"] for item in _items(path, "pod-deleted")]
+        gone = [item["metadata"]["name"] for item in state.items("pod-deleted")]
         names = dict.fromkeys([*(pod["metadata"]["name"] for pod in objects["pod"]), *gone])
         owners = [(each["kind"].lower(), each["metadata"]["name"]) for each in objects["owners"]]
         for is_edit in (False, True):
             hold(
                 server,
-                _date(path),
+                state.now,
                 everything,
                 forbidden=_beyond(namespace) if is_edit else lambda _: False,
                 unserved=("kai.scheduler",),
@@ -72,26 +64,6 @@ def _answer(server: ObjectServer, target: str, namespace: str, *, is_edit: bool)
         "json": digest(json.dumps(answer, sort_keys=True)),
         "text": text.lines,
     }
-
-
-def _items(path: Path, name: str) -> list[Any]:
-    file = path / f"{name}.json"
-    if not file.exists() and name == "nodes":
-        file = path.parent / "nodes.json"
-    items: list[Any] = json.loads(file.read_text())["items"] if file.exists() else []
-    return items
-
-
-def _date(path: Path) -> datetime:
-    """Return when a state was recorded, which was 38 s after its newest object."""
-    items = [item for name in ("pod", "events", "podgroup", "bindrequest") for item in _items(path, name)]
-    times = [
-        time
-        for item in items
-        for time in (item["metadata"].get("creationTimestamp"), item.get("lastTimestamp"))
-        if time
-    ]
-    return datetime.fromisoformat(max(times)) + timedelta(seconds=38)
 
 
 def _beyond(namespace: str) -> Any:
