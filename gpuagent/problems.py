@@ -50,40 +50,29 @@ class OwnCause(StrEnum):
     """A fault of the agent's own pod: in the API and the log, and in no metric. It suspends nothing."""
 
     DEVICE_FILES = "device-files"
-    """No GPU answers, and the container has no access to the driver's device files or library."""
+    """No GPU answers, and the container has no access to the driver's device files."""
     VISIBLE_DEVICES = "visible-devices"
     """The container got only some GPUs of the node."""
     MIG_MONITOR = "mig-monitor"
     """The container did not get the right to read the memory of GPUs in MIG mode."""
-    HIDEPID = "hidepid"
-    """/proc hides the processes of other users."""
-    HOST_PID = "host-pid"
-    """The PID namespace or /proc is not the node's, and no process on a GPU has been found."""
+    HOST_PROC = "host-proc"
+    """/proc or the PID namespace is not the node's or is hidden, and no process on a GPU was found yet."""
     RIGHTS = "rights"
     """The API server does not grant the agent a right that it needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnProblem:
-    """One present fault of the agent's own pod."""
-
-    cause: OwnCause
-    detail: str
-    """One line for a person: the observation and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One current problem and its scope."""
 
-    cause: Cause
+    cause: Cause | OwnCause
     gpu_uuid: str = ""
     """Empty if the problem concerns the whole node."""
     detail: str = ""
     """One line for a person: the observation, and the remedy if there is one."""
 
 
-_NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN}
+_NARROW: Final = SUSPENDS_NOTHING | {Cause.MEMORY_UNKNOWN} | frozenset(OwnCause)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from gpuagent.actions.verdict_actions import ActionSettings, VerdictActions
 from gpuagent.evaluation.pipeline import SamplePipeline
 from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.node import OpenedNode, open_node
-from gpuagent.own_pod import OwnContainer, OwnPod, OwnRights
+from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnContainer, OwnRights
 from gpuagent.pods.cluster_pods import ClusterPods
-from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.inventory import Inventory, UnavailableReason
+from gpuagent.problems import OwnCause, Problem
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.sampling.sampler import Sampler, Timing, answer_deadline, longest_gap
@@ -110,7 +111,8 @@ async def _serve_pods(
         log=log,
     )
     actions: VerdictActions | None = None
-    own_pod = _own_pod(settings, node, pods, client)
+    container = None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root)
+    rights = _own_rights(settings, client) if client else None
     if client is not None:
         actions = VerdictActions(
             client,
@@ -149,7 +151,7 @@ async def _serve_pods(
         over_share_policies=OverSharePolicies(bounds=settings.grace_bounds),
         reservations=Reservations(grace=settings.grace),
         on_evaluation=actions.handle if actions else lambda _evaluation: None,
-        own_problems=own_pod.problems,
+        own_problems=lambda: _own_problems(container, rights, pods),
     )
     metrics = Metrics(
         node=node.settings.node,
@@ -164,7 +166,8 @@ async def _serve_pods(
 
     def on_sample(sample: Sample) -> None:
         metrics.observe_sample(sample.seconds)
-        own_pod.observe(sample)
+        if container is not None:
+            container.observe(sample)
         pipeline.process(sample, sampler.errors)
         node.source.expect(_labelled_gpus(pods.inventory))
 
@@ -196,7 +199,7 @@ async def _serve_pods(
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(pods.run()),
-                group.create_task(own_pod.run()),
+                *([group.create_task(rights.run())] if rights else ()),
                 group.create_task(_watch(pipeline, min(settings.interval, _LOOK_EVERY_SECONDS))),
             ]
             if tls is not None:
@@ -216,15 +219,21 @@ async def _serve_pods(
     return (START_AGAIN if fatal else 0), is_hung
 
 
-def _own_pod(
-    settings: Settings, node: OpenedNode, pods: "FilePods | ClusterPods", client: KubeClient | None
-) -> OwnPod:
+def _own_rights(settings: Settings, client: KubeClient) -> OwnRights:
     evicts = settings.eviction is EvictionMode.ON
-    return OwnPod(
-        container=None if node.source.is_simulated else OwnContainer(proc_root=node.settings.proc_root),
-        rights=OwnRights(client, writes_events=settings.events, evicts=evicts) if client else None,
-        pods=pods if isinstance(pods, ClusterPods) else None,
-    )
+    return OwnRights(client, *POD_RIGHTS, *EVENT_RIGHTS * settings.events, *EVICTION_RIGHTS * evicts)
+
+
+def _own_problems(
+    container: OwnContainer | None, rights: OwnRights | None, pods: "FilePods | ClusterPods"
+) -> tuple[Problem, ...]:
+    """Return the faults of the agent's own pod: those of its container, and one for all missing rights."""
+    kinds = pods.unavailable if isinstance(pods, ClusterPods) else ()
+    lines = [kind.line for kind in kinds if kind.reason is UnavailableReason.DENIED]
+    if rights is not None and rights.denied:
+        lines.append(f"no right to {', '.join(rights.denied)}: apply the chart's ClusterRole kaishare-agent")
+    missing = (Problem(OwnCause.RIGHTS, detail="; ".join(lines)),) if lines else ()
+    return (*(container.problems() if container else ()), *missing)
 
 
 def _tls(settings: Settings, log: JsonLog) -> TlsFiles | None:

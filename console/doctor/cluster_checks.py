@@ -7,12 +7,11 @@ from console.doctor.api_reader import ApiReader
 from console.doctor.check_results import CheckResult
 from console.doctor.cluster_state import Cluster
 from console.doctor.dry_run import dry_run_findings
-from console.doctor.group_queues import group_queue_findings
 from console.doctor.guard_checks import guard_findings
 from console.doctor.kai_checks import kai_findings, runtime_class_findings, runtime_classes
 from console.doctor.missed_pods import missed_pod_findings
 from console.doctor.namespace_checks import limit_range_findings, namespace_findings
-from console.doctor.queue_checks import queue_findings
+from console.doctor.queue_checks import group_queue_findings, queue_findings
 from console.doctor.registration_checks import registration_findings
 from console.doctor.serving import serving_findings
 from console.doctor.vclusters import host_findings, inner_kai_findings, read_hosts

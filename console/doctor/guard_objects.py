@@ -1,5 +1,7 @@
 """The policies and bindings of the guard, in a cluster and in this release, and the form of their specs."""
 
+import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +11,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from console.doctor.guard_digest import DIGEST, digest
 from kai import keys
 from kube.kinds import FullMeta
 from webhook.registration.configuration_objects import EVERYTHING, LabelSelector
@@ -289,3 +290,38 @@ def read_binding(item: bytes) -> Binding | None:
         return None
     check_spec(binding.spec)
     return binding
+
+
+DIGEST: Final = "kaishare.dev/digest"
+"""Annotation of a policy with its digest."""
+PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
+"""Variables that an administrator may set: the digest does not cover them."""
+_RULE: Final = ("apiGroups", "apiVersions", "operations", "resources")
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """Return the digest of what a policy decides, in hexadecimal.
+
+    Args:
+        spec: the spec of a ValidatingAdmissionPolicy or MutatingAdmissionPolicy.
+    """
+    rules = (spec.get("matchConstraints") or {}).get("resourceRules") or ()
+    validations = spec.get("validations") or ()
+    decided = {
+        "rules": [[rule.get(field) or [] for field in _RULE] for rule in rules],
+        "conditions": _named(spec.get("matchConditions") or ()),
+        "variables": [each for each in _named(spec.get("variables") or ()) if each[0] not in PARAMETERS],
+        "validations": [
+            [each.get("expression"), each.get("message") or "", each.get("messageExpression") or ""]
+            for each in validations
+        ],
+        "mutations": [
+            (each.get("jsonPatch") or {}).get("expression") for each in spec.get("mutations") or ()
+        ],
+    }
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _named(items: Any) -> list[list[Any]]:
+    return [[each.get("name"), each.get("expression")] for each in items]

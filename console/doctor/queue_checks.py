@@ -1,4 +1,4 @@
-"""Checks that the queues and PriorityClasses that policies name exist and can be used. Pure.
+"""Checks of queues, of PriorityClasses, and of PodGroups in another queue than their namespace's. Pure.
 
 A pod in a queue that KAI cannot use stays Pending. KAI up to v0.9 never reports the reason, and v0.13.4 does
 not report it for a queue with children.
@@ -12,9 +12,11 @@ from typing import Final
 from console.doctor.api_reader import ListOutcome, ListResult
 from console.doctor.check_results import CheckResult, limited, ok, problem, unknown, warning
 from console.doctor.cluster_state import Cluster
+from console.doctor.counted_pod_groups import PodGroup
 from kai.installation import Installation
 from kai.queue import Queue
-from service.text import MOST_LINES, counted, listed, one_line
+from service.text import MOST_LINES, counted, listed, one_line, quoted
+from webhook.policy.labels import Mode
 
 _QUEUES: Final = "queues"
 _PRIORITIES: Final = "priorities"
@@ -126,3 +128,46 @@ def _priorities(cluster: Cluster) -> Iterator[CheckResult]:
             " KAI uses its default priority",
             "create the PriorityClass, or correct the label",
         )
+
+
+_GROUPS: Final = "PodGroups"
+
+
+def group_queue_findings(cluster: Cluster) -> Iterator[CheckResult]:
+    """Yield findings about PodGroups in another queue than the policy of their namespace names.
+
+    KAI never moves a PodGroup, and the guard lets it keep its queue. One from before mode enforce therefore
+    stays a way to that queue, also for new pods.
+    """
+    if not cluster.acting:
+        return
+    misplaced: defaultdict[bool, list[str]] = defaultdict(list)
+    for group in cluster.pod_groups.items:
+        policy = cluster.acting.get(group.metadata.namespace)
+        if policy is not None and policy.queue and group.spec.queue != policy.queue:
+            misplaced[policy.mode is Mode.ENFORCE].append(_described(group))
+    for is_enforced, groups in sorted(misplaced.items(), reverse=True):
+        count = counted(len(groups), "PodGroup")
+        if is_enforced:
+            yield problem(
+                _GROUPS,
+                f"{count} in another queue than the namespace's, under mode enforce: {listed(groups)}",
+                "delete the objects that own them, with their pods: a PodGroup keeps its queue, also for new"
+                " pods",
+            )
+        else:
+            yield warning(
+                _GROUPS,
+                f"{count} in another queue than the namespace's: {listed(groups)}",
+                "delete these PodGroups, or their owners, before kaishare.dev/mode=enforce is set: a PodGroup"
+                " keeps its queue, also for new pods",
+            )
+    if not misplaced and cluster.pod_groups.outcome is ListOutcome.WHOLE:
+        yield ok(_GROUPS, "all PodGroups of managed namespaces are in their namespace's queue")
+
+
+def _described(group: PodGroup) -> str:
+    metadata = group.metadata
+    owner = next(iter(metadata.owner_references), None)
+    of = f" of {owner.kind} {owner.name}" if owner else ""
+    return f"{metadata.namespace}/{metadata.name} in {quoted(group.spec.queue)}{of}"

@@ -11,7 +11,7 @@ from gpuagent.evaluation.transition_log import TransitionLog
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
 from gpuagent.pods.inventory import Inventory, PodSource
-from gpuagent.problems import Cause, OwnProblem, Problem
+from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.shares.share_resolver import ShareResolver
@@ -41,7 +41,7 @@ class SamplePipeline:
         over_share_policies: OverSharePolicies | None = None,
         reservations: Reservations | None = None,
         on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
-        own_problems: Callable[[], tuple[OwnProblem, ...]] = tuple,
+        own_problems: Callable[[], tuple[Problem, ...]] = tuple,
     ) -> None:
         """Set the parts of the pipeline.
 
@@ -131,12 +131,11 @@ class SamplePipeline:
             interval=self._interval,
             pods_silent_for=self._pods.seconds_since_contact(),
         )
-        return replace(status, own_problems=self._own_problems())
+        return replace(status, problems=(*status.problems, *self._own_problems()))
 
     def log_problems(self) -> None:
         """Log problems that appeared or disappeared, including those that depend on time alone."""
-        status = self.status()
-        self._transition_log.problems((*status.problems, *status.own_problems))
+        self._transition_log.problems(self.status().problems)
 
     def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
         if inventory is None:

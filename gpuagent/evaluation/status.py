@@ -9,7 +9,7 @@ from typing import Final
 from gpuagent.evaluation.history import History
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, OwnProblem, Problem, Suspension
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, OwnCause, Problem, Suspension
 from gpuagent.sampling.sampler import longest_gap
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Transition, TransitionCounts, Verdicts
@@ -64,8 +64,6 @@ class Status:
     over_share_policies: Mapping[str, OverSharePolicy] = field(default_factory=dict)
     """Over-share policies by pod UID; a pod without a policy is absent."""
     problems: tuple[Problem, ...] = ()
-    own_problems: tuple[OwnProblem, ...] = ()
-    """Faults of the agent's own pod, which are in no metric."""
     attribution_ok: bool | None
     """None before the first sample."""
     good_wall_time: float | None = None
@@ -96,7 +94,7 @@ def status_at(
     """
     snapshot = evaluation.snapshot if evaluation else None
     good_at = evaluation.good_at if evaluation else None
-    problems: dict[tuple[Cause, str], Problem] = {}
+    problems: dict[tuple[Cause | OwnCause, str], Problem] = {}
     for problem in snapshot.problems if snapshot else ():
         problems.setdefault((problem.cause, problem.gpu_uuid), problem)
     if pods_silent_for > PODS_STALE_SECONDS:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuagent.ledger.snapshot import Snapshot
-from gpuagent.problems import OwnProblem, Problem
+from gpuagent.problems import Problem
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from service.log import INFO, WARNING, JsonLog, NewLines
@@ -20,16 +20,15 @@ class TransitionLog:
 
     def __init__(self, log: JsonLog) -> None:
         self._log = log
-        self._problems: dict[tuple[str, str], Problem | OwnProblem] = {}
+        self._problems: dict[tuple[str, str], Problem] = {}
         self._notes = NewLines()
         self._policy_notes = NewLines()
         self._gpus: tuple[str, ...] | None = None
 
-    def problems(self, present: Iterable[Problem | OwnProblem]) -> None:
+    def problems(self, present: Iterable[Problem]) -> None:
         """Log problems that appeared or disappeared."""
-        now: dict[tuple[str, str], Problem | OwnProblem] = {
-            (problem.cause, problem.gpu_uuid if isinstance(problem, Problem) else problem.detail): problem
-            for problem in present
+        now: dict[tuple[str, str], Problem] = {
+            (problem.cause, problem.gpu_uuid): problem for problem in present
         }
         for key in now.keys() - self._problems.keys():
             self._problem("problem appeared", WARNING, now[key])
@@ -73,9 +72,8 @@ class TransitionLog:
                 **figures(verdict),
             )
 
-    def _problem(self, message: str, level: str, problem: Problem | OwnProblem) -> None:
-        gpu = problem.gpu_uuid if isinstance(problem, Problem) else ""
-        self._log(message, level, reason=problem.cause, gpu=gpu, problem=problem.detail)
+    def _problem(self, message: str, level: str, problem: Problem) -> None:
+        self._log(message, level, reason=problem.cause, gpu=problem.gpu_uuid, problem=problem.detail)
 
 
 def figures(verdict: Verdict) -> dict[str, int]:

@@ -51,10 +51,7 @@ def response_of(status: Status, *, node: str, is_simulated: bool) -> AgentRespon
             reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
             for reason in FlagReason
         },
-        problems=[
-            *(ApiProblem(problem.cause, problem.gpu_uuid, problem.detail) for problem in status.problems),
-            *(ApiProblem(problem.cause, detail=problem.detail) for problem in status.own_problems),
-        ],
+        problems=[ApiProblem(problem.cause, problem.gpu_uuid, problem.detail) for problem in status.problems],
         gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
         lost_gpus=[ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid)) for gpu in status.lost_gpus],
         pods=_pods(status, snapshot) if snapshot else [],

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gpuagent.evaluation.status import Status
 from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.problems import OwnCause
 from gpuagent.server.metric_families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
@@ -199,6 +200,8 @@ class Metrics:
         if status.attribution_ok is not None:
             page.add(Family.ATTRIBUTION_OK, "", status.attribution_ok)
         for problem in status.problems:
+            if isinstance(problem.cause, OwnCause):
+                continue
             page.add(
                 Family.ATTRIBUTION_PROBLEM,
                 _labels(Family.ATTRIBUTION_PROBLEM, problem.cause, problem.gpu_uuid),

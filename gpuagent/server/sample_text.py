@@ -20,7 +20,6 @@ def content_key(status: Status) -> Key:
         sample,
         status.good_wall_time,
         status.problems,
-        status.own_problems,
         status.attribution_ok,
         status.lost_gpus,
         len(status.verdicts.by_key),

@@ -12,8 +12,7 @@ from console.doctor.api_reader import ApiReader
 from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import read_cluster
 from console.doctor.guard_checks import guard_findings
-from console.doctor.guard_digest import DIGEST, digest
-from console.doctor.guard_objects import MEMBERS, OBJECTS, PODGROUPS, PODS
+from console.doctor.guard_objects import DIGEST, MEMBERS, OBJECTS, PODGROUPS, PODS, digest
 from console.doctor.guard_proof import Breach, _is_refusal_of
 from console.doctor.vclusters import VclusterHosts, read_hosts
 from console.why.core import explain

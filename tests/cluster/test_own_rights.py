@@ -1,10 +1,11 @@
 """The rights that an agent reviews at its start, against a real API server with RBAC."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from gpuagent.own_pod import OwnRights
+from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, OwnRights
 from kube.client import KubeClient
 from tests.support.administrator import Administrator, right
 from tests.support.control_plane import ControlPlane
@@ -15,40 +16,33 @@ EVENTS = right("events", "create", "patch")
 
 
 @pytest.mark.parametrize(
-    ("rules", "writes_events", "evicts", "missing"),
+    ("rules", "rights", "denied"),
     [
-        ((PODS, EVENTS), True, False, ""),
-        ((PODS,), False, False, ""),
-        ((PODS,), True, False, "create events, patch events"),
-        ((EVENTS,), True, False, "list pods, watch pods"),
-        ((PODS, EVENTS), True, True, "create pods/eviction, get pods, list events in {}"),
-        ((), False, False, "list pods, watch pods"),
+        ((PODS, EVENTS), POD_RIGHTS + EVENT_RIGHTS, ()),
+        ((PODS,), POD_RIGHTS, ()),
+        ((PODS,), POD_RIGHTS + EVENT_RIGHTS, EVENT_RIGHTS),
+        ((EVENTS,), POD_RIGHTS + EVENT_RIGHTS, POD_RIGHTS),
+        ((PODS,), POD_RIGHTS + EVICTION_RIGHTS, EVICTION_RIGHTS),
+        ((), POD_RIGHTS, POD_RIGHTS),
     ],
 )
 async def test_each_right_that_is_missing_is_told_until_it_is_granted(
     plane: ControlPlane,
     admin: Administrator,
-    rules: tuple[dict[str, list[str]], ...],
-    writes_events: bool,
-    evicts: bool,
-    missing: str,
+    rules: tuple[dict[str, Any], ...],
+    rights: tuple[str, ...],
+    denied: tuple[str, ...],
 ) -> None:
     async with KubeClient(plane.access(await admin.token("own-rights", *rules))) as client:
-        rights = OwnRights(client, writes_events=writes_events, evicts=evicts, first_pause=0.1)
-        reviewing = asyncio.create_task(rights.run())
+        own = OwnRights(client, *rights, first_pause=0.1)
+        reviewing = asyncio.create_task(own.run())
         try:
-            await until(lambda: reviewing.done() if not missing else rights.problems)
-            rights_missing = missing.format(client.namespace)
-            details = (
-                [f"no right to {rights_missing}: apply the chart's roles kaishare-agent"]
-                if rights_missing
-                else []
-            )
-            assert [problem.detail for problem in rights.problems] == details
-            if missing:
+            await until(lambda: own.denied if denied else reviewing.done())
+            assert own.denied == denied
+            if denied:
                 await grant_the_rest(admin)
                 await until(reviewing.done)
-                assert rights.problems == ()
+                assert own.denied == ()
         finally:
             reviewing.cancel()
 

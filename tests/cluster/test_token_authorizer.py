@@ -79,7 +79,7 @@ async def port_of(server: HostileApiServer, token: str) -> AsyncIterator[AgentPo
         authorizer = TokenAuthorizer(client, audience=AUDIENCE, clock=lambda: clock[0])
         served = HttpServer(
             status=lambda: status, unhealthy_reason=str, node=NODE, is_simulated=True, log=log,
-            metrics=Metrics(node=NODE, is_simulated=True), processes=lambda: None,
+            metrics=Metrics(node=NODE, is_simulated=True),
         )  # fmt: skip
         authentication = Authentication(authorizer, accepts_own_header=True, log=log)
         address = await served.start(

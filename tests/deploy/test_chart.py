@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent.cli import _parser as agent_parser
-from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS, RECORD_RIGHTS
+from gpuagent.own_pod import EVENT_RIGHTS, EVICTION_RIGHTS, POD_RIGHTS
 from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES, EXCLUDED_NAMESPACES
 from service.http.limits import Address
 from tests.support.chart_variants import CERT_MANAGER, GIVEN, PEM, VARIANTS
@@ -244,7 +244,7 @@ def test_the_agent_has_the_rights_that_it_reviews() -> None:
     assert {*POD_RIGHTS, *EVENT_RIGHTS, "get nodes", "get namespaces"} <= rights(usual, "ClusterRole")
     assert not {*EVICTION_RIGHTS} & rights(usual, "ClusterRole")
     assert {*EVICTION_RIGHTS} <= rights(most, "ClusterRole")
-    assert rights(most, "Role") == {*RECORD_RIGHTS}
+    assert rights(most, "Role") == {"create events", "list events"}
     assert not rights(usual, "Role")
 
 

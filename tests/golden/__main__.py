@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.golden import agents, clusters, records, reviews, usage, waiting_pods
-from tests.golden.api_server import ApiServer, api_server
+from tests.golden.api_server import api_server
+from tests.support.object_server import ObjectServer
 
-Group = Callable[[Path, ApiServer], Iterator[tuple[str, Any]]]
+Group = Callable[[Path, ObjectServer], Iterator[tuple[str, Any]]]
 MOST_SHOWN: Final = 20
 
 
@@ -24,7 +25,7 @@ def _alone(cases: Callable[[Path], Iterator[tuple[str, Any]]]) -> Group:
     return lambda folder, _server: cases(folder)
 
 
-def _of_cluster(cases: Callable[[ApiServer], Iterator[tuple[str, Any]]]) -> Group:
+def _of_cluster(cases: Callable[[ObjectServer], Iterator[tuple[str, Any]]]) -> Group:
     return lambda _folder, server: cases(server)
 
 
@@ -65,7 +66,7 @@ def missing(group: str) -> str:
 
 
 @contextmanager
-def surroundings() -> Iterator[tuple[Path, ApiServer]]:
+def surroundings() -> Iterator[tuple[Path, ObjectServer]]:
     """Yield an empty folder, and the stand-in for an API server."""
     with (
         tempfile.TemporaryDirectory(prefix="kaishare-golden-", dir="/tmp") as name,

@@ -13,7 +13,8 @@ import jsonpatch
 import yaml
 
 from tests.golden import product, reviews
-from tests.golden.api_server import ApiServer, State
+from tests.golden.api_server import hold
+from tests.support.object_server import ObjectServer
 
 Json = Any
 _STATES: Final = Path(__file__).parent / "states"
@@ -29,11 +30,11 @@ _TRIAL: Final = (
 _PROXY: Final = "/api/v1/namespaces/kaishare-agent/pods/kaishare-agent-{}:9445/proxy/api/v1/shares"
 
 
-def doctor_cases(server: ApiServer) -> Iterator[tuple[str, Json]]:
+def doctor_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
     """Yield what the `doctor` says about the cluster and each of its faults; only differences for a fault."""
     whole: list[str] = []
     for name, state in _states(server):
-        server.state = state
+        hold(server, **state)
         text = _run(server, "doctor")
         findings = _findings(text)
         yield f"doctor {name}", [each for each in findings if each not in whole] if whole else text
@@ -46,11 +47,11 @@ def doctor_cases(server: ApiServer) -> Iterator[tuple[str, Json]]:
             yield f"doctor -n team-b {name}", _run(server, "doctor", "-n", "team-b")
 
 
-def command_cases(server: ApiServer) -> Iterator[tuple[str, Json]]:
+def command_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
     """Yield the answers of the other commands that read a cluster."""
     states = dict(_states(server))
     for name in ("whole", "label-wrong", "developer", "settings-gone", "agent-silent"):
-        server.state = states[name]
+        hold(server, **states[name])
         for output in ("table", "wide", "json", "yaml"):
             yield f"policies {output} {name}", _run(server, "policies", "-o", output)
         yield f"policies -n {name}", _run(server, "policies", "-n", "team-b")
@@ -126,9 +127,9 @@ def corpus_cases(folder: Path) -> Iterator[tuple[str, Json]]:
             yield f"explain corpus {path.name} {output}", reviews.shortened(ended.lines)
 
 
-def _run(server: ApiServer, command: str, *options: str) -> list[str]:
+def _run(server: ObjectServer, command: str, *options: str) -> list[str]:
     arguments = (*options, "--kubeconfig", str(server.kubeconfig))
-    ended = product.run(command, *arguments, home=server.kubeconfig.parent, hide={server.url: "SERVER"})
+    ended = product.run(command, *arguments, home=server.kubeconfig.parent, hide={server.server: "SERVER"})
     return ended.lines
 
 
@@ -146,7 +147,7 @@ def _document(lines: list[str]) -> Json:
         return lines
 
 
-def _states(server: ApiServer) -> Iterator[tuple[str, State]]:
+def _states(server: ObjectServer) -> Iterator[tuple[str, dict[str, Json]]]:
     text = (_STATES / "cluster.jsonl").read_text().replace("VERSION", product.VERSION)
     objects = {_key(each): each for each in [*map(json.loads, text.splitlines()), *product.guard()]}
     agents = {
@@ -172,10 +173,11 @@ def _states(server: ApiServer) -> Iterator[tuple[str, State]]:
             **{path: (code, body) for path, (code, body) in fault.get("answers", {}).items()},
         }
         denied, unserved = tuple(fault.get("denied", ())), tuple(fault.get("unserved", ()))
-        yield name, State(
-            _DATE, items, lambda path, denied=denied: any(re.search(each, path) for each in denied), unserved, answers,  # type: ignore[misc]
-            create=_Creation(server.kubeconfig.parent, items, refusal=fault.get("refusal", "")),
-        )  # fmt: skip
+        yield name, {
+            "date": _DATE, "items": items, "unserved": unserved, "answers": answers,
+            "forbidden": lambda path, denied=denied: any(re.search(each, path) for each in denied),
+            "create": _Creation(server.kubeconfig.parent, items, refusal=fault.get("refusal", "")),
+        }  # fmt: skip
 
 
 class _Creation:

@@ -7,13 +7,16 @@ import json
 import os
 import random
 import re
+import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+from certs.authority import Authority
 from console.cli import main
 from gpuagent.actions.flag_events import FlagEvents
 from gpuagent.evaluation.pipeline import SamplePipeline
@@ -33,6 +36,7 @@ from kai.releases import Version
 from kube.events import Event
 from service.log import JsonLog
 from service.version import version
+from tests.support.certificates import serving_context
 from tests.support.eviction_histories import History
 from tests.support.guard import rendered
 from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
@@ -264,6 +268,12 @@ class SimulatedNode:
 
     def _clock(self) -> float:
         return 1000.0 + self.seconds
+
+
+def certificates(folder: Path) -> tuple[Authority, ssl.SSLContext]:
+    """Return a CA, and a certificate of it for a server on 127.0.0.1."""
+    authority = Authority.create(now=datetime.now(UTC))
+    return authority, serving_context(authority, folder)
 
 
 def guard() -> list[Any]:

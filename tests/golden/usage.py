@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from tests.console.advise.test_against_prometheus import LABELS, PODS, RECORDS
 from tests.golden import product
-from tests.golden.api_server import ApiServer, State
+from tests.golden.api_server import hold
 from tests.support import prometheus_server
+from tests.support.object_server import ObjectServer
 from tests.support.usage_history import END, History, recorded
 
 _UNTIL: Final = datetime.fromtimestamp(END, UTC)
@@ -20,12 +21,12 @@ _QUESTIONS: Final = (
 )  # fmt: skip
 
 
-def cases(folder: Path, server: ApiServer) -> Iterator[tuple[str, Any]]:
+def cases(folder: Path, server: ObjectServer) -> Iterator[tuple[str, Any]]:
     """Yield the answers of both commands."""
     namespaces = [
         {"kind": "Namespace", "metadata": {"name": name, "labels": labels}} for name, labels in LABELS.items()
     ]
-    server.state = State(_UNTIL, namespaces)
+    hold(server, _UNTIL, namespaces)
     History(PODS[::4]).write(folder)
     recorded(folder, *RECORDS)
     with prometheus_server.prometheus(folder, {}) as running:
@@ -39,6 +40,6 @@ def cases(folder: Path, server: ApiServer) -> Iterator[tuple[str, Any]]:
                 *_RANGE,
             )
             ended = product.run(
-                question[0], *options, home=folder, hide={running.url: "PROMETHEUS", server.url: "SERVER"}
+                question[0], *options, home=folder, hide={running.url: "PROMETHEUS", server.server: "SERVER"}
             )
             yield " ".join(question), ended.lines

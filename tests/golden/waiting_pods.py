@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.golden import product
-from tests.golden.api_server import ApiServer, State
+from tests.golden.api_server import hold
 from tests.golden.records import digest
+from tests.support.object_server import ObjectServer
 
 RELEASES: Final = ("kai-v0.17.0", "kai-v0.13.4", "kai-v0.9.8")
 _FILES: Final = [
@@ -31,7 +32,7 @@ def folder() -> Path | None:
     return path if path.is_dir() else None
 
 
-def cases(server: ApiServer, release: str) -> Iterator[tuple[str, Any]]:
+def cases(server: ObjectServer, release: str) -> Iterator[tuple[str, Any]]:
     """Yield the answer about each pod and workload, to an administrator and to an account with the role edit."""
     root = folder()
     assert root is not None
@@ -44,10 +45,11 @@ def cases(server: ApiServer, release: str) -> Iterator[tuple[str, Any]]:
         names = dict.fromkeys([*(pod["metadata"]["name"] for pod in objects["pod"]), *gone])
         owners = [(each["kind"].lower(), each["metadata"]["name"]) for each in objects["owners"]]
         for is_edit in (False, True):
-            server.state = State(
+            hold(
+                server,
                 _date(path),
                 everything,
-                may_not=_beyond(namespace) if is_edit else lambda _: False,
+                forbidden=_beyond(namespace) if is_edit else lambda _: False,
                 unserved=("kai.scheduler",),
             )
             for target in (*names, *("/".join(owner) for owner in owners)):
@@ -55,10 +57,10 @@ def cases(server: ApiServer, release: str) -> Iterator[tuple[str, Any]]:
                 yield case, _answer(server, target, namespace, is_edit=is_edit)
 
 
-def _answer(server: ApiServer, target: str, namespace: str, *, is_edit: bool) -> Any:
+def _answer(server: ObjectServer, target: str, namespace: str, *, is_edit: bool) -> Any:
     def why(*options: str) -> product.Ended:
         arguments = (target, "-n", namespace, "--kubeconfig", str(server.kubeconfig), *options)
-        return product.run("why", *arguments, home=server.kubeconfig.parent, hide={server.url: "SERVER"})
+        return product.run("why", *arguments, home=server.kubeconfig.parent, hide={server.server: "SERVER"})
 
     text = why()
     if is_edit:

@@ -7,12 +7,12 @@ import pytest
 
 from gpuagent.gpus.gpu_reading import GpuReading
 from gpuagent.own_pod import OwnContainer
-from gpuagent.problems import OwnCause
+from gpuagent.problems import Cause, OwnCause, Problem, Suspension
 from gpuagent.sampling.sample import Origin, Sample
 from gpuagent.simulation.scenario_loading import parse_scenario
 from tests.support.agent_process import Agent, agent
 from tests.support.kube_objects import NODE
-from tests.support.machine_files import ALL_CAPABILITIES, NO_CAPABILITIES, OTHER_NAMESPACE, OWN_POD, Machine
+from tests.support.machine_files import OTHER_NAMESPACE, OWN_POD, Machine
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library
 from tests.support.proc_files import ProcTree
 from tests.support.proc_files import in_pod as cgroup
@@ -28,11 +28,11 @@ def sample(*, gpus: int = 0, origins: dict[int, Origin] | None = None, is_hangin
     return Sample(reading=reading, origins=origins or {}, taken_at=0.0, wall_time=0.0, seconds=0.0)
 
 
-def faults(container: OwnContainer) -> dict[OwnCause, str]:
-    return {problem.cause: problem.detail for problem in container.problems}
+def faults(container: OwnContainer) -> dict[Cause | OwnCause, str]:
+    return {problem.cause: problem.detail for problem in container.problems()}
 
 
-def blind(machine: Machine) -> dict[OwnCause, str]:
+def blind(machine: Machine) -> dict[Cause | OwnCause, str]:
     """Return the faults after a sample in which no GPU answered."""
     container = machine.container
     container.observe(sample())
@@ -41,7 +41,7 @@ def blind(machine: Machine) -> dict[OwnCause, str]:
 
 def test_a_machine_in_order_has_no_fault(machine: Machine) -> None:
     machine.devices()
-    machine.environment = {VISIBLE: "all", "NVIDIA_DRIVER_CAPABILITIES": "compute, utility"}
+    machine.environment = {VISIBLE: "all"}
     assert blind(machine) == {}
 
 
@@ -95,18 +95,6 @@ def test_device_files_count_only_while_no_gpu_answers(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("value", "is_fault"),
-    [("utility", False), ("all", False), ("compute, utility", False), ("", False), ("compute", True)],
-)
-def test_the_library_comes_with_the_capability_utility(machine: Machine, value: str, is_fault: bool) -> None:
-    machine.devices()
-    machine.environment = {"NVIDIA_DRIVER_CAPABILITIES": value}
-    entries = blind(machine)
-    assert (OwnCause.DEVICE_FILES in entries) is is_fault
-    assert all("add utility" in detail for detail in entries.values())
-
-
-@pytest.mark.parametrize(
-    ("value", "is_fault"),
     [
         ("all", False), ("void", False), (MOUNTS, False), ("nvidia.com/gpu=all", False),
         ("management.nvidia.com/gpu=all", False), ("nvidia.com/gpu=0", True), (A, True), ("0", True),
@@ -127,30 +115,18 @@ def test_a_requested_mig_monitor_capability_that_is_missing(machine: Machine) ->
     assert faults(machine.container) == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "capabilities", "groups", "is_fault"),
-    [
-        ("rw", NO_CAPABILITIES, "", False),
-        ("rw,hidepid=0", NO_CAPABILITIES, "", False),
-        ("rw,hidepid=off", NO_CAPABILITIES, "", False),
-        ("rw,hidepid=1", NO_CAPABILITIES, "10", True),
-        ("rw,hidepid=1", NO_CAPABILITIES, "0 10", False),
-        ("rw,hidepid=invisible", NO_CAPABILITIES, "10", True),
-        ("rw,gid=1000,hidepid=2", NO_CAPABILITIES, "10", True),
-        ("rw,gid=5,hidepid=2", NO_CAPABILITIES, "10", False),
-        ("rw,gid=1000,hidepid=2", NO_CAPABILITIES, "10 1000", False),
-        ("rw,gid=1000,hidepid=2", ALL_CAPABILITIES, "10", False),
-        ("rw,gid=1000,hidepid=ptraceable", NO_CAPABILITIES, "1000", True),
-    ],
-)
-def test_hidepid(machine: Machine, options: str, capabilities: str, groups: str, is_fault: bool) -> None:
-    machine.mounted(options)
-    machine.capabilities(capabilities, groups)
-    entries = faults(machine.container)
-    assert list(entries) == [OwnCause.HIDEPID] * is_fault
-    group = "1000" if "gid" in options else "0"
-    other = "" if "ptraceable" in options else f", or give the agent's pod supplementalGroups: [{group}]"
-    assert all(detail.endswith(f"mount /proc on the node without it{other}") for detail in entries.values())
+def test_a_proc_that_hides_the_processes_of_other_users(machine: Machine) -> None:
+    """As with hidepid=2; with hidepid=1 or SELinux the files are there, and cannot be read."""
+    for pid in (1, 2):
+        machine.proc.end(pid)
+    assert "without hidepid" in faults(machine.container)[OwnCause.HOST_PROC]
+    for pid in (1, 2):
+        for name in ("cgroup", "comm"):
+            (machine.proc.root / str(pid) / name).mkdir(parents=True)
+    container = machine.container
+    assert "agent.seLinuxOptions" in faults(container)[OwnCause.HOST_PROC]
+    container.observe(sample(gpus=1, origins={5: in_pod("a")}))
+    assert faults(container) == {}, "then a denied process is a problem of its GPU"
 
 
 @pytest.mark.parametrize(
@@ -178,15 +154,20 @@ def test_the_pid_namespace(
         machine.proc.add(1, cgroup(OWN_POD), name="kaishare-agent")
     container = machine.container
     assert [text for text in faults(container).values() if detail not in text] == []
-    assert list(faults(container)) == [OwnCause.HOST_PID] * bool(detail)
+    assert list(faults(container)) == [OwnCause.HOST_PROC] * bool(detail)
     container.observe(sample(gpus=1, origins={5: in_pod("a")}))
     assert faults(container) == {}, "a process was found, so the namespace is the one of the driver"
+
+
+@pytest.mark.parametrize("cause", list(OwnCause))
+def test_a_fault_of_the_own_pod_suspends_nothing(cause: OwnCause) -> None:
+    assert not Suspension.of([Problem(cause, detail="x")], {A}).covers(A)
 
 
 def test_this_machine_is_examined_without_an_error() -> None:
     container = OwnContainer(proc_root=Path("/proc"))
     container.observe(sample())
-    assert all(problem.detail.isprintable() for problem in container.problems)
+    assert all(problem.detail.isprintable() for problem in container.problems())
 
 
 @pytest.mark.parametrize(

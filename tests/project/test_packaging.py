@@ -106,3 +106,9 @@ def test_nothing_is_required_that_no_command_uses() -> None:
     groups = PROJECT["dependency-groups"]
     required = {*groups["webhook"], *groups["agent"], *groups["console"]}
     assert {*PROJECT["project"]["dependencies"], *EXTRA} == required
+
+
+def test_an_image_is_built_from_every_package() -> None:
+    let_through = (ROOT / ".dockerignore").read_text().splitlines()
+    included = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert {f"!{path}" for path in (*PACKAGES, *included)} <= set(let_through)

@@ -10,8 +10,6 @@ from tests.support.proc_files import HOST, ProcTree, in_pod
 OWN_POD = "11111111-2222-4333-8444-555555555555"
 FIRST_NAMESPACE = "pid:[4026531836]"
 OTHER_NAMESPACE = "pid:[4026532999]"
-ALL_CAPABILITIES = "000001ffffffffff"
-NO_CAPABILITIES = "0000000000000000"
 
 
 class Machine:
@@ -24,7 +22,6 @@ class Machine:
         (self.own / "ns").mkdir(parents=True)
         self.environment: dict[str, str] = {}
         self.namespace(FIRST_NAMESPACE)
-        self.capabilities(NO_CAPABILITIES)
         self.write_own("cgroup", f"{in_pod(OWN_POD)}\n")
         self.proc.add(1, "0::/init.scope", name="systemd")
         self.proc.add(2, "0::/", name="kthreadd")
@@ -55,17 +52,6 @@ class Machine:
         link = self.own / "ns/pid"
         link.unlink(missing_ok=True)
         link.symlink_to(name)
-
-    def capabilities(self, effective: str, groups: str = "0 10") -> None:
-        """Set the agent's capabilities and groups."""
-        self.write_own("status", f"Name:\tx\nGid:\t5\t5\t5\t5\nGroups:\t{groups}\nCapEff:\t{effective}\n")
-
-    def mounted(self, options: str) -> None:
-        """Mount /proc with options."""
-        self.write_own(
-            "mountinfo",
-            f"21 1 8:1 / / rw - ext4 /dev/vda rw\n22 21 0:5 / {self.proc.root} rw,nosuid - proc proc {options}\n",
-        )
 
     def devices(self, *names: str) -> None:
         """Create device files."""

@@ -4,12 +4,15 @@ It serves objects by their paths and lists with field and label selectors, and t
 are not served and missing rights apart as a real one does (seen on Kubernetes 1.36.3).
 """
 
+import asyncio
 import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +20,72 @@ from aiohttp import web
 
 from certs.authority import Authority
 from kube.access import InCluster
-from tests.support.api_server import Answer, refuses, says
+from tests.support.api_server import Answer, says, status_object
 from tests.support.credentials import in_cluster_environment, write_kubeconfig, write_service_account
 
+_NO_PAGE = "404 page not found\n"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-_RESOURCES = {
-    "Pod": ("v1", "pods"),
-    "Event": ("v1", "events"),
-    "Node": ("v1", "nodes"),
-    "Namespace": ("v1", "namespaces"),
-    "ConfigMap": ("v1", "configmaps"),
-    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
-    "Deployment": ("apps/v1", "deployments"),
-    "ReplicaSet": ("apps/v1", "replicasets"),
-    "Job": ("batch/v1", "jobs"),
-    "CronJob": ("batch/v1", "cronjobs"),
-    "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
-    "Notebook": ("kubeflow.org/v1", "notebooks"),
-    "RayJob": ("ray.io/v1", "rayjobs"),
-    "PodGroup": ("scheduling.run.ai/v2alpha2", "podgroups"),
-    "BindRequest": ("scheduling.run.ai/v1alpha2", "bindrequests"),
-    "Queue": ("scheduling.run.ai/v2", "queues"),
-    "SchedulingShard": ("kai.scheduler/v1", "schedulingshards"),
+_CLUSTER_SCOPED = frozenset(
+    [
+        "Node",
+        "Namespace",
+        "PersistentVolume",
+        "PriorityClass",
+        "RuntimeClass",
+        "StorageClass",
+        "Queue",
+        "SchedulingShard",
+        "Topology",
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+    ]
+)
+_KINDS = {
+    "v1": "Pod Event Node Namespace ConfigMap Service PersistentVolumeClaim PersistentVolume ResourceQuota"
+    " LimitRange ServiceAccount ReplicationController PodTemplate Secret Endpoints",
+    "apps/v1": "Deployment ReplicaSet StatefulSet DaemonSet",
+    "batch/v1": "Job CronJob",
+    "discovery.k8s.io/v1": "EndpointSlice",
+    "scheduling.k8s.io/v1": "PriorityClass",
+    "node.k8s.io/v1": "RuntimeClass",
+    "policy/v1": "PodDisruptionBudget",
+    "admissionregistration.k8s.io/v1": "MutatingWebhookConfiguration ValidatingWebhookConfiguration"
+    " ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding MutatingAdmissionPolicy"
+    " MutatingAdmissionPolicyBinding",
+    "kubeflow.org/v1": "PyTorchJob Notebook",
+    "ray.io/v1": "RayCluster RayJob RayService",
+    "scheduling.run.ai/v2alpha2": "PodGroup",
+    "scheduling.run.ai/v1alpha2": "BindRequest",
+    "scheduling.run.ai/v2": "Queue",
+    "kai.scheduler/v1": "SchedulingShard Config",
+    "kai.scheduler/v1alpha1": "Topology",
 }
+
+
+def _plural(kind: str) -> str:
+    name = kind.lower()
+    if name.endswith("y"):
+        return f"{name[:-1]}ies"
+    return name if name == "endpoints" else f"{name}es" if name.endswith("s") else f"{name}s"
+
+
+_RESOURCES = {kind: (version, _plural(kind)) for version, kinds in _KINDS.items() for kind in kinds.split()}
+_SERVED = {resource: kind for kind, resource in _RESOURCES.items()}
+_PATH = re.compile(r"/(?:api|apis/([^/]+))/([^/]+)(?:/namespaces/([^/]+)(?=/))?/([^/]+)(?:/([^/]+))?")
 
 
 def list_path(kind: str, namespace: str = "") -> str:
     """Return the path of the list of a kind."""
     version, resource = _RESOURCES[kind]
+    return _list_path(version, resource, namespace)
+
+
+def _list_path(version: str, resource: str, namespace: str) -> str:
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     return f"{root}/namespaces/{namespace}/{resource}" if namespace else f"{root}/{resource}"
 
@@ -53,7 +93,9 @@ def list_path(kind: str, namespace: str = "") -> str:
 def object_path(item: Mapping[str, Any]) -> str:
     """Return the path of an object."""
     metadata = item["metadata"]
-    return f"{list_path(item['kind'], metadata.get('namespace', ''))}/{metadata['name']}"
+    version, resource = _RESOURCES[item["kind"]]
+    above = _list_path(item.get("apiVersion", version), resource, metadata.get("namespace", ""))
+    return f"{above}/{metadata['name']}"
 
 
 @dataclass
@@ -69,6 +111,10 @@ class ObjectServer:
     """Beginnings of paths that are not served."""
     faults: dict[str, Answer] = field(default_factory=dict)
     """Answers to the requests whose path and query match a regular expression."""
+    create: Callable[[str, Any], tuple[int, Any]] = lambda _path, sent: (201, sent)
+    """Answers a creation with status and body; nothing is stored."""
+    date: datetime | None = None
+    """The server's time in its answers; None for the real one."""
     requests: list[str] = field(default_factory=list)
     """Paths of the requests with their queries, oldest first."""
     server: str = ""
@@ -95,65 +141,102 @@ class ObjectServer:
         )
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        path = request.path
         self.requests.append(str(request.rel_url))
         for pattern, fault in self.faults.items():
             if re.search(pattern, str(request.rel_url)):
                 return await fault(request)
-        if path == REVIEWS:
-            allowed = not self.forbidden(list_path("Pod"))
-            return await says(
-                json.dumps({"kind": "SelfSubjectAccessReview", "status": {"allowed": allowed}})
-            )(request)
-        if path.startswith(self.unserved or ("/nothing",)):
-            return await says("404 page not found\n", status=404, kind="text/plain")(request)
-        if self.forbidden(path):
-            return await refuses(403, "Forbidden", f'User "developer" cannot read "{path}"')(request)
-        item = self.objects.get(path)
-        if item is not None:
-            return await says(json.dumps(item))(request)
-        kind = next((kind for kind in _RESOURCES if path.endswith(f"/{_RESOURCES[kind][1]}")), None)
-        if kind is None:
-            name = path.rpartition("/")[2]
-            missing = {
-                "kind": "Status", "code": 404, "reason": "NotFound", "message": f'"{name}" not found',
-                "details": {"name": name},
-            }  # fmt: skip
-            return await says(json.dumps(missing), status=404)(request)
-        return await self._list(request, kind)
+        body = await request.read()
+        status, document = await asyncio.to_thread(
+            self._answer, request, body
+        )  # `create` may take a loop of its own
+        if isinstance(document, str):
+            return await says(document, status=status, kind="text/plain")(request)
+        return await says(json.dumps(document), status=status)(request)
 
-    async def _list(self, request: web.Request, kind: str) -> web.StreamResponse:
-        above = "" if request.path == list_path(kind) else request.path.split("/namespaces/")[1].split("/")[0]
+    async def set_date(self, _request: web.Request, response: web.StreamResponse) -> None:
+        """Set the date of an answer."""
+        if self.date is not None:
+            response.headers["Date"] = format_datetime(self.date, usegmt=True)
+
+    def _answer(self, request: web.Request, body: bytes) -> tuple[int, Any]:
+        path = request.path
+        if path == "/version":
+            return 200, {"major": "1", "minor": "34", "gitVersion": "v1.34.1"}
+        if path in ("/api", "/apis"):
+            return 200, self._discovery(is_core=path == "/api")
+        if path == REVIEWS:
+            wanted = json.loads(body)["spec"].get("resourceAttributes", {})
+            version = "/".join(filter(None, (wanted.get("group"), wanted.get("version") or "v1")))
+            place = _list_path(version, wanted.get("resource", ""), wanted.get("namespace", ""))
+            return 201, {"kind": "SelfSubjectAccessReview", "status": {"allowed": not self.forbidden(place)}}
+        if path.endswith("/selfsubjectreviews"):
+            user = {"username": "developer", "groups": ["system:authenticated"]}
+            return 201, {"kind": "SelfSubjectReview", "status": {"userInfo": user}}
+        if self.forbidden(path):
+            return 403, status_object(403, "Forbidden", f'User "developer" cannot read "{path}"')
+        if self.unserved and path.startswith(self.unserved):
+            return 404, _NO_PAGE
+        if path in self.objects:
+            return 200, self.objects[path]
+        matched = _PATH.fullmatch(path)
+        group, version, namespace, resource, name = matched.groups() if matched else ("", "", "", "", "")
+        kind = _SERVED.get((f"{group}/{version}" if group else version, resource))
+        if kind is None:
+            return 404, _NO_PAGE
+        if request.method == "POST":
+            return self.create(path, json.loads(body))
+        if name:
+            missing = status_object(404, "NotFound", f'{resource} "{name}" not found')
+            return 404, {**missing, "details": {"name": name}}
         items = [
             item
             for item in self.items(kind)
-            if above in ("", item["metadata"].get("namespace"))
+            if namespace in (None, item["metadata"].get("namespace"))
             and _matches_fields(item, request.query.get("fieldSelector", ""))
             and _matches_labels(item, request.query.get("labelSelector", ""))
         ]
-        document = {"kind": f"{kind}List", "metadata": {"resourceVersion": "1"}, "items": items}
-        return await says(json.dumps(document))(request)
+        return 200, {"kind": f"{kind}List", "metadata": {"resourceVersion": "1"}, "items": items}
+
+    def _discovery(self, *, is_core: bool) -> dict[str, Any]:
+        groups: dict[str, Any] = {}
+        for (api_version, plural), kind in _SERVED.items():
+            group, _, version = api_version.rpartition("/")
+            if (not group) is not is_core or (self.unserved and f"/apis/{group}/".startswith(self.unserved)):
+                continue
+            made = groups.setdefault(group, {"metadata": {"name": group}, "versions": {}})
+            resource = {
+                "resource": plural, "singularResource": kind.lower(), "verbs": ["get", "list", "create"],
+                "scope": "Cluster" if kind in _CLUSTER_SCOPED else "Namespaced",
+                "responseKind": {"group": group, "version": version, "kind": kind},
+            }  # fmt: skip
+            of_version = made["versions"].setdefault(version, {"version": version, "resources": []})
+            of_version["resources"].append(resource)
+        items = [{**each, "versions": list(each["versions"].values())} for each in groups.values()]
+        return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items}
 
 
 def _matches_fields(item: Mapping[str, Any], selector: str) -> bool:
     for term in filter(None, selector.split(",")):
-        place, sign, expected = term.partition("!=" if "!=" in term else "=")
+        place, sign, expected = re.split(r"(!=|==?)", term, maxsplit=1)
         value: Any = item
         for part in place.split("."):
-            value = value.get(part, {})
+            value = (value or {}).get(part, "" if place.endswith(f".{part}") else {})
         if (value == expected) is (sign == "!="):
             return False
     return True
 
 
 def _matches_labels(item: Mapping[str, Any], selector: str) -> bool:
-    labels = item["metadata"].get("labels", {})
-    one_of = re.fullmatch(r"(\S+) in \((.*)\)", selector)
-    if one_of:
-        return labels.get(one_of[1]) in one_of[2].split(",")
-    for term in filter(None, selector.split(",")):
-        key, equals, expected = term.partition("=")
-        if key not in labels or (equals and labels[key] != expected):
+    labels = item["metadata"].get("labels") or {}
+    for term in filter(None, re.split(r",(?![^(]*\))", selector)):
+        if one_of := re.fullmatch(r"(\S+) (in|notin) \((.*)\)", term):
+            holds = (labels.get(one_of[1]) in one_of[3].split(",")) is (one_of[2] == "in")
+        elif "=" in term:
+            key, sign, expected = re.split(r"(!=|==?)", term, maxsplit=1)
+            holds = (labels.get(key) == expected) is (sign != "!=")
+        else:
+            holds = (term.removeprefix("!") in labels) is not term.startswith("!")
+        if not holds:
             return False
     return True
 
@@ -176,6 +259,7 @@ async def object_server(
     server = ObjectServer(folder)
     server.add(*items)
     app = web.Application(client_max_size=1 << 20)
+    app.on_response_prepare.append(server.set_date)
     app.router.add_route("*", "/{path:.*}", server.answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05, handler_cancellation=True)
     await runner.setup()

@@ -9,7 +9,7 @@ from console.doctor.api_reader import ListOutcome, ListResult
 from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import Cluster
 from console.doctor.counted_pod_groups import PodGroup
-from console.doctor.group_queues import group_queue_findings
+from console.doctor.queue_checks import group_queue_findings
 from console.doctor.vclusters import VclusterHosts, host_findings
 from tests.support.cluster_facts import but, namespace, whole
 

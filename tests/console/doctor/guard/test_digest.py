@@ -9,7 +9,7 @@ from console.doctor.api_reader import ApiReader
 from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import Cluster
 from console.doctor.guard_checks import guard_findings
-from console.doctor.guard_digest import DIGEST, digest
+from console.doctor.guard_objects import DIGEST, digest
 from console.doctor.vclusters import VclusterHosts
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer
