@@ -7,7 +7,6 @@ import pytest
 
 from kube.client import KubeClient
 from tests.deploy.test_chart_platforms import ON_THE_NODE
-from tests.deploy.test_rendering import base
 from tests.support.administrator import Administrator
 from tests.support.chart_variants import VARIANTS, WITH_POLICIES
 from tests.support.cluster_webhook import ensure_namespaces
@@ -51,11 +50,6 @@ async def test_an_api_server_accepts_every_object_of_every_kind_of_installation(
 
 async def test_an_api_server_accepts_a_webhook_on_the_network_of_its_node(client: KubeClient) -> None:
     await all_are_taken(client, rendered({"webhook": {**ON_THE_NODE["webhook"], "createNamespace": False}}))
-
-
-@pytest.mark.parametrize("part", ["webhook", "agent"])
-async def test_an_api_server_accepts_the_plain_manifests(part: str, client: KubeClient) -> None:
-    await all_are_taken(client, base(part))
 
 
 async def test_an_object_that_an_api_server_refuses_is_noticed(client: KubeClient) -> None:

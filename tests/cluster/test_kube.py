@@ -21,7 +21,7 @@ CONFIG_MAPS = "/api/v1/namespaces/team-a/configmaps"
 
 
 def named(number: int) -> dict[str, object]:
-    return config_map(f"map-{number}", namespace="team-a", data="x")
+    return config_map(f"map-{number}")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ async def test_a_list_is_read_to_its_end(any_admin: Administrator, limit: dict[s
 
 async def test_large_objects_are_read_one_at_a_time(any_admin: Administrator) -> None:
     for number in range(6):
-        await any_admin.create(config_map(f"large-{number}", namespace="team-a", data="x" * 700_000))
+        await any_admin.create(config_map(f"large-{number}", data="x" * 700_000))
     resource = Resource(name="configmaps", path=CONFIG_MAPS)
     tracemalloc.start()
     try:

@@ -195,7 +195,7 @@ async def truth(admin: Administrator, label: str = "") -> dict[tuple[str, str], 
 
 async def make(admin: Administrator, name: str, label: str = "") -> str:
     """Make a ConfigMap; return its path."""
-    item = config_map(f"{name}-{label.lower()}" if label else name, namespace="team-a", data="x")
+    item = config_map(f"{name}-{label.lower()}" if label else name)
     item["metadata"]["labels"] = {"fault": label}
     made = await admin.create(item)
     return f"{CONFIG_MAPS}/{made['metadata']['name']}"

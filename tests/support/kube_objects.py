@@ -117,6 +117,12 @@ def bind_request(
     }
 
 
+def config_map(name: str, *, namespace: str = "team-a", data: str = "x") -> dict[str, Any]:
+    """Return a ConfigMap."""
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"data": data}}
+
+
 def node(memory: str | None = "23028", **labels: str) -> dict[str, Any]:
     """Return a node with the labels of GPU feature discovery."""
     made = {"nvidia.com/gpu.present": "true", **labels}
