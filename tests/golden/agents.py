@@ -90,7 +90,7 @@ def served_cases(folder: Path) -> Iterator[tuple[str, Any]]:
     ) as urls:
         (url,) = urls(1)
         _wait(lambda: _request(f"{url}/readyz")[0] == 200)
-        for path in ("/healthz", "/readyz", "/nowhere", "/api/v1/processes"):
+        for path in ("/healthz", "/readyz", "/nowhere"):
             yield f"agent {path}", _text(url + path)
         names = sorted(
             {
