@@ -14,6 +14,7 @@ import yaml
 
 from tests.golden import product, reviews
 from tests.golden.api_server import hold
+from tests.golden.records import changed_lines
 from tests.support.object_server import ObjectServer
 
 Json = Any
@@ -37,7 +38,7 @@ def doctor_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
         hold(server, **state)
         text = _run(server, "doctor")
         findings = _findings(text)
-        yield f"doctor {name}", [each for each in findings if each not in whole] if whole else text
+        yield f"doctor {name}", changed_lines(whole, findings) if whole else text
         whole = whole or findings
         if name in ("whole", "webhook-gone", "developer", "guard-changed"):
             yield f"doctor json {name}", _document(_run(server, "doctor", "-o", "json"))
