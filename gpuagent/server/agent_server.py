@@ -10,10 +10,9 @@ from typing import Final
 from gpuagent.api_types import SHARES_PATH
 from gpuagent.evaluation.status import Status
 from gpuagent.server.api import shares_json
-from gpuagent.server.exposition import Metrics
+from gpuagent.server.exposition import Metrics, SampleText
 from gpuagent.server.page.page_links import NO_LINKS, PageLinks
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
-from gpuagent.server.sample_text import SampleText
 from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
 from service.http.limits import Address, ConnectionLimits, plain_port_limits

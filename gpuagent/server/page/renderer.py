@@ -13,12 +13,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpuagent.evaluation.status import Status
 from gpuagent.server.api import response_of
+from gpuagent.server.exposition import Key, content_key
 from gpuagent.server.page import drawings
 from gpuagent.server.page.drawings import SHARE_AT
 from gpuagent.server.page.page_links import NO_LINKS, PageLinks, runbook_texts
 from gpuagent.server.page.page_top import PageTop, flag_count, page_top, risk_count
 from gpuagent.server.page.sections import COLOURS, Context, SectionOutline, anchor, clock_time, gpu_sections
-from gpuagent.server.sample_text import Key, content_key
 from gpuagent.table.gpu_rows import LONGEST_NAME, plain
 from service.http.page_server import Page, SharedText
 from service.tasks import LoopYield
