@@ -122,15 +122,31 @@ async def put(asker: Asker, item: dict[str, Any]) -> None:
     assert answer.status == 200, answer.message
 
 
-async def until_reported(plane: ControlPlane, *texts: str, state: State = State.PROBLEM) -> list[CheckResult]:
-    """Wait until findings have these texts; a changed policy needs about a second to take effect."""
+async def until_found(
+    plane: ControlPlane, is_expected: Callable[[list[CheckResult]], bool]
+) -> list[CheckResult]:
+    """Return the findings as soon as they are the expected ones; a change needs about a second to take effect."""
     ends = time.monotonic() + _WITHIN_SECONDS
     while True:
         results = await findings(plane)
-        text = " ".join(result.what for result in results if result.state is state)
-        if all(part in text for part in texts):
+        if is_expected(results):
             return results
         assert time.monotonic() < ends, results
+
+
+async def until_reported(plane: ControlPlane, *texts: str, state: State = State.PROBLEM) -> list[CheckResult]:
+    """Wait until findings have these texts."""
+
+    def is_reported(results: list[CheckResult]) -> bool:
+        text = " ".join(result.what for result in results if result.state is state)
+        return all(part in text for part in texts)
+
+    return await until_found(plane, is_reported)
+
+
+async def until_states(plane: ControlPlane, *states: State) -> list[CheckResult]:
+    """Wait until findings have these states."""
+    return await until_found(plane, lambda results: [result.state for result in results] == [*states])
 
 
 # --- without refusals: these tests come before the guard is on deny for the rest of the file ---
@@ -183,8 +199,7 @@ async def test_a_guard_of_the_earlier_form_is_one_problem(asker: Asker, plane: C
 async def test_the_guard_on_deny_is_proved_and_a_dry_run_stores_nothing(
     asker: Asker, plane: ControlPlane, denying: dict[str, Any]
 ) -> None:
-    results = await findings(plane)
-    assert [result.state for result in results] == [State.OK, State.OK], results
+    results = await until_states(plane, State.OK, State.OK)
     assert results[0].what.startswith("refuses in 1 namespace, as this release's")
     assert f"proved by dry runs in {ENFORCED}: {_PROVED}; kaiNamespaces: kai-scheduler" in results[0].what
     assert results[1].what.startswith("refuses in 1 host namespace of vClusters, as this release's")
@@ -303,8 +318,7 @@ async def test_the_optional_policy_on_members_is_part_of_the_guard(
     answer = await until_answered(delete, lambda answer: MEMBERS in answer.message)
     assert _is_refusal_of(Breach.HELD_GROUP, answer.message), answer
     await count(asker, where(_GROUPS[0]), RUNNING)
-    results = await findings(plane)
-    assert [result.state for result in results] == [State.OK, State.OK], results
+    results = await until_states(plane, State.OK, State.OK)
     assert all(_PROVED in result.what for result in results)
 
 
@@ -343,9 +357,13 @@ async def test_an_optional_policy_without_effect_is_named(
     else:
         change(members[title]["spec"])
         await put(asker, members[title])
-    results = await findings(plane)
-    assert what in " ".join(result.what for result in results)
-    assert not [result for result in results if result.state is State.OK]
+    await until_found(
+        plane,
+        lambda results: (
+            what in " ".join(result.what for result in results)
+            and not [result for result in results if result.state is State.OK]
+        ),
+    )
 
 
 async def test_an_edited_digest_hides_no_hole(
@@ -364,8 +382,7 @@ async def test_a_guard_of_another_release_is_named(
     item = denying[PODS]
     item["metadata"]["labels"]["app.kubernetes.io/version"] = "0.1.9"
     await put(asker, item)
-    results = await findings(plane)
-    assert [result.state for result in results] == [State.WARNING, State.OK, State.OK]
+    results = await until_states(plane, State.WARNING, State.OK, State.OK)
     assert results[0].what == f"{PODS}: of 0.1.9; this is {version()}"
 
 
@@ -375,10 +392,11 @@ async def test_a_binding_that_leaves_a_namespace_out(
     binding = denying[f"binding {PODS}-enforce"]
     binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]["team"] = "vision"
     await put(asker, binding)
-    results = await findings(plane)
-    assert [result.what for result in results if result.state is State.PROBLEM] == [
-        f"{ENFORCED}: kaishare.dev/mode=enforce, but no binding selects their objects for {PODS}"
-    ]
+    problem = f"{ENFORCED}: kaishare.dev/mode=enforce, but no binding selects their objects for {PODS}"
+    await until_found(
+        plane,
+        lambda results: [result.what for result in results if result.state is State.PROBLEM] == [problem],
+    )
 
 
 async def test_an_excluded_host_is_said_to_be_not_guarded(
@@ -387,8 +405,7 @@ async def test_an_excluded_host_is_said_to_be_not_guarded(
     for item in rendered(unguardedNamespaces=[HOST]):
         if item["kind"].endswith("Binding"):
             await put(asker, item)
-    results = await findings(plane)
-    assert [result.state for result in results] == [State.OK], results
+    await until_states(plane, State.OK)
 
 
 async def test_a_tenants_namespace_among_kais_is_a_problem(
