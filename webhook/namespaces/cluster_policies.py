@@ -131,6 +131,7 @@ class NamespaceLookups:
         key = peer, namespace
         entry = self._entries.get(key)
         if entry is None:
+            self._check(peer, namespace)  # a refused name displaces no entry
             entry = self._entries[key] = _Entry()
             if len(self._entries) > _MOST_REMEMBERED:
                 self._entries.popitem(last=False)
@@ -138,22 +139,19 @@ class NamespaceLookups:
             self._entries.move_to_end(key)
         return entry
 
-    def _take(self, peer: str) -> bool:
-        """Count a request; return False if the peer has had its part."""
+    def _check(self, peer: str, namespace: str) -> None:
+        """Raise PolicyUnknown if the peer has had its part of the window."""
         now = self._clock()
         if now >= self._window_ends_at:
             self._window_ends_at = now + _WINDOW_SECONDS
             self._requests.clear()
         peers = len(self._requests) + (peer not in self._requests)
         if peers > _MOST_PEERS or self._requests[peer] >= max(_LEAST_IN_WINDOW, _MOST_IN_WINDOW // peers):
-            return False
-        self._requests[peer] += 1
-        return True
+            raise PolicyUnknown(f"GET {PATH}/{namespace}: too many namespaces are requested")
 
     async def _fetch(self, namespace: str, entry: _Entry, peer: str) -> None:
-        if not self._take(peer):
-            del self._entries[peer, namespace]
-            raise PolicyUnknown(f"GET {PATH}/{namespace}: too many namespaces are requested")
+        self._check(peer, namespace)
+        self._requests[peer] += 1
         try:
             own = self._at_once_of_peer.setdefault(peer, asyncio.Semaphore(_MOST_AT_ONCE_OF_A_PEER))
             async with own, self._at_once:

@@ -233,6 +233,34 @@ async def test_invented_names_send_a_bounded_number_of_requests(
     assert await lookups.find("one-more", ANY_MODE) is None
 
 
+async def test_callers_that_wait_when_the_peers_part_is_used_are_refused_alike(
+    server: ApiServer, client: KubeClient
+) -> None:
+    lookups = NamespaceLookups(client, clock=lambda: 100.0)
+    for number in range(199):
+        await lookups.find(f"invented-{number}", ANY_MODE)
+    block_answers(server)
+    first, *others = [asyncio.create_task(lookups.find("one-more", ANY_MODE)) for _ in range(3)]
+    await until(lambda: len(server.requests) == 200)
+    first.cancel()
+    results = await asyncio.gather(*others, return_exceptions=True)
+    assert [type(result) for result in results] == [PolicyUnknown, PolicyUnknown]
+
+
+async def test_refused_names_displace_no_answer_of_another_peer(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webhook.namespaces.cluster_policies._MOST_REMEMBERED", 101)
+    lookups = NamespaceLookups(client, clock=lambda: 100.0)
+    await lookups.find("team-a", ANY_MODE, "api-server")
+    for number in range(300):
+        with contextlib.suppress(PolicyUnknown):
+            await lookups.find(f"invented-{number}", ANY_MODE, "forger")
+    count = len(server.requests)
+    await lookups.find("team-a", ANY_MODE, "api-server")
+    assert len(server.requests) == count
+
+
 @pytest.mark.parametrize("forgers", [1, 2, 49])
 async def test_names_that_other_peers_invent_leave_new_namespaces_served(
     server: ApiServer, client: KubeClient, forgers: int
