@@ -1,6 +1,6 @@
 """Checks of the admission policies, where they decide about pods."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from console.doctor.api_reader import ApiReader, ListOutcome, ListSpec
 from console.doctor.check_results import CheckResult, ok, problem, warning
-from console.doctor.guard_objects import check_spec, spec_differences
+from console.doctor.guard_objects import check_spec
 from console.doctor.webhook_deployment import DeploymentOptions
 from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings
 from kube.kinds import ObjectMeta
@@ -163,7 +163,7 @@ def admission_policy_findings(installed: InstalledPolicies, *, is_alone: bool) -
                 continue
             yield problem(_CHECK, f"{kind} {name} does not exist: {_EFFECTS[kind]}", _REMEDY)
             continue
-        paths = spec_differences(_without_excluded(actual), _without_excluded(item["spec"]), _SETTINGS)
+        paths = _spec_differences(_without_excluded(actual), _without_excluded(item["spec"]), _SETTINGS)
         paths += _binding_differences(actual, item["spec"])
         if paths:
             is_as_expected = False
@@ -209,3 +209,83 @@ def _without_excluded(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     ]
     selector = {**selector, "matchExpressions": kept}
     return {**spec, "matchConstraints": {**constraints, "namespaceSelector": selector}}
+
+
+def _spec_differences(
+    actual: Mapping[str, Any], shipped: Mapping[str, Any], parameters: Collection[str]
+) -> list[str]:
+    """Return the paths of the fields in which the specs of two admission policies or bindings differ.
+
+    Args:
+        actual: a spec in the cluster.
+        shipped: the spec of this release.
+        parameters: the variables that an administrator may set; their expressions do not count.
+    """
+    return list(_differences(_comparable(actual, parameters), _comparable(shipped, parameters), "spec"))
+
+
+def _comparable(spec: Mapping[str, Any], parameters: Collection[str]) -> dict[str, Any]:
+    """Return a spec with the API server's defaults, without what an administrator may set.
+
+    The defaults are those of Kubernetes 1.30 to 1.36.
+    """
+    result = {"failurePolicy": "Fail", **spec}
+    result.pop("validationActions", None)
+    if "variables" in spec:
+        result["variables"] = [
+            {"name": variable["name"]} if variable["name"] in parameters else variable
+            for variable in spec["variables"]
+        ]
+    result["matchConstraints"] = _with_defaults(spec.get("matchConstraints") or {})
+    result["matchResources"] = _with_defaults(spec.get("matchResources") or {})
+    result["matchResources"].pop("namespaceSelector")
+    return result
+
+
+def _with_defaults(match: Mapping[str, Any]) -> dict[str, Any]:
+    result = {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}, **match}
+    for field in ("resourceRules", "excludeResourceRules"):
+        result[field] = [
+            {
+                "scope": "*",
+                **{key: sorted(value) if isinstance(value, list) else value for key, value in rule.items()},
+            }
+            for rule in match.get(field) or ()
+        ]
+    return result
+
+
+def _differences(actual: Any, shipped: Any, path: str) -> Iterator[str]:
+    """Yield the paths of the smallest parts that differ."""
+    if actual == shipped:
+        return
+    if isinstance(actual, dict) and isinstance(shipped, dict):
+        for key in sorted(actual.keys() | shipped.keys()):
+            if key in actual and key in shipped:
+                yield from _differences(actual[key], shipped[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+        return
+    if isinstance(actual, list) and isinstance(shipped, list):
+        actual_names, shipped_names = _by_name(actual), _by_name(shipped)
+        if actual_names is not None and shipped_names is not None:
+            for name in sorted(actual_names.keys() | shipped_names.keys()):
+                if actual_names.get(name) != shipped_names.get(name):
+                    yield f"{path}.{name}"
+            return
+        if len(actual) == len(shipped):
+            for index, (actual_item, shipped_item) in enumerate(zip(actual, shipped, strict=True)):
+                yield from _differences(actual_item, shipped_item, f"{path}[{index}]")
+            return
+    yield path
+
+
+def _by_name(items: list[Any]) -> dict[str, Any] | None:
+    """Return the items of a list by their names; None if they lack names, or share one.
+
+    The API server accepts two variables of one name (seen on Kubernetes 1.30.14 and 1.36.3).
+    """
+    if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
+        return None
+    named = {item["name"]: item for item in items}
+    return named if len(named) == len(items) else None

@@ -1,8 +1,8 @@
-"""The policies and bindings of the guard, in a cluster and in this release, and the form of their specs."""
+"""The policies and bindings of the guard in a cluster, and the digest of what a policy decides."""
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -44,84 +44,39 @@ def check_spec(spec: Mapping[str, Any]) -> None:
     msgspec.convert(spec, _Spec)
 
 
-def spec_differences(
-    actual: Mapping[str, Any], shipped: Mapping[str, Any], parameters: Collection[str]
-) -> list[str]:
-    """Return the paths of the fields in which the specs of two admission policies or bindings differ.
+DIGEST: Final = "kaishare.dev/digest"
+"""Annotation of a policy with its digest."""
+PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
+"""Variables that an administrator may set: the digest does not cover them."""
+_RULE: Final = ("apiGroups", "apiVersions", "operations", "resources")
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """Return the digest of what a policy decides, in hexadecimal.
 
     Args:
-        actual: a spec in the cluster.
-        shipped: the spec of this release.
-        parameters: the variables that an administrator may set; their expressions do not count.
+        spec: the spec of a ValidatingAdmissionPolicy or MutatingAdmissionPolicy.
     """
-    return list(_differences(_comparable(actual, parameters), _comparable(shipped, parameters), "spec"))
+    rules = (spec.get("matchConstraints") or {}).get("resourceRules") or ()
+    validations = spec.get("validations") or ()
+    decided = {
+        "rules": [[rule.get(field) or [] for field in _RULE] for rule in rules],
+        "conditions": _named(spec.get("matchConditions") or ()),
+        "variables": [each for each in _named(spec.get("variables") or ()) if each[0] not in PARAMETERS],
+        "validations": [
+            [each.get("expression"), each.get("message") or "", each.get("messageExpression") or ""]
+            for each in validations
+        ],
+        "mutations": [
+            (each.get("jsonPatch") or {}).get("expression") for each in spec.get("mutations") or ()
+        ],
+    }
+    text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _comparable(spec: Mapping[str, Any], parameters: Collection[str]) -> dict[str, Any]:
-    """Return a spec with the API server's defaults, without what an administrator may set.
-
-    The defaults are those of Kubernetes 1.30 to 1.36.
-    """
-    result = {"failurePolicy": "Fail", **spec}
-    result.pop("validationActions", None)
-    if "variables" in spec:
-        result["variables"] = [
-            {"name": variable["name"]} if variable["name"] in parameters else variable
-            for variable in spec["variables"]
-        ]
-    result["matchConstraints"] = _with_defaults(spec.get("matchConstraints") or {})
-    result["matchResources"] = _with_defaults(spec.get("matchResources") or {})
-    result["matchResources"].pop("namespaceSelector")
-    return result
-
-
-def _with_defaults(match: Mapping[str, Any]) -> dict[str, Any]:
-    result = {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}, **match}
-    for field in ("resourceRules", "excludeResourceRules"):
-        result[field] = [
-            {
-                "scope": "*",
-                **{key: sorted(value) if isinstance(value, list) else value for key, value in rule.items()},
-            }
-            for rule in match.get(field) or ()
-        ]
-    return result
-
-
-def _differences(actual: Any, shipped: Any, path: str) -> Iterator[str]:
-    """Yield the paths of the smallest parts that differ."""
-    if actual == shipped:
-        return
-    if isinstance(actual, dict) and isinstance(shipped, dict):
-        for key in sorted(actual.keys() | shipped.keys()):
-            if key in actual and key in shipped:
-                yield from _differences(actual[key], shipped[key], f"{path}.{key}")
-            else:
-                yield f"{path}.{key}"
-        return
-    if isinstance(actual, list) and isinstance(shipped, list):
-        actual_names, shipped_names = _by_name(actual), _by_name(shipped)
-        if actual_names is not None and shipped_names is not None:
-            for name in sorted(actual_names.keys() | shipped_names.keys()):
-                if actual_names.get(name) != shipped_names.get(name):
-                    yield f"{path}.{name}"
-            return
-        if len(actual) == len(shipped):
-            for index, (actual_item, shipped_item) in enumerate(zip(actual, shipped, strict=True)):
-                yield from _differences(actual_item, shipped_item, f"{path}[{index}]")
-            return
-    yield path
-
-
-def _by_name(items: list[Any]) -> dict[str, Any] | None:
-    """Return the items of a list by their names; None if they lack names, or share one.
-
-    The API server accepts two variables of one name (seen on Kubernetes 1.30.14 and 1.36.3).
-    """
-    if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in items):
-        return None
-    named = {item["name"]: item for item in items}
-    return named if len(named) == len(items) else None
+def _named(items: Any) -> list[list[Any]]:
+    return [[each.get("name"), each.get("expression")] for each in items]
 
 
 PREFIX: Final = "kaishare-guard-"
@@ -290,38 +245,3 @@ def read_binding(item: bytes) -> Binding | None:
         return None
     check_spec(binding.spec)
     return binding
-
-
-DIGEST: Final = "kaishare.dev/digest"
-"""Annotation of a policy with its digest."""
-PARAMETERS: Final = ("kaiNamespaces", "schedulerName", "preemptibleClasses", "longest")
-"""Variables that an administrator may set: the digest does not cover them."""
-_RULE: Final = ("apiGroups", "apiVersions", "operations", "resources")
-
-
-def digest(spec: Mapping[str, Any]) -> str:
-    """Return the digest of what a policy decides, in hexadecimal.
-
-    Args:
-        spec: the spec of a ValidatingAdmissionPolicy or MutatingAdmissionPolicy.
-    """
-    rules = (spec.get("matchConstraints") or {}).get("resourceRules") or ()
-    validations = spec.get("validations") or ()
-    decided = {
-        "rules": [[rule.get(field) or [] for field in _RULE] for rule in rules],
-        "conditions": _named(spec.get("matchConditions") or ()),
-        "variables": [each for each in _named(spec.get("variables") or ()) if each[0] not in PARAMETERS],
-        "validations": [
-            [each.get("expression"), each.get("message") or "", each.get("messageExpression") or ""]
-            for each in validations
-        ],
-        "mutations": [
-            (each.get("jsonPatch") or {}).get("expression") for each in spec.get("mutations") or ()
-        ],
-    }
-    text = json.dumps(decided, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _named(items: Any) -> list[list[Any]]:
-    return [[each.get("name"), each.get("expression")] for each in items]

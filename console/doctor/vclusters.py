@@ -18,7 +18,7 @@ from console.doctor.check_results import CheckResult, problem, warning
 from console.doctor.cluster_state import Cluster
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
-from kai.kaishare_keys import VCLUSTER
+from kai.kaishare_keys import VCLUSTER, VCLUSTER_HOST
 from kube.kinds import METADATA_ONLY, FullMeta, PodStatus, decode_partial_object
 from service.text import listed, one_line
 
@@ -58,7 +58,7 @@ class VclusterHosts:
 async def read_hosts(reader: ApiReader, cluster: Cluster) -> VclusterHosts:
     """Find the hosts; pods that could not be listed are recorded in the reader."""
     pods = await reader.list(_SYNCED_PODS, lambda item: decode_partial_object(item).metadata.namespace)
-    labelled = (name for name, labels in cluster.labels.items() if labels.get(VCLUSTER) == "true")
+    labelled = (name for name, labels in cluster.labels.items() if labels.get(VCLUSTER) == VCLUSTER_HOST)
     return VclusterHosts(frozenset(labelled), frozenset(pods.items))
 
 

@@ -12,7 +12,7 @@ from kube.client import KubeClient
 from kube.kubeconfig_login import environment_proxy
 from tests.support.api_server import PODS, ApiServer
 
-PROXY = "http://proxy.example"
+PROXY = "http://egress.example"
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://a.example", {"HTTPS_PROXY": PROXY}, PROXY),
         ("https://a.example", {"https_proxy": PROXY}, PROXY),
         ("https://a.example", {"https_proxy": "http://other.example:1", "HTTPS_PROXY": PROXY}, PROXY),
-        ("https://a.example", {"HTTPS_PROXY": "proxy.example"}, PROXY),
+        ("https://a.example", {"HTTPS_PROXY": "egress.example"}, PROXY),
         ("https://a.example", {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, None),
         ("http://a.example", {"HTTP_PROXY": PROXY}, PROXY),
         ("http://a.example", {"HTTPS_PROXY": PROXY}, None),
@@ -81,13 +81,13 @@ def test_servers_on_this_machine_and_in_no_proxy_are_reached_directly(
     ("url", "line"),
     [
         (
-            "socks5://me:s3cret@proxy.example:1080",
+            "socks5://me:s3cret@egress.example:1080",
             r'^HTTPS_PROXY: scheme "socks5" is not supported; allowed: ',
         ),
         ("http://me:s3cret@", "^HTTPS_PROXY: not a URL; "),
-        ("me:s3cret@proxy.example:port", "^HTTPS_PROXY: not a URL; "),
+        ("me:s3cret@egress.example:port", "^HTTPS_PROXY: not a URL; "),
         ("http://me:s3cret@proxy..example", "^HTTPS_PROXY: not a URL; "),
-        ("http://me:s3cret-€@proxy.example", "^HTTPS_PROXY: its user name or password has characters"),
+        ("http://me:s3cret-€@egress.example", "^HTTPS_PROXY: its user name or password has characters"),
     ],
 )
 def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(url: str, line: str) -> None:
