@@ -21,10 +21,9 @@ from console.doctor.webhook_deployment import WebhookPod
 from gpuagent.api_types import AgentResponse
 from gpuagent.problems import SUSPENDS_NOTHING
 from gpuagent.table.next_steps import FOR_PROBLEM
-from kube.kinds import ObjectMeta, Taint
+from kube.kinds import ObjectMeta, Requirement, Taint
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from service.units import duration
-from webhook.registration.configuration_objects import Requirement
 
 RELEASES: Final = "releases"
 

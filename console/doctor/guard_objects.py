@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kube.kinds import FullMeta
-from webhook.registration.configuration_objects import EVERYTHING, LabelSelector
+from kube.kinds import EVERYTHING, FullMeta, LabelSelector
 
 
 class _Match(Struct, rename="camel"):
