@@ -24,7 +24,8 @@ from console.agent_client import Received, age_of_figures
 from gpuagent.api_types import SHARES_PATH, NotAnAnswer, read_answer
 from kube.answers import ApiError, Unreachable, decode_answer, status_error
 from kube.client import AnyResponse, KubeClient
-from kube.kinds import ObjectMeta, PodStatus, Time
+from kube.kinds import PodStatus
+from kube.metadata import ObjectMeta, Time
 from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.command import namespace_name, read_by
 from service.http.authentication import OWN_HEADER

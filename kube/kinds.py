@@ -9,45 +9,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from kai import keys
 from kai.numbers import parse_quantity
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
 from kai.queue import Queue
+from kube.metadata import ObjectMeta, Requirement, Time, resource_path
 from service.text import one_line
 
 T = TypeVar("T")
-
-Time = Annotated[datetime, Meta(tz=True)]
-"""A time as the API server writes it, with a time zone; one without is an error, as it cannot be compared."""
-
-METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Media type of a list without spec and status."""
-
-NAME_LABEL: Final = "kubernetes.io/metadata.name"
-"""Label of each namespace with its name."""
 
 NO_RESERVED_GPU: Final = "-1"
 """Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
 
 _LONGEST: Final = 200  # characters
-
-
-def resource_path(group: str, version: str, resource: str, namespace: str = "") -> str:
-    """Return the path of the list of a kind's objects, in one namespace or in all.
-
-    Args:
-        group: API group; empty for the core group.
-        version: API version, such as `v1`.
-        resource: name in paths, such as `deployments`.
-        namespace: the namespace; empty for all, and for a kind without namespaces.
-    """
-    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    return f"{root}/namespaces/{namespace}/{resource}" if namespace else f"{root}/{resource}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +59,6 @@ class Kind(Generic[T]):
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
-class ObjectMeta(Struct, frozen=True, rename="camel"):
-    """`metadata` of an object: what identifies it. Services decode no more of it than they need."""
-
-    name: str
-    namespace: str = ""
-    """Empty for an object that is not namespaced."""
-
-
-class VersionedMeta(ObjectMeta, frozen=True):
-    """`metadata` of an object that is read to be patched."""
-
-    resource_version: str = ""
-    """Precondition of the patch; empty if the API server sent none."""
-
-
 class ObjectOwner(Struct, frozen=True, rename="camel"):
     """One of `metadata.ownerReferences`."""
 
@@ -110,14 +74,14 @@ class ObjectOwner(Struct, frozen=True, rename="camel"):
         return self.api_version.rpartition("/")[0], self.kind
 
 
-class FullMeta(ObjectMeta, frozen=True):
+class FullMeta(ObjectMeta, frozen=True, rename="camel"):
     """`metadata` with all that tools read. Its annotations may be large."""
 
     uid: str = ""
     generation: int = 0
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    owner_references: list[ObjectOwner] = []
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    owner_references: list[ObjectOwner] = msgspec.field(default_factory=list)
     creation_timestamp: Time | None = None
     deletion_timestamp: str = ""
     """Time from which the object is being deleted; empty if it is not."""
@@ -135,95 +99,6 @@ class PartialObject(Struct, frozen=True):
 
 
 decode_partial_object = msgspec.json.Decoder(PartialObject).decode
-
-
-class Requirement(Struct, frozen=True):
-    """One requirement of a label selector or of a node affinity."""
-
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-    def __str__(self) -> str:
-        values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
-        return f"{self.key} {self.operator}{values}"
-
-    @property
-    def query(self) -> str:
-        """The requirement in the form of `kubectl get -l`."""
-        if self.operator in ("Exists", "DoesNotExist"):
-            return f"{'' if self.operator == 'Exists' else '!'}{self.key}"
-        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
-
-        NotIn also holds for labels without the key. Gt and Lt are of node affinities only.
-        """
-        values = self.values or []
-        match self.operator:
-            case "In":
-                return labels.get(self.key) in values
-            case "NotIn":
-                return labels.get(self.key) not in values
-            case "Gt" | "Lt":
-                try:
-                    actual, limit = int(labels.get(self.key, "")), int((values or [""])[0])
-                except ValueError:
-                    return False
-                return actual > limit if self.operator == "Gt" else actual < limit
-        return (self.key in labels) is (self.operator == "Exists")
-
-
-class LabelSelector(Struct, frozen=True):
-    """A label selector; an empty one selects everything."""
-
-    labels: dict[str, str] | None = msgspec.field(name="matchLabels", default=None)
-    expressions: list[Requirement] | None = msgspec.field(name="matchExpressions", default=None)
-
-    @property
-    def all_requirements(self) -> list[Requirement]:
-        """All requirements; those of matchLabels come first, with the operator In."""
-        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
-        return [*from_labels, *(self.expressions or ())]
-
-    @property
-    def query(self) -> str:
-        """The selector in the form of `kubectl get -l`; empty if it selects everything."""
-        labels = (f"{key}={value}" for key, value in (self.labels or {}).items())
-        return ",".join([*labels, *(line.query for line in self.expressions or ())])
-
-    @property
-    def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-        """All requirements as a set, so that two selectors can be compared regardless of order."""
-        return frozenset(map(_comparable, self.all_requirements))
-
-    @property
-    def excluded_namespaces(self) -> frozenset[str]:
-        """The namespaces that the selector excludes by name."""
-        lines = (
-            line for line in self.expressions or () if (line.key, line.operator) == (NAME_LABEL, "NotIn")
-        )
-        return frozenset(name for line in lines for name in line.values or ())
-
-    def beyond(self, other: "LabelSelector") -> list[Requirement]:
-        """Return the requirements that the other selector lacks."""
-        return [line for line in self.all_requirements if _comparable(line) not in other.requirements]
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the selector selects an object with these labels."""
-        return not self.unmet(labels)
-
-    def unmet(self, labels: Mapping[str, str]) -> list[Requirement]:
-        """Return the requirements that labels do not meet."""
-        return [line for line in self.all_requirements if not line.holds(labels)]
-
-
-def _comparable(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:
-    return requirement.key, requirement.operator, tuple(sorted(requirement.values or ()))
-
-
-EVERYTHING: Final = LabelSelector()
 
 
 class Taint(Struct, frozen=True):
@@ -712,7 +587,7 @@ class Node(Struct, frozen=True):
         return int(gpu_amount(self.status.allocatable) or 0)
 
 
-class _WorkloadSpec(Struct, frozen=True, rename="camel"):
+class _OwnerSpec(Struct, frozen=True, rename="camel"):
     replicas: int | None = None
     suspend: bool | None = None
     selector: Any = None
@@ -723,12 +598,12 @@ class _WorkloadSpec(Struct, frozen=True, rename="camel"):
     """The pod template; a custom resource may have anything there."""
 
 
-class Workload(Struct, frozen=True):
+class PodOwner(Struct, frozen=True):
     """An owner of pods, of any kind."""
 
     metadata: FullMeta
     kind: str = ""
-    spec: _WorkloadSpec = _WorkloadSpec()
+    spec: _OwnerSpec = _OwnerSpec()
 
     @property
     def has_template(self) -> bool:
@@ -816,7 +691,7 @@ class LimitRange(Struct, frozen=True):
     spec: _LimitRangeSpec = _LimitRangeSpec()
 
 
-class Port(Struct, frozen=True):
+class ServicePort(Struct, frozen=True):
     """A port of a Service or of an EndpointSlice."""
 
     name: str = ""
@@ -826,7 +701,7 @@ class Port(Struct, frozen=True):
 class _ServiceSpec(Struct, frozen=True, rename="camel"):
     type: str = "ClusterIP"
     external_name: str = ""
-    ports: list[Port] | None = None
+    ports: list[ServicePort] | None = None
 
 
 class Service(Struct, frozen=True):
@@ -840,7 +715,7 @@ class _EndpointConditions(Struct, frozen=True):
     ready: bool | None = None
 
 
-class Endpoint(Struct, frozen=True):
+class SliceEndpoint(Struct, frozen=True):
     """An endpoint of an EndpointSlice."""
 
     addresses: list[str]
@@ -851,8 +726,8 @@ class EndpointSlice(Struct, frozen=True):
     """An EndpointSlice."""
 
     metadata: FullMeta
-    endpoints: list[Endpoint] | None = None
-    ports: list[Port] | None = None
+    endpoints: list[SliceEndpoint] | None = None
+    ports: list[ServicePort] | None = None
 
 
 PODS: Final = Kind("", "v1", "pods", "Pod", Pod)

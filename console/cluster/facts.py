@@ -92,7 +92,7 @@ def is_read(listing: Fact[tuple[T, ...]]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Refusal:
+class MissingRight:
     """Objects that the caller may not read."""
 
     objects: str
@@ -120,7 +120,7 @@ class FactReader:
         else:
             self.client, self._limit = client.limited(most_requests)
         self._seconds = seconds
-        self._refusals: dict[Refusal, None] = {}
+        self._missing: dict[MissingRight, None] = {}
         self._failures: dict[str, None] = {}
         self._omitted: dict[str, None] = {}
         self._served: Fact[tuple[ServedKind, ...]] | None = None
@@ -131,14 +131,14 @@ class FactReader:
         return self._limit.remaining if self._limit else MOST_OBJECTS
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
+    def missing_rights(self) -> tuple[MissingRight, ...]:
         """What RBAC denied, in the order of the requests."""
-        return tuple(self._refusals)
+        return tuple(self._missing)
 
     @property
     def not_visible(self) -> tuple[str, ...]:
         """The objects that RBAC denied, in a few words each."""
-        return tuple(dict.fromkeys(refusal.objects for refusal in self._refusals))
+        return tuple(dict.fromkeys(refusal.objects for refusal in self._missing))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class FactReader:
 
     def refuse(self, objects: str, right: str) -> None:
         """Record objects that the caller may not read."""
-        self._refusals[Refusal(objects, right)] = None
+        self._missing[MissingRight(objects, right)] = None
 
     async def get(
         self, kind: Kind[T], name: str, namespace: str = "", *, decode: Callable[[bytes], T] | None = None

@@ -21,7 +21,8 @@ from console.doctor.webhook_deployment import WebhookPod
 from gpuagent.api_types import AgentResponse
 from gpuagent.problems import SUSPENDS_NOTHING
 from gpuagent.table.next_steps import FOR_PROBLEM
-from kube.kinds import ObjectMeta, Requirement, Taint
+from kube.kinds import Taint
+from kube.metadata import ObjectMeta, Requirement
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from service.units import duration
 

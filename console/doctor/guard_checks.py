@@ -23,7 +23,7 @@ from console.doctor.guard_proof import Breach, Prover, Trial, TrialOutcome
 from console.doctor.kai_checks import matched_schedulers
 from console.doctor.vclusters import VclusterHosts
 from kai import keys
-from kube.kinds import NAME_LABEL
+from kube.metadata import NAME_LABEL
 from service.text import counted, joined, listed, one_line, quoted
 from service.version import version
 

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kube.kinds import EVERYTHING, FullMeta, LabelSelector
+from kube.kinds import FullMeta
+from kube.metadata import EVERYTHING, LabelSelector
 
 
 class _Match(Struct, rename="camel"):

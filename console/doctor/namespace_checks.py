@@ -12,7 +12,7 @@ from console.doctor.cluster_state import Cluster, Namespace
 from console.explain.pod_defaults import decode_defaults
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE
-from kube.kinds import NAME_LABEL
+from kube.metadata import NAME_LABEL
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps

@@ -102,4 +102,4 @@ async def test_requests_beyond_the_budget_are_not_sent_and_named_in_one_line(
     assert fact.why is Why.NOT_READ
     assert reader.notes == ("not read, since one answer sends at most 2 requests: Queue vision",)
     assert not_visible_line(reader.not_visible) == "not visible to you: nodes, pods in team-a"
-    assert [refusal.right for refusal in reader.refusals] == ["list nodes", "list pods in team-a"]
+    assert [missing.right for missing in reader.missing_rights] == ["list nodes", "list pods in team-a"]

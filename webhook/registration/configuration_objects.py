@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kube.kinds import EVERYTHING, LabelSelector, ObjectMeta
+from kube.metadata import EVERYTHING, LabelSelector, ObjectMeta
 
 _SCHEDULER: Final = "schedulerName"
 _SCHEDULERS: Final = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")

@@ -15,7 +15,7 @@ from kai import keys
 from kai.cel import cel_list, is_of_kai, names_gpu, starts_with
 from kai.kaishare_keys import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from kai.key_classes import RESERVED_APPS
-from kube.kinds import NAME_LABEL
+from kube.metadata import NAME_LABEL
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
 

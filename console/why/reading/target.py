@@ -14,7 +14,8 @@ from console.why.membership import is_made_for
 from console.why.reading.bounded_requests import Requests
 from kube.answers import REQUEST_ERRORS
 from kube.discovery import ServedKind, discover_groups
-from kube.kinds import LabelSelector, ObjectOwner
+from kube.kinds import ObjectOwner
+from kube.metadata import LabelSelector
 from service.command import UsageError
 from service.names import is_dns_label, is_dns_subdomain, is_label_value
 from service.text import MALFORMED, quoted
