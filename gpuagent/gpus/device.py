@@ -31,6 +31,10 @@ _EntryKey: TypeAlias = tuple[int, int, int]
 """PID, GPU instance and compute instance."""
 
 
+Answer: TypeAlias = tuple[Gpu | None, tuple[Problem, ...]]
+"""The figures and their problems; the GPU is None if it does not respond."""
+
+
 class Device:
     """The GPU at one index of the driver. It may be lost and come back."""
 
@@ -59,7 +63,7 @@ class Device:
         self._is_open = False
         self._retry.end_wait()
 
-    def read(self, now: float) -> tuple[Gpu | None, tuple[Problem, ...]]:
+    def read(self, now: float) -> Answer:
         """Read the device; None if it does not respond, with the reason in `failure`.
 
         A failed device is opened again after a back-off. The errors (XID) come first, so that the error with

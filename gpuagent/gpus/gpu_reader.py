@@ -1,13 +1,11 @@
 """Reads all GPUs of a node through a Driver, and recovers from failures: a GpuSource for any Driver."""
 
-import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from gpuagent.gpus.calls import Call, CallThread
-from gpuagent.gpus.device import Device
-from gpuagent.gpus.device_reader import Answer, DeviceReader
+from gpuagent.gpus.device import Answer, Device
 from gpuagent.gpus.driver import (
     CallFailed,
     CallTimedOut,
@@ -18,8 +16,9 @@ from gpuagent.gpus.driver import (
     ThreadNotStarted,
     explained,
 )
-from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading, LostGpu
-from gpuagent.gpus.health import HealthReader, NewestXids
+from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading, LostGpu, Sensors
+from gpuagent.gpus.health import HealthReader, NewestXids, health_call
+from gpuagent.gpus.supervised_call import Call, SupervisedCall
 from gpuagent.problems import Cause, Problem
 from service.backoff import Backoff
 
@@ -45,11 +44,10 @@ class GpuReader:
     number than the driver. Since missing GPUs may stay missing, the interval grows from 1, 2 and 4 minutes to
     an hour, and restarts when the set of missing GPUs changes.
 
-    Each GPU has a thread and a deadline of its own (`DeviceReader`), and a second thread for its sensors and
-    errors (`HealthReader`). The calls that concern the node have another thread with the same deadline. A
-    call that is unanswered at the deadline is left alone: its thread gets no other call until the answer, and
-    `read` no longer waits for it. An initialisation invalidates all handles, so there is none while a call is
-    unanswered.
+    Each GPU has a SupervisedCall, so that one that hangs delays no other, and a second one for its sensors
+    and errors (`HealthReader`). After a late answer it is read again after 1, 2, 4 and at last 60 s. The
+    calls that concern the node have another one with the same deadline. An initialisation invalidates all
+    handles, so there is none while a call is unanswered.
     """
 
     def __init__(
@@ -59,14 +57,14 @@ class GpuReader:
         self._driver = driver
         self._clock = clock
         self._deadline = deadline
-        self._node_thread = CallThread("driver")
-        self._device_threads: list[CallThread] = []
-        """By index; the threads of GPUs that are gone remain, without a call."""
-        self._health_threads: list[CallThread] = []
+        self._node_call: SupervisedCall[Any] = SupervisedCall("driver", deadline=deadline)
+        self._device_calls: list[SupervisedCall[Answer]] = []
+        """By index; those of GPUs that are gone remain, without a call."""
+        self._health_calls: list[SupervisedCall[Sensors]] = []
         """Likewise, for the calls whose failure leaves the figures of the GPU known."""
         self._starting: Call[tuple[str, int]] | None = None
         """An initialisation that is unanswered, or was answered after its deadline."""
-        self._devices: list[DeviceReader] | None = None
+        self._devices: list[Device] | None = None
         self._known: dict[str, LostGpu] = {}
         """Every GPU that has responded, by UUID, as it is reported if it gets lost."""
         self._newest_xids = NewestXids()
@@ -86,11 +84,11 @@ class GpuReader:
     @property
     def is_hanging(self) -> bool:
         """Whether a driver call is unanswered. Thread-safe."""
-        return any(thread.is_busy for thread in self._threads)
+        return any(call.is_unanswered for call in self._calls)
 
     @property
-    def _threads(self) -> tuple[CallThread, ...]:
-        return (self._node_thread, *self._device_threads, *self._health_threads)
+    def _calls(self) -> tuple[SupervisedCall[Any], ...]:
+        return (self._node_call, *self._device_calls, *self._health_calls)
 
     def expect(self, count: int | None) -> None:
         """Set the number of GPUs from the node's label; None if unknown. Thread-safe."""
@@ -106,7 +104,12 @@ class GpuReader:
         if self._devices is None and not self._retry.is_due(now):
             return self._nothing
         try:
-            devices = self._start(now) if self._devices is None else self._recounted(self._devices, now)
+            if self._devices is None:
+                for call in self._calls:
+                    call.reset()
+                devices = self._start(now)
+            else:
+                devices = self._recounted(self._devices, now)
             reading = self._sweep(devices, now)
         except CallFailed as failed:
             is_hanging = self.is_hanging
@@ -136,37 +139,30 @@ class GpuReader:
         if self.is_hanging:
             return
         self._shut_down()
-        for thread in self._threads:
-            thread.stop()
+        for call in self._calls:
+            call.stop()
 
     def _shut_down(self) -> None:
         self._devices = self._starting = None
-        with contextlib.suppress(ThreadNotStarted):
-            self._node_thread.begin(self._driver.stop).wait(self._deadline)
+        self._node_call.begin(self._driver.stop)
+        self._node_call.finish()
 
-    def _start(self, now: float) -> list[DeviceReader]:
+    def _start(self, now: float) -> list[Device]:
         version, count = self._initialised()
         by_index = {gpu.index: uuid for uuid, gpu in self._known.items()}
-        while len(self._device_threads) < count:
-            self._health_threads.append(CallThread(f"gpu-{len(self._health_threads)}-health"))
-            self._device_threads.append(CallThread(f"gpu-{len(self._device_threads)}"))
+        for index in range(len(self._device_calls), count):
+            self._device_calls.append(
+                SupervisedCall(f"gpu-{index}", deadline=self._deadline, retry=Backoff())
+            )
+            self._health_calls.append(health_call(index, self._deadline))
         self._version = version
         self._recount_at = now + RECOUNT_SECONDS
         self._devices = [
-            DeviceReader(
-                Device(
-                    driver=self._driver,
-                    index=index,
-                    uuid=by_index.get(index, ""),
-                    health=HealthReader(
-                        driver=self._driver,
-                        newest_xids=self._newest_xids,
-                        thread=self._health_threads[index],
-                        deadline=self._deadline,
-                    ),
-                ),
-                self._device_threads[index],
-                deadline=self._deadline,
+            Device(
+                driver=self._driver,
+                index=index,
+                uuid=by_index.get(index, ""),
+                health=HealthReader(self._driver, self._newest_xids, self._health_calls[index]),
             )
             for index in range(count)
         ]
@@ -183,10 +179,12 @@ class GpuReader:
             ThreadNotStarted: the initialisation was not begun.
         """
         if self._starting is None:
-            if self._node_thread.is_busy:
+            if self._node_call.is_unanswered:
                 raise CallTimedOut("nvmlShutdown", self._deadline)
-            self._starting = self._node_thread.begin(self._initialise)
-            self._starting.wait(self._deadline)
+            self._starting = self._node_call.begin(self._initialise)
+            if self._starting is None:
+                raise self._node_call.failure or CallTimedOut("nvmlInit", self._deadline)
+            self._node_call.wait()
         if not self._starting.is_answered:
             raise CallTimedOut("nvmlInit", self._deadline)
         call, self._starting = self._starting, None
@@ -202,7 +200,7 @@ class GpuReader:
             version = ""
         return version, self._driver.count()
 
-    def _recounted(self, devices: list[DeviceReader], now: float) -> list[DeviceReader]:
+    def _recounted(self, devices: list[Device], now: float) -> list[Device]:
         """Return the devices to read, after a new initialisation if it is due."""
         if now < self._recount_at:
             return devices
@@ -217,16 +215,14 @@ class GpuReader:
     def _count(self) -> int | None:
         """Return the driver's number of GPUs; None if unknown."""
         try:
-            call = self._node_thread.begin(self._driver.count)
-            return call.result() if call.wait(self._deadline) else None
+            return int(self._node_call.result(self._driver.count))
         except DriverGone:
             raise
         except CallFailed:
             return None
 
-    def _is_missing_some(self, readers: list[DeviceReader], now: float) -> bool:
+    def _is_missing_some(self, devices: list[Device], now: float) -> bool:
         """Whether GPUs are missing that a new initialisation may find, and an attempt is due."""
-        devices = [reader.device for reader in readers]
         expected = None if any(device.is_mig for device in devices) else self._expected
         listed = {device.scope for device in devices}
         lost = [
@@ -247,51 +243,59 @@ class GpuReader:
         self._restart.back_off(now)
         return True
 
-    def _restarted(self, devices: list[DeviceReader], now: float) -> list[DeviceReader]:
-        """Initialise the driver again. Failed devices keep their back-off."""
+    def _restarted(self, devices: list[Device], now: float) -> list[Device]:
+        """Initialise the driver again, and retry all devices at once. Failed ones keep their back-off."""
         self._shut_down()
         started = self._start(now)
+        for call in self._calls:
+            call.end_wait()
         for index, device in enumerate(devices[: len(started)]):
             device.reset()
             started[index] = device
         return started
 
-    def _answers(self, readers: list[DeviceReader], now: float) -> list[Answer]:
+    def _answers(self, devices: list[Device], now: float) -> list[Answer]:
         """Read all GPUs; return an answer without a GPU for each one that does not respond in time.
 
         Raises:
             DriverGone, DriverReplaced: the driver as a whole failed.
         """
-        for reader in readers:
-            reader.begin(now)
-            call = reader.wait(_TURN_SECONDS)
-            if call is not None and call.error is not None:
+        supervised = self._device_calls[: len(devices)]
+        for device, call in zip(devices, supervised, strict=True):
+            call.begin(partial(device.read, now), now)
+            answered = call.wait(_TURN_SECONDS)
+            if answered is not None and answered.error is not None:
                 break  # the driver as a whole failed
-        calls = [reader.finish() for reader in readers]
+        answers = [call.finish() for call in supervised]
         for kind in (DriverReplaced, BaseException):
-            for call in calls:
-                if call is not None and isinstance(call.error, kind):
-                    call.result()
-        return [(None, ()) if call is None else call.result() for call in calls]
+            for answer in answers:
+                if answer is not None and isinstance(answer.error, kind):
+                    answer.result()
+        return [(None, ()) if answer is None else answer.result() for answer in answers]
 
-    def _sweep(self, devices: list[DeviceReader], now: float) -> GpuReading:
+    def _failure(self, device: Device) -> CallFailed | None:
+        """Return why a GPU is not in the sample; None if it is."""
+        return self._device_calls[device.index].failure or device.failure
+
+    def _sweep(self, devices: list[Device], now: float) -> GpuReading:
         gpus: dict[str, Gpu] = {}
         problems: list[Problem] = []
-        failed: list[DeviceReader] = []
-        for reader, (gpu, more) in zip(devices, self._answers(devices, now), strict=True):
+        failed: list[Device] = []
+        for device, (gpu, more) in zip(devices, self._answers(devices, now), strict=True):
             if gpu is None:
-                failed.append(reader)
+                failed.append(device)
             elif gpu.uuid in gpus:
-                problems.append(
-                    Problem(Cause.NVML, reader.device.place, "the GPU has the same UUID as another GPU")
-                )
+                problems.append(Problem(Cause.NVML, device.place, "the GPU has the same UUID as another GPU"))
             else:
                 problems.extend(more)
                 gpus[gpu.uuid] = gpu
                 self._known[gpu.uuid] = LostGpu(gpu.index, gpu.uuid, gpu.model)
-        lost = self._lost([reader.device for reader in failed], gpus)
-        problems.extend(reader.problem(gpu.scope) for reader, gpu in zip(failed, lost, strict=True))
-        listed = {reader.device.scope for reader in devices}
+        lost = self._lost(failed, gpus)
+        for device, lost_gpu in zip(failed, lost, strict=True):
+            failure = self._failure(device)
+            why = explained(failure) if failure else "the GPU does not respond"
+            problems.append(Problem(Cause.NVML, lost_gpu.scope, why))
+        listed = {device.scope for device in devices}
         problems.extend(
             Problem(Cause.NVML, uuid, "the driver no longer lists this GPU")
             for uuid in self._known
@@ -329,8 +333,8 @@ class GpuReader:
         with_errors = (replace(gpu, xid=self._newest_xids.of(gpu.uuid)) for gpu in lost)
         return tuple(sorted(with_errors, key=lambda gpu: (gpu.index, gpu.uuid)))
 
-    def _without_gpus(self, readers: list[DeviceReader], lost: tuple[LostGpu, ...]) -> GpuReading:
-        failures = [(reader.device.scope, reader.failure) for reader in readers if reader.failure]
+    def _without_gpus(self, devices: list[Device], lost: tuple[LostGpu, ...]) -> GpuReading:
+        failures = [(device.scope, failure) for device in devices if (failure := self._failure(device))]
         why = "; ".join(f"{scope}: {explained(failure)}" for scope, failure in failures)
         is_hanging = self.is_hanging
         may_be_mended = any(self._may_be_mended(failure) for _, failure in failures)

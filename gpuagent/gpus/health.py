@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuagent.gpus.calls import CallThread
-from gpuagent.gpus.driver import REFUSALS, CallFailed, Driver, Handle, Sensor, ThreadNotStarted
+from gpuagent.gpus.driver import REFUSALS, CallFailed, Driver, Handle, Sensor
 from gpuagent.gpus.gpu_reading import NO_SENSORS, Sensors, Xid
+from gpuagent.gpus.supervised_call import SupervisedCall
 from service.backoff import Backoff
 
 NvmlCall = Callable[..., Any]
@@ -211,6 +212,11 @@ _PART_OF_DEADLINE: Final = 0.25
 """Longest wait for the answers, as a part of the GPU's deadline. The rest is for its memory and processes."""
 
 
+def health_call(index: int, deadline: float) -> SupervisedCall[Sensors]:
+    """Return the call for the sensors and errors of a GPU, whose deadline is in seconds of real time."""
+    return SupervisedCall(f"gpu-{index}-health", deadline=deadline * _PART_OF_DEADLINE, retry=Backoff())
+
+
 class HealthReader:
     """Reads the sensors and errors of one GPU. Nothing of that affects the other figures of the GPU.
 
@@ -219,15 +225,10 @@ class HealthReader:
     They are unknown, too, in a sample in which the thread cannot be started.
     """
 
-    def __init__(
-        self, *, driver: Driver, newest_xids: NewestXids, thread: CallThread, deadline: float
-    ) -> None:
-        """Set the thread of the calls, and the deadline of the GPU in seconds of real time."""
+    def __init__(self, driver: Driver, newest_xids: NewestXids, call: SupervisedCall[Sensors]) -> None:
         self._driver = driver
         self._newest_xids = newest_xids
-        self._thread = thread
-        self._longest_wait = deadline * _PART_OF_DEADLINE
-        self._retry = Backoff()
+        self._call = call
         self._current = NO_SENSORS
         self.renew()
 
@@ -248,24 +249,15 @@ class HealthReader:
         Raises:
             DriverReplaced: only a new process can help.
         """
-        self._current = NO_SENSORS
-        if self._thread.is_busy or not self._retry.is_due(now):
-            return
         sensors, xids = self._sensors, self._xids
 
         def read() -> Sensors:
             xids.read(device, uuid, now)
             return sensors.read(device, now) if is_open else NO_SENSORS
 
-        try:
-            call = self._thread.begin(read)
-        except ThreadNotStarted:
-            return
-        if call.wait(self._longest_wait):
-            self._retry.reset()
-            self._current = call.result()
-        else:
-            self._retry.back_off(now)
+        self._current = NO_SENSORS
+        with suppress(CallFailed):
+            self._current = self._call.result(read, now)
 
     def sensors(self, uuid: str) -> Sensors:
         """Return the figures of the last reading, with the newest error of the GPU."""

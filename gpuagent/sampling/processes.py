@@ -8,15 +8,16 @@ No other source is used: workloads can forge environment, mounts and host name.
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from gpuagent.gpus.calls import CallThread
-from gpuagent.gpus.driver import ThreadNotStarted, explained
+from gpuagent.gpus.driver import CallTimedOut, ThreadNotStarted, explained
 from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, GpuReading
+from gpuagent.gpus.supervised_call import SupervisedCall
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.cgroups import CgroupNames, MalformedCgroup, read_names
 from gpuagent.sampling.sample import LookupResult, Origin
@@ -413,25 +414,20 @@ class ProcessLookup:
     def __init__(self, processes: Processes, *, deadline: float) -> None:
         """Set the seconds in which all processes of a sample must be looked up."""
         self._processes = processes
-        self._deadline = deadline
-        self._thread = CallThread("proc")
+        self._call: SupervisedCall[Lookup] = SupervisedCall("proc", deadline=deadline)
 
     def look_up(self, reading: GpuReading, *, began: int | None = None) -> Lookup:
         """Look up as `Processes.look_up`."""
-        if not self._thread.is_busy:
-            try:
-                call = self._thread.begin(lambda: self._processes.look_up(reading, began=began))
-            except ThreadNotStarted as error:
-                return _unanswered(reading, f"/proc: {explained(error)}")
-            if call.wait(self._deadline):
-                return call.result()
-        return _unanswered(
-            reading, f"/proc: no answer within {self._deadline:g} s (see hung tasks in the kernel log)"
-        )
+        try:
+            return self._call.result(partial(self._processes.look_up, reading, began=began))
+        except ThreadNotStarted as error:
+            return _unanswered(reading, f"/proc: {explained(error)}")
+        except CallTimedOut as error:
+            return _unanswered(reading, f"/proc: {error} (see hung tasks in the kernel log)")
 
     def close(self) -> None:
         """End the thread after its last call."""
-        self._thread.stop()
+        self._call.stop()
 
 
 def _unanswered(reading: GpuReading, detail: str) -> Lookup:

@@ -5,13 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from gpuagent.gpus.calls import CallThread
+from gpuagent.gpus.driver import CallTimedOut
 from gpuagent.gpus.gpu_reading import GpuReading, LostGpu
 from gpuagent.gpus.nvml import NvmlGpus
+from gpuagent.gpus.supervised_call import SupervisedCall
 from gpuagent.problems import Cause
+from service.backoff import Backoff
 from tests.support.nvml_fixtures import Clock, Driven
 from tests.support.nvml_stub.build import Answers
 from tests.support.scenarios import GIB, node
@@ -232,21 +235,37 @@ def test_a_count_that_hangs_leaves_the_gpus_that_answer(
         go_on.set()
 
 
-def test_a_thread_makes_one_call_at_a_time_and_goes_on_after_an_error() -> None:
-    thread, go_on = CallThread("test"), threading.Event()
-    hung = thread.begin(lambda: go_on.wait(SOON))
-    assert not hung.wait(0.01)
-    with pytest.raises(RuntimeError):
-        thread.begin(lambda: 1)
+def test_one_call_at_a_time_is_made_and_an_error_ends_nothing() -> None:
+    call, go_on = SupervisedCall[Any]("test", deadline=SOON), threading.Event()
+    hung = call.begin(lambda: go_on.wait(SOON))
+    assert hung is not None
+    assert call.wait(0.01) is None
+    with pytest.raises(CallTimedOut):
+        call.result(lambda: 1)
     go_on.set()
     assert hung.wait(SOON)
     assert hung.result() is True
-    failed = thread.begin(lambda: 1 / 0)
-    assert failed.wait(SOON)
     with pytest.raises(ZeroDivisionError):
-        failed.result()
+        call.result(lambda: 1 / 0)
     for number in (1, 2):
-        call = thread.begin(lambda number=number: number)
-        assert call.wait(SOON)
-        assert call.result() == number
-        thread.stop()
+        assert call.result(lambda number=number: number) == number
+        call.stop()
+
+
+def test_a_late_answer_is_discarded_and_the_next_call_waits_longer_each_time() -> None:
+    call, go_on = SupervisedCall[int]("test", deadline=0.05, retry=Backoff()), threading.Event()
+    now = 0.0
+    for wait in (1.0, 2.0, 4.0):
+        go_on.clear()
+        late = call.begin(lambda: int(go_on.wait(SOON)), now)
+        assert late is not None
+        assert call.finish() is None
+        assert isinstance(call.failure, CallTimedOut)
+        go_on.set()
+        assert late.wait(SOON)
+        assert call.begin(lambda: 1, now) is None
+        assert call.begin(lambda: 1, now + wait - 0.1) is None
+        now += wait
+    assert call.result(lambda: 3, now) == 3
+    assert call.failure is None
+    call.stop()

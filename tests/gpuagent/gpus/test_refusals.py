@@ -292,7 +292,7 @@ def test_a_mig_gpu_without_mig_devices_is_no_lost_one(chain, clock) -> None:
 def test_mig_devices_that_come_and_go_leave_nothing_behind(chain, clock) -> None:
     made, answers = chain(mig=MIG)
     made.sample()
-    device = made.source._devices[0].device
+    device = made.source._devices[0]
     for number in range(200):
         answers.write([f"gpu 0 {A} {16 * GIB} 0 0 A100", f"mig 0 MIG-{number} {GIB} 0 0"])
         made.sample()

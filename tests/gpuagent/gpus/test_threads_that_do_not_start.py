@@ -88,7 +88,7 @@ def test_a_driver_that_cannot_be_asked_for_the_number_of_gpus_keeps_those_that_a
 ) -> None:
     gpus, _ = driven(node())
     gpus.read()
-    gpus._node_thread.stop()
+    gpus._node_call.stop()
     refused.add("driver")
     for _ in range(2):
         clock.now += 60
