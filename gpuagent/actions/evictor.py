@@ -11,7 +11,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,9 +46,11 @@ from kube.eviction import Evicted, EvictionAnswer, evict
 from service.backoff import KeyedBackoff
 from service.log import INFO, WARNING, JsonLog
 
-Announce = Callable[[Verdict, Evaluation], Awaitable[None]]
+Announce = Callable[[Verdict, Evaluation, float], Awaitable[None]]
+"""Writes the Event of an eviction, and waits for it at most so many seconds."""
 
-_WRITE_SECONDS: Final = 5.0
+_EVICT_SECONDS: Final = 1.0
+"""Seconds of the consent that remain for the request of the eviction."""
 _AGE_ERROR: Final = 3.0
 """Maximum error of an Event's age, in seconds. A record counts as younger by this much."""
 
@@ -108,30 +110,14 @@ class ClusterCalls:
         """Test whether the API server would allow the eviction. Never raises."""
         return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, is_trial=True)
 
-    async def try_record(self, pod: NodePod, owner: str) -> None:
-        """Test whether an eviction can be recorded; raises as `record`."""
-        await self._write(pod, owner, params={"dryRun": "All"})
-
     async def record(self, pod: NodePod, owner: str, *, within: float) -> None:
         """Record that a pod is about to be evicted; the request ends after `within` seconds.
 
         Raises:
             ApiError, Unreachable, AccessError: the record may not be stored.
         """
-        await self._write(pod, owner, seconds=within)
-
-    async def evict(self, pod: NodePod, *, within: float) -> Evicted:
-        """Evict the pod; nothing is sent after `within` seconds. Never raises."""
-        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)
-
-    async def _write(
-        self,
-        pod: NodePod,
-        owner: str,
-        *,
-        seconds: float = _WRITE_SECONDS,
-        params: Mapping[str, str] | None = None,
-    ) -> None:
+        if within <= 0:
+            raise Unreachable("the consent expired before the eviction was recorded")
         namespace = self._client.namespace
         event = Event(
             name=event_name(self._node, pod.uid, uuid.uuid4().hex),
@@ -156,9 +142,12 @@ class ClusterCalls:
             host=self._node,
             first_at=now,
             last_at=now,
-            seconds=seconds,
-            params=params,
+            seconds=within,
         )
+
+    async def evict(self, pod: NodePod, *, within: float) -> Evicted:
+        """Evict the pod; nothing is sent after `within` seconds. Never raises."""
+        return await evict(self._client, namespace=pod.namespace, name=pod.name, uid=pod.uid, within=within)
 
 
 _MESSAGES: Final = {
@@ -336,24 +325,15 @@ class Evictor:
         await self._evict(now, fresh, self._calls)
 
     async def _evict(self, verdict: Verdict, fresh: Evaluation, calls: ClusterCalls) -> None:
-        """Read consent, test eviction and record, announce, test and read consent again, record, and evict.
+        """Test the eviction by a dry run, read consent, record, write the Event, and evict.
 
-        The first consent and the first tests prevent the Event of an eviction that does not follow. The
-        second test prevents the record of an eviction that a disruption budget forbids once the Event is
-        there. The second consent is at most `CONSENT_SECONDS` old when the eviction is sent.
+        All that follows the consent ends within `CONSENT_SECONDS`. An API server that is too slow for that
+        prevents the eviction, which is tried again later.
         """
         pod, owner = verdict.pod_share.pod, owner_key(verdict.pod_share)
-        if await self._consent(verdict, calls) is None:
-            return
-        if not await self._would_be_granted(verdict, calls):
-            return
-        try:
-            await calls.try_record(pod, owner)
-        except _RECORD_ERRORS as error:
-            self._put_off(verdict, *_not_recorded(error))
-            return
-        await calls.announce(verdict, fresh)
-        if not await self._would_be_granted(verdict, calls):
+        trial = await calls.try_eviction(pod)
+        if trial.answer is not EvictionAnswer.EVICTED:
+            self._refused(verdict, trial)
             return
         newest = self._evaluation or fresh
         now = still(verdict.key, newest)
@@ -369,26 +349,17 @@ class Evictor:
         consent = await self._consent(now, calls)
         if consent is None:
             return
+        try:
+            await calls.record(pod, owner, within=consent.seconds_left(self._clock()))
+        except _RECORD_ERRORS as error:
+            self._put_off(now, *_not_recorded(error))
+            return
+        await calls.announce(now, newest, consent.seconds_left(self._clock()) - _EVICT_SECONDS)
         left = consent.seconds_left(self._clock())
-        if left > 0:
-            try:
-                await calls.record(pod, owner, within=left)
-            except _RECORD_ERRORS as error:
-                self._put_off(now, *_not_recorded(error))
-                return
-            left = consent.seconds_left(self._clock())
         if left <= 0:
             self._put_off(now, EvictionAnswer.FAILED, "the consent expired before the eviction was requested")
             return
         await self._evict_with_consent(now, calls, left)
-
-    async def _would_be_granted(self, verdict: Verdict, calls: ClusterCalls) -> bool:
-        """Whether the API server would allow the eviction; logs its reason if not."""
-        trial = await calls.try_eviction(verdict.pod_share.pod)
-        if trial.answer is EvictionAnswer.EVICTED:
-            return True
-        self._refused(verdict, trial)
-        return False
 
     async def _evict_with_consent(self, verdict: Verdict, calls: ClusterCalls, seconds: float) -> None:
         try:

@@ -18,7 +18,6 @@ from kube.events import EventWriter
 from service.log import JsonLog, problem_logger
 from service.tasks import restart_on_error
 
-_TO_WRITE_SECONDS: Final = 5.0
 _TO_MIRROR_SECONDS: Final = 1.0
 """A vCluster copies an Event within 20 ms (seen on v0.36.1), but not after its own pod is gone."""
 _NOTHING: Final[Mapping[str, int]] = {}
@@ -108,18 +107,18 @@ class VerdictActions:
             if self._evictor is not None:
                 group.create_task(restart_on_error(self._evictor.run, on_error=self._failed("evictor")))
 
-    async def _announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
-        """Write the Event of an eviction before the pod goes, and wait for the API server up to a timeout."""
+    async def _announce(self, verdict: Verdict, evaluation: Evaluation, within: float) -> None:
+        """Write the Event of an eviction before the pod goes, and wait for it at most `within` seconds."""
         if self._flags is None or self._writer is None:
             return
         totals = {account.gpu.uuid: account.gpu.total_bytes for account in evaluation.snapshot.gpus}
         lasted = verdict.lasted(evaluation.snapshot.taken_at)
         self._flags.emit_eviction(verdict, lasted, totals.get(verdict.key.gpu_uuid))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TO_WRITE_SECONDS):
+            async with asyncio.timeout(max(within, 0.0)):
                 await self._writer.settled()
-        if verdict.pod_share.tenant is not None:
-            await asyncio.sleep(_TO_MIRROR_SECONDS)
+                if verdict.pod_share.tenant is not None:
+                    await asyncio.sleep(_TO_MIRROR_SECONDS)
 
     def _failed(self, task: str) -> Callable[[Exception], None]:
         """Return an error handler; an unexpected error must not stop the agent."""

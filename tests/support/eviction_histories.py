@@ -338,7 +338,7 @@ class History:
         def sample_now() -> None:
             loop.call_later(chance.choice([0.0, 0.1, 2.0]), evaluate)
 
-        async def announce(_verdict: Verdict, _evaluation: Evaluation) -> None:
+        async def announce(_verdict: Verdict, _evaluation: Evaluation, _within: float) -> None:
             await asyncio.sleep(chance.choice([0.0, 0.0, 1.0, 6.0]))
 
         client: Any = self.client

@@ -14,6 +14,7 @@ from gpuagent.actions.evictor import EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.pods.inventory import NodePod
 from gpuagent.verdicts.verdict import Verdict
+from kube.answers import Unreachable
 from kube.eviction import Evicted, EvictionAnswer
 from service.log import JsonLog
 from tests.support.evaluations import RULES, Node
@@ -49,9 +50,9 @@ class Desk:
     past_errors: list[Exception] = field(default_factory=list)
     """Errors of reading the past evictions, in order; then `past`."""
     record_errors: list[Exception] = field(default_factory=list)
-    """Errors of testing or writing a record, in order; then success."""
+    """Errors of writing a record, in order; then success."""
     record_seconds: float = 0.0
-    on_announce: Callable[[], None] = lambda: None
+    on_trial: Callable[[], None] = lambda: None
     accepted_edits: list[bool] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     samples: bool = True
@@ -91,23 +92,20 @@ class Desk:
         return consent
 
     async def try_eviction(self, pod: NodePod) -> Evicted:
+        self.on_trial()
         return await self.ask(pod, is_trial=True)
 
-    async def try_record(self, pod: NodePod, owner: str) -> None:
-        self.done.append(f"try record {pod.name}")
-        if self.record_errors:
-            raise self.record_errors.pop(0)
-
     async def record(self, pod: NodePod, owner: str, *, within: float) -> None:
-        assert 0 < within <= 5
+        assert within <= 5
+        if within <= 0:
+            raise Unreachable("expired")
         self.done.append(f"record {pod.name}")
         self.now += self.record_seconds
         if self.record_errors:
             raise self.record_errors.pop(0)
 
-    async def announce(self, verdict: Verdict, evaluation: Evaluation) -> None:
+    async def announce(self, verdict: Verdict, evaluation: Evaluation, within: float) -> None:
         self.done.append(f"tell {verdict.pod_share.pod.name}")
-        self.on_announce()
 
     async def evict(self, pod: NodePod, *, within: float) -> Evicted:
         assert 0 < within <= 5

@@ -25,18 +25,15 @@ from tests.support.waiting import until
 NO = Evicted(EvictionAnswer.DISRUPTION_BUDGET, "the budget forbids it")
 
 
-async def test_an_eviction_follows_a_fresh_sample_trials_an_event_fresh_consent_and_a_record() -> None:
+async def test_an_eviction_follows_a_fresh_sample_a_dry_run_fresh_consent_a_record_and_an_event() -> None:
     async with desk() as run:
         await run.step()
         assert run.done == [
             "sample",
-            "read train",
-            "try train",
-            "try record train",
-            "tell train",
             "try train",
             "read train",
             "record train",
+            "tell train",
             "evict train",
         ]
         assert run.results == {"evicted": 1}
@@ -109,19 +106,17 @@ async def test_retry_after_of_the_server_is_respected() -> None:
         assert run.results == {"disruption-budget": 1, "evicted": 1}
 
 
-@pytest.mark.parametrize("trials", [1, 2])
-async def test_a_refusal_after_a_trial_costs_no_budget(trials: int) -> None:
-    async with desk(answers=[YES] * trials + [NO]) as run:
+async def test_a_refusal_after_the_dry_run_costs_no_budget() -> None:
+    async with desk(answers=[YES, NO]) as run:
         await run.step()
         assert run.results == {"disruption-budget": 1}
-        assert run.done.count("record train") == trials - 1
         await run.step(40)
         assert run.results == {"disruption-budget": 1, "evicted": 1}
 
 
 async def test_an_eviction_without_an_answer_counts_against_the_budget() -> None:
     """The API server may have carried it out: a slow one would otherwise cost a pod in each sample."""
-    lost = [YES, YES, Evicted(EvictionAnswer.FAILED, "timeout")] * 4
+    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")] * 4
     async with desk(answers=lost, **several(4)) as run:
         for _ in range(100):
             await run.step(5)
@@ -130,7 +125,7 @@ async def test_an_eviction_without_an_answer_counts_against_the_budget() -> None
 
 
 async def test_an_eviction_without_an_answer_starts_the_back_off_of_its_owner() -> None:
-    lost = [YES, YES, Evicted(EvictionAnswer.FAILED, "timeout")]
+    lost = [YES, Evicted(EvictionAnswer.FAILED, "timeout")]
     async with desk(answers=lost, budget=Budget(9, 1), **several(2, controller_uid="rs-1")) as run:
         await run.step()
         await run.step(590)
@@ -332,31 +327,10 @@ WITHDRAWN = NoConsent(result=EvictionRefusal.CONSENT_WITHDRAWN, line="the label 
 EDITED = NoConsent(result=EvictionRefusal.POD_CHANGED, line="edited")
 
 
-@pytest.mark.parametrize(
-    ("consents", "done"),
-    [
-        ([WITHDRAWN], ["sample", "read train"]),
-        (
-            [0.0, WITHDRAWN],
-            [
-                "sample",
-                "read train",
-                "try train",
-                "try record train",
-                "tell train",
-                "try train",
-                "read train",
-            ],
-        ),
-    ],
-    ids=["before the Event", "after the Event"],
-)
-async def test_an_eviction_without_consent_is_not_requested(
-    consents: list[NoConsent | float], done: list[str]
-) -> None:
-    async with desk(consents=consents) as run:
+async def test_an_eviction_without_consent_is_neither_requested_nor_announced() -> None:
+    async with desk(consents=[WITHDRAWN]) as run:
         await run.step()
-        assert run.done == done
+        assert run.done == ["sample", "try train", "read train"]
         assert run.results == {"consent-withdrawn": 1}
         assert run.log_lines()[0]["why"] == "the label is gone"
         await run.step(40)
@@ -370,7 +344,7 @@ async def test_an_eviction_without_consent_is_not_requested(
 async def test_consent_that_is_too_old_requests_no_eviction_and_costs_no_budget(
     read_seconds: float, results: dict[str, int]
 ) -> None:
-    async with desk(consents=[0.0, read_seconds], fresh=100.0) as run:
+    async with desk(consents=[read_seconds], fresh=100.0) as run:
         await run.step()
         assert run.results == results
         assert run.done.count("evict train") == results.get("evicted", 0)
@@ -382,7 +356,7 @@ async def test_edits_delay_an_eviction_three_times_and_no_more() -> None:
     async with desk(consents=[EDITED] * 3) as run:
         for _ in range(20):
             await run.step(60)
-        assert run.accepted_edits == [False] * 3 + [True] * 2
+        assert run.accepted_edits == [False] * 3 + [True]
         assert run.results == {"pod-changed": 3, "evicted": 1}
 
 
@@ -390,25 +364,11 @@ async def test_an_eviction_that_cannot_be_recorded_is_neither_announced_nor_requ
     refused = [ApiError(403, "Forbidden", "no right to create events", "POST"), Unreachable("no answer")]
     async with desk(record_errors=refused) as run:
         await run.step()
-        assert run.done == ["sample", "read train", "try train", "try record train"]
+        assert run.done == ["sample", "try train", "read train", "record train"]
         await run.step(40)
         assert run.results == {"forbidden": 1, "failed": 1}
         await run.step(100)
         assert run.results == {"forbidden": 1, "failed": 1, "evicted": 1}, "neither costs budget"
-
-
-async def test_an_eviction_whose_record_fails_after_the_event_is_not_requested() -> None:
-    async def fail_once(pod: NodePod, owner: str, *, within: float) -> None:
-        del run.record  # type: ignore[attr-defined]
-        raise Unreachable("no answer")
-
-    async with desk() as run:
-        run.record = fail_once  # type: ignore[method-assign]
-        await run.step()
-        assert run.results == {"failed": 1}
-        assert "evict train" not in run.done
-        await run.step(40)
-        assert run.results == {"failed": 1, "evicted": 1}, "it costs no budget"
 
 
 async def test_consent_that_expires_while_the_eviction_is_recorded_requests_no_eviction() -> None:
@@ -441,7 +401,7 @@ def without_the_gpu(run: Desk) -> Evaluation:
         (lambda run: run.node.judged(run.now, {"train": SHARE}), "recovered"),
     ],
 )
-@pytest.mark.parametrize("is_late", [False, True], ids=["in the fresh sample", "after the Event"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["in the fresh sample", "during the dry run"])
 async def test_a_pod_that_is_no_longer_a_candidate_has_the_reason_as_its_result(
     sample: Callable[[Desk], Evaluation], result: str, is_late: bool
 ) -> None:
@@ -451,7 +411,7 @@ async def test_a_pod_that_is_no_longer_a_candidate_has_the_reason_as_its_result(
             run.evictor.handle(sample(run))
 
         if is_late:
-            run.on_announce = take_sample
+            run.on_trial = take_sample
         else:
             run.evictor._sample_now = lambda: asyncio.get_running_loop().call_soon(take_sample)
         await run.step()
@@ -464,22 +424,22 @@ async def test_a_pod_that_is_no_longer_a_candidate_has_the_reason_as_its_result(
         assert "evict train" not in run.done
 
 
-async def test_a_pod_that_recovers_while_its_eviction_is_announced_is_not_evicted() -> None:
+async def test_a_pod_that_recovers_during_the_dry_run_is_not_evicted() -> None:
     async with desk() as run:
-        run.on_announce = lambda: run.sample({"train": SHARE})
+        run.on_trial = lambda: run.sample({"train": SHARE})
         await run.step()
         assert run.results == {"recovered": 1}
         assert "evict train" not in run.done
 
 
 @pytest.mark.parametrize("oldest", [30.0, 6.5])
-async def test_figures_that_grew_old_while_an_eviction_is_announced_evict_no_pod(oldest: float) -> None:
+async def test_figures_that_grew_old_during_the_dry_run_evict_no_pod(oldest: float) -> None:
     async with desk() as run:
 
         def wait() -> None:
             run.now += oldest + 1
 
-        run.on_announce, run.evictor._timing = wait, replace(run.evictor._timing, oldest=oldest)
+        run.on_trial, run.evictor._timing = wait, replace(run.evictor._timing, oldest=oldest)
         await run.step()
         assert run.results == {"no-fresh-sample": 1}
         assert "evict train" not in run.done
