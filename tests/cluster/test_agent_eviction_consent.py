@@ -17,12 +17,14 @@ from gpuagent.actions.consent import CONSENT_SECONDS
 from gpuagent.actions.eviction_rules import Budget
 from gpuagent.actions.evictor import ClusterCalls, EvictionTiming, Evictor
 from gpuagent.evaluation.status import Evaluation
+from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.node_pods import read_pod
 from gpuagent.sampling.sample import LookupResult, Origin
 from gpuagent.verdicts.verdict import Verdict
 from kai.kaishare_keys import EVICTED_OWNER, MODE, OVER_SHARE
 from kube.answers import ApiError
 from kube.client import KubeClient
+from kube.eviction import Evicted
 from service.log import JsonLog
 from tests.support.administrator import Administrator
 from tests.support.api_faults import Delay, SeenRequest, requests
@@ -123,17 +125,21 @@ class Live:
 
     client: KubeClient
     evaluation: Evaluation
-    on_announce: Callable[[], Awaitable[None]]
+    on_trial: Callable[[], Awaitable[None]]
+    """Called between the dry run and the reads of consent."""
     announced: int = 0
     evictor: Evictor = field(init=False)
 
     def __post_init__(self) -> None:
+        calls = ClusterCalls(
+            self.client, node=NODE, rules=RULES, clock=time.monotonic, announce=self.announce
+        )
+        self.try_eviction = calls.try_eviction
+        calls.try_eviction = self.test_eviction  # type: ignore[method-assign]
         self.evictor = Evictor(
             rules=RULES,
             budget=Budget(9, 1),
-            calls=ClusterCalls(
-                self.client, node=NODE, rules=RULES, clock=time.monotonic, announce=self.announce
-            ),
+            calls=calls,
             sample_now=self.sample_soon,
             log=JsonLog(io.BytesIO()),
             clock=time.monotonic,
@@ -147,9 +153,13 @@ class Live:
         snapshot = replace(self.evaluation.snapshot, taken_at=time.monotonic())
         self.evictor.handle(replace(self.evaluation, snapshot=snapshot))
 
-    async def announce(self, _verdict: Verdict, _evaluation: Evaluation) -> None:
+    async def test_eviction(self, pod: NodePod) -> Evicted:
+        answer = await self.try_eviction(pod)
+        await self.on_trial()
+        return answer
+
+    async def announce(self, _verdict: Verdict, _evaluation: Evaluation, _within: float) -> None:
         self.announced += 1
-        await self.on_announce()
 
     async def result(self) -> str:
         """Return the result of the next decision."""
@@ -166,7 +176,7 @@ class Live:
 
 @contextlib.asynccontextmanager
 async def live(
-    node: GpuNode, on_announce: Callable[[], Awaitable[None]], client: KubeClient | None = None
+    node: GpuNode, on_trial: Callable[[], Awaitable[None]], client: KubeClient | None = None
 ) -> AsyncIterator[Live]:
     await node.pod("half", namespace=NAMESPACE)
     pod = read_pod(await node.admin.client.get(f"{PODS}/half"))
@@ -176,7 +186,7 @@ async def live(
     token = await node.admin.token("live-evictor", *RIGHTS, *EVICT)
     in_namespace(node.plane.account(token))
     async with KubeClient(node.plane.access(token)) as own:
-        run = Live(client or own, flagged, on_announce)
+        run = Live(client or own, flagged, on_trial)
         task = asyncio.create_task(run.evictor.run())
         try:
             yield run
@@ -195,7 +205,7 @@ async def nothing() -> None:
 
 
 @pytest.mark.parametrize("labels", WITHDRAWALS, ids=KINDS_OF_WITHDRAWAL)
-async def test_consent_that_is_withdrawn_after_the_event_is_noticed(
+async def test_consent_that_is_withdrawn_after_the_dry_run_is_noticed(
     node: GpuNode, labels: dict[str, str | None]
 ) -> None:
     async def withdraw() -> None:
@@ -203,10 +213,10 @@ async def test_consent_that_is_withdrawn_after_the_event_is_noticed(
 
     async with live(node, withdraw) as run:
         assert await run.result() == "consent-withdrawn"
-        assert run.announced == 1
+        assert run.announced == 0
         assert not await is_leaving(node.admin)
         await label(node.admin, **CONSENT)
-        run.on_announce = nothing
+        run.on_trial = nothing
         assert await run.result() == "evicted"
     assert await is_leaving(node.admin)
 
@@ -229,7 +239,7 @@ async def test_a_pod_that_was_recreated_under_its_name_is_not_evicted(node: GpuN
         ({"metadata": {"annotations": {"example.com/any": "x"}}}, "evicted"),
     ],
 )
-async def test_a_pod_that_changed_after_the_event_is_compared_with_the_verdict(
+async def test_a_pod_that_changed_after_the_dry_run_is_compared_with_the_verdict(
     node: GpuNode, change: dict[str, Any], result: str
 ) -> None:
     async def edit() -> None:
@@ -269,9 +279,9 @@ async def test_a_budget_that_appears_after_the_trial_protects_the_pod_and_consen
     async with live(node, protect) as run:
         assert await run.result() == "disruption-budget"
         assert run.announced == 1
-        run.on_announce = nothing
+        run.on_trial = nothing
         assert await run.result() == "disruption-budget"
-        assert run.announced == 1, "the trial is refused, so that no further Event is written"
+        assert run.announced == 1, "the dry run is refused, so that no further Event is written"
         allowed = {"status": {"disruptionsAllowed": 1, "currentHealthy": 2, "expectedPods": 2}}
         await label(node.admin, **{MODE: "off"})
         await node.admin.merge(where, allowed)
@@ -289,16 +299,16 @@ async def test_an_eviction_that_stalls_is_not_carried_out_later(
     """The request stalls between agent and API server, and meanwhile consent is withdrawn."""
     evictions: list[SeenRequest] = []
 
-    def is_third_eviction(request: SeenRequest) -> bool:
+    def is_second_eviction(request: SeenRequest) -> bool:
         if request.path.endswith("/eviction"):
             evictions.append(request)
-        return request.path.endswith("/eviction") and len(evictions) == 3
+        return request.path.endswith("/eviction") and len(evictions) == 2
 
     in_namespace(hostile.account(ADMIN_TOKEN))
     async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, live(node, nothing, client) as run:
-        hostile.inject(Delay(seconds=6.0), is_third_eviction)
+        hostile.inject(Delay(seconds=6.0), is_second_eviction)
         decision = asyncio.create_task(run.result())
-        await settled(lambda: len(evictions) == 3)
+        await settled(lambda: len(evictions) == 2)
         began = time.monotonic()
         await label(node.admin, **{MODE: "off"})
         assert await decision == "failed"
@@ -315,7 +325,7 @@ async def test_consent_that_is_read_too_slowly_does_not_count(
     async with KubeClient(hostile.access(ADMIN_TOKEN)) as client, live(node, nothing, client) as run:
         hostile.inject(Delay(seconds=2.5), lambda request: request.path == path)
         assert await run.result() == "failed"
-        assert not hostile.seen(requests(f"{PODS}/half/eviction"))
+        assert len(hostile.seen(requests(f"{PODS}/half/eviction"))) == 1, "the dry run"
         assert not await is_leaving(node.admin)
 
 
@@ -436,4 +446,4 @@ async def test_what_an_eviction_costs(node: GpuNode, hostile: HostileApiServer) 
     read = [f"GET /api/v1/namespaces/{NAMESPACE}", f"GET {PODS}/half"]
     own = f"/api/v1/namespaces/{client.namespace}/events"
     eviction = f"POST {PODS}/half/eviction"
-    assert sent == [f"GET {own}", *read, eviction, f"POST {own}", eviction, *read, f"POST {own}", eviction]
+    assert sent == [f"GET {own}", eviction, *read, f"POST {own}", eviction]
