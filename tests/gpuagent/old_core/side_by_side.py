@@ -1,3 +1,4 @@
+# ruff: noqa
 """Runs the old and the new core on generated histories: `python -m tests.gpuagent.old_core.side_by_side FIRST COUNT`."""
 
 import importlib
@@ -27,7 +28,24 @@ KEYS = [
     "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", f"{CONTAINER}request", f"{CONTAINER}limit",
     "nvidia.com/container.main.gpus.devices", "run.ai/reserve_for_gpu_index", "kaishare.dev/size",
 ]  # fmt: skip
-VALUES = [None, "0.01", "0.25", "0.5", "0.99", "100", "2000", "22000", "1Mi", "20Gi", "80Gi", "2", "NaN", "x", "small", *GPUS[:2]]
+VALUES = [
+    None,
+    "0.01",
+    "0.25",
+    "0.5",
+    "0.99",
+    "100",
+    "2000",
+    "22000",
+    "1Mi",
+    "20Gi",
+    "80Gi",
+    "2",
+    "NaN",
+    "x",
+    "small",
+    *GPUS[:2],
+]
 
 
 class Core:
@@ -56,10 +74,15 @@ class Core:
             reservations=rs, on_evaluation=self.take,
         )  # fmt: skip
         assemble, binds = m("pods.assemble"), m("pods.bind_requests")
-        self.ended, self.last, self.unplaced = assemble.EndedPods(), binds.LastBindRequests(), m("pods.unplaced").UnplacedPods()
+        self.ended, self.last, self.unplaced = (
+            assemble.EndedPods(),
+            binds.LastBindRequests(),
+            m("pods.unplaced").UnplacedPods(),
+        )
         er = m("actions.eviction_rules")
         self.rules = er.EvictionRules(
-            excluded_namespaces=frozenset({"kube-system"}), reservation_namespace=RES,
+            excluded_namespaces=frozenset({"kube-system"}),
+            reservation_namespace=RES,
             slack=m("ledger.slack").DEFAULT_SLACK,
         )
         self.metrics = m("server.exposition").Metrics(node="n", is_simulated=simulated)
@@ -71,7 +94,9 @@ class Core:
     def seconds_since_contact(self) -> float:
         return self.silent_for
 
-    def list_pods(self, documents: list[dict[str, Any]], *, epoch: Any, unknown: bool, confirmed: bool) -> list[str]:
+    def list_pods(
+        self, documents: list[dict[str, Any]], *, epoch: Any, unknown: bool, confirmed: bool
+    ) -> list[str]:
         objects, assemble = self.m("pods.objects"), self.m("pods.assemble")
         items, lines = [], []
         for document in documents:
@@ -103,7 +128,13 @@ class Core:
         )  # fmt: skip
         return lines
 
-    def sample(self, reading: GpuReading, pids: dict[int, tuple[Any, ...]], problems: tuple[Problem, ...], extra: bool) -> dict[str, Any]:
+    def sample(
+        self,
+        reading: GpuReading,
+        pids: dict[int, tuple[Any, ...]],
+        problems: tuple[Problem, ...],
+        extra: bool,
+    ) -> dict[str, Any]:
         s = self.m("sampling.sample")
         origins = {
             pid: s.Origin(result=s.LookupResult[kind], pod_uids=uids, container_id=container, name="python")
@@ -134,7 +165,13 @@ class Core:
         ]  # fmt: skip
         self.seen_keys |= {key for key, v in ev.verdicts.by_key.items() if v.is_flagged}
         settled = sorted(
-            (key.uid, key.gpu_uuid, str(key.reason), er.is_settled(key, ev), *map(str, er.why_no_longer(key, ev)))
+            (
+                key.uid,
+                key.gpu_uuid,
+                str(key.reason),
+                er.is_settled(key, ev),
+                *map(str, er.why_no_longer(key, ev)),
+            )
             for key in self.seen_keys
         )
         history = sorted(
@@ -199,8 +236,14 @@ class World:
             "gpu-fraction": {"gpu-fraction": f"0.{hundredths}"},
             "gpu-memory": {"gpu-memory": str(mebibytes)},
             "request": {f"{CONTAINER}request": f"{mebibytes}Mi"},
-            "both": {f"{CONTAINER}request": f"{mebibytes}Mi", f"{CONTAINER}limit": f"{mebibytes * 9 // 10}Mi"},
-            "more": {f"{CONTAINER}request": f"{mebibytes}Mi", f"{CONTAINER}limit": f"{r.choice([mebibytes, 80000])}Mi"},
+            "both": {
+                f"{CONTAINER}request": f"{mebibytes}Mi",
+                f"{CONTAINER}limit": f"{mebibytes * 9 // 10}Mi",
+            },
+            "more": {
+                f"{CONTAINER}request": f"{mebibytes}Mi",
+                f"{CONTAINER}limit": f"{r.choice([mebibytes, 80000])}Mi",
+            },
             "several": {"gpu-fraction": f"0.{hundredths}", "gpu-fraction-num-devices": "2"},
         }[form]
         if r.random() < 0.1:
@@ -210,7 +253,11 @@ class World:
         count = 2 if form == "several" and len(self.gpus) > 1 else 1
         chosen: list[str] = []
         for index in range(count):
-            group = r.choice([*known, f"g{number}-{index}", f"g{number}-{index}"]) if known else f"g{number}-{index}"
+            group = (
+                r.choice([*known, f"g{number}-{index}", f"g{number}-{index}"])
+                if known
+                else f"g{number}-{index}"
+            )
             if group in chosen:
                 group = f"h{number}-{index}"
             chosen.append(group)
@@ -231,9 +278,17 @@ class World:
         self.do_use(pod)
 
     def bind(self, pod: dict[str, Any], groups: list[str], hundredths: int) -> None:
-        portion = self.r.choice([f"0.{hundredths}", f"0.{hundredths}", f"0.{hundredths}", "1.00", "0.00", "", "abc", None])
+        portion = self.r.choice(
+            [f"0.{hundredths}", f"0.{hundredths}", f"0.{hundredths}", "1.00", "0.00", "", "abc", None]
+        )
         kind = self.r.choice(["Fraction", "Fraction", "Fraction", "Regular", ""])
-        pod["bound"] = {"groups": tuple(groups), "portion": portion, "kind": kind, "number": pod["number"], "count": None}
+        pod["bound"] = {
+            "groups": tuple(groups),
+            "portion": portion,
+            "kind": kind,
+            "number": pod["number"],
+            "count": None,
+        }
         if self.r.random() < 0.05:
             pod["bound"]["count"] = 5000
         if self.r.random() < 0.05:
@@ -283,7 +338,9 @@ class World:
         if groups:
             group = self.r.choice(groups)
             space = self.r.choice([RES, RES, TENANT])
-            self.reservations[space, group, 5000 + self.next()] = self.r.choice([*self.gpus, *self.gpus, None, "-1", "GPU-none"])
+            self.reservations[space, group, 5000 + self.next()] = self.r.choice(
+                [*self.gpus, *self.gpus, None, "-1", "GPU-none"]
+            )
 
     def do_rebind(self) -> None:
         pod = self.pick()
@@ -334,14 +391,18 @@ class World:
             pod["labels"] = {}
             for group in self.r.sample(groups, min(len(groups), self.r.randint(0, 2))):
                 several = self.r.random() < 0.3
-                pod["labels"] |= {f"runai-gpu-group/{group}": group} if several else {"runai-gpu-group": group}
+                pod["labels"] |= (
+                    {f"runai-gpu-group/{group}": group} if several else {"runai-gpu-group": group}
+                )
             if self.r.random() < 0.3:
                 pod["labels"]["kai.scheduler/queue"] = "stolen"
 
     def do_forge_reservation(self) -> None:
         groups = [*self.groups(RES), *self.groups(TENANT), "red"]
         space = self.r.choice([TENANT, TENANT, "research"])
-        self.reservations[space, self.r.choice(groups), 5000 + self.next()] = self.r.choice([*self.gpus, None, "-1"])
+        self.reservations[space, self.r.choice(groups), 5000 + self.next()] = self.r.choice(
+            [*self.gpus, None, "-1"]
+        )
 
     def do_edit_reservation(self) -> None:
         own = sorted(key for key in self.reservations if key[0] == TENANT)
@@ -390,7 +451,9 @@ class World:
 
     def do_break(self) -> None:
         gpu = self.r.choice(self.gpus)
-        self.broken[gpu] = self.r.choice(["", "", "no list", "truncated", "garbage", "denied", "unknown", "gone", "pid", "negative"])
+        self.broken[gpu] = self.r.choice(
+            ["", "", "no list", "truncated", "garbage", "denied", "unknown", "gone", "pid", "negative"]
+        )
 
     def do_stale(self) -> None:
         self.silent = self.r.choice([0.0, 0.0, 200.0])
@@ -402,7 +465,9 @@ class World:
         choices = [0, 100 * MIB, 2 * GIB, 5 * GIB, 9 * GIB, 13 * GIB, 22 * GIB, None]
         weights = [2, 2, 3, 3, 3, 3, 1, 0.5]
         pod["use"] = {
-            gpu: self.r.choices(choices, weights)[0] for gpu in (*self.gpus, *((MIG,) if self.mig else ())) if self.r.random() < 0.55
+            gpu: self.r.choices(choices, weights)[0]
+            for gpu in (*self.gpus, *((MIG,) if self.mig else ()))
+            if self.r.random() < 0.55
         }
 
     # what is seen
@@ -453,7 +518,11 @@ class World:
                     if where not in (uuid, MIG) or (where == MIG and index):
                         continue
                     pid += 1
-                    kind = {"gone": "GONE", "denied": "DENIED"}.get(fault, "CONTAINER") if pid % 2 else "CONTAINER"
+                    kind = (
+                        {"gone": "GONE", "denied": "DENIED"}.get(fault, "CONTAINER")
+                        if pid % 2
+                        else "CONTAINER"
+                    )
                     uids = (ko.uid(pod["number"]),) if pid % 7 else ()
                     if pid % 11 == 0:
                         uids = (ko.uid(9999), *uids)
@@ -479,8 +548,14 @@ class World:
                 reserved_bytes=300 * MIB, processes=None if fault == "no list" else tuple(processes), mig=self.mig and not index,
                 utilization={p.pid: p.pid % 60 for p in processes} if index % 2 else None,
             ))  # fmt: skip
-        lost = tuple(LostGpu(index, uuid, "NVIDIA A10") for index, uuid in enumerate(self.gpus) if uuid in self.lost)
-        return GpuReading(gpus=tuple(gpus), problems=tuple(problems), driver_version="570", lost=lost), pids, tuple(of_proc)
+        lost = tuple(
+            LostGpu(index, uuid, "NVIDIA A10") for index, uuid in enumerate(self.gpus) if uuid in self.lost
+        )
+        return (
+            GpuReading(gpus=tuple(gpus), problems=tuple(problems), driver_version="570", lost=lost),
+            pids,
+            tuple(of_proc),
+        )
 
 
 def of_tenant(document: dict[str, Any], namespace: str) -> dict[str, Any]:
@@ -495,7 +570,17 @@ def of_tenant(document: dict[str, Any], namespace: str) -> dict[str, Any]:
 
 
 MOVES = [name for name in dir(World) if name.startswith("do_")]
-RARE = {"do_mig", "do_total", "do_lose_gpu", "do_stale", "do_break", "do_no_epoch", "do_unconfirmed", "do_forget_namespace", "do_node_labels"}
+RARE = {
+    "do_mig",
+    "do_total",
+    "do_lose_gpu",
+    "do_stale",
+    "do_break",
+    "do_no_epoch",
+    "do_unconfirmed",
+    "do_forget_namespace",
+    "do_node_labels",
+}
 WEIGHTS = [0.5 if name in RARE else 2.0 if name == "do_use" else 1.0 for name in MOVES]
 
 
@@ -521,7 +606,10 @@ def run(seed: int, counts: Counter[str], *, verbose: bool = False) -> str:
         documents = world.documents()
         has_pods = world.silent == 0.0 or cores[0].inventory is None
         if has_pods:
-            lines = [core.list_pods(documents, epoch=world.epoch, unknown=world.unknown, confirmed=world.confirmed) for core in cores]
+            lines = [
+                core.list_pods(documents, epoch=world.epoch, unknown=world.unknown, confirmed=world.confirmed)
+                for core in cores
+            ]
             if lines[0] != lines[1]:
                 return f"seed {seed} step {step} {moves}: lines {lines}"
         reading, pids, problems = world.reading()
@@ -579,7 +667,10 @@ def main() -> None:
             print(line, flush=True)
             if differences >= 5:
                 break
-    print(f"{seed - first + 1} histories, {differences} differ, {time.monotonic() - began:.0f} s", dict(sorted(counts.items())))
+    print(
+        f"{seed - first + 1} histories, {differences} differ, {time.monotonic() - began:.0f} s",
+        dict(sorted(counts.items())),
+    )
 
 
 if __name__ == "__main__":

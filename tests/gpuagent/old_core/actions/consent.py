@@ -13,6 +13,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from kai import keys
+from kube.access import AccessError
+from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
+from kube.client import KubeClient
+from kube.eviction import EvictionAnswer
+from kube.kinds import ObjectMeta
 from tests.gpuagent.old_core.actions.eviction_rules import EvictionRefusal, EvictionRules, explained
 from tests.gpuagent.old_core.pods.inventory import NodePod
 from tests.gpuagent.old_core.pods.node_pods import read_pod
@@ -20,12 +26,6 @@ from tests.gpuagent.old_core.pods.objects import ObjectError
 from tests.gpuagent.old_core.pods.pod_owners import is_vcluster_host
 from tests.gpuagent.old_core.verdicts.over_share import requests_eviction
 from tests.gpuagent.old_core.verdicts.verdict import Verdict
-from kai import keys
-from kube.access import AccessError
-from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
-from kube.client import KubeClient
-from kube.eviction import EvictionAnswer
-from kube.kinds import ObjectMeta
 
 CONSENT_SECONDS: Final = 5.0
 """Maximum age of the reads when an eviction is requested, counted from the start of the first one."""

@@ -12,13 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tests.gpuagent.old_core.evaluation.status import Evaluation
-from tests.gpuagent.old_core.ledger.slack import Slack
-from tests.gpuagent.old_core.pods.inventory import NodePod
-from tests.gpuagent.old_core.shares.pod_share import Amount, PodShare
-from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
-from tests.gpuagent.old_core.verdicts.grounds import Key
-from tests.gpuagent.old_core.verdicts.verdict import Verdict
 from kai import keys
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
@@ -27,6 +20,13 @@ from service.backoff import JITTER_DOWN, Backoff, KeyedBackoff, TokenBucket
 from service.log import INFO, WARNING, JsonLog
 from service.text import quoted
 from service.units import parse_duration
+from tests.gpuagent.old_core.evaluation.status import Evaluation
+from tests.gpuagent.old_core.ledger.slack import Slack
+from tests.gpuagent.old_core.pods.inventory import NodePod
+from tests.gpuagent.old_core.shares.pod_share import Amount, PodShare
+from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
+from tests.gpuagent.old_core.verdicts.grounds import Key
+from tests.gpuagent.old_core.verdicts.verdict import Verdict
 
 NO_FRESH_SAMPLE: Final = "no-fresh-sample"
 """Result of an attempt without a usable sample."""

@@ -5,13 +5,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kube.events import Event, EventWriter, ObjectReference, event_name
+from service.backoff import Backoff, TokenBucket
 from tests.gpuagent.old_core.ledger.snapshot import Snapshot
 from tests.gpuagent.old_core.pods.inventory import NodePod
 from tests.gpuagent.old_core.verdicts.grounds import Key
-from tests.gpuagent.old_core.verdicts.messages import EVICTED, WITHIN_SHARE, event_reason, eviction_message, message
+from tests.gpuagent.old_core.verdicts.messages import (
+    EVICTED,
+    WITHIN_SHARE,
+    event_reason,
+    eviction_message,
+    message,
+)
 from tests.gpuagent.old_core.verdicts.verdict import Change, Transition, Verdict
-from kube.events import Event, EventWriter, ObjectReference, event_name
-from service.backoff import Backoff, TokenBucket
 
 COMPONENT: Final = "kaishare-agent"
 SIMULATED_MARK: Final = "simulated: "

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from tests.gpuagent.old_core.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Suspension
-from tests.gpuagent.old_core.sampling.sampler import LONGEST_GAP, longest_gap
 from gpuagent.table.pod_rows import PodState
+from kai.share import MIB
+from tests.gpuagent.old_core.ledger.snapshot import Holding, Snapshot
+from tests.gpuagent.old_core.sampling.sampler import LONGEST_GAP, longest_gap
 from tests.gpuagent.old_core.verdicts.flag_reasons import FROM_KAI_RECORDS
 from tests.gpuagent.old_core.verdicts.verdict import Change, Transition, Verdicts
-from kai.share import MIB
 
 WINDOW_SECONDS: Final = 900.0
 """Length of the recorded past."""

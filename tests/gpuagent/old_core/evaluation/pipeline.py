@@ -5,13 +5,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from gpuagent.problems import Cause, Problem
 from tests.gpuagent.old_core.evaluation.history import History
-from tests.gpuagent.old_core.evaluation.status import PODS_STALE_SECONDS, Evaluation, Status, pods_stale, status_at
+from tests.gpuagent.old_core.evaluation.status import (
+    PODS_STALE_SECONDS,
+    Evaluation,
+    Status,
+    pods_stale,
+    status_at,
+)
 from tests.gpuagent.old_core.evaluation.transition_log import TransitionLog
 from tests.gpuagent.old_core.ledger.attribution import PodIndex, attribute
 from tests.gpuagent.old_core.ledger.balance import build_snapshot
 from tests.gpuagent.old_core.pods.inventory import Inventory, PodSource
-from gpuagent.problems import Cause, Problem
 from tests.gpuagent.old_core.sampling.sample import Sample
 from tests.gpuagent.old_core.shares.pod_share import PodShare
 from tests.gpuagent.old_core.shares.share_resolver import ShareResolver
@@ -28,7 +34,7 @@ _UNRESOLVED_GRACE: Final = 120.0
 class SamplePipeline:
     """Turns samples into evaluations, and keeps the last one. Not thread-safe: use it in the event loop."""
 
-    def __init__(  # noqa: PLR0913 - all parts meet here
+    def __init__(
         self,
         *,
         pods: PodSource,

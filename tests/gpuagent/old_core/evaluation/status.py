@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from tests.gpuagent.old_core.evaluation.history import History
 from gpuagent.gpus.gpu_reading import LostGpu
-from tests.gpuagent.old_core.ledger.snapshot import Snapshot
 from gpuagent.problems import LEAVES_LOWER_BOUNDS, Cause, OwnCause, Problem, Suspension
+from tests.gpuagent.old_core.evaluation.history import History
+from tests.gpuagent.old_core.ledger.snapshot import Snapshot
 from tests.gpuagent.old_core.sampling.sampler import longest_gap
 from tests.gpuagent.old_core.verdicts.over_share import OverSharePolicy
 from tests.gpuagent.old_core.verdicts.verdict import Transition, TransitionCounts, Verdicts

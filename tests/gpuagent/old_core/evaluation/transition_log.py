@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from tests.gpuagent.old_core.ledger.snapshot import Snapshot
 from gpuagent.problems import Problem
+from service.log import INFO, WARNING, JsonLog, NewLines
+from tests.gpuagent.old_core.ledger.snapshot import Snapshot
 from tests.gpuagent.old_core.shares.pod_share import PodShare
 from tests.gpuagent.old_core.verdicts.verdict import Change, Transition, Verdict
-from service.log import INFO, WARNING, JsonLog, NewLines
 
 _MESSAGES = {
     Change.FLAGGED: ("pod flagged", WARNING),

@@ -10,9 +10,9 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeVar
 
+from kai import keys
 from tests.gpuagent.old_core.pods.inventory import Inventory, NodePod
 from tests.gpuagent.old_core.sampling.sample import LookupResult, Origin, Sample
-from kai import keys
 
 _HASH = re.compile(r"[0-9a-f]{32}")
 _K = TypeVar("_K")

@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from gpuagent.gpus.device_figures import Percents
 from gpuagent.gpus.gpu_reading import Gpu, GpuProcess
+from gpuagent.problems import Cause, Problem
+from service.text import counted
 from tests.gpuagent.old_core.ledger.attribution import Attribution
 from tests.gpuagent.old_core.ledger.slack import DEFAULT_SLACK, Slack
 from tests.gpuagent.old_core.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.problems import Cause, Problem
 from tests.gpuagent.old_core.sampling.sample import Sample
 from tests.gpuagent.old_core.shares.pod_share import PodShare
-from service.text import counted
 
 
 def at_risk_bytes(

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kai import keys
+from kai.share_bytes import Card
 from tests.gpuagent.old_core.pods import objects
 from tests.gpuagent.old_core.pods.bind_requests import bind_request
 from tests.gpuagent.old_core.pods.bounds import LABELS, bounded
@@ -11,8 +13,6 @@ from tests.gpuagent.old_core.pods.inventory import BindRequest, Inventory, NodeP
 from tests.gpuagent.old_core.pods.node_pods import node_pod
 from tests.gpuagent.old_core.pods.objects import KubernetesObject, ObjectError
 from tests.gpuagent.old_core.pods.pod_owners import tenant_of
-from kai import keys
-from kai.share_bytes import Card
 
 MOST_ENDED: Final = 1 << 13
 """Maximum of remembered UIDs of ended pods: about 1.5 MB."""

@@ -7,18 +7,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.gpuagent.old_core.pods import objects
-from tests.gpuagent.old_core.pods.bounds import LONGEST_NAME, bounded, creation_time
-from tests.gpuagent.old_core.pods.inventory import Availability, BindRequest, Key, NodePod, Unavailable, UnavailableReason
-from tests.gpuagent.old_core.pods.lookups import may_be_kais
-from tests.gpuagent.old_core.pods.node_pods import decoder
-from tests.gpuagent.old_core.pods.objects import ObjectError
-from tests.gpuagent.old_core.pods.unplaced import UnplacedPods
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from kube.watch import Resource, Watch, WatchTiming
 from service.log import JsonLog
+from tests.gpuagent.old_core.pods import objects
+from tests.gpuagent.old_core.pods.bounds import LONGEST_NAME, bounded, creation_time
+from tests.gpuagent.old_core.pods.inventory import (
+    Availability,
+    BindRequest,
+    Key,
+    NodePod,
+    Unavailable,
+    UnavailableReason,
+)
+from tests.gpuagent.old_core.pods.lookups import may_be_kais
+from tests.gpuagent.old_core.pods.node_pods import decoder
+from tests.gpuagent.old_core.pods.objects import ObjectError
+from tests.gpuagent.old_core.pods.unplaced import UnplacedPods
 
 _MOST_GROUPS: Final = 1024
 

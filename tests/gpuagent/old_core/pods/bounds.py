@@ -16,11 +16,11 @@ from typing import Final
 
 from msgspec import Raw
 
-from tests.gpuagent.old_core.pods.objects import Metadata
 from kai import keys
 from kai.frameworks import MARKS, VARIABLES
 from kai.pod import Container, MalformedPod, decode_pod
 from service.names import LONGEST_LABEL, LONGEST_SUBDOMAIN
+from tests.gpuagent.old_core.pods.objects import Metadata
 
 LONGEST_NAME: Final = LONGEST_SUBDOMAIN
 """Maximum of characters of an object's name."""

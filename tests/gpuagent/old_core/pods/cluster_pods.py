@@ -8,6 +8,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
+from kai import keys
+from kube.client import KubeClient
+from kube.watch import Resource, Watch, WatchTiming
+from service.log import INFO, WARNING, FirstLines, JsonLog, NewLines, problem_logger
 from tests.gpuagent.old_core.pods.assemble import EndedPods, build
 from tests.gpuagent.old_core.pods.bind_requests import BindRequestWatch
 from tests.gpuagent.old_core.pods.inventory import Inventory, NodePod, Unavailable
@@ -19,10 +23,6 @@ from tests.gpuagent.old_core.pods.lookups import (
     Kind,
 )
 from tests.gpuagent.old_core.pods.node_pods import read_pod
-from kai import keys
-from kube.client import KubeClient
-from kube.watch import Resource, Watch, WatchTiming
-from service.log import INFO, WARNING, FirstLines, JsonLog, NewLines, problem_logger
 
 _GATHER_SECONDS: Final = 0.1
 _FIRST_SECONDS: Final = 10.0

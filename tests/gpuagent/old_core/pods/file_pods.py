@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
+from service.documents import DocumentError, decode_text
+from service.file_watch import FileWatch
+from service.log import INFO, WARNING, JsonLog, NewLines
+from service.text import MALFORMED
 from tests.gpuagent.old_core.pods.assemble import AssembledInventory, EndedPods, build
 from tests.gpuagent.old_core.pods.bind_requests import LastBindRequests
 from tests.gpuagent.old_core.pods.inventory import Inventory
 from tests.gpuagent.old_core.pods.objects import KubernetesObject, ObjectError, decode_object, objects_of
 from tests.gpuagent.old_core.pods.unplaced import UnplacedPods
-from service.documents import DocumentError, decode_text
-from service.file_watch import FileWatch
-from service.log import INFO, WARNING, JsonLog, NewLines
-from service.text import MALFORMED
 
 _LOOK_EVERY_SECONDS: Final = 0.4
 _MOST_LOOKS_TO_SETTLE: Final = 3
@@ -172,7 +172,7 @@ def _documents(path: Path) -> list[Any]:
         # YAML may start like this, too, and its reader reports the line of an error.
         with suppress(*MALFORMED):
             return [msgspec.json.decode(data)]
-    from service.documents import load_text  # noqa: PLC0415 - 0.8 MiB, for YAML only
+    from service.documents import load_text
 
     documents = load_text(decode_text(data, str(path)), str(path))
     if not documents:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from tests.gpuagent.old_core.pods.bounds import ContainerCommand
-from tests.gpuagent.old_core.pods.objects import is_running
 from kai import keys
 from service.log import JsonLog, OngoingProblem, problem_logger
+from tests.gpuagent.old_core.pods.bounds import ContainerCommand
+from tests.gpuagent.old_core.pods.objects import is_running
 
 Key = tuple[str, str]
 """Namespace and name of a pod, and of its BindRequest."""

@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tests.gpuagent.old_core.pods import objects
-from tests.gpuagent.old_core.pods.inventory import Availability, NodePod, Unavailable, UnavailableReason
-from tests.gpuagent.old_core.pods.node_pods import decoder
-from tests.gpuagent.old_core.pods.objects import KubernetesObject, ObjectError
 from kai import keys
 from kai.share import shows_share
 from kube.access import AccessError
@@ -18,6 +14,10 @@ from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from service.backoff import JITTER_AROUND, JITTER_UP, Backoff, jittered
 from service.log import JsonLog
+from tests.gpuagent.old_core.pods import objects
+from tests.gpuagent.old_core.pods.inventory import Availability, NodePod, Unavailable, UnavailableReason
+from tests.gpuagent.old_core.pods.node_pods import decoder
+from tests.gpuagent.old_core.pods.objects import KubernetesObject, ObjectError
 
 _SOON_SECONDS: Final = 60.0
 """Shortest time between two fetches of one object; also the pause before a missing one is fetched again."""

@@ -13,6 +13,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from kai import keys
+from kai.gpu_resources import gpus_at_once, names_gpu
+from kai.numbers import is_quantity, parse_quantity
+from kai.share import shows_share
+from kube.shallow import shallow_object
+from service.names import LONGEST_LABEL
+from service.text import MALFORMED, one_line, quoted
 from tests.gpuagent.old_core.pods import objects
 from tests.gpuagent.old_core.pods.bounds import (
     ANNOTATIONS,
@@ -26,13 +33,6 @@ from tests.gpuagent.old_core.pods.bounds import (
 )
 from tests.gpuagent.old_core.pods.inventory import NodePod
 from tests.gpuagent.old_core.pods.objects import KubernetesObject, ObjectError, Pod, decode_object
-from kai import keys
-from kai.gpu_resources import gpus_at_once, names_gpu
-from kai.numbers import is_quantity, parse_quantity
-from kai.share import shows_share
-from kube.shallow import shallow_object
-from service.names import LONGEST_LABEL
-from service.text import MALFORMED, one_line, quoted
 
 MOST_CONTAINER_IDS: Final = 128
 _MOST_GPUS: Final = 1 << 16

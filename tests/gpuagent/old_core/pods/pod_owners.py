@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from tests.gpuagent.old_core.pods.inventory import NodePod
 from kai import keys
 from kai.kaishare_keys import VCLUSTER, VCLUSTER_HOST
 from service.names import is_dns_subdomain, is_kind
 from service.text import MALFORMED
+from tests.gpuagent.old_core.pods.inventory import NodePod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

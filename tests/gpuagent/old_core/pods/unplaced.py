@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Final
 
-from tests.gpuagent.old_core.pods.inventory import BindRequest, Key, NodePod
 from kai import keys
+from tests.gpuagent.old_core.pods.inventory import BindRequest, Key, NodePod
 
 _CERTAIN: Final[Callable[[str], bool]] = lambda _uid: True  # noqa: E731 - a default
 

@@ -17,9 +17,9 @@ from random import SystemRandom
 from typing import Final, TypeVar
 
 from gpuagent.gpus.gpu_reading import DriverReplaced, GpuReading, GpuSource
+from service.log import JsonLog
 from tests.gpuagent.old_core.sampling.processes import Processes, ProcessLookup, ticks_since_boot
 from tests.gpuagent.old_core.sampling.sample import Sample
-from service.log import JsonLog
 
 SHORTEST_GAP: Final = 0.2
 LONGEST_GAP: Final = 2.5

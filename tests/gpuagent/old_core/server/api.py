@@ -19,10 +19,10 @@ from gpuagent.api_types import (
     ApiWorkload,
     ApiXid,
 )
-from tests.gpuagent.old_core.evaluation.status import Status
 from gpuagent.gpus.gpu_reading import Xid
-from tests.gpuagent.old_core.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
+from tests.gpuagent.old_core.evaluation.status import Status
+from tests.gpuagent.old_core.ledger.snapshot import GpuAccount, Holding, Snapshot
 from tests.gpuagent.old_core.shares.pod_share import Amount, PodShare
 from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
 from tests.gpuagent.old_core.verdicts.messages import flag_message

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gpuagent.problems import OwnCause
+from kube.watch import Watch
+from service.http.page_server import SharedText
+from service.version import version
 from tests.gpuagent.old_core.evaluation.status import Status
 from tests.gpuagent.old_core.ledger.snapshot import Snapshot
-from gpuagent.problems import OwnCause
 from tests.gpuagent.old_core.server.metric_families import GPU, POD, POD_INFO, SECONDS_BUCKETS, Family
 from tests.gpuagent.old_core.shares.pod_share import PodShare
 from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
 from tests.gpuagent.old_core.verdicts.verdict import Change
-from kube.watch import Watch
-from service.http.page_server import SharedText
-from service.version import version
 
 _LINES_OF_A_PART: Final = 50
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kai import keys
+from kai.kaishare_keys import SIZE, is_size_name
+from service.text import counted
 from tests.gpuagent.old_core.pods.inventory import NodePod
 from tests.gpuagent.old_core.pods.pod_owners import Workload, virtual_workload_of, workload_of
 from tests.gpuagent.old_core.shares.allocations import Allocation, BindRequestShare
 from tests.gpuagent.old_core.shares.cards import Cards
 from tests.gpuagent.old_core.shares.placement import group_labels, groups_of
 from tests.gpuagent.old_core.shares.share_requests import ShareRequest, parse_share_request
-from kai import keys
-from kai.kaishare_keys import SIZE, is_size_name
-from service.text import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

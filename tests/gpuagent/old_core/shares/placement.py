@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuagent.gpus.gpu_reading import Gpu
+from kai import keys
 from tests.gpuagent.old_core.pods.inventory import Inventory, NodePod
 from tests.gpuagent.old_core.shares.allocations import Allocation
 from tests.gpuagent.old_core.shares.share_requests import ShareRequest
-from kai import keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuagent.gpus.gpu_reading import Gpu
+from kai import keys
+from kai.installation import SharingMode
+from kai.releases import Version
 from tests.gpuagent.old_core.pods.inventory import Inventory, NodePod
 from tests.gpuagent.old_core.pods.pod_owners import tenant_of
 from tests.gpuagent.old_core.shares.allocations import find_allocation
@@ -25,9 +28,6 @@ from tests.gpuagent.old_core.shares.placement import (
 )
 from tests.gpuagent.old_core.shares.pod_share import Amount, Candidate, LimitSource, PodShare, ShareSource
 from tests.gpuagent.old_core.shares.share_requests import ShareRequest, effective_limit
-from kai import keys
-from kai.installation import SharingMode
-from kai.releases import Version
 
 _MOST_NOTES: Final = 8
 _LONGEST_NOTE: Final = 600

@@ -30,9 +30,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuagent.problems import Cause
 from tests.gpuagent.old_core.ledger.slack import DEFAULT_SLACK, Slack
 from tests.gpuagent.old_core.ledger.snapshot import Snapshot
-from gpuagent.problems import Cause
 from tests.gpuagent.old_core.shares.pod_share import PodShare
 from tests.gpuagent.old_core.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
 from tests.gpuagent.old_core.verdicts.grounds import Ground, Grounds, Key

@@ -6,9 +6,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
 from tests.gpuagent.old_core.ledger.slack import Slack
 from tests.gpuagent.old_core.ledger.snapshot import Holding, Snapshot
-from gpuagent.problems import LEAVES_LOWER_BOUNDS, Suspension
 from tests.gpuagent.old_core.shares.pod_share import Amount, PodShare
 from tests.gpuagent.old_core.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
 

@@ -7,11 +7,11 @@ pod that the Event is about.
 from math import floor
 from typing import Final
 
+from kai.frameworks import settings_of
+from service.units import size, time_over
 from tests.gpuagent.old_core.pods.bounds import ContainerCommand
 from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
 from tests.gpuagent.old_core.verdicts.verdict import Change, Transition, Verdict
-from kai.frameworks import settings_of
-from service.units import size, time_over
 
 WITHIN_SHARE: Final = "GPUMemoryWithinShare"
 """Reason of the Event that ends `over-share`."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tests.gpuagent.old_core.pods.inventory import Inventory
 from kai.kaishare_keys import (
     GRACE_FORM,
     MODE,
@@ -21,6 +20,7 @@ from kai.kaishare_keys import (
 )
 from service.text import quoted
 from service.units import duration
+from tests.gpuagent.old_core.pods.inventory import Inventory
 
 _MOST_NOTES: Final = 20
 

@@ -7,12 +7,12 @@ annotation. The problem is reported and suspends no verdict, since a tenant can 
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuagent.problems import Cause, Problem
+from service.text import first_few, one_line
 from tests.gpuagent.old_core.ledger.snapshot import Holding, Snapshot
 from tests.gpuagent.old_core.pods.inventory import Inventory, NodePod, ReservationPod
-from gpuagent.problems import Cause, Problem
 from tests.gpuagent.old_core.shares.placement import is_time_sliced
 from tests.gpuagent.old_core.verdicts.grounds import SMALL_BYTES
-from service.text import first_few, one_line
 
 
 class Reservations:

@@ -9,10 +9,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from service.units import size
 from tests.gpuagent.old_core.shares.pod_share import PodShare
 from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
 from tests.gpuagent.old_core.verdicts.grounds import Key
-from service.units import size
 
 
 class Verdict(Struct, frozen=True, kw_only=True, gc=False):
