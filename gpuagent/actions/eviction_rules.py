@@ -137,7 +137,7 @@ def still(key: Key, evaluation: Evaluation) -> Verdict | None:
 
 def why_no_longer(key: Key, evaluation: Evaluation) -> tuple[str, str]:
     """Return result and explanation for a key that is no longer a candidate in a newer sample."""
-    if key.uid not in evaluation.snapshot.pod_uids:
+    if key.uid not in evaluation.sampled.pod_uids:
         return EvictionAnswer.GONE, "the pod has ended"
     policy = evaluation.over_share_policies.get(key.uid)
     if policy is None or not policy.evict:
@@ -155,7 +155,7 @@ def is_settled(key: Key, evaluation: Evaluation) -> bool:
     """
     verdict = evaluation.verdicts.by_key.get(key)
     if verdict is None:
-        return key.uid not in evaluation.snapshot.pod_uids
+        return key.uid not in evaluation.sampled.pod_uids
     return not verdict.is_flagged
 
 

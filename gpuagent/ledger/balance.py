@@ -143,6 +143,7 @@ def build_snapshot(
         taken_at=sample.taken_at,
         wall_time=sample.wall_time,
         gpus=tuple(accounts),
+        lost_gpus=reading.lost,
         holdings=tuple(holdings),
         pod_shares=tuple(
             pod_share

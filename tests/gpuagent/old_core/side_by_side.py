@@ -156,7 +156,7 @@ class Core:
         events = sorted(
             (t.change.value, str(t.verdict.key.reason), t.verdict.key.uid, t.verdict.key.gpu_uuid, msg.event_reason(t) or "",
              msg.message(t, totals.get(t.verdict.key.gpu_uuid)) if t.change.value != "dropped" else "", round(t.seconds, 3))
-            for t in ev.transitions
+            for t in (ev.transitions if self.is_old else ev.changes)
         )  # fmt: skip
         evictions = [
             (v.key.uid, v.key.gpu_uuid, str(v.key.reason), str(self.rules.refusal(v, ev)), er.owner_key(v.pod_share),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuagent.evaluation.status import Evaluation, Status, status_at
+from gpuagent.evaluation.status import Evaluation, Status
 from gpuagent.gpus.gpu_reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.bounds import ContainerCommand
@@ -58,7 +58,7 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
         wall = None if good is None else 1.8e9 + good
         evaluation = Evaluation(snapshot=snapshot, verdicts=verdicts, good_at=good, good_wall_time=wall)
     at = evaluation.snapshot.taken_at if evaluation else 0
-    return status_at(at if now is None else now, evaluation, started_at=0, interval=5, pods_silent_for=0)
+    return evaluation.at(at if now is None else now, started_at=0, interval=5, pods_silent_for=0)
 
 
 class StubWatch:

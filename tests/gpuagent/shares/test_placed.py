@@ -150,9 +150,7 @@ def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
     ):
         seen = Pipeline()
         seen.see(*NODE, fraction(group=None), *others, used_bytes={POD: {GPU_0: GIB}}, times=3)
-        (transition,) = [
-            each for each in seen.judged[-1].transitions if each.verdict.key.reason == "no-share"
-        ]
+        (transition,) = [each for each in seen.judged[-1].changes if each.verdict.key.reason == "no-share"]
         assert ("KAI did not place the pod" in message(transition, None)) is is_annotation_ignored
 
 
