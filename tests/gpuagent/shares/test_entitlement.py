@@ -14,12 +14,14 @@ _START = next(index for index, row in enumerate(_ROWS) if row[:2] == ["counts", 
 COUNTS, USES = _ROWS[1:_START], _ROWS[_START + 1 :]
 YES_NO = {True: "yes", False: "no"}
 SHARE = Amount(1 << 30, ShareSource.ANNOTATION)
+BOOLEANS = list(product((False, True), repeat=5))
 ALL_SOURCES = [
     Sources(
         record=record, is_labelled=label, has_annotation=annotation, has_whole_gpus=whole,
         has_unsized_gpus=unsized, is_running=runs,
     )
-    for record, label, annotation, whole, unsized, runs in product(Record, *[(False, True)] * 5)
+    for record in Record
+    for label, annotation, whole, unsized, runs in BOOLEANS
 ]  # fmt: skip
 
 
