@@ -5,6 +5,7 @@ figures that depend on it. The unattributed memory of a GPU is what the driver r
 memory of all processes.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -18,7 +19,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.sampling.sample import Sample
-from gpuagent.shares.pod_share import PodShare
+from gpuagent.shares.pod_share import PodShare, Relation
 from service.text import counted
 
 
@@ -54,7 +55,8 @@ def at_risk_bytes(
     unused_bytes = most_unused_bytes = 0
     for holding in holdings:
         pod_share = holding.pod_share
-        amount = pod_share.share_on(gpu.uuid)
+        entitlement = pod_share.on(gpu.uuid)
+        amount = entitlement.share
         share_bytes = amount.bytes if amount else 0
         if amount is None and (pod_share.is_unresolved or pod_share.pod.has_unsized_gpus):
             is_unknown |= holding.used_bytes != 0  # what it may use here is unknown
@@ -62,7 +64,7 @@ def at_risk_bytes(
         if holding.known_bytes > share_bytes + slack.of(share_bytes):
             has_cause = True
             continue
-        if gpu.uuid not in pod_share.shares:
+        if entitlement.relation is not Relation.OWN:
             share_bytes = 0
         own_unused_bytes = max(share_bytes - holding.known_bytes, 0)
         most_unused_bytes += own_unused_bytes
@@ -114,23 +116,16 @@ def build_snapshot(
     reading = sample.reading
     all_problems = list(dict.fromkeys((*reading.problems, *sample.problems, *problems)))
     present = {gpu.uuid for gpu in reading.gpus} | {i.uuid for gpu in reading.gpus for i in gpu.instances}
-    shares_by_uid = {share.pod.uid: _as_of_now(share, present) for share in pod_shares}
-    assigned = _assigned(shares_by_uid.values())
+    shares_by_uid = {share.pod.uid: _without_lost_gpus(share, present) for share in pod_shares}
+    assigned: defaultdict[str, list[PodShare]] = defaultdict(list)
+    for pod_share in shares_by_uid.values():
+        for uuid in pod_share.gpu_uuids:
+            assigned[uuid].append(pod_share)
     accounts, holdings = [], []
     for gpu in reading.gpus:
         tally = _Tally(gpu, all_problems, attribution)
         all_problems += tally.problems
-        promised = sum(
-            pod_share.shares[gpu.uuid].bytes
-            for pod_share in shares_by_uid.values()
-            if gpu.uuid in pod_share.shares
-        )
-        is_promise_known = attribution is not None and promised <= _MOST_PROMISED
-        if gpu.total_bytes is None:  # shares that are a fraction of the total may be unknown
-            is_promise_known &= all(
-                gpu.uuid in shares_by_uid[uid].shares for uid in assigned.get(gpu.uuid, ())
-            )
-        promised_bytes = promised if is_promise_known else None
+        promised_bytes = None if attribution is None else _promised_bytes(gpu, assigned[gpu.uuid])
         on_gpu = tally.holdings(shares_by_uid, assigned)
         holdings += on_gpu
         accounts.append(
@@ -148,6 +143,7 @@ def build_snapshot(
         taken_at=sample.taken_at,
         wall_time=sample.wall_time,
         gpus=tuple(accounts),
+        lost_gpus=reading.lost,
         holdings=tuple(holdings),
         pod_shares=tuple(
             pod_share
@@ -163,42 +159,26 @@ def build_snapshot(
     )
 
 
-def _as_of_now(pod_share: PodShare, present: set[str]) -> PodShare:
-    """Return the pod's current share: empty for a finished pod, and without lost GPUs."""
-    if pod_share.pod.is_finished:
-        if not pod_share.has_share:  # the usual case
-            return pod_share
-        return replace(
-            pod_share,
-            has_share=False,
-            gpu_uuids=(),
-            shares={},
-            limits={},
-            changed="",
-            lacks_reservation=False,
-        )
-    if pod_share.shares.keys() <= present and pod_share.limits.keys() <= present:
+def _without_lost_gpus(pod_share: PodShare, present: set[str]) -> PodShare:
+    if pod_share.entitlements.keys() <= present:
         return pod_share
-    return replace(
-        pod_share,
-        shares={uuid: amount for uuid, amount in pod_share.shares.items() if uuid in present},
-        limits={uuid: amount for uuid, amount in pod_share.limits.items() if uuid in present},
-    )
+    entitlements = {uuid: each for uuid, each in pod_share.entitlements.items() if uuid in present}
+    return replace(pod_share, entitlements=entitlements)
+
+
+def _promised_bytes(gpu: Gpu, assigned: Iterable[PodShare]) -> int | None:
+    """Return the sum of the shares of a GPU; None if it is unknown or too large to be real."""
+    promises = [pod_share.promised_on(gpu.uuid) for pod_share in assigned]
+    if gpu.total_bytes is None and None in promises:  # a share that is a fraction of the total
+        return None
+    promised = sum(amount.bytes for amount in promises if amount is not None)
+    return promised if promised <= _MOST_PROMISED else None
 
 
 def _is_relevant(pod_share: PodShare) -> bool:
     return not pod_share.pod.is_finished and bool(
         pod_share.has_share or pod_share.gpu_uuids or pod_share.notes
     )
-
-
-def _assigned(pod_shares: Iterable[PodShare]) -> dict[str, list[str]]:
-    """Return pod UIDs by the GPU that is assigned to the pods."""
-    assigned: dict[str, list[str]] = {}
-    for pod_share in pod_shares:
-        for uuid in pod_share.gpu_uuids:
-            assigned.setdefault(uuid, []).append(pod_share.pod.uid)
-    return assigned
 
 
 class _Usage(Struct, gc=False):
@@ -327,7 +307,7 @@ class _Tally:
         return problems
 
     def holdings(
-        self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, list[str]]
+        self, pod_shares: Mapping[str, PodShare], assigned: Mapping[str, Sequence[PodShare]]
     ) -> list[Holding]:
         """Return a Holding for each pod that uses this GPU or to which the GPU is assigned.
 
@@ -337,7 +317,7 @@ class _Tally:
         has_utilization = gpu.utilization is not None and not gpu.mig
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list
-            for uid in dict.fromkeys((*by_pod, *assigned.get(device, ()))):
+            for uid in dict.fromkeys((*by_pod, *(each.pod.uid for each in assigned.get(device, ())))):
                 usage = by_pod.get(uid) or _NO_USAGE
                 holdings.append(
                     Holding(

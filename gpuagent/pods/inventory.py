@@ -76,8 +76,6 @@ class NodePod:
     scheduler_name: str = ""
     config_hash: str = ""
     """A static pod's name in cgroup paths (annotation kubernetes.io/config.hash), or empty."""
-    is_bound: bool = True
-    """Whether spec.nodeName is set. The annotations of a bound pod count as first seen."""
     controller_uid: str = ""
     """UID of the controller that would recreate the pod; empty if there is none."""
     controller_kind: str = ""

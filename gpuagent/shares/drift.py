@@ -1,39 +1,25 @@
 """What a pod declares of its share, and how that differs from KAI's records (`share-changed`). Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.pod_owners import Workload, virtual_workload_of, workload_of
-from gpuagent.shares.allocations import Allocation, BindRequestShare
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.placement import group_labels, groups_of
+from gpuagent.shares.records import BoundShare, PodRecords
 from gpuagent.shares.share_requests import ShareRequest, parse_share_request
 from kai import keys
 from kai.kaishare_keys import SIZE, is_size_name
 from service.text import counted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """A pod's declaration of its share at one time."""
-
-    request: ShareRequest
-    groups: tuple[str, ...]
-
-
-def pod_name(pod: NodePod) -> str:
-    """Return the pod's name, as the prefix of notes."""
-    return f"Pod {pod.namespace}/{pod.name}"
-
-
 @dataclass(frozen=True, slots=True)
 class PodDeclaration:
-    """A pod's declaration at one time.
+    """A pod's declaration at one time. It holds no NodePod, since the first one outlives old versions."""
 
-    It does not hold the pod, since the first declaration outlives old versions of the pod.
-    """
-
+    name: str
+    """Prefix of notes."""
     request: ShareRequest
     notes: tuple[str, ...]
     queue: str
@@ -46,9 +32,11 @@ class PodDeclaration:
     @classmethod
     def by(cls, pod: NodePod) -> "PodDeclaration":
         """Read a pod's declaration."""
-        request, notes = parse_share_request(pod.annotations, pod_name(pod))
+        name = f"Pod {pod.namespace}/{pod.name}"
+        request, notes = parse_share_request(pod.annotations, name)
         size = pod.annotations.get(SIZE, "")
         return cls(
+            name,
             request,
             notes,
             queue=pod.labels.get(keys.QUEUE_LABEL, ""),
@@ -58,31 +46,26 @@ class PodDeclaration:
             group_labels=group_labels(pod.labels),
         )
 
-    def declared(self, devices: int) -> Declared:
-        """Return the request and the GPU groups of a share of so many devices."""
-        return Declared(request=self.request, groups=groups_of(self.group_labels, devices))
+    def groups(self, devices: int) -> tuple[str, ...]:
+        """Return the GPU groups of a share of so many devices."""
+        return groups_of(self.group_labels, devices)
 
 
 def share_drift(
-    now: Declared, first: Declared, allocation: Allocation, latest: Allocation, cards: Cards
-) -> tuple[str, ...]:
-    """Return all differences.
+    now: PodDeclaration, first: PodDeclaration, devices: int, records: PodRecords, cards: Cards
+) -> list[str]:
+    """Return all differences of a share of so many devices.
 
     The annotations are compared with KAI's record, rounded to two decimals as KAI rounds them. Without a
     record they are compared with those first seen. A group label that differs from the BindRequest is no
     drift: KAI changes it after a retried reservation (observed on v0.9.8, v0.13.4 and v0.17.0).
-
-    Args:
-        now: the current declaration.
-        first: the first declaration.
-        allocation: KAI's records, as first seen.
-        latest: the current records.
-        cards: memory of the GPUs.
     """
-    bind_request = allocation.bound
-    differences = [_of_records(bind_request, latest.bound)]
-    if bind_request is not None:
-        differences.append(_against(bind_request, now.request, cards))
+    bound, latest, differences = records.bound, records.latest, []
+    if bound is not None and latest is not None and bound.portion != latest.portion:
+        allocates = latest.portion or "no share"
+        differences.append(f"KAI's BindRequest allocates {allocates} now; the first one seen counts")
+    if bound is not None:
+        differences.append(_against(bound, now.request, cards))
     elif (now.request.share, now.request.requests) != (first.request.share, first.request.requests):
         differences.append(
             f"the pod declares {_text(now.request)}; it declared {_text(first.request)} when first seen"
@@ -91,12 +74,12 @@ def share_drift(
         differences.append("the memory limits of its containers have changed since the pod was first seen")
     if now.request.devices != first.request.devices:
         differences.append("the GPUs of its containers have changed since the pod was first seen")
-    if bind_request is None:
-        differences.append(_of_groups(now.groups, first))
-    return tuple(filter(None, differences))
+    if bound is None:
+        differences.append(_of_groups(now.groups(devices), first.groups(devices), first.request))
+    return [difference for difference in differences if difference]
 
 
-def _against(bound: BindRequestShare, request: ShareRequest, cards: Cards) -> str:
+def _against(bound: BoundShare, request: ShareRequest, cards: Cards) -> str:
     portion, count = bound.portion, bound.count
     declares = f"the pod declares {_text(request)}, its BindRequest allocates"
     if not portion:
@@ -109,18 +92,11 @@ def _against(bound: BindRequestShare, request: ShareRequest, cards: Cards) -> st
     return ""
 
 
-def _of_records(first: BindRequestShare | None, latest: BindRequestShare | None) -> str:
-    if first is None or latest is None or first.portion == latest.portion:
-        return ""
-    return f"KAI's BindRequest allocates {latest.portion or 'no share'} now; the first one seen counts"
-
-
-def _of_groups(groups: Sequence[str], first: Declared) -> str:
-    if tuple(groups) != first.groups:
+def _of_groups(groups: tuple[str, ...], first: tuple[str, ...], request: ShareRequest) -> str:
+    if groups != first:
         return "its GPU group labels have changed since the pod was first seen"
-    share = first.request.share
-    if share is not None and len(groups) > share.devices:
-        return f"the pod has {len(groups)} GPU groups for a share of {counted(share.devices, 'GPU')}"
+    if request.share is not None and len(groups) > request.share.devices:
+        return f"the pod has {len(groups)} GPU groups for a share of {counted(request.share.devices, 'GPU')}"
     return ""
 
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.shares.allocations import Allocation
 from gpuagent.shares.share_requests import ShareRequest
 from kai import keys
 
@@ -89,24 +88,21 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
 
 
 def of_share(
-    groups: Sequence[str], request: ShareRequest, allocation: Allocation, pod: NodePod, inventory: Inventory
+    groups: Sequence[str], bound: Sequence[str], request: ShareRequest, pod: NodePod, inventory: Inventory
 ) -> Placement:
     """Find the GPUs of a share.
 
-    The sources are, in order: the reservation pod of the group label, that of the BindRequest's group, and
-    the annotation `gpus.devices` of a container. The latter comes last because the pod's owner can write it
-    as well as KAI's binder.
+    The sources are, in order: the reservation pod of the group label, that of the BindRequest's groups
+    (`bound`), and the annotation `gpus.devices` of a container. The latter comes last because the pod's owner
+    can write it as well as KAI's binder.
     """
-    bound = allocation.bound
     places = (
         of_groups(groups, pod, inventory),
-        of_groups(bound.groups if bound else (), pod, inventory),
+        of_groups(bound, pod, inventory),
         Placement(request.gpus, is_complete=bool(request.gpus)),
     )
-    for place in places:
-        if place.is_complete:
-            return place
-    return next((place for place in places if place.gpus), Placement())
+    complete = next((place for place in places if place.is_complete), None)
+    return complete or next((place for place in places if place.gpus), UNPLACED)
 
 
 class GroupGpus:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
+from gpuagent.shares.cards import Cards
 from kai import keys
 from kai.gpu_resources import parse_gpu_uuids
 from kai.installation import SharingMode
@@ -84,18 +85,16 @@ class ShareRequest:
             return ()
         return tuple(dict.fromkeys(gpu for name in names for gpu in self.devices[name]))
 
-    def bytes_on(self, gpu: str, card: Card | None, unit_bytes: int) -> int | None:
+    def bytes_on(self, cards: Cards, gpu: str) -> int | None:
         """Return the share on one of the pod's GPUs, in bytes; None if it depends on an unknown card.
 
-        Args:
-            gpu: UUID, or empty for an unknown GPU.
-            card: the GPU's memory; None if unknown. An amount of memory does not depend on it.
-            unit_bytes: bytes of one unit of `gpu-memory`.
+        The UUID is empty for an unknown GPU. An amount of memory does not depend on the card.
         """
         if self.share is None:
             return self._requested.on(gpu)
         if self.share.memory_mib is not None:
-            return self.share.memory_mib * unit_bytes
+            return self.share.memory_mib * cards.unit_bytes
+        card = cards.of(gpu)
         return card.share_bytes(self.share) if card else None
 
     def limit_on(self, gpu: str) -> int | None:

@@ -67,7 +67,7 @@ class Grounds:
             self._suspension.covers_all
             or self._suspension.gpu_uuids
             or self.unknown_uids
-            or any(pod_share.awaits_bind_request for pod_share in snapshot.pod_shares)
+            or any(pod_share.awaits_record for pod_share in snapshot.pod_shares)
         )
         self._evaluated_gpus = {a.gpu.uuid: a.gpu.index for a in snapshot.gpus if not a.gpu.mig}
         self._ended_bytes = {a.gpu.uuid: a.ended_bytes for a in snapshot.gpus if a.ended_bytes != 0}
@@ -94,7 +94,7 @@ class Grounds:
     def _awaits_record(self, key: Key) -> bool:
         """Whether a BindRequest of unknown existence may give the pod the GPU that it uses."""
         pod_share = self._pod_shares.get(key.uid)
-        return key.reason in _ON_FOREIGN_GPU and pod_share is not None and pod_share.awaits_bind_request
+        return key.reason in _ON_FOREIGN_GPU and pod_share is not None and pod_share.awaits_record
 
     def of_remembered(self, key: Key, last: PodShare, flagged_above: int | None) -> Ground | None:
         """Return the ground of a remembered key without a ground in this snapshot; None if there is none.
@@ -147,26 +147,18 @@ class Grounds:
 
     def _of_holding(self, holding: Holding) -> Ground | None:
         """Compare a pod's memory on one GPU, or a lower bound of it, with the limit that applies there."""
-        pod_share, uuid = holding.pod_share, holding.gpu_uuid
-        if not pod_share.has_share:
-            if (
-                pod_share.is_unresolved
-                or pod_share.pod.has_unsized_gpus
-                or pod_share.pod.namespace in self._excluded
-            ):
-                return None
-            return self._on_foreign_gpu(holding, FlagReason.NO_SHARE)
-        if uuid in pod_share.limits:
-            return self._against(holding, pod_share.limits[uuid], FlagReason.LIMIT_BYPASSED)
-        if pod_share.is_whole:
-            is_unavailable = uuid in pod_share.unavailable_gpus and not pod_share.pod.has_unsized_gpus
-            return self._on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if is_unavailable else None
-        share = pod_share.share_on(uuid)
-        if share is not None:
-            return self._against(holding, share, FlagReason.OVER_SHARE)
-        if pod_share.pod.has_unsized_gpus or pod_share.is_unresolved or pod_share.may_own(uuid):
+        pod_share = holding.pod_share
+        entitlement = pod_share.on(holding.gpu_uuid)
+        if entitlement.limit is not None:
+            return self._against(holding, entitlement.limit, FlagReason.LIMIT_BYPASSED)
+        if entitlement.is_excused:
             return None
-        return self._on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU) if pod_share.gpu_uuids else None
+        if entitlement.share is not None:
+            return self._against(holding, entitlement.share, FlagReason.OVER_SHARE)
+        if pod_share.has_share:
+            return self._on_foreign_gpu(holding, FlagReason.UNASSIGNED_GPU)
+        is_excluded = pod_share.pod.namespace in self._excluded
+        return None if is_excluded else self._on_foreign_gpu(holding, FlagReason.NO_SHARE)
 
     def _against(self, holding: Holding, allowed: Amount, reason: FlagReason) -> Ground:
         used, is_lower_bound = holding.known_bytes, holding.used_bytes is None

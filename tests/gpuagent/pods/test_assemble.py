@@ -42,12 +42,7 @@ def test_a_pod_with_every_kind_of_container() -> None:
     document["spec"]["ephemeralContainers"] = [{"name": "debug"}]
     (parsed_pod,) = inventory(document).pods.values()
     assert (parsed_pod.container_ids, parsed_pod.whole_gpus) == ((LEAF, "1e" * 32), 2)
-    assert (parsed_pod.key, parsed_pod.uid, parsed_pod.phase, parsed_pod.is_bound) == (
-        ("research", "half"),
-        uid(1),
-        "Running",
-        True,
-    )
+    assert (parsed_pod.key, parsed_pod.uid, parsed_pod.phase) == (("research", "half"), uid(1), "Running")
 
 
 def with_gpus(number: int, **more: str) -> dict[str, Any]:

@@ -345,14 +345,14 @@ def test_no_sample_no_gpu_and_a_pod_of_unknown_gpu() -> None:
     ("fields", "source"),
     [
         ({"gpus": (), "is_unresolved": True}, "its GPU is unknown"),
-        ({"gpus": (B,), "former_gpus": frozenset({A})}, "not promised on this GPU"),
+        ({"gpus": (B,)}, "not promised on this GPU"),
     ],
 )
 def test_the_share_that_a_pod_is_compared_with_is_shown_wherever_it_is(
     fields: dict[str, Any], source: str, used: int
 ) -> None:
     elsewhere = {A: Amount(8 * GIB, ShareSource.BIND_REQUEST)}
-    train = pod_share("a-train", 8 * GIB, allowed_elsewhere=elsewhere, **fields)
+    train = pod_share("a-train", 8 * GIB, possible=elsewhere, **fields)
     train = replace(train, candidates=(Candidate(ShareSource.BIND_REQUEST, "portion 0.33", {"": 8 * GIB}),))
     snapshots = [
         snapshot_of(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.evaluation.status import Evaluation, status_at
+from gpuagent.evaluation.status import Evaluation
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.ledger.attribution import PodIndex, attribute
 from gpuagent.ledger.balance import build_snapshot
@@ -45,7 +45,7 @@ def answer(*documents: dict[str, Any]) -> dict[str, Any]:
     attribution = attribute(taken, PodIndex.from_inventory(made))
     snapshot = build_snapshot(taken, attribution=attribution, pod_shares=pod_shares)
     evaluation = Evaluation(snapshot=snapshot, good_at=0)
-    status = status_at(0, evaluation, started_at=0, interval=5, pods_silent_for=0)
+    status = evaluation.at(0, started_at=0, interval=5, pods_silent_for=0)
     read: dict[str, Any] = json.loads(shares_json(status, node="n", is_simulated=False))
     return read
 

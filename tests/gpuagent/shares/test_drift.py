@@ -1,6 +1,5 @@
 """Changes of a pod's declaration after its binding: the share that counts, flags, and effects on other pods."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.releases import Version
-from tests.support.inventories import built, inventory
+from tests.support.inventories import inventory
 from tests.support.kube_objects import (
     GPU_0,
     GPU_1,
@@ -198,15 +197,6 @@ class TestAgainstTheFirstDeclaration:
         pod_shares = ShareResolver()
         pod_shares.resolve(inventory(fraction(), reservation(), node()), DEVICES)
         pod_shares.resolve(inventory(reservation(), node()), DEVICES)
-        pod_share = pod_shares.resolve(inventory(fraction(share="0.9"), reservation(), node()), DEVICES)[0]
-        assert not pod_share.changed
-        assert pod_share.shares[GPU_0].bytes == 20700 * MIB
-
-    def test_a_pod_that_is_not_bound_yet_may_still_change(self) -> None:
-        pod_shares = ShareResolver()
-        first = built(fraction(), reservation(), node()).inventory
-        unbound = {key: replace(node_pod, is_bound=False) for key, node_pod in first.pods.items()}
-        pod_shares.resolve(replace(first, pods=unbound), DEVICES)
         pod_share = pod_shares.resolve(inventory(fraction(share="0.9"), reservation(), node()), DEVICES)[0]
         assert not pod_share.changed
         assert pod_share.shares[GPU_0].bytes == 20700 * MIB

@@ -7,9 +7,10 @@ import pytest
 
 from gpuagent.actions.eviction_rules import EvictionRefusal
 from gpuagent.gpus.gpu_reading import Gpu
-from gpuagent.pods.inventory import Inventory
+from gpuagent.pods.inventory import NodePod
 from gpuagent.serve_options import parse_sharing_mode
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
+from gpuagent.shares.records import NO_RECORDS, PodRecords
 from gpuagent.shares.share_resolver import ShareResolver
 from kai.installation import SharingMode
 from kai.releases import Version
@@ -203,7 +204,7 @@ def test_kais_own_record_moves_a_pod_and_accuses_it_of_nothing(
 def test_other_later_records_change_nothing(later: tuple[dict[str, Any], ...]) -> None:
     pod_share = share_after(HOST, later)
     assert pod_share.shares == {GPU_0: Amount(11500 * MIB, ShareSource.BIND_REQUEST)}
-    assert (pod_share.gpu_uuids, pod_share.former_gpus) == ((GPU_0,), frozenset())
+    assert (pod_share.gpu_uuids, list(pod_share.entitlements)) == ((GPU_0,), [GPU_0])
 
 
 def test_a_pod_that_is_bound_again_needs_kais_own_reservation_pod() -> None:
@@ -276,19 +277,19 @@ def test_pins_and_finished_pods_cost_no_memory_after_their_end() -> None:
             for each in range(4)
         ]
         resolver.resolve(inventory(node(), *documents, reservation(number=9000)), DEVICES)
-    assert (len(resolver._records), len(resolver._finished), len(resolver._first)) == (2, 2, 4)
+    kept = [(each.finished is None, each.records is NO_RECORDS) for each in resolver._known.values()]
+    assert sorted(kept) == [(False, True)] * 2 + [(True, False)] * 2
 
 
 def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[str] = []
+    resolved: list[str] = []
+    original = PodRecords.updated
 
-    def counted(pod_: Any, inventory_: Inventory, where: str) -> Any:
-        parsed.append(pod_.uid)
-        return original(pod_, inventory_, where)
+    def counted(records: PodRecords, pod_: NodePod, *rest: Any) -> PodRecords:
+        resolved.append(pod_.uid)
+        return original(records, pod_, *rest)
 
-    from gpuagent.shares.allocations import find_allocation as original
-
-    monkeypatch.setattr("gpuagent.shares.share_resolver.find_allocation", counted)
+    monkeypatch.setattr(PodRecords, "updated", counted)
     made = inventory(
         node(), *HOST, *(fraction(f"p{number}", number, phase="Succeeded") for number in range(10, 40))
     )
@@ -296,7 +297,7 @@ def test_a_finished_pod_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(5):
         shares = resolver.resolve(replace(made), DEVICES)
         assert [each.pod.uid for each in shares] == list(made.pods)
-    assert len(parsed) == 30 + 5
+    assert len(resolved) == 30 + 5
 
 
 class TestUnknownGpu:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.shares.pod_share import ShareSource
+from gpuagent.shares.pod_share import ShareSource, Standing
 from gpuagent.verdicts.messages import message
 from tests.support.inventories import built
 from tests.support.kube_objects import (
@@ -52,7 +52,7 @@ def test_an_annotation_without_an_allocation_is_no_share(annotations: dict[str, 
         {},
     )
     (candidate,) = pod_share.candidates
-    assert not candidate.counts
+    assert candidate.standing is Standing.IGNORED
     assert "ignored by KAI" in candidate.text
 
 
@@ -150,9 +150,7 @@ def test_the_event_names_the_reason_why_the_annotation_does_not_count() -> None:
     ):
         seen = Pipeline()
         seen.see(*NODE, fraction(group=None), *others, used_bytes={POD: {GPU_0: GIB}}, times=3)
-        (transition,) = [
-            each for each in seen.judged[-1].transitions if each.verdict.key.reason == "no-share"
-        ]
+        (transition,) = [each for each in seen.judged[-1].changes if each.verdict.key.reason == "no-share"]
         assert ("KAI did not place the pod" in message(transition, None)) is is_annotation_ignored
 
 

@@ -8,10 +8,10 @@ goes therefore takes nothing away: neither the GPUs of a running pod nor its sha
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuagent.pods.inventory import Inventory, NodePod
-from gpuagent.shares.allocations import Allocation, BindRequestShare
-from gpuagent.shares.placement import UNPLACED, Placement, of_groups, of_share
-from gpuagent.shares.share_requests import ShareRequest
+from tests.gpuagent.old_core.pods.inventory import Inventory, NodePod
+from tests.gpuagent.old_core.shares.allocations import Allocation, BindRequestShare
+from tests.gpuagent.old_core.shares.placement import UNPLACED, Placement, of_groups, of_share
+from tests.gpuagent.old_core.shares.share_requests import ShareRequest
 
 _MOST_FORMER: Final = 64
 """Maximum of former GPUs of one pod; more than any node has."""

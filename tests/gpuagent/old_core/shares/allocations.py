@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from gpuagent.pods.inventory import Inventory, NodePod
 from service.text import one_line, quoted
+from tests.gpuagent.old_core.pods.inventory import Inventory, NodePod
 
 _PORTION = re.compile(r"0(?:\.[0-9]{1,9})?|1(?:\.0{1,9})?")
 _MOST_DEVICES: Final = 1 << 10

@@ -1,0 +1,1 @@
+"""Consequences of verdicts: log lines, Events and evictions."""

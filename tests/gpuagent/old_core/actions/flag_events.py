@@ -1,0 +1,158 @@
+"""Events about flags: one for each raised flag, and one for each cleared `over-share`."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kube.events import Event, EventWriter, ObjectReference, event_name
+from service.backoff import Backoff, TokenBucket
+from tests.gpuagent.old_core.ledger.snapshot import Snapshot
+from tests.gpuagent.old_core.pods.inventory import NodePod
+from tests.gpuagent.old_core.verdicts.grounds import Key
+from tests.gpuagent.old_core.verdicts.messages import (
+    EVICTED,
+    WITHIN_SHARE,
+    event_reason,
+    eviction_message,
+    message,
+)
+from tests.gpuagent.old_core.verdicts.verdict import Change, Transition, Verdict
+
+COMPONENT: Final = "kaishare-agent"
+SIMULATED_MARK: Final = "simulated: "
+"""Prefix of every message about synthetic figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventBounds:
+    """Rate limits of Events; times are in seconds."""
+
+    first_wait: float = 60.0
+    """Minimum time between two Events of one pod, reason and GPU; doubles with each Event."""
+    longest_wait: float = 3600.0
+    """Maximum of that time. After as long without a transition the minimum applies again."""
+    burst: int = 25
+    """Maximum number of Events of the whole node in a burst."""
+    per_second: float = 0.1
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Event state of one key: the last Event, and a transition that waits for its turn."""
+
+    backoff: Backoff
+    """Time until the next Event about a raised flag."""
+    pending: Transition | None = None
+    emitted_at: float | None = None
+    """Time of the last Event about a raised flag; None if there was none."""
+    changed_at: float = 0.0
+    is_flag_known: bool = False
+
+
+class FlagEvents:
+    """Turns transitions into Events, within rate limits.
+
+    A transition that exceeds a limit waits, and only the latest one of each pod, reason and GPU is kept. The
+    last Event about a pod is therefore true, however often a flag changes. A dropped flag has no Event, since
+    its pod or GPU is gone.
+    """
+
+    def __init__(
+        self,
+        writer: EventWriter,
+        *,
+        clock: Callable[[], float],
+        bounds: EventBounds | None = None,
+        is_simulated: bool = False,
+    ) -> None:
+        """Set up the conversion of transitions.
+
+        Args:
+            writer: queues the Events; it never blocks.
+            clock: monotonic seconds, for the node's rate limit.
+            bounds: rate limits; None for the defaults.
+            is_simulated: whether the figures are synthetic; every message then begins with "simulated: ".
+        """
+        self._mark = SIMULATED_MARK if is_simulated else ""
+        self._writer = writer
+        self._bounds = bounds or EventBounds()
+        self._bucket = TokenBucket(per_second=self._bounds.per_second, burst=self._bounds.burst, clock=clock)
+        self._clock = clock
+        self._pending: dict[Key, _Pending] = {}
+
+    def handle(self, snapshot: Snapshot, transitions: Iterable[Transition]) -> None:
+        """Emit Events for the transitions of the newest sample, and for waiting ones whose time has come."""
+        now = self._clock()
+        for transition in transitions:
+            self._record(transition, now)
+        totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
+        self._pending = {key: entry for key, entry in self._pending.items() if key.uid in snapshot.pod_uids}
+        for entry in sorted(self._pending.values(), key=_last_emitted):
+            if entry.pending is not None and self._may_emit(entry, now):
+                self._emit(entry, entry.pending, totals, now)
+
+    def emit_eviction(self, verdict: Verdict, seconds: float, gpu_bytes: int | None) -> None:
+        """Emit the Event of an eviction, without rate limit.
+
+        The eviction budget bounds the number of evictions.
+        """
+        text = eviction_message(verdict, seconds, gpu_bytes)
+        self._writer.emit(_event(EVICTED, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
+
+    def _record(self, transition: Transition, now: float) -> None:
+        key = transition.verdict.key
+        entry = self._pending.get(key)
+        if entry is None:
+            entry = self._pending[key] = _Pending(
+                Backoff(first=self._bounds.first_wait, most=self._bounds.longest_wait)
+            )
+        elif now - max(entry.changed_at, entry.emitted_at or 0.0) >= self._bounds.longest_wait:
+            entry.backoff.reset()
+            entry.emitted_at = None
+        entry.changed_at = now
+        if event_reason(transition) is None or (
+            # The raised flag was never reported, so its end is not reported either.
+            transition.change is Change.CLEARED and not entry.is_flag_known
+        ):
+            entry.pending = None
+        else:
+            entry.pending = transition
+
+    def _may_emit(self, entry: _Pending, now: float) -> bool:
+        # A cleared flag is reported at once: it follows an Event about the raised flag, so it happens only
+        # once.
+        is_end = entry.pending is not None and entry.pending.change is Change.CLEARED
+        is_time = is_end or entry.backoff.is_due(now)
+        return is_time and self._bucket.take()
+
+    def _emit(
+        self, entry: _Pending, transition: Transition, totals: Mapping[str, int | None], now: float
+    ) -> None:
+        entry.pending = None
+        entry.is_flag_known = transition.change is Change.FLAGGED
+        if entry.is_flag_known:
+            entry.backoff.back_off(now)
+            entry.emitted_at = now
+        verdict, reason = transition.verdict, event_reason(transition)
+        if reason is not None:
+            text = message(transition, totals.get(verdict.key.gpu_uuid))
+            self._writer.emit(_event(reason, verdict.pod_share.pod, verdict.key, f"{self._mark}{text}"))
+
+
+def _last_emitted(entry: _Pending) -> float:
+    """Sort key: the keys without a recent Event come first."""
+    return -math.inf if entry.emitted_at is None else entry.emitted_at
+
+
+def _event(reason: str, pod: NodePod, key: Key, text: str) -> Event:
+    return Event(
+        name=event_name(pod.name, pod.uid, reason, key.gpu_uuid),
+        namespace=pod.namespace,
+        about=ObjectReference(
+            api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
+        ),
+        reason=reason,
+        message=text,
+        is_warning=reason != WITHIN_SHARE,
+    )

@@ -1,0 +1,155 @@
+"""Processes each sample in the event loop: attribution, shares, snapshot, verdicts, history and status."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from gpuagent.problems import Cause, Problem
+from tests.gpuagent.old_core.evaluation.history import History
+from tests.gpuagent.old_core.evaluation.status import (
+    PODS_STALE_SECONDS,
+    Evaluation,
+    Status,
+    pods_stale,
+    status_at,
+)
+from tests.gpuagent.old_core.evaluation.transition_log import TransitionLog
+from tests.gpuagent.old_core.ledger.attribution import PodIndex, attribute
+from tests.gpuagent.old_core.ledger.balance import build_snapshot
+from tests.gpuagent.old_core.pods.inventory import Inventory, PodSource
+from tests.gpuagent.old_core.sampling.sample import Sample
+from tests.gpuagent.old_core.shares.pod_share import PodShare
+from tests.gpuagent.old_core.shares.share_resolver import ShareResolver
+from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
+from tests.gpuagent.old_core.verdicts.flagging import Judge
+from tests.gpuagent.old_core.verdicts.over_share import OverSharePolicies, OverSharePolicy
+from tests.gpuagent.old_core.verdicts.reservations import Reservations
+from tests.gpuagent.old_core.verdicts.verdict import Change
+
+_UNRESOLVED_GRACE: Final = 120.0
+"""Seconds; the default of `--grace`."""
+
+
+class SamplePipeline:
+    """Turns samples into evaluations, and keeps the last one. Not thread-safe: use it in the event loop."""
+
+    def __init__(
+        self,
+        *,
+        pods: PodSource,
+        share_resolver: ShareResolver,
+        judge: Judge,
+        is_simulated: bool,
+        interval: float,
+        clock: Callable[[], float],
+        transition_log: TransitionLog,
+        over_share_policies: OverSharePolicies | None = None,
+        reservations: Reservations | None = None,
+        on_evaluation: Callable[[Evaluation], None] = lambda _evaluation: None,
+        own_problems: Callable[[], tuple[Problem, ...]] = tuple,
+    ) -> None:
+        """Set the parts of the pipeline.
+
+        `interval` is in seconds. `on_evaluation` receives the evaluation of each sample. `own_problems`
+        returns the present faults of the agent's own pod.
+        """
+        self._pods = pods
+        self._share_resolver = share_resolver
+        self._judge = judge
+        self._is_simulated = is_simulated
+        self._interval = interval
+        self._clock = clock
+        self._transition_log = transition_log
+        self._over_share_policies = over_share_policies or OverSharePolicies()
+        self._reservations = reservations or Reservations(grace=_UNRESOLVED_GRACE)
+        self._on_evaluation = on_evaluation
+        self._own_problems = own_problems
+        self._transition_counts: Counter[tuple[FlagReason, Change]] = Counter()
+        self.history = History(interval=interval)
+        self._started_at = clock()
+        self._evaluation: Evaluation | None = None
+        self._last_good: tuple[float | None, float | None] = None, None
+        """End of the last sample with a GPU: on the injected clock, and in Unix time."""
+        self._index: tuple[Inventory, PodIndex] | None = None
+
+    def process(self, sample: Sample, errors: Mapping[tuple[str, str], int]) -> None:
+        """Evaluate one sample, with the driver's error counts so far, and update the status."""
+        inventory = self._pods.inventory
+        attribution = None
+        pod_shares: tuple[PodShare, ...] = ()
+        over_share_policies: dict[str, OverSharePolicy] = {}
+        if inventory is not None:
+            attribution = attribute(sample, self._indexed(inventory))
+            pod_shares = self._share_resolver.resolve(inventory, sample.reading.gpus, attribution.gpu_uuids)
+            over_share_policies = self._over_share_policies.read(inventory)
+        snapshot = build_snapshot(
+            sample,
+            attribution=attribution,
+            pod_shares=pod_shares,
+            problems=self._problems_of_pods(inventory),
+            errors=errors,
+            is_simulated=self._is_simulated,
+            slack=self._judge.slack,
+        )
+        snapshot = replace(
+            snapshot,
+            lost_gpus=sample.reading.lost,
+            labelled_gpus=inventory.labelled_gpus if inventory is not None else None,
+        )
+        if inventory is not None:
+            conflicts = self._reservations.problems(inventory, snapshot)
+            snapshot = replace(snapshot, problems=(*snapshot.problems, *conflicts))
+        graces = {
+            uid: policy.grace for uid, policy in over_share_policies.items() if policy.grace is not None
+        }
+        verdicts, transitions = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
+        self.history.record(snapshot, verdicts, transitions)
+        if snapshot.is_good:
+            self._last_good = sample.ended_at, sample.wall_time + sample.seconds
+        self._transition_counts.update(
+            (transition.verdict.key.reason, transition.change) for transition in transitions
+        )
+        good_at, good_wall_time = self._last_good
+        self._evaluation = evaluation = Evaluation(
+            snapshot=snapshot,
+            verdicts=verdicts,
+            transitions=transitions,
+            over_share_policies=over_share_policies,
+            reservation_uids=inventory.reservation_uids if inventory else frozenset(),
+            good_at=good_at,
+            good_wall_time=good_wall_time,
+            history=self.history,
+            transition_counts=dict(self._transition_counts),
+        )
+        self._transition_log.snapshot(snapshot)
+        self._transition_log.over_share_policies(self._over_share_policies.notes)
+        self._transition_log.transitions(transitions)
+        self.log_problems()
+        self._on_evaluation(evaluation)
+
+    def status(self) -> Status:
+        """Return the current status."""
+        status = status_at(
+            self._clock(),
+            self._evaluation,
+            started_at=self._started_at,
+            interval=self._interval,
+            pods_silent_for=self._pods.seconds_since_contact(),
+        )
+        return replace(status, problems=(*status.problems, *self._own_problems()))
+
+    def log_problems(self) -> None:
+        """Log problems that appeared or disappeared, including those that depend on time alone."""
+        self._transition_log.problems(self.status().problems)
+
+    def _problems_of_pods(self, inventory: Inventory | None) -> tuple[Problem, ...]:
+        if inventory is None:
+            return (Problem(Cause.PODS_STALE, "", "the pods of this node have not been listed yet"),)
+        silent = self._pods.seconds_since_contact()
+        return (pods_stale(silent),) if silent > PODS_STALE_SECONDS else ()
+
+    def _indexed(self, inventory: Inventory) -> PodIndex:
+        if self._index is None or self._index[0] is not inventory:
+            self._index = inventory, PodIndex.from_inventory(inventory)
+        return self._index[1]

@@ -1,0 +1,84 @@
+"""The immutable state of the node at one sample: the only input of metrics, pages and verdicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from gpuagent.gpus.gpu_reading import Gpu, LostGpu
+from gpuagent.problems import Cause, Problem
+from tests.gpuagent.old_core.shares.pod_share import PodShare
+
+
+class Holding(Struct, frozen=True, kw_only=True, gc=False):
+    """The memory and utilisation of one pod on one GPU or MIG device.
+
+    A msgspec Struct, since there are many and it is cheap to create.
+    """
+
+    pod_share: PodShare
+    gpu_uuid: str
+    gpu_index: int
+    used_bytes: int | None
+    """None: the memory of a process is unknown, or the GPU's process list is incomplete or implausible."""
+    processes: int | None
+    """None: the owner of a process is unknown, or the GPU's process list is incomplete or implausible."""
+    known_bytes: int = 0
+    """Memory of the processes that are known to be the pod's: a lower bound where `used_bytes` is None."""
+    utilization_ratio: float | None = None
+    """Share of the last interval in which these processes had a kernel running, from 0 to 1; None if the
+    driver does not report it."""
+    is_mig: bool = False
+    """Whether this is a MIG device, or a GPU in MIG mode: reported, never evaluated."""
+    is_attributed_by_uid: bool = True
+    """Whether the cgroup path of every process names the pod first, by its UID, which the API server
+    assigned. Tenants can write a container ID, a static pod's hash, or the name of a cgroup below their
+    own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAccount:
+    """The sums of one GPU, in bytes."""
+
+    gpu: Gpu
+    promised_bytes: int | None
+    host_bytes: int | None
+    unattributed_bytes: int | None
+    at_risk_bytes: int | None
+    """Unused shares beyond the free memory while a pod is above its share (`ledger.risk`)."""
+    ended_bytes: int | None = 0
+    """Memory of the processes that ended before their owner was looked up, which may be any pod's; None if it
+    is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything known at one sample."""
+
+    taken_at: float
+    """Start of the sample, in monotonic seconds of the injected clock."""
+    wall_time: float
+    """Unix time."""
+    gpus: tuple[GpuAccount, ...]
+    lost_gpus: tuple[LostGpu, ...] = ()
+    """GPUs that did not respond; they have no account and no holdings."""
+    labelled_gpus: int | None = None
+    """Number of GPUs by the node's label `nvidia.com/gpu.count`; None if unknown."""
+    holdings: tuple[Holding, ...]
+    """Every pod on every GPU that it uses or that is assigned to it, without reservation pods."""
+    pod_shares: tuple[PodShare, ...]
+    """Every pod of the node that has a share, a GPU or GPU memory."""
+    pod_uids: frozenset[str] = frozenset()
+    """Every unfinished pod of the node, with or without a GPU."""
+    problems: tuple[Problem, ...] = ()
+    errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Number of failed driver calls by (call, error)."""
+    driver_version: str = ""
+    is_simulated: bool = False
+    pods_are_listed: bool = True
+    """Whether the node's pods have ever been listed."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the driver responded: with at least one GPU, or with zero GPUs."""
+        return bool(self.gpus) or not any(problem.cause is Cause.NVML for problem in self.problems)

@@ -1,0 +1,1 @@
+"""Pods of the node, from the API server or a file: their inventory, and KAI's records of them."""

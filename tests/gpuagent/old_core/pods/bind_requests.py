@@ -1,0 +1,293 @@
+"""KAI's BindRequests of a node: followed by a watch, and the last one that was seen of each pod."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kube.access import AccessError
+from kube.answers import ApiError, Unreachable
+from kube.client import KubeClient
+from kube.watch import Resource, Watch, WatchTiming
+from service.log import JsonLog
+from tests.gpuagent.old_core.pods import objects
+from tests.gpuagent.old_core.pods.bounds import LONGEST_NAME, bounded, creation_time
+from tests.gpuagent.old_core.pods.inventory import (
+    Availability,
+    BindRequest,
+    Key,
+    NodePod,
+    Unavailable,
+    UnavailableReason,
+)
+from tests.gpuagent.old_core.pods.lookups import may_be_kais
+from tests.gpuagent.old_core.pods.node_pods import decoder
+from tests.gpuagent.old_core.pods.objects import ObjectError
+from tests.gpuagent.old_core.pods.unplaced import UnplacedPods
+
+_MOST_GROUPS: Final = 1024
+
+
+def bind_request(object_: objects.BindRequestObject) -> BindRequest:
+    """Convert a BindRequest to one of limited size.
+
+    Raises:
+        ObjectError: it has more GPU groups than any node has GPUs.
+    """
+    spec, received = object_.spec, object_.spec.received_gpu or objects.ReceivedGpu()
+    groups = tuple(spec.selected_gpu_groups or ())
+    if len(groups) > _MOST_GROUPS:
+        where = f"BindRequest {object_.metadata.namespace or 'default'}/{object_.metadata.name}"
+        raise ObjectError(f"{where}: spec.selectedGPUGroups: {len(groups)} groups; at most {_MOST_GROUPS}")
+    return BindRequest(
+        pod_uid=bounded(object_.metadata.pod_owner_uid),
+        portion=(received.portion or "")[:LONGEST_NAME],  # a valid value is far shorter
+        count=received.count or 0,
+        groups=tuple(map(bounded, groups)),
+        resource_type=bounded(spec.received_resource_type),
+        created=creation_time(object_.metadata),
+    )
+
+
+class LastBindRequests:
+    """The last BindRequest that was seen of each pod. It counts until the pod ends, also if it is deleted."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, tuple[Key, BindRequest]] = {}
+
+    def add(self, key: Key, request: BindRequest) -> None:
+        """Remember a BindRequest, which replaces an earlier one of its pod."""
+        if request.pod_uid:
+            self._by_uid[request.pod_uid] = key, request
+
+    def of(self, pods: Mapping[str, NodePod], current: Mapping[Key, BindRequest]) -> dict[Key, BindRequest]:
+        """Return the current BindRequests and the last ones of these pods; forget those of other pods.
+
+        Args:
+            pods: the node's pods by UID.
+            current: the BindRequests that exist. A pod's own last one takes precedence over one of another
+                pod with the same name.
+        """
+        known = dict(current)
+        kept: dict[str, tuple[Key, BindRequest]] = {}
+        for uid, (key, request) in self._by_uid.items():
+            pod = pods.get(uid)
+            if pod is None:
+                if current.get(key) == request:
+                    kept[uid] = key, request  # its pod may be listed later
+            elif not pod.is_finished and pod.key == key:
+                known[key] = request
+                kept[uid] = key, request
+        self._by_uid = kept
+        return known
+
+
+RESOURCE: Final = "bindrequests.scheduling.run.ai"
+"""Name as in RBAC and kubectl."""
+WITHOUT: Final = "shares come from the pods' own annotations, which their owners can edit"
+"""Consequence of missing BindRequests."""
+_PATH: Final = "/apis/scheduling.run.ai/v1alpha2/bindrequests"
+_NODE_LABEL: Final = "selected-node"
+"""Label with the node's name on every BindRequest (KAI since v0.5, pkg/scheduler/cache/cache.go)."""
+_LIST_PAUSE: Final = 30.0
+"""Shortest time between two lists beside the watch, in seconds."""
+_ANSWERS: Final = {"403": UnavailableReason.DENIED, "404": UnavailableReason.NOT_SERVED}
+"""Causes that show that BindRequests are not available, as opposed to not yet known."""
+_LOST: Final = frozenset({"unreachable", "credentials"})
+"""Causes that say nothing about BindRequests, and that the watch of the pods reports, too."""
+
+_read = decoder("BindRequest", objects.BindRequestObject)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """A BindRequest whose content is unknown."""
+
+    line: str
+
+
+class BindRequestWatch:
+    """Keeps the BindRequests of a node, which are known, not yet known, or not available.
+
+    The last one of a pod counts until the pod ends, also if KAI deletes it.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        on_change: Callable[[], None],
+        log: JsonLog,
+        on_unreadable: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        timing: WatchTiming,
+    ) -> None:
+        """Set up the watch; call `run` to start it.
+
+        Args:
+            client: connection to the API server.
+            node: name of the node.
+            on_change: called when a BindRequest appears, changes or disappears, and when the state changes.
+            log: receives it when BindRequests become unavailable, and when they are available again.
+            on_unreadable: called with one line for each object that cannot be decoded at all.
+            clock: monotonic seconds.
+            timing: of the watch.
+        """
+        self._client = client
+        self._on_change = on_change
+        self._clock = clock
+        self._params = {"labelSelector": f"{_NODE_LABEL}={node}"}
+        self._unplaced = UnplacedPods()
+        self._seen_at: dict[str, float] = {}
+        """By UID: when a pod without a BindRequest was first seen to run, until that is confirmed."""
+        self._listed_at = -math.inf
+        """Start of the last list that confirmed which BindRequests exist."""
+        self._is_list_wanted = asyncio.Event()
+        self._last = LastBindRequests()
+        self._objects: dict[Key, BindRequest | _Unreadable] | None = None
+        """All that the API server has; None before the first list."""
+        self._current: dict[Key, BindRequest] = {}
+        self._unreadable: dict[Key, str] = {}
+        """Why a BindRequest is invalid, by its namespace and name."""
+        self.availability = Availability(RESOURCE, log)
+        self.watch: Watch[BindRequest | _Unreadable] = Watch(
+            client,
+            Resource(name="bindrequests", path=_PATH, params=self._params),
+            read=self._take,
+            on_change=self._changed,
+            on_trouble=lambda _problem: self._update_state(),
+            on_unreadable=on_unreadable,
+            clock=clock,
+            timing=timing,
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether BindRequests are known, or known to be not available."""
+        return self.watch.is_synced or self._is_refused
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line for each invalid BindRequest."""
+        return tuple(f"{line}; skipped" for line in self._unreadable.values())
+
+    async def run(self) -> None:
+        """Watch until cancelled, and list the BindRequests when a pod seems to have none."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.watch.run())
+            group.create_task(self._list_when_wanted())
+
+    def known(self, pods: Mapping[str, NodePod]) -> dict[Key, BindRequest]:
+        """Return the BindRequests that exist, and the last ones of these pods, by namespace and name."""
+        return self._last.of(pods, self._current)
+
+    def unknown(self, pods: Mapping[str, NodePod], known: Mapping[Key, BindRequest]) -> frozenset[Key]:
+        """Return namespace and name of the pods whose possible BindRequest is not known yet.
+
+        Args:
+            pods: the node's pods by UID.
+            known: the known BindRequests.
+        """
+        unreadable = self._unreadable.keys() - known.keys()
+        if self._is_refused or (self.watch.is_synced and not self.watch.problem):
+            return frozenset(unreadable)
+        own = {key for key, request in known.items() if (pod := pods.get(request.pod_uid)) and pod.key == key}
+        missing = {
+            pod.key
+            for pod in pods.values()
+            if not pod.is_finished and pod.key not in own and may_be_kais(pod)
+        }
+        return frozenset(missing | unreadable)
+
+    def unplaced(
+        self, pods: Mapping[str, NodePod], known: Mapping[Key, BindRequest], *, pod_states_read: int
+    ) -> frozenset[str]:
+        """Return the UIDs of the pods that certainly started without a BindRequest.
+
+        Args:
+            pods: the node's pods by UID.
+            known: the known BindRequests.
+            pod_states_read: how often the whole list of pods has been read.
+        """
+        self._seen_at = {uid: at for uid, at in self._seen_at.items() if uid in pods}
+        is_known = self.watch.is_synced and not self.watch.problem and not self._is_refused
+        return self._unplaced.of(
+            pods,
+            self._current,
+            known,
+            self.unknown(pods, known),
+            epoch=(pod_states_read, self.watch.states_read) if is_known else None,
+            is_confirmed=self._is_confirmed,
+        )
+
+    def _is_confirmed(self, uid: str) -> bool:
+        if self._seen_at.setdefault(uid, self._clock()) < self._listed_at:
+            return True
+        self._is_list_wanted.set()
+        return False
+
+    async def _list_when_wanted(self) -> None:
+        """List the BindRequests again for pods that seem to have none, at most twice a minute.
+
+        The watch may be late, by the time of its silence if its connection is dead. The list is read from
+        etcd, or from a cache that is as new.
+        """
+        while True:
+            await self._is_list_wanted.wait()
+            self._is_list_wanted.clear()
+            began = self._clock()
+            try:
+                async with self._client.list_objects(_PATH, params=self._params) as items:
+                    are_readable = [isinstance(self._take(item), BindRequest) async for item in items]
+            except (ApiError, Unreachable, AccessError):
+                are_readable = [False]
+            if all(are_readable):
+                self._listed_at = began
+                self._on_change()
+            else:
+                self._is_list_wanted.set()
+            await asyncio.sleep(_LIST_PAUSE)
+
+    @property
+    def _is_refused(self) -> bool:
+        problem = self.availability.problem
+        return problem is not None and problem.reason in _ANSWERS.values()
+
+    def _take(self, data: bytes) -> BindRequest | _Unreadable:
+        try:
+            object_ = _read(data)
+            request = bind_request(object_)
+        except ObjectError as error:
+            return _Unreadable(str(error))
+        self._last.add((object_.metadata.namespace or "", object_.metadata.name or ""), request)
+        return request
+
+    def _changed(self, items: Mapping[Key, BindRequest | _Unreadable]) -> None:
+        """Pass a change on, unless only the status of BindRequests changed."""
+        if items != self._objects:
+            self._objects = dict(items)
+            self._current = {key: item for key, item in items.items() if isinstance(item, BindRequest)}
+            self._unreadable = {
+                key: item.line for key, item in items.items() if isinstance(item, _Unreadable)
+            }
+            self._on_change()
+
+    def _update_state(self) -> None:
+        cause = self.watch.cause
+        if cause not in _LOST:
+            self.availability.update(self._unavailable(cause) if cause else None)
+        self._on_change()
+
+    def _unavailable(self, cause: str) -> Unavailable:
+        reason = _ANSWERS.get(cause, UnavailableReason.ERROR)
+        line = {
+            UnavailableReason.DENIED: (
+                f"no right to list and watch {RESOURCE}: {WITHOUT}; grant the right to change that"
+            ),
+            UnavailableReason.NOT_SERVED: f"the API server has no {RESOURCE}: {WITHOUT}",
+            UnavailableReason.ERROR: f"{self.watch.problem}: {WITHOUT}",
+        }[reason]
+        return Unavailable(resource=RESOURCE, reason=reason, line=line)

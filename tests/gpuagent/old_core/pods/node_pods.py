@@ -1,0 +1,258 @@
+"""Decodes objects from the API server's JSON, and converts pods to NodePods of limited size. Pure.
+
+One pass reads every container, so the whole GPUs of the 1,000th container count. Containers are not kept,
+except for the IDs of up to `MOST_CONTAINER_IDS` of them. The IDs identify a process whose cgroup path has no
+pod UID.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from kai import keys
+from kai.gpu_resources import gpus_at_once, names_gpu
+from kai.numbers import is_quantity, parse_quantity
+from kai.share import shows_share
+from kube.shallow import shallow_object
+from service.names import LONGEST_LABEL
+from service.text import MALFORMED, one_line, quoted
+from tests.gpuagent.old_core.pods import objects
+from tests.gpuagent.old_core.pods.bounds import (
+    ANNOTATIONS,
+    LABELS,
+    LONGEST_KIND,
+    LONGEST_NAME,
+    ContainerCommand,
+    bounded,
+    commands_of,
+    creation_time,
+)
+from tests.gpuagent.old_core.pods.inventory import NodePod
+from tests.gpuagent.old_core.pods.objects import KubernetesObject, ObjectError, Pod, decode_object
+
+MOST_CONTAINER_IDS: Final = 128
+_MOST_GPUS: Final = 1 << 16
+_NOTHING: Final = (None, "0", 0)
+"""Amounts that request nothing; the API server writes every zero as "0"."""
+_CONTAINER_ID = re.compile(r"[a-z0-9.+-]{0,63}://([0-9a-f]{64})")
+
+
+def node_pod(pod: objects.Pod, *, commands: Callable[[], tuple[ContainerCommand, ...]] = tuple) -> NodePod:
+    """Convert a pod.
+
+    Args:
+        pod: the object.
+        commands: returns the excerpts of its containers' commands; called only if the pod requests a share.
+
+    Raises:
+        ObjectError: the UID is missing, a name is longer than the API allows, or a GPU count is invalid.
+    """
+    metadata, spec, status = pod.metadata, pod.spec, pod.status or objects.PodStatus()
+    namespace, name, uid = _identity(metadata)
+    where = f"Pod {namespace}/{name}"
+    labels, annotations = LABELS.kept(metadata.labels), ANNOTATIONS.kept(metadata.annotations)
+    ids, count = _container_ids(status)
+    controller = metadata.controller
+    whole_gpus, notes_on_gpus = _whole_gpus(spec, where)
+    return NodePod(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        phase=bounded(status.phase) or "Unknown",
+        labels=labels,
+        annotations=annotations,
+        container_ids=ids,
+        whole_gpus=whole_gpus,
+        has_unsized_gpus=_has_unsized_gpus(spec),
+        commands=commands() if shows_share((*labels, *annotations)) else (),
+        scheduler_name=bounded(spec.scheduler_name),
+        config_hash=annotations.get(keys.CONFIG_HASH, ""),
+        is_bound=bool(spec.node_name),
+        controller_uid=bounded(controller.uid),
+        controller_kind=bounded(controller.kind, LONGEST_KIND),
+        controller_name=bounded(controller.name),
+        has_started=status.has_started,
+        has_bound_condition=any(
+            condition.type == keys.BOUND_CONDITION and condition.status == "True"
+            for condition in status.conditions or ()
+        ),
+        created=creation_time(metadata),
+        is_terminating=bool(metadata.deletion_timestamp),
+        notes=(*notes_on_gpus, *_notes(metadata, where, count)),
+    )
+
+
+def _identity(metadata: objects.Metadata) -> tuple[str, str, str]:
+    namespace, name = metadata.namespace or "default", metadata.name or ""
+    where = f"Pod {namespace[:LONGEST_NAME]}/{name[:LONGEST_NAME]}"
+    if not metadata.uid:
+        raise ObjectError(f"{where}: metadata.uid: expected a UID, got none")
+    if max(map(len, (namespace, name, metadata.uid))) > LONGEST_NAME:
+        raise ObjectError(f"{where}: expected a name and a UID of at most {LONGEST_NAME} characters")
+    return namespace, name, metadata.uid
+
+
+def _whole_gpus(spec: objects.PodSpec, where: str) -> tuple[int, list[str]]:
+    """Return the number of GPUs from the device plugin, and why it may be incomplete, in at most one note."""
+    notes: list[str] = []
+    regular = chain(spec.containers or (), spec.ephemeral_containers or ())
+    number = gpus_at_once(
+        _gpus(spec.init_containers or (), where, notes), (gpus for gpus, _ in _gpus(regular, where, notes))
+    )
+    return number, notes
+
+
+def _gpus(
+    containers: Iterable[objects.Container], where: str, notes: list[str]
+) -> Iterator[tuple[int, bool]]:
+    """Yield the number of GPUs of each container that requests some, and whether it is a sidecar."""
+    for container in containers:
+        amount = container.resources.gpus if container.resources else None
+        if amount is None:
+            continue
+        place = f"{where}: container {container.name[:LONGEST_LABEL]}: {keys.GPU_RESOURCE}"
+        try:
+            number = _whole(amount)
+        except ValueError as error:
+            raise ObjectError(f"{place}: {error}") from None
+        if number <= _MOST_GPUS:
+            yield number, container.is_sidecar
+        elif not notes:
+            notes.append(f"{place}: {quoted(amount)} is more than any node has; ignored")
+
+
+def _whole(quantity: objects.Quantity) -> int:
+    """Return a number of GPUs; one above `_MOST_GPUS` may stand for an even larger number.
+
+    The API server stores larger ones, such as 1e99999 (seen on 1.36.3), and such a pod must stay visible.
+
+    Raises:
+        ValueError: the API server would refuse the quantity.
+    """
+    try:
+        amount = parse_quantity(quantity)
+    except ValueError:
+        if isinstance(quantity, str) and is_quantity(quantity):
+            return _MOST_GPUS + 1
+        raise
+    if amount.denominator != 1 or amount.numerator < 0:
+        raise ValueError(f'"{str(quantity)[:40]}" is not a whole number')
+    return amount.numerator
+
+
+def _has_unsized_gpus(spec: objects.PodSpec) -> bool:
+    """Whether the pod gets GPUs of unknown size.
+
+    A ResourceClaim may be for any device. A GPU resource other than `nvidia.com/gpu` is a part of a GPU, or a
+    renamed resource of the device plugin. An amount of 0 does not count.
+    """
+    if spec.resource_claims:
+        return True
+    for container in chain(
+        spec.containers or (), spec.init_containers or (), spec.ephemeral_containers or ()
+    ):
+        resources = container.resources
+        for amounts in (resources.limits, resources.requests) if resources else ():
+            for name, amount in (amounts or {}).items():
+                if amount not in _NOTHING and name != keys.GPU_RESOURCE and names_gpu(name):
+                    return True
+    return False
+
+
+def _container_ids(status: objects.PodStatus) -> tuple[tuple[str, ...], int]:
+    """Return the container IDs to keep, and their total number."""
+    ids: list[str] = []
+    count = 0
+    for statuses in (
+        status.container_statuses,
+        status.init_container_statuses,
+        status.ephemeral_container_statuses,
+    ):
+        for container in statuses or ():
+            match = _CONTAINER_ID.fullmatch(container.container_id) if container.container_id else None
+            if match is None:
+                continue
+            count += 1
+            if len(ids) < MOST_CONTAINER_IDS:
+                ids.append(match[1])
+    return tuple(ids), count
+
+
+def _notes(metadata: objects.Metadata, where: str, container_ids: int) -> Iterator[str]:
+    for key in sorted(ANNOTATIONS.too_long(metadata.annotations, keys.READ_ANNOTATIONS)):
+        yield f"{where}: {key}: longer than {ANNOTATIONS.longest_value} characters; ignored"
+    if container_ids > MOST_CONTAINER_IDS:
+        yield (
+            f"{where}: the pod has {container_ids} containers; processes of those beyond {MOST_CONTAINER_IDS}"
+            " are attributed by the pod's UID only"
+        )
+
+
+_Object = TypeVar("_Object", bound=KubernetesObject)
+
+
+def decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
+    """Return a decoder for one kind of object other than Pod.
+
+    The decoder raises ObjectError, with one line that names the object, for a malformed object.
+    """
+    decode = _decoder(kind, type_)
+    return lambda data: _bounded(decode(data))
+
+
+def read_pod(data: bytes) -> NodePod:
+    """Decode a pod from the API server's JSON; irrelevant fields are skipped without decoding.
+
+    Raises:
+        ObjectError: the pod is malformed; one line that names it.
+    """
+    return node_pod(_decode_pod(data), commands=lambda: commands_of(data))
+
+
+def _decoder(kind: str, type_: type[_Object]) -> Callable[[bytes], _Object]:
+    decode = msgspec.json.Decoder(type_).decode
+
+    def read(data: bytes) -> _Object:
+        item = shallow_object(data)
+        try:
+            decoded = decode(item)
+        except MALFORMED as error:
+            raise ObjectError(_explain(item, kind, error)) from None
+        if not decoded.metadata.name:
+            raise ObjectError(_explain(item, kind, ValueError("no name")))
+        return decoded
+
+    return read
+
+
+_decode_pod: Final = _decoder("Pod", Pod)
+
+
+def _explain(data: bytes, kind: str, error: Exception) -> str:
+    """Describe a decoding error by object and field."""
+    document: Any = None
+    try:
+        document = msgspec.json.decode(data)
+        decode_object({**document, "kind": kind} if isinstance(document, dict) else document, kind=kind)
+    except ObjectError as described:
+        return str(described)
+    except MALFORMED:
+        return f"{kind}: not JSON: {one_line(str(error))}"
+    return f"{kind}: {one_line(str(error))}"
+
+
+def _bounded(decoded: _Object) -> _Object:
+    """Limit an object to the strings that may be kept."""
+    metadata = decoded.metadata
+    return replace(
+        decoded,
+        metadata=replace(
+            metadata,
+            labels=LABELS.kept(metadata.labels),
+            annotations=ANNOTATIONS.kept(metadata.annotations),
+        ),
+    )

@@ -1,0 +1,317 @@
+"""Kubernetes objects that describe a node's pods, with the fields that the agent reads.
+
+Missing fields and null become empty values, as in Go. Any other wrong type is an ObjectError of that object.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from kai import keys
+from kai.pod import explain_shape
+from service.text import one_line
+
+_LONGEST_NAME: Final = 120
+
+
+class ObjectError(ValueError):
+    """A malformed object; one line with the object, the field and the expected type."""
+
+
+class Owner(Struct, frozen=True):
+    """An entry of `metadata.ownerReferences`."""
+
+    kind: str | None = None
+    name: str | None = None
+    uid: str | None = None
+    controller: bool | None = None
+
+
+_NO_OWNER: Final = Owner()
+
+
+class Metadata(Struct, frozen=True, rename="camel"):
+    """`metadata` of any object, from the API server or from a user's file.
+
+    All fields may be missing or null, unlike in `kube.kinds.ObjectMeta`: a file is not checked by an API
+    server, and its errors are reported with the field's name.
+    """
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
+    owner_references: list[Owner] | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+
+    @property
+    def controller(self) -> Owner:
+        """The controller that would recreate the object; an owner without fields if there is none."""
+        owners = self.owner_references or ()
+        return next((owner for owner in owners if owner.controller), _NO_OWNER)
+
+    @property
+    def pod_owner_uid(self) -> str | None:
+        """UID of the owning pod; empty if there are only other owners, None without owners."""
+        if not self.owner_references:
+            return None
+        return next((owner.uid or "" for owner in self.owner_references if owner.kind == "Pod"), "")
+
+
+Quantity = str | int | float
+
+
+class Resources(Struct, frozen=True):
+    """`resources` of a container: amounts by resource name."""
+
+    limits: dict[str, Quantity | None] | None = None
+    requests: dict[str, Quantity | None] | None = None
+
+    @property
+    def gpus(self) -> Quantity | None:
+        """Amount of `nvidia.com/gpu`: the limit, which counts for extended resources, or else the request."""
+        limit = self.limits.get(keys.GPU_RESOURCE) if self.limits else None
+        if limit is not None:
+            return limit
+        return self.requests.get(keys.GPU_RESOURCE) if self.requests else None
+
+
+class Container(Struct, frozen=True):
+    """One container of any type."""
+
+    name: str
+    resources: Resources | None = None
+    restart_policy: str | None = field(default=None, name="restartPolicy")
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether an init container runs beside the containers until the pod ends."""
+        return self.restart_policy == "Always"
+
+
+class StateDetails(Struct, frozen=True):
+    """Details of a container's state; only their presence matters."""
+
+
+class ContainerState(Struct, frozen=True):
+    """`state` or `lastState` of a container: `waiting`, `running` or `terminated`."""
+
+    running: StateDetails | None = None
+    terminated: StateDetails | None = None
+
+
+class ContainerStatus(Struct, frozen=True, rename="camel"):
+    """Status of one container, as the kubelet reports it."""
+
+    name: str
+    container_id: str | None = field(default=None, name="containerID")
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the container has run: it has an ID, or a state after its start."""
+        return bool(self.container_id) or any(
+            state is not None and (state.running is not None or state.terminated is not None)
+            for state in (self.state, self.last_state)
+        )
+
+
+class ResourceClaim(Struct, frozen=True):
+    """An entry of `spec.resourceClaims` (DRA). The requested devices are in another object."""
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    """`spec` of a pod."""
+
+    node_name: str | None = None
+    scheduler_name: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    ephemeral_containers: list[Container] | None = None
+    resource_claims: list[ResourceClaim] | None = None
+
+
+class StatusCondition(Struct, frozen=True):
+    """An entry of `status.conditions`."""
+
+    type: str | None = None
+    status: str | None = None
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    """`status` of a pod."""
+
+    phase: str | None = None
+    conditions: list[StatusCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    ephemeral_container_statuses: list[ContainerStatus] | None = None
+
+    @property
+    def has_started(self) -> bool:
+        """Whether any container of the pod has run, init containers included."""
+        return any(
+            status.has_started
+            for statuses in (
+                self.init_container_statuses,
+                self.container_statuses,
+                self.ephemeral_container_statuses,
+            )
+            for status in statuses or ()
+        )
+
+
+def is_running(phase: str, *, has_started: bool) -> bool:
+    """Whether a pod can have processes: a container has started, and the pod is not finished.
+
+    A pod is Pending while its init containers run, and while one container runs and another cannot start
+    (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
+    """
+    return phase == "Running" or (has_started and phase not in keys.FINISHED_PHASES)
+
+
+class Pod(Struct, frozen=True):
+    """A v1 Pod."""
+
+    metadata: Metadata
+    spec: PodSpec
+    status: PodStatus | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the pod can have processes, at least in an init container."""
+        status = self.status or PodStatus()
+        return is_running(status.phase or "", has_started=status.has_started)
+
+
+class Node(Struct, frozen=True):
+    """A v1 Node."""
+
+    metadata: Metadata
+
+
+class Namespace(Struct, frozen=True):
+    """A v1 Namespace."""
+
+    metadata: Metadata
+
+
+class ReceivedGpu(Struct, frozen=True):
+    """`spec.receivedGPU` of a BindRequest."""
+
+    count: int | None = None
+    portion: str | None = None
+
+
+class BindRequestSpec(Struct, frozen=True, rename="camel"):
+    """`spec` of a BindRequest."""
+
+    received_gpu: ReceivedGpu | None = field(default=None, name="receivedGPU")
+    received_resource_type: str | None = None
+    selected_gpu_groups: list[str] | None = field(default=None, name="selectedGPUGroups")
+
+
+class BindRequestObject(Struct, frozen=True):
+    """A scheduling.run.ai/v1alpha2 BindRequest; it has the same name as its pod."""
+
+    metadata: Metadata
+    spec: BindRequestSpec
+
+
+KubernetesObject = Pod | Node | Namespace | BindRequestObject
+
+_TYPES: Final[Mapping[str, type[KubernetesObject]]] = {
+    "Pod": Pod,
+    "Node": Node,
+    "Namespace": Namespace,
+    "BindRequest": BindRequestObject,
+}
+
+
+def decode_object(document: Any, *, kind: str = "") -> KubernetesObject | None:
+    """Convert a decoded JSON or YAML object; return None for an irrelevant kind.
+
+    Args:
+        document: the decoded object.
+        kind: kind of an object without `kind`, such as an item of a list from the API server.
+
+    Raises:
+        ObjectError: the object is malformed.
+    """
+    if not isinstance(document, dict):
+        raise ObjectError(f"{kind or 'an object'}: expected object, got {_type_name(document)}")
+    kind = document.get("kind") or kind
+    type_ = _TYPES.get(kind) if isinstance(kind, str) else None
+    if type_ is None:
+        if not isinstance(kind, str) or not kind:
+            raise ObjectError("an object without kind; expected one such as Pod")
+        return None
+    try:
+        decoded = msgspec.convert(document, type_)
+    except msgspec.ValidationError as error:
+        reason = _wrong_string(document) or explain_shape(error, "object")
+        raise ObjectError(f"{kind} {_name_of(document)}: {reason}") from None
+    if not decoded.metadata.name:
+        raise ObjectError(f"{kind} {_name_of(document)}: metadata.name: expected a name, got none")
+    return decoded
+
+
+def objects_of(documents: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield every object of the documents, with the kind that its list implies (`PodList` implies Pod).
+
+    Raises:
+        ObjectError: a document is neither an object nor a list of objects.
+    """
+    for document in documents:
+        kind = document.get("kind") if isinstance(document, dict) else None
+        if not isinstance(kind, str) or not kind:
+            raise ObjectError(
+                f"expected a v1 PodList, a v1 List or objects with a kind, got {_type_name(document)}"
+                + (" without kind" if isinstance(document, dict) else "")
+            )
+        if not kind.endswith("List"):
+            yield document, kind
+            continue
+        items = document.get("items")
+        if items is None:
+            continue
+        if not isinstance(items, list):
+            raise ObjectError(f"{kind}: items: expected array, got {_type_name(items)}")
+        for item in items:
+            if isinstance(item, dict) and str(item.get("kind", "")).endswith("List"):
+                yield from objects_of([item])
+            else:
+                yield item, kind.removesuffix("List")
+
+
+def _wrong_string(document: dict[str, Any]) -> str | None:
+    """Name the key whose value YAML parsed as another type than string; msgspec names only the map."""
+    metadata = document.get("metadata")
+    inner = metadata if isinstance(metadata, dict) else {}
+    for path, decoded in (
+        ("metadata.labels", inner.get("labels")),
+        ("metadata.annotations", inner.get("annotations")),
+        ("data", document.get("data")),
+    ):
+        for key, value in decoded.items() if isinstance(decoded, dict) else ():
+            if value is not None and not isinstance(value, str):
+                return f"{path}[{key}]: expected str, got {_type_name(value)}; put it in quotes"
+    return None
+
+
+def _name_of(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        return "without metadata"
+    parts = [part for part in (metadata.get("namespace"), metadata.get("name")) if isinstance(part, str)]
+    return one_line("/".join(parts), _LONGEST_NAME) or "without a name"
+
+
+def _type_name(value: Any) -> str:
+    names = {dict: "object", list: "array", str: "str", bool: "bool", int: "int", float: "float"}
+    return names.get(type(value), "null" if value is None else type(value).__name__)

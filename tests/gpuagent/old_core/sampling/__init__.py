@@ -1,0 +1,1 @@
+"""Sampling: reads the GPUs, and finds the pod of each process by its cgroup."""

@@ -1,0 +1,1 @@
+"""HTTP server of the agent: page, JSON API, metrics and health checks."""

@@ -1,0 +1,185 @@
+"""JSON API `/api/v1/shares`: the whole of the last snapshot. Unknown values are null."""
+
+from collections import defaultdict
+
+import msgspec
+
+from gpuagent.api_types import (
+    AgentResponse,
+    ApiAmount,
+    ApiCandidate,
+    ApiGpu,
+    ApiHolding,
+    ApiLostGpu,
+    ApiOverSharePolicy,
+    ApiPod,
+    ApiProblem,
+    ApiTenant,
+    ApiVerdict,
+    ApiWorkload,
+    ApiXid,
+)
+from gpuagent.gpus.gpu_reading import Xid
+from gpuagent.problems import Suspension
+from tests.gpuagent.old_core.evaluation.status import Status
+from tests.gpuagent.old_core.ledger.snapshot import GpuAccount, Holding, Snapshot
+from tests.gpuagent.old_core.shares.pod_share import Amount, PodShare
+from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
+from tests.gpuagent.old_core.verdicts.messages import flag_message
+from tests.gpuagent.old_core.verdicts.over_share import OverSharePolicy
+from tests.gpuagent.old_core.verdicts.verdict import Change, Verdict
+
+
+def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:
+    """Return the whole status as JSON: GPUs, pods, every candidate for a share, verdicts and problems."""
+    return msgspec.json.encode(response_of(status, node=node, is_simulated=is_simulated))
+
+
+def response_of(status: Status, *, node: str, is_simulated: bool) -> AgentResponse:
+    """Return the whole status in the types of the API."""
+    snapshot = status.snapshot
+    present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
+    suspension = Suspension.of(status.problems, present)
+    return AgentResponse(
+        node=node,
+        simulated=is_simulated,
+        driver_version=status.driver_version or None,
+        sample_timestamp=snapshot.wall_time if snapshot else None,
+        last_good_sample_timestamp=status.good_wall_time,
+        attribution_ok=status.attribution_ok,
+        flag_transitions={
+            reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
+            for reason in FlagReason
+        },
+        problems=[ApiProblem(problem.cause, problem.gpu_uuid, problem.detail) for problem in status.problems],
+        gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
+        lost_gpus=[ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid)) for gpu in status.lost_gpus],
+        pods=_pods(status, snapshot) if snapshot else [],
+    )
+
+
+def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
+    gpu, sensors = account.gpu, account.gpu.sensors
+    return ApiGpu(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model,
+        mig=gpu.mig,
+        verdicts_suspended=suspension.covers(gpu.uuid),
+        total_bytes=gpu.total_bytes,
+        used_bytes=gpu.used_bytes,
+        reserved_bytes=gpu.reserved_bytes,
+        memory_unknown=gpu.memory_unknown or None,
+        promised_bytes=account.promised_bytes,
+        host_bytes=account.host_bytes,
+        unattributed_bytes=account.unattributed_bytes,
+        at_risk_bytes=account.at_risk_bytes,
+        utilization_ratio=sensors.utilization_ratio,
+        temperature_celsius=sensors.temperature_celsius,
+        power_watts=sensors.power_watts,
+        power_limit_watts=sensors.power_limit_watts,
+        xid=_xid(sensors.xid),
+    )
+
+
+def _xid(xid: Xid | None) -> ApiXid | None:
+    return ApiXid(xid.code, xid.time) if xid else None
+
+
+def _pods(status: Status, snapshot: Snapshot) -> list[ApiPod]:
+    holdings: dict[str, list[ApiHolding]] = defaultdict(list)
+    verdicts: dict[str, list[ApiVerdict]] = defaultdict(list)
+    for holding in snapshot.holdings:
+        idle_seconds = None
+        if status.history is not None:
+            idle_seconds = status.history.idle_seconds(
+                holding.pod_share.pod.uid, holding.gpu_uuid, snapshot.taken_at
+            )
+        holdings[holding.pod_share.pod.uid].append(_holding(holding, idle_seconds))
+    totals = {account.gpu.uuid: account.gpu.total_bytes for account in snapshot.gpus}
+    for verdict in status.verdicts.by_key.values():
+        gpu_bytes = totals.get(verdict.key.gpu_uuid)
+        verdicts[verdict.key.uid].append(_verdict(verdict, snapshot.taken_at, gpu_bytes))
+    flags = (verdict for verdict in status.verdicts.by_key.values() if verdict.is_flagged)
+    by_uid = {verdict.key.uid: verdict.pod_share for verdict in flags}  # a flag can outlast its pod's memory
+    by_uid |= {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
+    pod_shares = sorted(by_uid.values(), key=lambda pod_share: (*pod_share.pod.key, pod_share.pod.uid))
+    return [
+        _pod(
+            pod_share,
+            status.over_share_policies.get(pod_share.pod.uid),
+            holdings.get(pod_share.pod.uid, []),
+            verdicts.get(pod_share.pod.uid, []),
+        )
+        for pod_share in pod_shares
+    ]
+
+
+def _pod(
+    pod_share: PodShare,
+    policy: OverSharePolicy | None,
+    holdings: list[ApiHolding],
+    verdicts: list[ApiVerdict],
+) -> ApiPod:
+    pod, tenant, workload = pod_share.pod, pod_share.tenant, pod_share.workload
+    return ApiPod(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        phase=pod.phase,
+        queue=pod_share.queue or None,
+        size=pod_share.size or None,
+        workload=ApiWorkload(workload.kind, workload.name) if workload.name else None,
+        vcluster=ApiTenant(tenant.vcluster, tenant.namespace, tenant.pod) if tenant else None,
+        gpu_groups=pod_share.groups,
+        gpu_uuids=pod_share.gpu_uuids,
+        gpu_unresolved=pod_share.is_unresolved,
+        has_unsized_gpus=pod.has_unsized_gpus,
+        lacks_reservation=pod_share.lacks_reservation,
+        shares={uuid: _amount(amount) for uuid, amount in pod_share.shares.items()},
+        limits={uuid: _amount(amount) for uuid, amount in pod_share.limits.items()},
+        candidates=[
+            ApiCandidate(
+                source=candidate.source,
+                text=candidate.text,
+                bytes_per_gpu=dict(candidate.bytes_per_gpu),
+                counts=candidate.counts,
+            )
+            for candidate in pod_share.candidates
+        ],
+        over_share_policy=ApiOverSharePolicy(policy.evict, policy.grace) if policy else None,
+        share_changed=pod_share.changed or None,
+        notes=pod_share.notes,
+        gpus=holdings,
+        verdicts=verdicts,
+    )
+
+
+def _amount(amount: Amount) -> ApiAmount:
+    return ApiAmount(amount.bytes, amount.source)
+
+
+def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
+    return ApiHolding(
+        gpu_uuid=holding.gpu_uuid,
+        gpu=holding.gpu_index,
+        mig=holding.is_mig,
+        used_bytes=holding.used_bytes,
+        utilization_ratio=holding.utilization_ratio,
+        processes=holding.processes,
+        idle_seconds=None if idle_seconds is None else round(idle_seconds, 3),
+    )
+
+
+def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVerdict:
+    return ApiVerdict(
+        reason=verdict.key.reason,
+        gpu_uuid=verdict.key.gpu_uuid,
+        flagged=verdict.is_flagged,
+        lasted_seconds=None if verdict.since is None else round(taken_at - verdict.since, 3),
+        balance_seconds=round(verdict.balance, 3),
+        used_bytes=None if verdict.is_lower_bound else verdict.used_bytes,
+        used_at_least_bytes=verdict.used_bytes if verdict.is_lower_bound else None,
+        allowed_bytes=verdict.allowed_bytes,
+        message=flag_message(verdict, taken_at, gpu_bytes) if verdict.is_flagged else None,
+    )

@@ -1,0 +1,262 @@
+"""Parses the share that a pod's annotations request. Pure.
+
+Any user who may edit the pod can change its annotations, even while it runs. They contain the request, not
+what KAI allocated.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+from kai import keys
+from kai.gpu_resources import parse_gpu_uuids
+from kai.installation import SharingMode
+from kai.share import (
+    MIB,
+    MOST_BYTES,
+    ContainerMemory,
+    Share,
+    container_memory,
+    is_container_memory_key,
+    portion_text,
+)
+from kai.share_bytes import Card
+from service.text import LONGEST_VALUE, first_few, one_line, printable, quoted
+
+_DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
+_MOST_GPUS: Final = 64
+"""Maximum of GPUs of one pod; more than any node has."""
+_LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
+
+
+@dataclass(frozen=True, slots=True)
+class _PerGpu:
+    """Amounts of containers, summed up by GPU once: a pod can name thousands of containers and GPUs."""
+
+    everywhere: int
+    """Sum of the containers without a GPU list; it counts on each GPU of the pod."""
+    by_gpu: Mapping[str, int]
+
+    @classmethod
+    def of(cls, amounts: Mapping[str, int], devices: Mapping[str, tuple[str, ...]]) -> "_PerGpu":
+        everywhere = 0
+        by_gpu: dict[str, int] = {}
+        for container, amount in amounts.items():
+            gpus = devices.get(container)
+            if gpus is None:
+                everywhere += amount
+            for gpu in gpus or ():
+                by_gpu[gpu] = by_gpu.get(gpu, 0) + amount
+        return cls(everywhere, by_gpu)
+
+    def on(self, gpu: str) -> int:
+        return self.everywhere + self.by_gpu.get(gpu, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareRequest:
+    """The share that annotations request. Equal for equal meaning, in whatever form it is written."""
+
+    share: Share | None = None
+    """`gpu-fraction` or `gpu-memory`, per device; the container does not matter here."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by container: `nvidia.com/container.<name>.gpu-memory.request`, else `.limit` (KAI v0.18)."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by container, from `….gpu-memory.limit`."""
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """GPU UUIDs by container, from `….gpus.devices`, which KAI's binder writes (v0.18)."""
+    text: str = field(default="", compare=False)
+    """The share as written in the annotations."""
+
+    @property
+    def has_share(self) -> bool:
+        """Whether the annotations request any share."""
+        return self.share is not None or bool(self.requests)
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """GPUs of the containers with a request; empty unless each of these containers names GPUs."""
+        names = self.requests or self.devices
+        if not names.keys() <= self.devices.keys():
+            return ()
+        return tuple(dict.fromkeys(gpu for name in names for gpu in self.devices[name]))
+
+    def bytes_on(self, gpu: str, card: Card | None, unit_bytes: int) -> int | None:
+        """Return the share on one of the pod's GPUs, in bytes; None if it depends on an unknown card.
+
+        Args:
+            gpu: UUID, or empty for an unknown GPU.
+            card: the GPU's memory; None if unknown. An amount of memory does not depend on it.
+            unit_bytes: bytes of one unit of `gpu-memory`.
+        """
+        if self.share is None:
+            return self._requested.on(gpu)
+        if self.share.memory_mib is not None:
+            return self.share.memory_mib * unit_bytes
+        return card.share_bytes(self.share) if card else None
+
+    def limit_on(self, gpu: str) -> int | None:
+        """Return the limit on one of the pod's GPUs.
+
+        None if a container with a request there has no limit.
+        """
+        is_limited = self._limited.on(gpu) > 0 and self._unlimited_containers.on(gpu) == 0
+        return self._limited.on(gpu) if is_limited else None
+
+    def portions(self, cards: Collection[Card]) -> frozenset[str]:
+        """Return the share as KAI's binder writes it: a fraction with two decimals for each card."""
+        if self.share is not None and self.share.portion is not None:
+            return frozenset({self.share.portion})
+        if self.share is not None and self.share.memory_mib is not None:
+            memory = self.share.memory_mib
+        else:
+            memory = -(-max(self._requested.on(gpu) for gpu in self.gpus or ("",)) // MIB)
+        return frozenset(portion_text(card.portion_of_memory(memory)) for card in cards)
+
+    @cached_property
+    def _requested(self) -> _PerGpu:
+        return _PerGpu.of(self.requests, self.devices)
+
+    @cached_property
+    def _limited(self) -> _PerGpu:
+        return _PerGpu.of(self.limits, self.devices)
+
+    @cached_property
+    def _unlimited_containers(self) -> _PerGpu:
+        names = self.requests.keys() - self.limits.keys()
+        return _PerGpu.of(dict.fromkeys(names, 1), self.devices)
+
+
+def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[ShareRequest, tuple[str, ...]]:
+    """Parse all annotations that request GPU memory, with one note for each malformed one.
+
+    Args:
+        annotations: annotations of the pod.
+        where: the pod's name, as the prefix of notes.
+    """
+    notes: list[str] = []
+    share = _legacy(annotations, where, notes)
+    memory: list[ContainerMemory] = []
+    devices: dict[str, tuple[str, ...]] = {}
+    for key in sorted(annotations):
+        if not key.startswith(keys.CONTAINER_PREFIX):
+            continue
+        match = _DEVICES.fullmatch(key)
+        try:
+            if match:
+                devices[match[1]] = _devices(key, annotations[key])
+            elif is_container_memory_key(key):
+                memory += _memory(key, annotations[key])
+        except ValueError as error:
+            notes.append(f"{where}: {error}")
+    if len({gpu for gpus in devices.values() for gpu in gpus}) > _MOST_GPUS:
+        notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; all are ignored")
+        devices = {}
+    if share is not None:
+        if memory:
+            kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
+            notes += _combined(kind, share, memory, where)
+        return ShareRequest(share=share, devices=devices, text=_text(annotations, share)), _lines(notes)
+    limits = {entry.container: entry.memory_bytes for entry in memory if entry.kind == "limit"}
+    requests = limits | {entry.container: entry.memory_bytes for entry in memory if entry.kind == "request"}
+    if max(sum(requests.values()), sum(limits.values())) > MOST_BYTES:
+        notes.append(
+            f"{where}: its containers together request more memory than any GPU has; all are ignored"
+        )
+        return ShareRequest(devices=devices), _lines(notes)
+    return ShareRequest(requests=requests, limits=limits, devices=devices, text=_texts(requests)), _lines(
+        notes
+    )
+
+
+def _lines(notes: list[str]) -> tuple[str, ...]:
+    """Make each note one line, whatever the annotation contains."""
+    return tuple(map(one_line, notes))
+
+
+def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Share | None:
+    try:
+        share = Share.from_annotations(annotations)
+    except ValueError as error:
+        annotation_text = ", ".join(
+            f"{key} {quoted(annotations[key])}" for key in _LEGACY if key in annotations
+        )
+        notes.append(f"{where}: {annotation_text}: {error}")
+        return None
+    if share is None:
+        return None
+    if share.fraction is not None and math.isnan(share.fraction):
+        notes.append(f'{where}: {keys.GPU_FRACTION} "NaN": expected a number between 0 and 1')
+        return None
+    if not share.seen_by_scheduler:
+        notes.append(f"{where}: {keys.GPU_MEMORY}: KAI's scheduler ignores values of 2^63 and more")
+        return None
+    if share.devices > _MOST_GPUS or (share.memory_mib or 0) * MIB * share.devices > MOST_BYTES:
+        notes.append(f"{where}: {_text(annotations, share)} is more than any node has; ignored")
+        return None
+    return replace(share, container=None)
+
+
+def _memory(key: str, value: str) -> list[ContainerMemory]:
+    memory = container_memory({key: value})
+    if any(entry.memory_bytes > MOST_BYTES for entry in memory):
+        raise ValueError(f"{key}: {quoted(value)} is more than any GPU has")
+    return memory
+
+
+def _devices(key: str, value: str) -> tuple[str, ...]:
+    try:
+        return parse_gpu_uuids(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
+    """Return notes on requests that are ignored beside a legacy annotation.
+
+    KAI v0.18 accepts only a request that repeats gpu-memory. A limit is ignored, too. Releases before v0.18
+    do not know it, and a user could set a limit that is never reached in order to evade the share.
+    """
+    ignored = [
+        entry
+        for entry in memory
+        if entry.kind == "limit" or share.memory_mib is None or entry.memory_bytes != share.memory_mib * MIB
+    ]
+    return [
+        f"{where}: nvidia.com/container.{entry.container}.gpu-memory.{entry.kind} is ignored beside {kind}"
+        for entry in ignored
+    ]
+
+
+def _text(annotations: Mapping[str, str], share: Share) -> str:
+    key = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
+    text = f"{key} {printable(annotations[key], LONGEST_VALUE)}"
+    return f"{text} on {share.devices} GPUs" if share.devices > 1 else text
+
+
+def _texts(requests: Mapping[str, int]) -> str:
+    return first_few([f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()])
+
+
+def effective_limit(
+    limit_bytes: int, *, share_bytes: int | None, gpu_bytes: int | None, mode: SharingMode | None
+) -> int | None:
+    """Return the limit that the pod is compared with instead of its share; None if the share counts.
+
+    The pod's owner can write the annotation, so a limit above the share does not count. The exception is
+    NvFractions, the mode in which the driver enforces the limit; even there it is at most the GPU's memory.
+
+    Args:
+        limit_bytes: the limit in the annotations.
+        share_bytes: the pod's share of the GPU; None if unknown.
+        gpu_bytes: total memory of the GPU; None if unknown.
+        mode: KAI's mode; None if unknown.
+    """
+    if share_bytes is None or limit_bytes <= share_bytes:
+        return limit_bytes
+    if mode is SharingMode.NV_FRACTIONS and gpu_bytes is not None:
+        return min(limit_bytes, gpu_bytes)
+    return None

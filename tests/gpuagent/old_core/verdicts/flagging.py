@@ -1,0 +1,382 @@
+"""Decides which pods are flagged: combines the grounds of each snapshot with the history. Pure.
+
+All times are on the clock of the samples. There is no verdict without attribution, with a missing figure, or
+on a stale sample. Flags and balances survive such a gap, which adds nothing to them.
+
+What is compared with the grace is the balance of the time in which a pod was over. A stopwatch that restarts
+at each break never reaches the grace if a pod dips below its share once per grace. A balance keeps the
+history: each sample over the limit adds one interval, each sample within the limit subtracts half of one, and
+a sample without an evaluation changes nothing. A pod that is over in more than a third of the evaluated
+samples is therefore flagged eventually. The times of the samples are unpredictable (`sampling.schedule`), so
+for a pod that does not look the part of the samples is the part of the time. Times are whole nanoseconds, so
+that sums are exact for any number of samples.
+
+Each sample that evaluates a pod counts one interval, whatever the time since the previous sample. The times
+between samples are random (`sampling.schedule`). Counting them would favour a pod that is over only right
+after a sample, since the time until the next sample would then be counted as that of a pod within its share.
+A sample counts nothing if more than `longest_gap` lies between it and the previous one. An extra sample, as
+before an eviction, counts nothing either: pods for which more samples are taken would fill their balances
+sooner. It neither clears a flag, for which two regular samples are needed.
+
+Reasons without a limit have a balance, too. `unassigned-gpu` and `no-share` add the samples in which the pod
+uses more than 256 MiB on a GPU without a share there. `no-reservation` adds those in which the pod's group
+has no reservation pod. Half of the other ones is subtracted. `share-changed` has no grace.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuagent.problems import Cause
+from tests.gpuagent.old_core.ledger.slack import DEFAULT_SLACK, Slack
+from tests.gpuagent.old_core.ledger.snapshot import Snapshot
+from tests.gpuagent.old_core.shares.pod_share import PodShare
+from tests.gpuagent.old_core.verdicts.flag_reasons import FROM_KAI_RECORDS, FlagReason
+from tests.gpuagent.old_core.verdicts.grounds import Ground, Grounds, Key
+from tests.gpuagent.old_core.verdicts.verdict import Change, Transition, Verdict, Verdicts
+
+_INTERVAL: Final = 5.0
+"""Seconds; the default of `--interval`."""
+_CLEAN_SAMPLES: Final = 2
+_NANOSECONDS: Final = 1_000_000_000
+_RECOVERY: Final = 2
+"""Time within the limit that cancels one unit of time over it."""
+_OWN_GRACE: Final = frozenset({FlagReason.OVER_SHARE, FlagReason.LIMIT_BYPASSED})
+_OF_MEMORY: Final = _OWN_GRACE | {FlagReason.UNASSIGNED_GPU, FlagReason.NO_SHARE}
+"""Reasons whose GPU a pod can choose, by allocating memory there."""
+_NO_GRACES: Final[Mapping[str, float]] = {}
+
+
+class Standing(Enum):
+    """Result of comparing one sample of a pod with its limit."""
+
+    OVER = "over"
+    """Above the limit plus slack."""
+    IN_SLACK = "in-slack"
+    """Above the limit, but not above limit plus slack."""
+    WITHIN = "within"
+    """At or below the limit; for a reason without a limit: no violation."""
+
+
+def nanoseconds(seconds: float) -> int:
+    """Convert seconds to the unit of balances."""
+    return round(seconds * _NANOSECONDS)
+
+
+def seconds(nanoseconds: int) -> float:
+    """Convert a balance to seconds."""
+    return nanoseconds / _NANOSECONDS
+
+
+def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
+    """Return the balance after one more sample.
+
+    The result is between 0 and the grace while time over is added. A shorter grace reduces a balance only at
+    the next time over. Otherwise a tenant could clear a balance by shortening and restoring the grace of the
+    namespace.
+
+    Args:
+        balance: the previous balance, in nanoseconds.
+        interval: nanoseconds that the sample counts; 0 if it counts nothing.
+        standing: result of the sample.
+        grace: nanoseconds.
+    """
+    if standing is Standing.OVER:
+        return min(balance + interval, grace)
+    if standing is Standing.WITHIN:
+        return max(balance - interval // _RECOVERY, 0)
+    return balance
+
+
+class _History(Struct, gc=False):
+    """History of one key that has a balance, a flag or a violation."""
+
+    verdict: Verdict
+    """The last verdict; its pod share is reported when the flag is dropped."""
+    balance: int = 0
+    """Nanoseconds."""
+    is_flagged: bool = False
+    over_since: float | None = None
+    clean_samples: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.is_flagged and self.balance == 0 and self.over_since is None
+
+    def forget_the_present(self) -> None:
+        """Forget everything that needs consecutive samples; keep balance and flag."""
+        self.over_since = None
+        self.clean_samples = 0
+
+    def update(self, pod_share: PodShare) -> None:
+        """Keep the newest pod share, so that old versions of the pod do not stay in memory."""
+        if self.verdict.pod_share is not pod_share:
+            self.verdict = replace(self.verdict, pod_share=pod_share)
+
+    def forget(self) -> None:
+        """Forget everything but the balance."""
+        self.forget_the_present()
+        self.is_flagged = False
+        self.verdict = replace(self.verdict, is_flagged=False)
+
+
+class Judge:
+    """Turns consecutive snapshots into verdicts.
+
+    Its memory is bounded: a key is a pod of the node, a GPU and a reason, and the end of a pod removes its
+    keys.
+    """
+
+    def __init__(
+        self,
+        *,
+        grace: float,
+        interval: float = _INTERVAL,
+        longest_gap: float,
+        slack: Slack = DEFAULT_SLACK,
+        excluded_namespaces: frozenset[str] = frozenset(),
+    ) -> None:
+        """Set grace, interval and `longest_gap` in seconds.
+
+        A sample counts one interval, and nothing if the previous one is longer ago than `longest_gap`.
+        """
+        self._grace = grace
+        self._interval = nanoseconds(interval)
+        self._longest_gap = longest_gap
+        self._slack = slack
+        self._excluded = excluded_namespaces
+        self._histories: dict[Key, _History] = {}
+        self._over: dict[tuple[str, str], int] = {}
+        """Nanoseconds, the source of `Verdicts.over_seconds`."""
+        self._evaluated_at: float | None = None
+        """Time of the previous regular sample."""
+        self._listed: frozenset[str] = frozenset()
+        """UIDs of the pods in the previous sample."""
+
+    @property
+    def slack(self) -> Slack:
+        """Tolerance above a share or limit."""
+        return self._slack
+
+    @property
+    def remembered(self) -> int:
+        """Number of remembered balances, flags and times over."""
+        return len(self._histories) + len(self._over)
+
+    def judge(
+        self, snapshot: Snapshot, graces: Mapping[str, float] = _NO_GRACES, *, is_extra: bool = False
+    ) -> tuple[Verdicts, tuple[Transition, ...]]:
+        """Evaluate a snapshot; return the current verdicts and the transitions of flags.
+
+        Args:
+            snapshot: the newest snapshot.
+            graces: seconds by pod UID, for pods whose namespace sets its own grace for `over-share` and
+                `limit-bypassed`.
+            is_extra: whether the sample was taken beside the schedule.
+        """
+        sample = _Sample(
+            snapshot=snapshot,
+            grounds=Grounds(snapshot, slack=self._slack, excluded_namespaces=self._excluded),
+            seen=self._seen(snapshot.taken_at),
+            interval=0 if is_extra else self._interval,
+            listed=self._listed,
+            graces=graces,
+            grace=self._grace,
+        )
+        if not is_extra:
+            self._evaluated_at = snapshot.taken_at
+        if sample.seen is None:
+            for history in self._histories.values():
+                history.forget_the_present()
+
+        self._follow_gpus(sample.grounds)
+        by_key: dict[Key, Verdict] = {}
+        transitions: list[Transition] = []
+
+        def changed(change: Change, verdict: Verdict) -> None:
+            transitions.append(
+                Transition(
+                    change=change,
+                    verdict=verdict,
+                    wall_time=snapshot.wall_time,
+                    seconds=verdict.lasted(snapshot.taken_at),
+                )
+            )
+
+        for key in [key for key in self._histories if key not in sample.grounds.by_key]:
+            verdict, change = self._judge_without_ground(key, sample)
+            if change is not None:
+                changed(change, verdict)
+            elif verdict.is_flagged and not sample.grounds.is_suspended(key):
+                by_key[key] = verdict
+        for key, ground in sample.grounds.by_key.items():
+            if key.reason is FlagReason.OVER_SHARE:
+                place = (key.uid, key.gpu_uuid)
+                self._over[place] = self._over.get(place, 0) + (sample.counted if ground.is_over else 0)
+            by_key[key], change = self._judge_ground(ground, sample)
+            if change is not None:
+                changed(change, by_key[key])
+        self._listed = snapshot.pod_uids if sample.knows_pods else self._listed | snapshot.pod_uids
+        self._over = {place: over for place, over in self._over.items() if place[0] in self._listed}
+        over_seconds = {place: seconds(over) for place, over in self._over.items()}
+        return Verdicts(by_key=by_key, over_seconds=over_seconds), tuple(transitions)
+
+    def _seen(self, now: float) -> int | None:
+        """Return the nanoseconds since the previous regular sample; None if that time was not observed."""
+        if self._evaluated_at is None or not 0 <= now - self._evaluated_at <= self._longest_gap:
+            return None
+        return nanoseconds(now) - nanoseconds(self._evaluated_at)
+
+    def _follow_gpus(self, grounds: Grounds) -> None:
+        """Let what is known about a pod's records follow the pod when its GPU becomes known, or another one.
+
+        The key of such a reason has the pod's GPU, or no GPU while it is unknown. The flag would otherwise be
+        dropped and raised again.
+        """
+        left = [
+            key
+            for key in self._histories
+            if key.reason in FROM_KAI_RECORDS and key not in grounds.by_key and not grounds.is_suspended(key)
+        ]
+        if not left:  # the usual case
+            return
+        new = {(key.uid, key.reason): key for key in grounds.by_key if key not in self._histories}
+        for key in left:
+            successor = new.pop((key.uid, key.reason), None)
+            if successor is not None:
+                self._histories[successor] = self._histories.pop(key)
+
+    def _judge_without_ground(self, key: Key, sample: "_Sample") -> tuple[Verdict, Change | None]:
+        """Update the history of a key that the sample has no ground for.
+
+        The history of a finished pod is deleted. A flag is compared with the limit that it was raised for.
+        In all other cases the balance stays; the flag stays unless its reason no longer applies.
+        """
+        history = self._histories[key]
+        history.update(sample.newest_share(history.verdict.pod_share))
+        has_ended = sample.knows_pods and key.uid not in sample.snapshot.pod_uids
+        if not has_ended:
+            if sample.grounds.is_suspended(key):
+                history.forget_the_present()
+                return history.verdict, None
+            above = (history.verdict.allowed_bytes or 0) if history.is_flagged else None
+            ground = sample.grounds.of_remembered(key, history.verdict.pod_share, above)
+            if ground is not None:
+                return self._judge_ground(ground, sample)
+        was_flagged, verdict = history.is_flagged, history.verdict
+        history.forget()
+        if has_ended or history.is_empty:
+            del self._histories[key]
+        return verdict, Change.DROPPED if was_flagged else None
+
+    def _judge_ground(self, ground: Ground, sample: "_Sample") -> tuple[Verdict, Change | None]:
+        """Combine one ground with the history of its key, and store the result."""
+        key = ground.key
+        history = self._histories.get(key)
+        if history is None and not ground.is_over:  # the usual case, in which there is nothing to store
+            return _verdict(ground), None
+        now = sample.snapshot.taken_at
+        balance = history.balance if history is not None else 0
+        was_flagged = history is not None and history.is_flagged
+        since = history.over_since if history is not None else None
+        clean_samples = history.clean_samples if history is not None else 0
+        if not ground.is_over:
+            since = None
+        elif since is None:
+            since = now - seconds(sample.observed(key))
+        clean_samples = clean_samples + (not sample.is_extra) if ground.is_clean else 0
+        is_immediate = key.reason is FlagReason.SHARE_CHANGED
+        grace = nanoseconds(sample.grace_of(key))
+        if not is_immediate:
+            balance = next_balance(
+                balance, interval=sample.counted, standing=sample.standing(ground), grace=grace
+            )
+        if was_flagged:
+            is_flagged = clean_samples < (1 if is_immediate else _CLEAN_SAMPLES)
+        else:
+            is_flagged = ground.is_over and (is_immediate or balance >= grace)
+        verdict = _verdict(ground, is_flagged=is_flagged, since=since, balance=seconds(balance))
+        history = _History(verdict, balance, is_flagged, since, clean_samples)
+        if history.is_empty:
+            self._histories.pop(key, None)
+        else:
+            self._histories[key] = history
+        if is_flagged == was_flagged:
+            return verdict, None
+        return verdict, Change.FLAGGED if is_flagged else Change.CLEARED
+
+
+def _verdict(
+    ground: Ground, *, is_flagged: bool = False, since: float | None = None, balance: float = 0.0
+) -> Verdict:
+    return Verdict(
+        key=ground.key,
+        pod_share=ground.pod_share,
+        gpu_index=ground.gpu_index,
+        is_flagged=is_flagged,
+        since=since,
+        balance=balance,
+        used_bytes=ground.used_bytes,
+        is_lower_bound=ground.is_lower_bound,
+        allowed_bytes=ground.allowed_bytes,
+    )
+
+
+class _Sample:
+    """One snapshot, with the time that it counts."""
+
+    def __init__(
+        self,
+        *,
+        snapshot: Snapshot,
+        grounds: Grounds,
+        seen: int | None,
+        interval: int,
+        listed: frozenset[str],
+        graces: Mapping[str, float],
+        grace: float,
+    ) -> None:
+        self.snapshot = snapshot
+        self.grounds = grounds
+        self.seen = seen
+        """Nanoseconds since the previous regular sample; None if that time was not observed."""
+        self.counted = 0 if seen is None else interval
+        """Nanoseconds that the sample counts."""
+        self.is_extra = interval == 0
+        self.knows_pods = all(problem.cause is not Cause.PODS_STALE for problem in snapshot.problems)
+        """Whether an unlisted pod has certainly ended; False while the list is missing or stale."""
+        self._listed = listed
+        self._graces = graces
+        self._grace = grace
+        self._pod_shares = {pod_share.pod.uid: pod_share for pod_share in snapshot.pod_shares}
+        self._uids_over = {
+            key.uid for key, ground in grounds.by_key.items() if ground.is_over and key.reason in _OF_MEMORY
+        }
+
+    def newest_share(self, last: PodShare) -> PodShare:
+        """Return the pod's current share, or else `last`; all keys of the pod share one object."""
+        return self._pod_shares.setdefault(last.pod.uid, last)
+
+    def observed(self, key: Key) -> int:
+        """Return the nanoseconds in which a violation may have begun unseen; 0 for a new pod."""
+        return (self.seen or 0) if key.uid in self._listed else 0
+
+    def grace_of(self, key: Key) -> float:
+        """Return the grace of a key, in seconds."""
+        return self._graces.get(key.uid, self._grace) if key.reason in _OWN_GRACE else self._grace
+
+    def standing(self, ground: Ground) -> Standing:
+        """Return the result of the sample for the pod's balance.
+
+        Time within a share on one GPU subtracts nothing while the pod uses too much on another GPU, or may do
+        so. Otherwise a pod could rotate its memory among three GPUs and never be flagged.
+        """
+        if ground.is_over:
+            return Standing.OVER
+        uid = ground.key.uid
+        may_be_over = uid in self._uids_over or uid in self.grounds.unknown_uids
+        is_elsewhere = ground.key.reason in _OF_MEMORY and may_be_over
+        return Standing.WITHIN if ground.is_clean and not is_elsewhere else Standing.IN_SLACK

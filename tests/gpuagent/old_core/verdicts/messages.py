@@ -1,0 +1,153 @@
+"""Messages about flags, for Events and the JSON API: their texts, figures, and what to do. Pure.
+
+A message names no other object of the host, and not the pod itself: vCluster rewrites only the names of the
+pod that the Event is about.
+"""
+
+from math import floor
+from typing import Final
+
+from kai.frameworks import settings_of
+from service.units import size, time_over
+from tests.gpuagent.old_core.pods.bounds import ContainerCommand
+from tests.gpuagent.old_core.verdicts.flag_reasons import FlagReason
+from tests.gpuagent.old_core.verdicts.verdict import Change, Transition, Verdict
+
+WITHIN_SHARE: Final = "GPUMemoryWithinShare"
+"""Reason of the Event that ends `over-share`."""
+EVICTED: Final = "GPUShareEvicted"
+"""Reason of the Event that precedes an eviction."""
+_TEMPLATES: Final = {
+    FlagReason.OVER_SHARE: "uses {used} on {gpu}, above its share of {allowed}, for {lasted}",
+    FlagReason.UNASSIGNED_GPU: (
+        "uses {used} on {gpu}, which is not assigned to it, for {lasted};"
+        " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"
+    ),
+    FlagReason.NO_SHARE: (
+        "uses {used} on {gpu} without a GPU share, for {lasted};"
+        " request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu"
+    ),
+    FlagReason.SHARE_CHANGED: (
+        "the change to its GPU share has no effect: {changed};"
+        " restore the old value, or recreate the pod to change its share"
+    ),
+    FlagReason.LIMIT_BYPASSED: (
+        "uses {used} on {gpu}, above its memory limit of {allowed}, for {lasted}; the limit is not enforced"
+    ),
+    FlagReason.NO_RESERVATION: (
+        "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod;"
+        " delete the pod to have it rescheduled"
+    ),
+}
+"""Message of a raised flag by reason; the names in braces stand for the figures of the verdict."""
+_ANNOTATION_IGNORED: Final = (
+    "uses {used} on {gpu} without a GPU share, for {lasted}; its share annotation does not count, because KAI"
+    " did not place the pod: recreate it with KAI's schedulerName, by default kai-scheduler"
+)
+"""Message of `no-share` for a pod that declares a share and was not placed by KAI."""
+
+
+def event_reason(transition: Transition) -> str | None:
+    """Return the reason of the Event that a transition causes; None if it causes none.
+
+    Only `over-share` has an Event when it clears. A dropped flag has none.
+    """
+    reason = transition.verdict.key.reason
+    if transition.change is Change.FLAGGED:
+        return reason.event_reason
+    is_within = transition.change is Change.CLEARED and reason is FlagReason.OVER_SHARE
+    return WITHIN_SHARE if is_within else None
+
+
+def message(transition: Transition, gpu_bytes: int | None) -> str:
+    """Describe a transition with its figures and with advice.
+
+    Args:
+        transition: a raised or cleared flag.
+        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
+    """
+    verdict = transition.verdict
+    if transition.change is Change.CLEARED:
+        used, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
+        return f"uses {used} on {_gpu(verdict)}, within its share of {share} again"
+    return _description(verdict, transition.seconds) + _advice(verdict, gpu_bytes)
+
+
+def flag_message(verdict: Verdict, now: float, gpu_bytes: int | None) -> str:
+    """Describe a standing flag with its present figures and with advice.
+
+    Args:
+        verdict: of a flagged pod.
+        now: time of the newest sample, in monotonic seconds.
+        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
+    """
+    if verdict.is_over:
+        return _description(verdict, verdict.lasted(now)) + _advice(verdict, gpu_bytes)
+    reason = verdict.key.reason
+    uses = "" if verdict.used_bytes is None else f"uses {verdict.used_text} on {_gpu(verdict)} now; "
+    return f"{uses}the flag ends with {reason.cleared_by}"
+
+
+def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) -> str:
+    """Explain an eviction; `seconds` is how long the violation has lasted."""
+    description = _description(verdict, seconds)
+    return f"is evicted by its namespace's over-share policy: {description}{_advice(verdict, gpu_bytes)}"
+
+
+def _description(verdict: Verdict, seconds: float) -> str:
+    reason, pod_share = verdict.key.reason, verdict.pod_share
+    is_annotation_ignored = reason is FlagReason.NO_SHARE and pod_share.is_annotation_ignored
+    template = _ANNOTATION_IGNORED if is_annotation_ignored else _TEMPLATES[reason]
+    return template.format(
+        used=verdict.used_text,
+        allowed=size(verdict.allowed_bytes),
+        gpu=_gpu(verdict),
+        lasted=time_over(seconds, verdict.balance),
+        changed=pod_share.changed or "the share differs from the first one",
+    )
+
+
+def _gpu(verdict: Verdict) -> str:
+    index = "" if verdict.gpu_index is None else f" {verdict.gpu_index}"
+    return f"GPU{index} ({verdict.key.gpu_uuid})"
+
+
+def _advice(verdict: Verdict, gpu_bytes: int | None) -> str:
+    """Return the framework option to set; empty if no container runs a framework with such an option.
+
+    Frameworks take a fraction of the memory that the driver reports. The fraction is rounded down, so that
+    the process stays within its share. An advice is kept, since reading a command line takes up to 5 ms.
+    """
+    if not gpu_bytes or not verdict.allowed_bytes:
+        return ""
+    part = floor(verdict.allowed_bytes / gpu_bytes * 100) / 100
+    commands = verdict.pod_share.pod.commands
+    if part < 0.01 or not commands:
+        return ""
+    key = id(commands), part
+    if key not in _KEPT or _KEPT[key][0] is not commands:
+        while len(_KEPT) >= _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[key] = commands, _advice_for(commands, part)
+    return _KEPT[key][1]
+
+
+_MOST_KEPT: Final = 1024
+_KEPT: Final[dict[tuple[int, float], tuple[tuple[ContainerCommand, ...], str]]] = {}
+"""The newest advices by the identity of the commands and the part; the commands are kept with them, so that
+no other object has the same identity."""
+
+
+def _advice_for(commands: tuple[ContainerCommand, ...], part: float) -> str:
+    """Return the advice for the first command that runs a framework with an option for it."""
+    for command in commands:
+        setting = next(settings_of(command), None)
+        if setting is None or setting.is_hidden:
+            continue
+        framework = setting.framework
+        if setting.value is None:
+            default = f"by default it takes {framework.takes} of the GPU"
+            return f"; {framework.name}: set {framework.option}={part:g} ({default})"
+        if setting.is_above(part):
+            return f"; {framework.name}: set {framework.option}={part:g} (now {setting.value[:12]})"
+    return ""
