@@ -30,8 +30,7 @@ from service.version import version
 if TYPE_CHECKING:
     from gpuagent.node import NodeSettings
 
-_SIMULATED: Final = "simulated:"
-_SIMULATED_CLUSTER: Final = "simulated:cluster"
+_SIMULATED: Final = "simulated"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,10 +65,10 @@ def _add_node_options(options: argparse.ArgumentParser) -> None:
     """Add the options about the node: its GPUs, pods and processes."""
     options.add_argument(
         "--gpus",
+        choices=("nvml", _SIMULATED),
         default="nvml",
-        metavar="nvml|simulated:FILE|simulated:cluster",
-        help="source of the GPUs: the node's driver; a scenario file that also brings pods and /proc; or, in"
-        " a cluster without GPUs, the pods that KAI placed, with synthetic figures (default %(default)s)",
+        help="source of the GPUs: the node's driver; or, on a node without GPUs, synthetic figures of the"
+        " pods that KAI placed there, by their annotation kaishare.dev/simulate (default %(default)s)",
     )
     options.add_argument(
         "--pods",
@@ -151,39 +150,17 @@ def _node_settings(arguments: argparse.Namespace) -> "NodeSettings":
     """
     from gpuagent.node import NodeSettings  # noqa: PLC0415
 
-    scenario = _scenario(arguments)
+    is_simulated = arguments.gpus == _SIMULATED
+    if is_simulated and arguments.proc_root is not None:
+        raise UsageError("--proc-root cannot be combined with --gpus simulated, which makes up /proc")
     return NodeSettings(
-        scenario=scenario,
-        simulates_cluster=arguments.gpus == _SIMULATED_CLUSTER,
+        is_simulated=is_simulated,
         pods=None if arguments.pods in (None, "cluster") else Path(arguments.pods),
-        node=arguments.node or ("" if scenario is not None else _node_variable()),
+        node=arguments.node or _node_variable(),
         proc_root=arguments.proc_root or Path("/proc"),
         reservation_namespace=arguments.reservation_namespace,
         kai_version=arguments.kai_version,
     )
-
-
-def _scenario(arguments: argparse.Namespace) -> Path | None:
-    """Return the scenario's file; None for the real driver and for a simulated cluster."""
-    gpus: str = arguments.gpus
-    if gpus == "nvml":
-        return None
-    if gpus == _SIMULATED_CLUSTER:
-        if arguments.pods not in (None, "cluster"):
-            raise UsageError(
-                f"--gpus {gpus} needs --pods cluster: it makes up the processes of the cluster's pods"
-            )
-        if arguments.proc_root is not None:
-            raise UsageError(f"--proc-root cannot be combined with --gpus {gpus}, which makes up /proc")
-        return None
-    if not gpus.startswith(_SIMULATED) or gpus == _SIMULATED:
-        raise UsageError(
-            f"--gpus {quoted(gpus)} is invalid; allowed: nvml, simulated:FILE or simulated:cluster"
-        )
-    for option, value in (("--pods", arguments.pods), ("--proc-root", arguments.proc_root)):
-        if value is not None:
-            raise UsageError(f"{option} cannot be combined with --gpus simulated, which brings its own")
-    return Path(gpus.removeprefix(_SIMULATED))
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
     from gpuagent.verdicts.over_share import GraceBounds  # noqa: PLC0415
     from service.http.limits import Address  # noqa: PLC0415
 
-    is_cluster = node.scenario is None and node.pods is None
+    is_cluster = node.pods is None
     eviction = EvictionMode(arguments.eviction)
     if eviction is not EvictionMode.OFF and not is_cluster:
         raise UsageError(f"--eviction={eviction} needs --pods cluster: evictions need the API server")
@@ -209,10 +209,10 @@ def read_settings(arguments: argparse.Namespace, *, node: "NodeSettings") -> "Se
         raise UsageError("--events=true needs --pods cluster: Events are written to the API server")
     if arguments.authentication == TOKENS and not is_cluster:
         raise UsageError("--authentication=tokens needs --pods cluster: the API server checks the tokens")
-    if node.scenario is None and not node.node:
+    if not node.node:
         raise UsageError("--node is missing: set --node or NODE_NAME")
-    if node.simulates_cluster and eviction is EvictionMode.ON:
-        raise UsageError("--eviction=on is refused with --gpus simulated:cluster: its figures are synthetic")
+    if node.is_simulated and eviction is EvictionMode.ON:
+        raise UsageError("--eviction=on is refused with --gpus simulated: its figures are synthetic")
     try:
         listen = Address.parse(arguments.listen)
     except ValueError as error:

@@ -16,8 +16,8 @@ from examples.demo import POLICIES
 from examples.reviews import AdmittedPod, start_webhook
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
-from gpuagent.simulation.scenario_loading import load_scenario
 from service.documents import load_path
+from tests.support.scenarios.loading import load_scenario
 from webhook.namespaces.file_policies import read_namespaces
 
 ROOT = Path(__file__).parents[2]

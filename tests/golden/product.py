@@ -27,8 +27,6 @@ from gpuagent.sampling.sample import Sample
 from gpuagent.server.api import shares_json
 from gpuagent.server.exposition import Metrics as AgentMetrics
 from gpuagent.shares.share_resolver import ShareResolver
-from gpuagent.simulation.scenario_loading import load_scenario
-from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.over_share import OverSharePolicies
 from gpuagent.verdicts.reservations import Reservations
@@ -39,6 +37,7 @@ from service.version import version
 from tests.support.certificates import serving_context
 from tests.support.eviction_histories import History
 from tests.support.guard import rendered
+from tests.support.scenarios.loading import load_scenario
 from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
@@ -196,7 +195,7 @@ class SimulatedNode:
         self.events: list[str] = []
         self._log = io.BytesIO()
         log = JsonLog(self._log)
-        self._source = SimulatedGpus(scenario=load_scenario(scenario), clock=self._clock)
+        self._source = ScenarioGpus(scenario=load_scenario(scenario), clock=self._clock)
         self._node = self._source.node
         pods = FilePods(
             path=self._source.pods_file, node=self._node, reservation_namespace="kai-resource-reservation",

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from gpuagent.simulation.scenario_loading import parse_scenario
 from kai.kaishare_keys import VCLUSTER
 from tests.support import kube_objects
 from tests.support.agent_process import ROOT, Agent, agent
 from tests.support.kube_objects import bind_request, namespace_object, pod, reservation, uid
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library
 from tests.support.proc_files import HOST, ProcTree, in_pod
+from tests.support.scenarios.loading import parse_scenario
 
 MIB = 1 << 20
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"

@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 
 from gpuagent.pods.file_pods import FilePods
-from gpuagent.simulation.scenario_loading import load_scenario
-from gpuagent.simulation.simulated_node import SimulatedGpus
 from service.log import JsonLog
 from tests.support.driver_chain import Chain
 from tests.support.html_tree import Element, HtmlTree
+from tests.support.scenarios.loading import load_scenario
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "agent" / "incident.yaml"
 
 
 @pytest.fixture
 def chain(clock) -> Iterator[Chain]:
-    source = SimulatedGpus(scenario=load_scenario(SCENARIO), clock=clock)
+    source = ScenarioGpus(scenario=load_scenario(SCENARIO), clock=clock)
     pods = FilePods(
         path=source.pods_file,
         node=source.node,

@@ -9,7 +9,6 @@ from gpuagent.gpus.gpu_reading import GpuReading
 from gpuagent.own_pod import OwnContainer
 from gpuagent.problems import Cause, OwnCause, Problem, Suspension
 from gpuagent.sampling.sample import Origin, Sample
-from gpuagent.simulation.scenario_loading import parse_scenario
 from tests.support.agent_process import Agent, agent
 from tests.support.kube_objects import NODE
 from tests.support.machine_files import OTHER_NAMESPACE, OWN_POD, Machine
@@ -18,6 +17,7 @@ from tests.support.proc_files import ProcTree
 from tests.support.proc_files import in_pod as cgroup
 from tests.support.samples import A, gpu, in_pod
 from tests.support.scenarios import node as scenario
+from tests.support.scenarios.loading import parse_scenario
 
 VISIBLE, MIG_MONITOR = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"
 MOUNTS = "/var/run/nvidia-container-devices"

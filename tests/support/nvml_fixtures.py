@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gpuagent.gpus.nvml import NvmlGpus
-from gpuagent.simulation.scenario_loading import parse_scenario
 from tests.support.nvml_stub.build import ANSWERS, Answers, built_library, use_library
+from tests.support.scenarios.loading import parse_scenario
 
 
 @pytest.fixture

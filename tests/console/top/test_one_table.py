@@ -15,13 +15,12 @@ import yaml
 
 import console.cli
 from gpuagent.pods.file_pods import FilePods
-from gpuagent.simulation.scenario_loading import load_scenario
-from gpuagent.simulation.simulated_node import SimulatedGpus
 from service.log import JsonLog
 from service.units import size
 from tests.support import yaml_text
 from tests.support.driver_chain import Chain
 from tests.support.html_tree import Element, HtmlTree
+from tests.support.scenarios.loading import load_scenario
 
 SCENARIO = Path(__file__).parents[3] / "examples" / "agent" / "incident.yaml"
 MIG = "MIG-5e2d3c4b-0000-1111-2222-333344445555"
@@ -51,7 +50,7 @@ def chain(clock, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cha
     scenario["faults"][1] |= {"from": 130, "until": 400}
     file = tmp_path / "incident.yaml"
     file.write_text(yaml.safe_dump(scenario), encoding="utf-8")
-    source = SimulatedGpus(scenario=load_scenario(file), clock=clock)
+    source = ScenarioGpus(scenario=load_scenario(file), clock=clock)
     pods = FilePods(
         path=source.pods_file,
         node=source.node,

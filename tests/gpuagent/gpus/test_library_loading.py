@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.simulation.scenario_loading import parse_scenario
 from tests.support.nvml_stub.build import ANSWERS, Answers
 from tests.support.scenarios import GIB, node, process
+from tests.support.scenarios.loading import parse_scenario
 
 ROOT = Path(__file__).parents[3]
 # Reads as often as there are lines of input, a second of its clock apart, and prints one line each.

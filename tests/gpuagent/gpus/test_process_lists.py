@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gpuagent.gpus.driver import NO_INSTANCE, ListedProcess, ProcessList
 from gpuagent.gpus.process_lists import ProcessLists, merge
-from gpuagent.simulation.scenario_loading import parse_scenario
-from gpuagent.simulation.simulated_driver import SimulatedDriver, state_at
 from tests.support.scenarios import GIB, node, process
+from tests.support.scenarios.driver import SimulatedDriver, state_at
+from tests.support.scenarios.loading import parse_scenario
 
 entries = st.builds(
     ListedProcess,

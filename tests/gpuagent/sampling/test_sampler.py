@@ -14,10 +14,9 @@ from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import LookupResult
 from gpuagent.sampling.sampler import Sampler, Timing, next_gap
-from gpuagent.simulation.scenario_loading import parse_scenario
-from gpuagent.simulation.simulated_node import SimulatedGpus
 from service.log import JsonLog
 from tests.support.scenarios import GIB, node, process
+from tests.support.scenarios.loading import parse_scenario
 from tests.support.waiting import until
 
 SOON = 20  # seconds that nothing here may take, however busy the machine
@@ -61,7 +60,7 @@ class Run:
 def simulated():
     made = []
 
-    def make(*processes, kind=SimulatedGpus, faults=(), **options):
+    def make(*processes, kind=ScenarioGpus, faults=(), **options):
         gpus = kind(scenario=parse_scenario(node(*processes, faults=faults), "test"), **options)
         made.append(gpus)
         return gpus
@@ -128,7 +127,7 @@ async def test_requested_samples_shift_no_regular_one(simulated):
 async def test_a_request_during_a_sample_gives_a_later_sample(simulated):
     inside, go_on = threading.Event(), threading.Event()
 
-    class Held(SimulatedGpus):
+    class Held(ScenarioGpus):
         def read(self):
             inside.set()
             go_on.wait(SOON)
@@ -235,7 +234,7 @@ async def test_one_lost_gpu_does_not_end_the_sampler(simulated):
 
 
 async def test_an_unexpected_error_is_logged_and_counted_and_sampling_goes_on(simulated):
-    class Broken(SimulatedGpus):
+    class Broken(ScenarioGpus):
         reads = 0
 
         def read(self):

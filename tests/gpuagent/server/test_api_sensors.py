@@ -11,11 +11,10 @@ from gpuagent.evaluation.status import Evaluation, Status
 from gpuagent.gpus.gpu_reading import LostGpu, Sensors, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.api import shares_json
-from gpuagent.simulation.scenario_loading import ScenarioError, parse_scenario
-from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.scenarios import node
+from tests.support.scenarios.loading import ScenarioError, parse_scenario
 
 NONE = {
     "utilizationRatio": None, "temperatureCelsius": None, "powerWatts": None, "powerLimitWatts": None, "xid": None,
@@ -82,7 +81,7 @@ def test_a_simulated_gpu_has_the_sensors_of_its_scenario(clock) -> None:
         "power_limit": 150,
         "xid": [{"code": 31, "at": 5}, {"code": 13}],
     }
-    source = SimulatedGpus(scenario=parse_scenario(node(**figures), "test"), clock=clock)
+    source = ScenarioGpus(scenario=parse_scenario(node(**figures), "test"), clock=clock)
     try:
         first, other = source.read().gpus
         clock.now += 10

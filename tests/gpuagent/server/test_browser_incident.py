@@ -12,13 +12,12 @@ import pytest_asyncio
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.server.agent_server import HttpServer
 from gpuagent.server.exposition import Metrics
-from gpuagent.simulation.scenario_loading import load_scenario
-from gpuagent.simulation.simulated_node import SimulatedGpus
 from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
 from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.driver_chain import Chain
+from tests.support.scenarios.loading import load_scenario
 
 pytestmark = [
     pytest.mark.skipif(
@@ -34,7 +33,7 @@ SCHEMES = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"
 def incident(seconds: int) -> Chain:
     """Return the node of the example some seconds after its start, with a sample every 5 s."""
     now = 1_800_000_000.0
-    source = SimulatedGpus(scenario=load_scenario(SCENARIO), clock=lambda: now)
+    source = ScenarioGpus(scenario=load_scenario(SCENARIO), clock=lambda: now)
     pods = FilePods(
         path=source.pods_file,
         node=source.node,

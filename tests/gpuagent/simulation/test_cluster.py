@@ -13,7 +13,7 @@ from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading
 from gpuagent.pods.inventory import Inventory
 from gpuagent.problems import Cause
 from gpuagent.sampling.processes import Processes
-from gpuagent.simulation.simulated_cluster import (
+from gpuagent.simulation.simulated_gpus import (
     DEFAULT_BYTES,
     MOST_GPUS,
     ClusterGpus,

@@ -10,8 +10,8 @@ import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from gpuagent.gpus.driver import ProcessList
-from gpuagent.simulation.scenario import Scenario
-from gpuagent.simulation.simulated_driver import DeviceMoment, DriverState, state_at
+from tests.support.scenarios.driver import DeviceMoment, DriverState, state_at
+from tests.support.scenarios.scenario import Scenario
 
 NAME = "libnvidia-ml.so.1"
 ANSWERS = "NVML_STUB_FILE"

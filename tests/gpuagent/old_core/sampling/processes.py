@@ -12,9 +12,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
+from gpuagent.gpus.calls import CallThread
 from msgspec import Struct
 
-from gpuagent.gpus.calls import CallThread
 from gpuagent.gpus.driver import ThreadNotStarted, explained
 from gpuagent.gpus.gpu_reading import Gpu, GpuProcess, GpuReading
 from gpuagent.problems import Cause, Problem

@@ -11,28 +11,13 @@ from pathlib import Path
 
 from gpuagent.gpus.gpu_reader import DEADLINE_SECONDS, GpuReader
 from gpuagent.gpus.gpu_reading import GpuReading
-from gpuagent.simulation.scenario import Scenario
-from gpuagent.simulation.simulated_driver import DriverState, SimulatedDriver, state_at
-from gpuagent.simulation.simulated_objects import node_objects, pod_identities
-from gpuagent.simulation.simulated_processes import ProcTree
-from service.command import UsageError
+from tests.support.scenarios.driver import DriverState, SimulatedDriver, state_at
+from tests.support.scenarios.objects import node_objects, pod_identities
+from tests.support.scenarios.processes import ProcTree
+from tests.support.scenarios.scenario import Scenario
 
 
-def simulated_gpus(scenario: Scenario, *, deadline: float) -> "SimulatedGpus":
-    """Create the source of a scenario's node, with the seconds until a GPU counts as unanswered.
-
-    Raises:
-        UsageError: the temporary folder cannot be written.
-    """
-    try:
-        return SimulatedGpus(scenario=scenario, deadline=deadline)
-    except OSError as error:
-        raise UsageError(
-            f"--gpus simulated needs a writable temporary folder ($TMPDIR): {error.strerror or error}"
-        ) from None
-
-
-class SimulatedGpus(GpuReader):
+class ScenarioGpus(GpuReader):
     """A GpuSource that reads a scenario like a driver; the simulation starts with its creation.
 
     It owns a temporary folder with the files, and removes the folder when it is closed or the process ends.

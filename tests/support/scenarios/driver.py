@@ -24,7 +24,7 @@ from gpuagent.gpus.driver import (
 )
 from gpuagent.gpus.gpu_reading import DriverReplaced
 from gpuagent.gpus.process_lists import MOST_LISTED
-from gpuagent.simulation.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
+from tests.support.scenarios.scenario import FaultKind, Scenario, SimulatedFault, SimulatedGpu
 
 _UNKNOWN: Final = 999
 _EVERY_CALL: Final = ("*",)

@@ -1,39 +1,32 @@
-"""GPUs and processes for a cluster without GPUs, made up from the pods that KAI placed there."""
+"""GPUs and processes for a node without GPUs, made up from the pods that KAI placed there."""
 
 import ctypes
-import re
 import shutil
 import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from gpuagent.gpus.driver import ListedProcess, ProcessList
-from gpuagent.gpus.gpu_reader import GpuReader
-from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuReading
+from gpuagent.gpus.gpu_reading import DriverReplaced, Gpu, GpuProcess, GpuReading
 from gpuagent.gpus.process_lists import MOST_LISTED
 from gpuagent.pods.inventory import Inventory, NodePod, PodSource
 from gpuagent.pods.lookups import may_be_kais
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.placement import is_time_sliced
-from gpuagent.shares.pod_share import PodShare, ShareSource
 from gpuagent.shares.share_resolver import ShareResolver
-from gpuagent.simulation.scenario import Bytes, Scenario, SimulatedGpu, SimulatedNode
-from gpuagent.simulation.simulated_driver import DeviceMoment, DriverState, SimulatedDriver
-from gpuagent.simulation.simulated_processes import ProcFolder, pod_cgroup, process_files
+from gpuagent.simulation.simulated_use import SimulatedPods, read_pods, used_bytes
 from kai import keys
 from kai.gpu_resources import is_gpu_uuid
-from kai.kaishare_keys import SIMULATE
 from kai.releases import Version
 from kai.share import MIB
 from kai.share_bytes import label_bytes
 from service.command import UsageError
 from service.log import WARNING, JsonLog, NewLines
-from service.text import quoted
 
 MOST_GPUS: Final = 64
 """Maximum of GPUs of a simulated node; more than any node has."""
@@ -43,6 +36,15 @@ _NAMES: Final = uuid.UUID(int=0)
 """Namespace of made-up UUIDs. With it and `<node>-<index>` they equal those of run.ai's fake-gpu-operator
 (`generateGpuDetails`), whose reservation pods nevertheless name a random UUID each."""
 _LONGEST_PRODUCT: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGpu:
+    """A GPU; its index is its place."""
+
+    uuid: str
+    total_bytes: int
+    model: str
 
 
 class NodeGpus:
@@ -66,7 +68,7 @@ class NodeGpus:
         memory = _memory(labels.get(keys.NODE_GPU_MEMORY))
         product = labels.get(keys.NODE_GPU_PRODUCT, "")[:_LONGEST_PRODUCT]
         model = f"Simulated {product or 'GPU'}"
-        return tuple(SimulatedGpu(uuid=gpu, memory=memory, model=model) for gpu in self._uuids)
+        return tuple(SimulatedGpu(gpu, memory, model) for gpu in self._uuids)
 
     def _place(self, named: Sequence[str], count: int | None) -> None:
         """Give each named GPU a place, and fill the others up to the labelled number."""
@@ -109,84 +111,11 @@ def named_gpus(inventory: Inventory) -> tuple[str, ...]:
     return names[: min(max(count, len(own)), MOST_GPUS)]
 
 
-def _memory(label: str | None) -> Bytes:
+def _memory(label: str | None) -> int:
     try:
-        return Bytes(label_bytes(label)) if label is not None else Bytes(DEFAULT_BYTES)
+        return label_bytes(label) if label is not None else DEFAULT_BYTES
     except ValueError:  # logged where the node was read
-        return Bytes(DEFAULT_BYTES)
-
-
-DEFAULT_PERCENT: Final = 80
-"""Memory of a pod's process without the annotation, as a percentage of the share."""
-MOST_PERCENT: Final = 1000
-_PERCENT = re.compile(r"([0-9]{1,4})%")
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodMemory:
-    """Memory of all pods, in bytes, by GPU UUID and pod UID."""
-
-    by_gpu: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    invalid: Mapping[str, str] = field(default_factory=dict)
-    """By pod UID: why the pod's annotation does not count, in one line."""
-
-
-def percent_of_share(annotations: Mapping[str, str]) -> int:
-    """Read the annotation `kaishare.dev/simulate`; return the default without it.
-
-    Raises:
-        ValueError: the value is not a percentage from 0% to 1000%.
-    """
-    text = annotations.get(SIMULATE)
-    if text is None:
-        return DEFAULT_PERCENT
-    match = _PERCENT.fullmatch(text)
-    if match is None or int(match[1]) > MOST_PERCENT:
-        raise ValueError(f"{SIMULATE} {quoted(text)} is invalid; allowed: 0% to {MOST_PERCENT}%")
-    return int(match[1])
-
-
-def memory_of(
-    pod_shares: Iterable[PodShare], gpus: Sequence[SimulatedGpu], whole: Mapping[str, Collection[str]]
-) -> PodMemory:
-    """Return the memory of each running pod on the GPUs of its share.
-
-    A GPU cannot hold more than its memory. Pods within their shares get theirs first, those with a share that
-    KAI recorded before those with an annotation, which any user can write. A pod above its share gets at most
-    what is left.
-
-    Args:
-        pod_shares: the shares of all pods.
-        gpus: the node's GPUs.
-        whole: whole GPUs by pod UID, from `WholeGpuPods`.
-    """
-    wanted: dict[str, list[tuple[bool, bool, str, int]]] = {gpu.uuid: [] for gpu in gpus}
-    invalid: dict[str, str] = {}
-    for pod_share in pod_shares:
-        pod = pod_share.pod
-        shares = pod_share.shares
-        if not shares or not pod.is_running or not _UID.fullmatch(pod.uid):
-            continue
-        try:
-            percent = percent_of_share(pod.annotations)
-        except ValueError as error:
-            invalid[pod.uid] = str(error)
-            percent = DEFAULT_PERCENT
-        for gpu, share in shares.items():
-            is_given = share.source is not ShareSource.WHOLE_GPU or gpu in whole.get(pod.uid, ())
-            if gpu in wanted and is_given:
-                is_annotated = share.source is ShareSource.ANNOTATION
-                wanted[gpu].append((percent > 100, is_annotated, pod.uid, share.bytes * percent // 100))
-    by_gpu: dict[str, dict[str, int]] = {}
-    for device in gpus:
-        left = int(device.memory)
-        used_bytes = by_gpu[device.uuid] = {}
-        for _, _, uid, amount in sorted(wanted[device.uuid]):
-            if left and amount:
-                used_bytes[uid] = min(amount, left)
-                left -= used_bytes[uid]
-    return PodMemory(by_gpu=by_gpu, invalid=invalid)
+        return DEFAULT_BYTES
 
 
 class WholeGpuPods:
@@ -257,7 +186,7 @@ def driver_of_this_node(*, proc: Path = _PROC, library: str = _LIBRARY) -> str:
     return f"{library} loads"
 
 
-def simulated_cluster(*, node: str, log: JsonLog, kai_version: Version | None = None) -> "ClusterGpus":
+def simulated_gpus(*, node: str, log: JsonLog, kai_version: Version | None = None) -> "SimulatedGpus":
     """Create the source of a node without GPUs.
 
     Raises:
@@ -265,16 +194,16 @@ def simulated_cluster(*, node: str, log: JsonLog, kai_version: Version | None = 
     """
     driver = driver_of_this_node()
     if driver:
-        raise UsageError(f"--gpus simulated:cluster is refused on a node with an NVIDIA driver: {driver}")
+        raise UsageError(f"--gpus simulated is refused on a node with an NVIDIA driver: {driver}")
     try:
-        return ClusterGpus(node=node, log=log, kai_version=kai_version)
+        return SimulatedGpus(node=node, log=log, kai_version=kai_version)
     except OSError as error:
         raise UsageError(
-            f"--gpus simulated:cluster needs a writable temporary folder ($TMPDIR): {error.strerror or error}"
+            f"--gpus simulated needs a writable temporary folder ($TMPDIR): {error.strerror or error}"
         ) from None
 
 
-class ClusterGpus:
+class SimulatedGpus:
     """A GpuSource for a node without GPUs; `follow` sets the pods.
 
     The GPUs are those of the node's labels and of KAI's reservation pods. Each running pod that KAI placed
@@ -284,6 +213,7 @@ class ClusterGpus:
     """
 
     is_simulated = True
+    is_hanging = False
 
     def __init__(
         self,
@@ -323,23 +253,19 @@ class ClusterGpus:
         self._whole_gpus = WholeGpuPods()
         self._resolver = ShareResolver(kai_version=kai_version)
         self._gpus: tuple[SimulatedGpu, ...] = ()
-        self._pids: dict[str, tuple[int, float]] = {}
-        """PID and start, in seconds since the simulation began, of each pod's process by pod UID."""
+        self._simulated = SimulatedPods()
+        self._started: dict[str, float] = {}
+        """Start of each pod, in seconds since the simulation began, by UID."""
+        self._pids: dict[str, int] = {}
+        """PID of each pod's process by pod UID."""
         self._next_pid = 0
         self._invalid = NewLines()
         """UIDs of the pods with an invalid annotation."""
-        self._state = DriverState(devices=())
-        self._driver, self._reader = self._new_driver(())
 
     @property
     def errors(self) -> dict[tuple[str, str], int]:
         """Empty: a simulated call never fails."""
         return {}
-
-    @property
-    def is_hanging(self) -> bool:
-        """False: a simulated call never hangs here."""
-        return False
 
     def follow(self, pods: PodSource | None) -> None:
         """Set the source of the pods; without one, no GPU is known."""
@@ -349,7 +275,7 @@ class ClusterGpus:
         """Do nothing: the number of GPUs already follows the node's label."""
 
     def read(self) -> GpuReading:
-        """Update GPUs and processes to the current pods, and read every GPU.
+        """Update GPUs and processes to the current pods and time, and return every GPU.
 
         Raises:
             DriverReplaced: an NVIDIA driver was loaded since the start.
@@ -362,106 +288,128 @@ class ClusterGpus:
         inventory = self._pods.inventory if self._pods else None
         if inventory is None:
             return _without_gpus("simulated: the pods of this node have not been listed yet")
+        now = self._clock() - self._since
         if inventory is not self._inventory:
-            self._update(inventory)
+            self._update(inventory, now)
             self._inventory = inventory
         if not self._gpus and inventory.node_labels is None:
             return _without_gpus(
                 "simulated: the number of GPUs is unknown: the Node is not readable, and no reservation pod"
                 " names a GPU"
             )
-        if not self._gpus:
-            return GpuReading(gpus=(), driver_version=_VERSION)
-        self._driver.refresh()
-        return self._reader.read()
+        totals = {gpu.uuid: gpu.total_bytes for gpu in self._gpus}
+        seconds = {uid: now - started for uid, started in self._started.items()}
+        return self._reading(used_bytes(self._simulated.pods, seconds, totals), inventory.pods)
 
     def close(self) -> None:
         """Remove the temporary folder."""
-        self._reader.close()
         self._remove_folder()
 
-    def _update(self, inventory: Inventory) -> None:
-        gpus = self._node_gpus.update(inventory)
-        if gpus != self._gpus:
-            self._use(gpus)
-        devices = [
-            Gpu(
-                index=index,
-                uuid=gpu.uuid,
-                model=gpu.model,
-                total_bytes=int(gpu.memory),
-                used_bytes=None,
-                reserved_bytes=None,
-                processes=None,
-            )
-            for index, gpu in enumerate(gpus)
-        ]
-        whole = self._whole_gpus.assign(inventory, gpus)
-        memory = memory_of(self._resolver.resolve(inventory, devices, whole), gpus, whole)
-        self._log_invalid(memory.invalid, inventory.pods)
-        self._show(memory, inventory.pods)
+    def _update(self, inventory: Inventory, now: float) -> None:
+        self._gpus = self._node_gpus.update(inventory)
+        devices = [_gpu(index, gpu) for index, gpu in enumerate(self._gpus)]
+        whole = self._whole_gpus.assign(inventory, self._gpus)
+        self._simulated = read_pods(self._resolver.resolve(inventory, devices, whole), whole)
+        self._started = {pod.uid: self._started.get(pod.uid, now) for pod in self._simulated.pods}
+        new, _ = self._invalid.update(self._simulated.invalid)
+        for uid in new:  # a limited number of pods at a time
+            pod, error = inventory.pods[uid], self._simulated.invalid[uid]
+            self._log("ignoring invalid annotation", WARNING, pod=f"{pod.namespace}/{pod.name}", error=error)
 
-    def _use(self, gpus: tuple[SimulatedGpu, ...]) -> None:
-        """Start a new driver with these GPUs; a GPU that was taken away is not reported as lost."""
-        self._gpus = gpus
-        self._reader.close()
-        self._driver, self._reader = self._new_driver(gpus)
-
-    def _new_driver(self, gpus: tuple[SimulatedGpu, ...]) -> tuple[SimulatedDriver, GpuReader]:
-        scenario = Scenario(node=SimulatedNode(driver=_VERSION), gpus=gpus)
-        driver = SimulatedDriver(scenario=scenario, look=self._look)
-        return driver, GpuReader(driver=driver, clock=self._clock)
-
-    def _look(self) -> DriverState:
-        return replace(self._state, time=self._clock() - self._since)
-
-    def _show(self, memory: PodMemory, pods: Mapping[str, NodePod]) -> None:
-        """Set the driver's lists, and write /proc."""
-        pids: dict[str, tuple[int, float]] = {}
-        devices = []
-        for gpu in self._gpus:
-            used_bytes = memory.by_gpu[gpu.uuid]
-            compute = []
-            percents = {}
-            for uid in list(used_bytes)[:MOST_LISTED]:  # the driver lists no more
-                pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_process()
-                pid = pids[uid][0]
-                compute.append(ListedProcess(pid, used_bytes[uid]))
-                percents[pid] = used_bytes[uid] * 100 // gpu.memory
-            devices.append(
-                DeviceMoment(
-                    uuid=gpu.uuid,
-                    total=int(gpu.memory),
-                    reserved=0,
-                    used=sum(used_bytes.values()),
-                    lists={ProcessList.COMPUTE: compute, ProcessList.GRAPHICS: [], ProcessList.MPS: []},
-                    percents=percents,
-                )
-            )
+    def _reading(self, used: Mapping[str, Mapping[str, int]], pods: Mapping[str, NodePod]) -> GpuReading:
+        """Return the GPUs with their processes, and write /proc."""
+        pids: dict[str, int] = {}
+        gpus, problems = [], []
+        for index, gpu in enumerate(self._gpus):
+            if len(used[gpu.uuid]) > MOST_LISTED:
+                detail = f"simulated as by a driver: at most {MOST_LISTED} processes of a GPU are listed"
+                problems.append(Problem(Cause.TRUNCATED, gpu.uuid, detail))
+            processes = []
+            for uid in islice(used[gpu.uuid], MOST_LISTED):
+                pids[uid] = pids.get(uid) or self._pids.get(uid) or self._new_pid()
+                processes.append(GpuProcess(pids[uid], used[gpu.uuid][uid]))
+            gpus.append(_gpu(index, gpu, sum(used[gpu.uuid].values()), tuple(processes)))
         self._pids = pids
         self._folder.update(
-            {pid: _files(pid, start, pods[uid]) for uid, (pid, start) in pids.items()},
+            {pid: _files(pid, self._started[uid], pods[uid]) for uid, pid in pids.items()},
         )
-        self._state = DriverState(devices=tuple(devices))
+        return GpuReading(gpus=tuple(gpus), problems=tuple(problems), driver_version=_VERSION)
 
-    def _new_process(self) -> tuple[int, float]:
-        """Return PID and start of a new process; a PID is used again only after all others."""
-        pid = _FIRST_PID + self._next_pid % _PIDS
+    def _new_pid(self) -> int:
+        """Return the PID of a new process; a PID is used again only after all others."""
         self._next_pid += 1
-        return pid, self._clock() - self._since
+        return _FIRST_PID + (self._next_pid - 1) % _PIDS
 
-    def _log_invalid(self, invalid: Mapping[str, str], pods: Mapping[str, NodePod]) -> None:
-        """Log each pod whose annotation became invalid, for a limited number of pods at a time."""
-        new, _ = self._invalid.update(invalid)
-        for uid in new:
-            pod = pods[uid]
-            self._log(
-                "ignoring invalid annotation", WARNING, pod=f"{pod.namespace}/{pod.name}", error=invalid[uid]
-            )
+
+def _gpu(index: int, gpu: SimulatedGpu, used: int = 0, processes: tuple[GpuProcess, ...] = ()) -> Gpu:
+    return Gpu(
+        index=index,
+        uuid=gpu.uuid,
+        model=gpu.model,
+        total_bytes=gpu.total_bytes,
+        used_bytes=used,
+        reserved_bytes=0,
+        processes=processes,
+        utilization={
+            process.pid: (process.used_bytes or 0) * 100 // gpu.total_bytes for process in processes
+        },
+    )
 
 
 def _without_gpus(detail: str) -> GpuReading:
     return GpuReading(gpus=(), problems=(Problem(Cause.NVML, "", detail),), driver_version=_VERSION)
+
+
+_TICKS_PER_SECOND: Final = 100
+_UP_BEFORE: Final = 1000  # seconds between boot and the start of the simulation
+
+
+class ProcFolder:
+    """A folder of `<pid>/{cgroup,comm,stat}`, with the system's processes 1 and 2."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._written: dict[int, dict[str, str]] = {}
+
+    def update(self, processes: Mapping[int, dict[str, str]], *, second: str = "kthreadd") -> None:
+        """Make the folder contain these processes; write only changed files.
+
+        Args:
+            processes: the files of each process by PID, from `process_files`.
+            second: name of process 2; the kernel's `kthreadd` on a real node.
+
+        Raises:
+            OSError: the folder cannot be written. The next update writes the missing files.
+        """
+        expected = {
+            1: process_files(1, "systemd", 0, "0::/init.scope\n"),
+            2: process_files(2, second, 0, "0::/\n"),
+            **processes,
+        }
+        for pid in self._written.keys() - expected.keys():
+            shutil.rmtree(self._root / str(pid), ignore_errors=True)
+            del self._written[pid]
+        for pid, files in expected.items():
+            if self._written.get(pid) != files:
+                folder = self._root / str(pid)
+                folder.mkdir(parents=True, exist_ok=True)
+                for name, text in files.items():
+                    (folder / name).write_text(text, encoding="utf-8")
+                self._written[pid] = files
+
+
+def pod_cgroup(uid: str, container: str) -> str:
+    """Return the cgroup file of a process in a pod's container; without a container ID, of the pod itself."""
+    slices = f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice"
+    return f"0::{slices}/cri-containerd-{container}.scope\n" if container else f"0::{slices}\n"
+
+
+def process_files(pid: int, name: str, start: float, cgroup: str) -> dict[str, str]:
+    """Return the files of a process by name; `start` is in seconds since the simulation began."""
+    name = name[:15]  # TASK_COMM_LEN
+    ticks = int((_UP_BEFORE + start) * _TICKS_PER_SECOND) if pid > 2 else 1
+    after_name = ["S", "1", *["0"] * 17, str(ticks), *["0"] * 30]  # fields 3 to 52; 22 is the start
+    return {"cgroup": cgroup, "comm": f"{name}\n", "stat": f"{pid} ({name}) {' '.join(after_name)}\n"}
 
 
 def _files(pid: int, start: float, pod: NodePod) -> dict[str, str]:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuagent.simulation.scenario import Scenario, SimulatedPod
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
 from kai.share import MIB, portion_text
 from kai.share_bytes import Card
+from tests.support.scenarios.scenario import Scenario, SimulatedPod
 
 _NAMES: Final = uuid.UUID("6f4b1f0a-3a52-4d0f-9b0e-6f3f0d8f4c11")
 

@@ -1,0 +1,1 @@
+"""Scenarios: a language for simulated nodes with faults, and an agent that runs on one."""
