@@ -30,7 +30,8 @@ async def start_agent(folder: Path) -> Service:
     """Start `kaishare-agent serve` on the simulated node, on a free port."""
     return await start(
         folder / "agent.log",
-        *("gpuagent", "serve", "--gpus", f"simulated:{NODE}", "--listen", "127.0.0.1:0"),
+        *("gpuagent", "serve", "--gpus", "simulated", "--pods", str(NODE), "--node", "gpu-node-1"),
+        *("--listen", "127.0.0.1:0"),
         *("--interval", INTERVAL, "--grace", GRACE),
     )
 

@@ -408,7 +408,7 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
     """The root of the response: the node, its GPUs and its pods."""
 
     node: Annotated[str, _about("Name of the node.")]
-    simulated: Annotated[bool, _about("Whether the figures are synthetic (`--gpus simulated:…`).")] = False
+    simulated: Annotated[bool, _about("Whether the figures are synthetic (`--gpus simulated`).")] = False
     driver_version: Annotated[
         str | None,
         _about("Version of the driver. Null if the driver has not reported it in the newest sample."),

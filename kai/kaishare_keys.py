@@ -44,7 +44,7 @@ REASON: Final = "kaishare.dev/reason"
 """Annotation that the webhook writes: the code of its decision. Nothing is decided by it."""
 SIMULATE: Final = "kaishare.dev/simulate"
 """Annotation with the memory of a pod's made-up process, as a percentage of its share. Only an agent with
-`--gpus simulated:cluster` reads it."""
+`--gpus simulated` reads it."""
 POD_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         INJECT: "a label",

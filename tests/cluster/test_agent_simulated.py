@@ -47,7 +47,7 @@ class Cluster:
     def agent(self, token: str, *options: str, is_forked: bool = True, **environment: str) -> Iterator[Agent]:
         with agent(
             self.folder / "log",
-            *f"--node {NODE} --gpus simulated:cluster --interval 200ms --grace 1s".split(),
+            *f"--node {NODE} --gpus simulated --interval 200ms --grace 1s".split(),
             *options,
             program=self.program(token),
             is_forked=is_forked,
@@ -221,17 +221,16 @@ async def test_every_output_is_marked(cluster: Cluster) -> None:
     [
         (
             "--eviction on",
-            "--eviction=on is refused with --gpus simulated:cluster: its figures are synthetic",
+            "--eviction=on is refused with --gpus simulated: its figures are synthetic",
         ),
-        ("--pods pods.yaml", "--gpus simulated:cluster needs --pods cluster"),
-        ("--proc-root /proc", "--proc-root cannot be combined with --gpus simulated:cluster"),
+        ("--proc-root /proc", "--proc-root cannot be combined with --gpus simulated"),
     ],
 )
 async def test_the_agent_refuses_what_synthetic_figures_must_not_do(
     cluster: Cluster, options: str, message: str
 ) -> None:
     token = await cluster.admin.token("simulated-refused", *RIGHTS)
-    done = cluster.run(token, "serve", *f"--node {NODE} --gpus simulated:cluster".split(), *options.split())
+    done = cluster.run(token, "serve", *f"--node {NODE} --gpus simulated".split(), *options.split())
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -240,23 +239,23 @@ async def test_the_agent_refuses_what_synthetic_figures_must_not_do(
 async def test_where_nvidias_library_loads_the_agent_refuses_to_simulate(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-driver", *RIGHTS)
     library = built_library(cluster.folder)
-    options = f"--node {NODE} --gpus simulated:cluster".split()
+    options = f"--node {NODE} --gpus simulated".split()
     done = cluster.run(token, "serve", *options, LD_LIBRARY_PATH=str(library.parent))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    refused = "--gpus simulated:cluster is refused on a node with an NVIDIA driver: libnvidia-ml.so.1 loads"
+    refused = "--gpus simulated is refused on a node with an NVIDIA driver: libnvidia-ml.so.1 loads"
     assert line == f"kaishare-agent: {refused}"
 
 
 async def test_without_a_writable_folder_the_agent_says_so_in_one_line(cluster: Cluster) -> None:
     token = await cluster.admin.token("simulated-folder", *RIGHTS)
-    options = f"--node {NODE} --gpus simulated:cluster".split()
+    options = f"--node {NODE} --gpus simulated".split()
     # Python falls back to the current folder, which is writable here but not in a container.
     prelude = "import tempfile; tempfile._candidate_tempdir_list = list\n"
     done = cluster.run(token, "serve", *options, prelude=prelude)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "--gpus simulated:cluster needs a writable temporary folder ($TMPDIR): " in line
+    assert "--gpus simulated needs a writable temporary folder ($TMPDIR): " in line
 
 
 async def test_a_dry_run_evicts_no_pod(cluster: Cluster) -> None:

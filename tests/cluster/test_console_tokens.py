@@ -104,7 +104,7 @@ def start_agent(plane: ControlPlane, folder: Path, number: int, token: str, *opt
     plane.access(token)
     environment = {**plane.environment, "TMPDIR": str(folder)}
     program = ("-c", PROGRAM, str(plane.account(token)), str(folder / "loaded"))
-    usual = f"--node {node_name(number)} --gpus simulated:cluster --interval 200ms --log-level debug".split()
+    usual = f"--node {node_name(number)} --gpus simulated --interval 200ms --log-level debug".split()
     every = (*usual, "--authentication=tokens", *options)
     return agent(folder / "log", *every, program=program, is_forked=True, **environment)
 

@@ -149,8 +149,8 @@ def test_a_simulated_agent_needs_nothing_of_the_node(access: str) -> None:
     agent = {"simulated": True, "gpuAccess": access, "migMonitor": access != "cdi"}
     made = agent_pod({"agent": agent})
     spec, only = made["spec"], container(made)
-    assert "--gpus=simulated:cluster" in only["args"]
-    assert "--gpus=simulated:cluster" not in container(agent_pod())["args"]
+    assert "--gpus=simulated" in only["args"]
+    assert "--gpus=simulated" not in container(agent_pod())["args"]
     assert {variable["name"] for variable in only["env"]} == {"NODE_NAME", "POD_NAME"}
     for field in ("runtimeClassName", "hostPID", "nodeSelector"):
         assert field not in spec

@@ -51,7 +51,7 @@ def test_the_schema_is_that_of_the_types() -> None:
 def test_the_response_of_an_agent_has_the_fields_of_the_types_and_no_others(
     scenario: str, tmp_path: Path
 ) -> None:
-    options = f"--gpus simulated:examples/agent/{scenario}.yaml --interval 100ms --grace 100ms"
+    options = f"--gpus simulated:tests/support/scenarios/{scenario}.yaml --interval 100ms --grace 100ms"
     with agent(tmp_path / "log", *options.split()) as running:
         running.until(
             lambda: running.shares()["pods"] and any(pod["verdicts"] for pod in running.shares()["pods"])

@@ -17,6 +17,7 @@ from examples.reviews import AdmittedPod, start_webhook
 from examples.shared_gpu import scene_lines, scenes
 from examples.terminal import Style
 from service.documents import load_path
+from tests.support.scenarios import SCENARIOS
 from tests.support.scenarios.loading import load_scenario
 from webhook.namespaces.file_policies import read_namespaces
 
@@ -99,12 +100,12 @@ def test_the_only_warnings_in_the_scenes_are_about_the_conversion() -> None:
 def test_the_demo_prints_flags_as_they_change() -> None:
     changes = re.findall(r"^ *[0-9.]+ s  (\S+) +(\w+) over-share: uses (.*)$", demo(), flags=re.MULTILINE)
     assert sorted(changes) == [
-        ("notebooks/notebook", "cleared", "1800 MiB, share 2070 MiB"),
-        ("notebooks/notebook", "flagged", "3000 MiB, share 2070 MiB"),
-        ("training/train-resnet", "flagged", "13312 MiB, share 11500 MiB"),
+        ("notebooks/notebook", "cleared", "1863 MiB, share 2070 MiB"),
+        ("notebooks/notebook", "flagged", "3105 MiB, share 2070 MiB"),
+        ("training/train-resnet", "flagged", "12995 MiB, share 11500 MiB"),
     ]
     assert re.search(
-        r"^training/train-resnet +GPU 0 +13312 MiB of +11500 MiB \(\S+\)  over-share$", demo(), re.MULTILINE
+        r"^training/train-resnet +GPU 0 +12995 MiB of +11500 MiB \(\S+\)  over-share$", demo(), re.MULTILINE
     )
 
 
@@ -164,7 +165,7 @@ def test_colour_needs_a_terminal_without_no_color(
 
 
 def test_the_simulated_nodes_pods_equal_the_patched_workloads() -> None:
-    node = load_scenario(ROOT / "examples" / "agent" / "node.yaml")
+    node = load_scenario(SCENARIOS / "node.yaml")
     namespaces = read_namespaces(ROOT / "examples" / "namespaces.yaml")
     pods = {
         pod.name: pod

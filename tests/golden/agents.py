@@ -84,7 +84,7 @@ def served_cases(folder: Path) -> Iterator[tuple[str, Any]]:
         for path in ("/policies", "/metrics", "/healthz", "/readyz", "/nowhere"):
             yield f"webhook ops {path}", _text(ops + path)
     log = folder / "agent.log"
-    scenario = product.ROOT / "examples" / "agent" / "node.yaml"
+    scenario = product.ROOT / "tests" / "support" / "scenarios" / "node.yaml"
     with _process(
         log, *product.AGENT, "--gpus", f"simulated:{scenario}", "--interval", "30s", "--listen", "127.0.0.1:0"
     ) as urls:

@@ -38,6 +38,7 @@ from tests.support.certificates import serving_context
 from tests.support.eviction_histories import History
 from tests.support.guard import rendered
 from tests.support.scenarios.loading import load_scenario
+from tests.support.scenarios.source import ScenarioGpus
 from webhook.admission.handler import AdmissionWebhook, ReviewFailed, ReviewHandler
 from webhook.admission.mutating import MutatingWebhook
 from webhook.admission.review import BadReview
@@ -50,7 +51,7 @@ from webhook.policy.labels import Mode
 ROOT: Final = Path(__file__).parents[2]
 VERSION: Final = version()
 WEBHOOK: Final = (sys.executable, "-m", "webhook", "serve")
-AGENT: Final = (sys.executable, "-m", "gpuagent", "serve")
+AGENT: Final = (sys.executable, "-m", "tests.support.scenarios.agent", "serve")
 
 
 @dataclass(frozen=True)

@@ -633,7 +633,7 @@ def test_while_the_driver_hangs_figures_are_absent_and_sigterm_ends_the_agent(
         assert not [text for text in series if text.startswith(("kaishare_pod", "kaishare_gpu"))]
         assert running.get("/readyz")[0] == 503
         assert running.get("/healthz") == (200, "ok\n")
-        running.until(lambda: running.log_lines("problem appeared"))
+        running.until(lambda: len(running.log_lines("problem appeared")) == 2)
         node.drive()
         running.until(lambda: everything_is_known(running.series()) and not problems(running.series()))
         node.drive("hang")

@@ -33,8 +33,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 NVML = "--node n --pods pods.yaml --listen 127.0.0.1:0"
-CLUSTER = "--gpus simulated:cluster --node n --listen 127.0.0.1:0"
-SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
+CLUSTER = "--gpus simulated --node n --listen 127.0.0.1:0"
+SIMULATED = "--gpus simulated --node n --pods pods.yaml --listen 127.0.0.1:0"
 
 
 @pytest.mark.parametrize(
@@ -50,23 +50,15 @@ SIMULATED = "--gpus simulated:node.yaml --listen 127.0.0.1:0"
         ("--node n --pods broken.yaml", "broken.yaml, line 2: not YAML"),
         ("--node n --pods text.yaml", "text.yaml"),
         ("--node n --pods empty.yaml", "empty.yaml: empty"),
-        ("--gpus simulated:node.yaml --pods pods.yaml", "--pods cannot be combined with --gpus simulated, which brings its own"),
-        ("--gpus simulated:node.yaml --proc-root /proc", "--proc-root cannot be combined with --gpus simulated"),
-        ("--gpus simulated:node.yaml --node other", '--node "other" is not the scenario\'s node, "simulated"'),
-        ("--gpus simulated:missing.yaml", "missing.yaml: No such file or directory"),
-        ("--gpus simulated:broken.yaml", "broken.yaml, line 2: not YAML"),
-        ("--gpus simulated:text.yaml", "text.yaml"),
         ("--node n --runbooks javascript:alert(1)/", 'argument --runbooks: "javascript:alert(1)/" is not an address'),
         ("--node n --runbooks https://x/docs", 'argument --runbooks: "https://x/docs" does not end with /'),
         ("--node n --fleet-url ftp://x", 'argument --fleet-url: "ftp://x" is not an address'),
-        ("--gpus simulated:", '--gpus "simulated:" is invalid; allowed: nvml, simulated:FILE or simulated:cluster'),
-        ("--gpus fake", '--gpus "fake" is invalid; allowed: nvml, simulated:FILE or simulated:cluster'),
-        (f"{CLUSTER} --pods pods.yaml", "--gpus simulated:cluster needs --pods cluster"),
-        (f"{CLUSTER} --proc-root /proc", "--proc-root cannot be combined with --gpus simulated:cluster"),
-        (f"{CLUSTER} --eviction on", "--eviction=on is refused with --gpus simulated:cluster: its figures are synthetic"),
+        ("--gpus fake", "argument --gpus: invalid choice: 'fake'"),
+        (f"{CLUSTER} --proc-root /proc", "--proc-root cannot be combined with --gpus simulated"),
+        (f"{CLUSTER} --eviction on", "--eviction=on is refused with --gpus simulated: its figures are synthetic"),
         (f"{CLUSTER} --pods cluster", "--pods cluster: "),
         (CLUSTER, "--pods cluster: "),
-        ("--gpus simulated:cluster", "--node is missing: set --node or NODE_NAME"),
+        ("--gpus simulated", "--node is missing: set --node or NODE_NAME"),
         (f"{NVML} --interval 99ms", '"99ms" is too short; allowed: 100ms and more'),
         (f"{NVML} --grace 0s", '"0s" is too short; allowed: 100ms and more'),
         (f"{NVML} --grace-min 1h --grace-max 59m", "--grace-min is longer than --grace-max"),
@@ -175,7 +167,7 @@ def test_a_scenario_without_a_temporary_folder_is_one_line(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "no-such-folder")
-    assert main([*command.split(), "--gpus", "simulated:node.yaml"]) == 2
+    assert main([*command.split(), *SIMULATED.split()]) == 2
     line = "--gpus simulated needs a writable temporary folder ($TMPDIR): No such file or directory"
     assert capsys.readouterr().err == f"kaishare-agent: {line}\n"
 

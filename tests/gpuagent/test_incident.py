@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 
@@ -10,9 +9,11 @@ from gpuagent.pods.file_pods import FilePods
 from service.log import JsonLog
 from tests.support.driver_chain import Chain
 from tests.support.html_tree import Element, HtmlTree
+from tests.support.scenarios import SCENARIOS
 from tests.support.scenarios.loading import load_scenario
+from tests.support.scenarios.source import ScenarioGpus
 
-SCENARIO = Path(__file__).parents[2] / "examples" / "agent" / "incident.yaml"
+SCENARIO = SCENARIOS / "incident.yaml"
 
 
 @pytest.fixture

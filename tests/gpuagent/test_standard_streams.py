@@ -42,7 +42,7 @@ def test_serve_with(streams: str, tmp_path: Path) -> None:
     (tmp_path / "node.yaml").write_text(scenario())
     (port,) = free_ports(1)
     command = (
-        f"-m gpuagent serve --gpus simulated:{tmp_path}/node.yaml --listen 127.0.0.1:{port}"
+        f"-m tests.support.scenarios.agent serve --gpus simulated:{tmp_path}/node.yaml --listen 127.0.0.1:{port}"
         " --interval 200ms --grace 200ms --grace-min 100ms"
     )
     with process_with(streams, *command.split()) as process:

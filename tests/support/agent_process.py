@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.forked_python import ForkedPython
+from tests.support.scenarios import PROGRAM
 from tests.support.service_log import log_lines
 from tests.support.waiting import wait_until
 
@@ -81,8 +82,11 @@ def agent(
 ) -> Iterator[Agent]:
     """Start `python -m gpuagent serve` or another program on a free port; stop it at the end of the test.
 
+    With `--gpus simulated:FILE` it runs on a scenario (tests/support/scenarios).
     A fork is cheap, and ignores LD_LIBRARY_PATH.
     """
+    if program == ("-m", "gpuagent") and any("simulated:" in option for option in options):
+        program = PROGRAM
     command = [*program, "serve", "--listen", "127.0.0.1:0", *options]
     variables = {**os.environ, **environment}
     process = (

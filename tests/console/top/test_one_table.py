@@ -20,9 +20,11 @@ from service.units import size
 from tests.support import yaml_text
 from tests.support.driver_chain import Chain
 from tests.support.html_tree import Element, HtmlTree
+from tests.support.scenarios import SCENARIOS
 from tests.support.scenarios.loading import load_scenario
+from tests.support.scenarios.source import ScenarioGpus
 
-SCENARIO = Path(__file__).parents[3] / "examples" / "agent" / "incident.yaml"
+SCENARIO = SCENARIOS / "incident.yaml"
 MIG = "MIG-5e2d3c4b-0000-1111-2222-333344445555"
 LOST = "GPU-c47d0b6e-9183-4d5f-a2c0-7e8f9a0b1c45"
 

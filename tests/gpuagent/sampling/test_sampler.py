@@ -17,6 +17,7 @@ from gpuagent.sampling.sampler import Sampler, Timing, next_gap
 from service.log import JsonLog
 from tests.support.scenarios import GIB, node, process
 from tests.support.scenarios.loading import parse_scenario
+from tests.support.scenarios.source import ScenarioGpus
 from tests.support.waiting import until
 
 SOON = 20  # seconds that nothing here may take, however busy the machine

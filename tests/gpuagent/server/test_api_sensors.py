@@ -15,6 +15,7 @@ from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.scenarios import node
 from tests.support.scenarios.loading import ScenarioError, parse_scenario
+from tests.support.scenarios.source import ScenarioGpus
 
 NONE = {
     "utilizationRatio": None, "temperatureCelsius": None, "powerWatts": None, "powerLimitWatts": None, "xid": None,

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -17,7 +16,9 @@ from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.driver_chain import Chain
+from tests.support.scenarios import SCENARIOS
 from tests.support.scenarios.loading import load_scenario
+from tests.support.scenarios.source import ScenarioGpus
 
 pytestmark = [
     pytest.mark.skipif(
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-SCENARIO = Path(__file__).parents[3] / "examples" / "agent" / "incident.yaml"
+SCENARIO = SCENARIOS / "incident.yaml"
 SCHEMES = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from console.cli import main as kaishare
 from gpuagent.cli import main
-from tests.support.agent_process import ROOT, Agent, agent
+from tests.support.agent_process import Agent, agent
+from tests.support.scenarios import SCENARIOS
 
-SIMULATED = f"simulated:{ROOT / 'examples' / 'agent' / 'node.yaml'}"
+SIMULATED = f"simulated:{SCENARIOS / 'node.yaml'}"
 
 
 @pytest.fixture(scope="module")

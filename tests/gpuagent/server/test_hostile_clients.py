@@ -14,7 +14,7 @@ from tests.support.hostile_clients import half_open, not_reading
 
 Result = TypeVar("Result")
 
-SCENARIO = "--gpus=simulated:examples/agent/node.yaml"
+SCENARIO = "--gpus=simulated:tests/support/scenarios/node.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _many_files() -> None:
 
 
 def limited(files: int) -> tuple[str, ...]:
-    return ("-m", "tests.support.limited_files", str(files), "gpuagent")
+    return ("-m", "tests.support.limited_files", str(files), "tests.support.scenarios.agent")
 
 
 def assert_well(running: Agent) -> None:

@@ -15,7 +15,6 @@ from service.log import JsonLog
 from tests.support.scenarios.loading import load_scenario
 from tests.support.scenarios.source import ScenarioGpus
 
-PROGRAM = ("-m", "tests.support.scenarios.agent")
 _GPUS = "simulated:"
 
 

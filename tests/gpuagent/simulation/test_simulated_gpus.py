@@ -16,11 +16,11 @@ from gpuagent.sampling.processes import Processes
 from gpuagent.simulation.simulated_gpus import (
     DEFAULT_BYTES,
     MOST_GPUS,
-    ClusterGpus,
     NodeGpus,
+    SimulatedGpus,
     driver_of_this_node,
-    percent_of_share,
 )
+from gpuagent.simulation.simulated_use import Course
 from kai.kaishare_keys import SIMULATE
 from service.log import JsonLog
 from tests.support.inventories import inventory
@@ -65,7 +65,9 @@ class Simulated:
         self.proc.mkdir()
         self.now = 0.0
         self.pods = Pods()
-        self.source = ClusterGpus(node=NODE, log=JsonLog(self.stream), clock=lambda: self.now, proc=self.proc)
+        self.source = SimulatedGpus(
+            node=NODE, log=JsonLog(self.stream), clock=lambda: self.now, proc=self.proc
+        )
         self.source.follow(self.pods)
         self.processes = Processes(proc_root=self.source.proc_root)
 
@@ -157,8 +159,8 @@ def test_an_invalid_annotation_counts_as_none_and_is_logged_once(simulated: Simu
         assert simulated.used(*HELD, annotated(text))[GPU_0] == {uid(1): HALF * 80 // 100}
     (line,) = simulated.log_lines
     assert (line["message"], line["pod"]) == ("ignoring invalid annotation", "research/half")
-    assert line["error"].endswith("is invalid; allowed: 0% to 1000%")
-    assert len(line["error"]) < 200
+    assert "is invalid; allowed: a part of the share from 0% to 1000%" in line["error"]
+    assert len(line["error"]) < 300
 
 
 def test_invalid_annotations_of_many_pods_have_a_limited_number_of_log_lines(simulated: Simulated) -> None:
@@ -168,8 +170,42 @@ def test_invalid_annotations_of_many_pods_have_a_limited_number_of_log_lines(sim
         assert len({line["pod"] for line in simulated.log_lines}) == len(simulated.log_lines) == lines
 
 
-def test_the_default_needs_no_annotation() -> None:
-    assert percent_of_share({}) == 80
+@pytest.mark.parametrize(
+    ("text", "percents"),
+    [
+        ("0s:40% 60s:150% 180s:40%", {0: 40, 59.9: 40, 60: 150, 179: 150, 180: 40, 10**9: 40}),
+        ("30s:10%", {0: 10, 30: 10}),
+        (" ".join(f"{second}s:{second}%" for second in range(32)), {0: 0, 31.5: 31}),
+    ],
+)
+def test_a_course_has_steps_from_the_start_of_the_pod(text: str, percents: dict[float, int]) -> None:
+    assert {second: Course.parse(text).at(second) for second in percents} == percents
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0s:40%  60s:150%",
+        "60s:40% 0s:150%",
+        "0s:40% 0s:50%",
+        "0s:40% 150%",
+        "0s:1001%",
+        "-1s:40%",
+        "0m:40%",
+        " ".join(f"{second}s:1%" for second in range(33)),
+        "0s:1% " * 10**6,
+    ],
+)
+def test_a_wrong_course_is_refused_in_one_short_line(text: str) -> None:
+    with pytest.raises(ValueError, match="is invalid; allowed") as refused:
+        Course.parse(text)
+    assert len(str(refused.value)) < 300
+
+
+def test_a_pod_follows_its_course_and_the_gpu_with_it(simulated: Simulated) -> None:
+    course = annotated("0s:50% 10s:200% 20s:0%")
+    seen = [simulated.used(*HELD, course)[GPU_0].get(uid(1), 0) for _ in range(6)]
+    assert seen == [HALF // 2, HALF // 2, 2 * HALF, 2 * HALF, 0, 0]
 
 
 def test_a_pod_above_its_share_takes_no_memory_of_pods_within_theirs(simulated: Simulated) -> None:
@@ -271,7 +307,7 @@ def test_gpus_have_the_labels_memory_and_model(simulated: Simulated) -> None:
 @pytest.mark.parametrize("memory", [None, "", "16 GiB", "-5", "9" * 30, "1"])
 def test_without_a_valid_label_a_gpu_has_a_usual_size(memory: str | None) -> None:
     labels = node(memory, **{COUNT: "1"})["metadata"]["labels"]
-    assert [gpu.memory for gpu in NodeGpus(NODE).update(Inventory(node_labels=labels))] == [DEFAULT_BYTES]
+    assert [gpu.total_bytes for gpu in NodeGpus(NODE).update(Inventory(node_labels=labels))] == [DEFAULT_BYTES]
 
 
 def test_made_up_uuids_are_the_same_after_a_restart_and_differ_between_nodes() -> None:
