@@ -4,8 +4,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import Evaluation, Status
 from gpuagent.gpus.gpu_reading import LostGpu, Sensors, Xid
@@ -14,7 +12,7 @@ from gpuagent.server.api import shares_json
 from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.scenarios import node
-from tests.support.scenarios.loading import ScenarioError, parse_scenario
+from tests.support.scenarios.loading import parse_scenario
 from tests.support.scenarios.source import ScenarioGpus
 
 NONE = {
@@ -98,13 +96,3 @@ def test_a_simulated_gpu_has_the_sensors_of_its_scenario(clock) -> None:
     assert (second.sensors.utilization_ratio, second.sensors.power_watts) == (0.9, 140.0)
     assert (first.sensors.xid.code, second.sensors.xid.code) == (13, 31)
     assert source.errors == {}
-
-
-@pytest.mark.parametrize(
-    "figures", [{"temperature": "hot"}, {"power": -1}, {"xid": [{"code": 0}]}, {"utilization": 101}]
-)
-def test_an_invalid_sensor_is_one_line(figures: dict[str, Any]) -> None:
-    with pytest.raises(ScenarioError) as error:
-        parse_scenario(node(**figures), "test")
-    assert next(iter(figures)) in str(error.value)
-    assert "\n" not in str(error.value)

@@ -67,7 +67,7 @@ def test_paths_that_the_api_servers_proxy_may_request_under_its_own_name(running
 
 
 def test_an_invalid_host_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--gpus", SIMULATED, "--host-name", "http://agent:9445"]) == 2
+    assert main(["serve", "--gpus", "simulated", "--host-name", "http://agent:9445"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert '"http://agent:9445" is not a host name; allowed: a name without scheme, port and wildcard' in line
 

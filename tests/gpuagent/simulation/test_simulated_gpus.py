@@ -307,7 +307,9 @@ def test_gpus_have_the_labels_memory_and_model(simulated: Simulated) -> None:
 @pytest.mark.parametrize("memory", [None, "", "16 GiB", "-5", "9" * 30, "1"])
 def test_without_a_valid_label_a_gpu_has_a_usual_size(memory: str | None) -> None:
     labels = node(memory, **{COUNT: "1"})["metadata"]["labels"]
-    assert [gpu.total_bytes for gpu in NodeGpus(NODE).update(Inventory(node_labels=labels))] == [DEFAULT_BYTES]
+    assert [gpu.total_bytes for gpu in NodeGpus(NODE).update(Inventory(node_labels=labels))] == [
+        DEFAULT_BYTES
+    ]
 
 
 def test_made_up_uuids_are_the_same_after_a_restart_and_differ_between_nodes() -> None:
