@@ -42,7 +42,7 @@ class Course:
         if not match and len(text) <= _LONGEST:
             matches = [_STEP.fullmatch(word) for word in text.split(" ")]
             steps = [(int(step[1]), int(step[2])) for step in matches if step]
-            if len(steps) < len(matches) or any(one[0] >= next_[0] for one, next_ in pairwise(steps)):
+            if len(steps) < len(matches) or any(step[0] >= later[0] for step, later in pairwise(steps)):
                 steps = []
         if not 0 < len(steps) <= MOST_STEPS or any(percent > MOST_PERCENT for _, percent in steps):
             raise ValueError(f"{SIMULATE} {quoted(text)} is invalid; {_FORM}")
