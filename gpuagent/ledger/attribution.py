@@ -134,8 +134,5 @@ def attribute(sample: Sample, pods: PodIndex) -> Attribution:
         for uid in {pod.uid for pid in present if (pod := owners[pid]) is not None}:
             gpu_uuids.setdefault(uid, set()).add(gpu.uuid)
     return Attribution(
-        owners=owners,
-        named_by_uid=frozenset(named_by_uid),
-        denied=frozenset(denied),
-        gpu_uuids=gpu_uuids,
+        owners=owners, named_by_uid=frozenset(named_by_uid), denied=frozenset(denied), gpu_uuids=gpu_uuids
     )

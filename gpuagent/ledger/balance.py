@@ -39,15 +39,9 @@ def at_risk_bytes(
       a limit above the share allows a pod to use memory that other pods are promised.
     - The GPU is promised more than its total.
 
-    Args:
-        gpu: the GPU.
-        holdings: of every pod that uses the GPU or has a share of it, each once.
-        promised_bytes: sum of the shares; None if unknown.
-        slack: tolerance above a share, as for verdicts.
-
-    Returns:
-        A lower bound if the use of a pod with a share is unknown; None if a figure is unknown and the GPU is
-        not known to be at risk; None for a GPU in MIG mode.
+    `holdings` are those of every pod that uses the GPU or has a share of it. The result is a lower bound if
+    the use of a pod with a share is unknown. It is None for a GPU in MIG mode, and if a figure is unknown and
+    the GPU is not known to be at risk.
     """
     if gpu.mig or gpu.total_bytes is None or gpu.used_bytes is None or promised_bytes is None:
         return None
@@ -105,8 +99,7 @@ def build_snapshot(
 
     Args:
         sample: GPUs and processes.
-        attribution: the owners of the processes; None until the pods have been listed, since no memory can be
-            attributed before that.
+        attribution: the owners of the processes; None until the pods have been listed.
         pod_shares: one for each listed pod.
         problems: problems of the source of pods.
         errors: number of failed driver calls by (call, error).
@@ -220,12 +213,7 @@ _NO_USAGE: Final = _Usage()
 class _Tally:
     """Sums of one GPU's processes by owner, for the GPU and for each of its MIG devices."""
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        problems: Sequence[Problem],
-        attribution: Attribution | None,
-    ) -> None:
+    def __init__(self, gpu: Gpu, problems: Sequence[Problem], attribution: Attribution | None) -> None:
         self._gpu = gpu
         self._all_bytes = 0
         self._unknown = 0

@@ -176,7 +176,7 @@ def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-_GONE = Origin(result=LookupResult.GONE)
+_GONE, _DENIED = Origin(result=LookupResult.GONE), Origin(result=LookupResult.DENIED)
 THREADS_OF_A_PROCESS: Final = 64
 THREADS_OF_A_SAMPLE: Final = 1024
 """Maximum of threads to read per process, and per sample, for processes whose main thread has exited. A
@@ -214,7 +214,6 @@ class Processes:
     """
 
     def __init__(self, *, proc_root: Path, clock: Callable[[], int] = time.time_ns) -> None:
-        """Set the root of /proc, and the clock of its files in nanoseconds of Unix time."""
         self._files = ProcFiles(proc_root, clock=clock)
         self._known: dict[int, _KnownProcess] = {}
         self._samples = 0
@@ -227,10 +226,8 @@ class Processes:
     ) -> tuple[dict[int, Origin], tuple[Problem, ...]]:
         """Return the origin of every process of the reading, and the problems of the look-up.
 
-        Args:
-            reading: the processes that the driver listed.
-            began: start of the reading in ticks since boot. A process that started later may not be the one
-                that the driver listed under its PID, and counts as gone in this sample. None to accept all.
+        `began` is the start of the reading in ticks since boot. A process that started later may not be the
+        one that the driver listed under its PID, and counts as gone in this sample. None to accept all.
         """
         origins: dict[int, Origin] = {}
         reasons: dict[int, str] = {}
@@ -241,24 +238,23 @@ class Processes:
         self._files.begin_sample()
         self._threads_left = THREADS_OF_A_SAMPLE
         for gpu in reading.gpus:
-            denied: list[int] = []
-            for process in processes_of(gpu):
-                pid = process.pid
-                if pid not in origins:
-                    try:
-                        unchanged = self._unchanged(pid)
-                        if unchanged is not None:
-                            known[pid] = unchanged
-                            origins[pid] = unchanged.origin
-                        else:
-                            origins[pid] = self._place(pid, known)
-                    except ProcDenied as error:
-                        origins[pid] = Origin(result=LookupResult.DENIED)
-                        reasons[pid] = str(error)
-                if pid in reasons:
-                    denied.append(pid)
+            pids = dict.fromkeys(process.pid for process in processes_of(gpu))
+            for pid in pids:
+                if pid in origins:
+                    continue
+                try:
+                    unchanged = self._unchanged(pid)
+                    if unchanged is not None:
+                        known[pid] = unchanged
+                        origins[pid] = unchanged.origin
+                    else:
+                        origins[pid] = self._place(pid, known)
+                except ProcDenied as error:
+                    origins[pid] = _DENIED
+                    reasons[pid] = str(error)
+            denied = [pid for pid in pids if pid in reasons]
             if denied:
-                more = f", and {len(set(denied)) - 1} more" if len(set(denied)) > 1 else ""
+                more = f", and {len(denied) - 1} more" if len(denied) > 1 else ""
                 problems.append(Problem(Cause.PROC_DENIED, gpu.uuid, f"{reasons[denied[0]]}{more}"))
         self._known = known
         # A process that was denied for this reason stays denied until its owner is found.
@@ -397,8 +393,6 @@ def processes_of(gpu: Gpu) -> Iterable[GpuProcess]:
 
 Lookup = tuple[dict[int, Origin], tuple[Problem, ...]]
 """Origins by PID, and the problems of the look-up."""
-
-_DENIED = Origin(result=LookupResult.DENIED)
 
 
 class ProcessLookup:

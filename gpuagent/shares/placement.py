@@ -29,10 +29,6 @@ class Placement:
         What is known stays. Another GPU counts only if KAI itself records it: reservation pods of the pod's
         groups in a namespace that no tenant can write. Those of another group prove nothing: KAI may give the
         group of an outdated BindRequest to another pod, on another GPU.
-
-        Args:
-            newer: the newer resolution.
-            groups: the groups of the pod.
         """
         if newer.is_complete and newer.is_kais and newer.groups == groups:
             return newer
@@ -159,9 +155,8 @@ class WholeGpus:
         """Find the GPUs of the pods with whole GPUs.
 
         Args:
-            wanted: number of GPUs by pod UID, for every pod that requests some; without finished pods and the
-                reservation pods of the cluster's own KAI.
-            inventory: has those reservation pods, each of which has a whole GPU.
+            wanted: number of GPUs by pod UID, for every unfinished pod that requests some.
+            inventory: has the reservation pods of the cluster's own KAI, each of which has a whole GPU.
             devices: the node's GPUs.
             holders: GPUs on which each pod has a process, by pod UID.
             groups: GPUs that KAI groups hold, by the same inventory.

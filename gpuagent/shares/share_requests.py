@@ -130,12 +130,7 @@ class ShareRequest:
 
 
 def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[ShareRequest, tuple[str, ...]]:
-    """Parse all annotations that request GPU memory, with one note for each malformed one.
-
-    Args:
-        annotations: annotations of the pod.
-        where: the pod's name, as the prefix of notes.
-    """
+    """Parse all annotations that request GPU memory; the pod's name (`where`) begins each note."""
     notes: list[str] = []
     share = _legacy(annotations, where, notes)
     memory: list[ContainerMemory] = []
@@ -247,12 +242,6 @@ def effective_limit(
 
     The pod's owner can write the annotation, so a limit above the share does not count. The exception is
     NvFractions, the mode in which the driver enforces the limit; even there it is at most the GPU's memory.
-
-    Args:
-        limit_bytes: the limit in the annotations.
-        share_bytes: the pod's share of the GPU; None if unknown.
-        gpu_bytes: total memory of the GPU; None if unknown.
-        mode: KAI's mode; None if unknown.
     """
     if share_bytes is None or limit_bytes <= share_bytes:
         return limit_bytes

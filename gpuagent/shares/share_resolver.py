@@ -83,10 +83,7 @@ class ShareResolver:
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
 
     def resolve(
-        self,
-        inventory: Inventory,
-        devices: Sequence[Gpu],
-        holders: Mapping[str, Collection[str]] = _NOBODY,
+        self, inventory: Inventory, devices: Sequence[Gpu], holders: Mapping[str, Collection[str]] = _NOBODY
     ) -> tuple[PodShare, ...]:
         """Return the share of every pod of the inventory; it is empty for a pod without share and GPU.
 

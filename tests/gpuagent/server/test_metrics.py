@@ -58,7 +58,9 @@ def status_of(*snapshots: Snapshot, now: float | None = None) -> Status:
         wall = None if good is None else 1.8e9 + good
         evaluation = Evaluation(snapshot=snapshot, verdicts=verdicts, good_at=good, good_wall_time=wall)
     at = evaluation.snapshot.taken_at if evaluation else 0
-    return (evaluation or Evaluation()).at(at if now is None else now, started_at=0, interval=5, pods_silent_for=0)
+    return (evaluation or Evaluation()).at(
+        at if now is None else now, started_at=0, interval=5, pods_silent_for=0
+    )
 
 
 class StubWatch:

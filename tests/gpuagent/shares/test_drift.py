@@ -276,11 +276,7 @@ def test_a_spoof_changes_no_share_of_another_pod(
     has_requests: bool,
     whole: str | None,
 ) -> None:
-    beside = [
-        _VICTIM,
-        *TWO_RESERVATIONS,
-        node(),
-    ]
+    beside = [_VICTIM, *TWO_RESERVATIONS, node()]
     if has_requests:
         beside.append(bind_request("victim", 2, "0.25", groups=(GROUP_1,)))
     alone = ShareResolver().resolve(inventory(*beside), DEVICES)[0]

@@ -128,10 +128,7 @@ def test_a_standing_flag_on_a_foreign_gpu_ends_when_the_pod_leaves_the_gpu() -> 
 RETRIED = (fraction(group="retried"), bind_request(groups=(GROUP_0,)))
 ANOTHER = fraction("another", 2, "0.25", GROUP_0)
 WITHIN = {POD: {GPU_0: 10 * GIB}}
-KNOWN_BY = {
-    "nothing": (),
-    "an earlier reservation pod": (reservation("retried", GPU_0, 800),),
-}
+KNOWN_BY = {"nothing": (), "an earlier reservation pod": (reservation("retried", GPU_0, 800),)}
 
 
 @pytest.mark.parametrize("records", KNOWN_BY.values(), ids=KNOWN_BY)

@@ -39,14 +39,7 @@ EARLIER = (".1-", ".2-grouped", ".3-", ".admitted", ".pending", "failed-webhook-
 
 def documents(folder: str) -> list[dict[str, Any]]:
     root = folder_from("KAISHARE_FIXTURES", "the objects recorded from live runs") / folder
-    names = (
-        "pod-*",
-        "reservation-pod*",
-        "bindrequest-*",
-        "node-*",
-        "kai-pod*",
-        "node.host*",
-    )
+    names = ("pod-*", "reservation-pod*", "bindrequest-*", "node-*", "kai-pod*", "node.host*")
     files = [file for pattern in names for file in sorted(root.glob(f"{pattern}.json"))]
     made = [json.loads(file.read_text()) for file in files if not any(part in file.name for part in EARLIER)]
     assert made

@@ -15,16 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpuagent.pods.inventory import Inventory
 from kai.installation import SharingMode
 from tests.support.inventories import built
-from tests.support.kube_objects import (
-    GPU_0,
-    GPU_1,
-    RESERVATIONS,
-    bind_request,
-    node,
-    pod,
-    reservation,
-    uid,
-)
+from tests.support.kube_objects import GPU_0, GPU_1, RESERVATIONS, bind_request, node, pod, reservation, uid
 from tests.support.markers import scaled
 from tests.support.sample_pipeline import GRACE, Pipeline
 

@@ -33,10 +33,7 @@ A10 = 23028 * MIB
 TWO_RESERVATIONS = (reservation(GROUP_0, GPU_0, 900), reservation(GROUP_1, GPU_1, 901))
 
 
-FIRST, SECOND = DEVICES = (
-    gpu(uuid=GPU_0, total_bytes=A10),
-    gpu(uuid=GPU_1, index=1, total_bytes=A10),
-)
+FIRST, SECOND = DEVICES = (gpu(uuid=GPU_0, total_bytes=A10), gpu(uuid=GPU_1, index=1, total_bytes=A10))
 
 
 def resolve(

@@ -309,10 +309,7 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
     ),
 )
 def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
-    others = (
-        pod_share("other", GIB, gpus=(B,)),
-        pod_share("lost", GIB, gpus=(), is_unresolved=True),
-    )
+    others = (pod_share("other", GIB, gpus=(B,)), pod_share("lost", GIB, gpus=(), is_unresolved=True))
     verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
     judged = {verdict.pod_share.pod.name for verdict in verdicts.by_key.values()}
     assert judged == left | ({"lost"} if left else set())

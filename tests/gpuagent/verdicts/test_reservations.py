@@ -105,9 +105,7 @@ class TestWholeGpus:
         assert seen.promised(GPU_0) == 0
 
     @pytest.mark.parametrize(
-        "given",
-        [(), (node(**{"nvidia.com/gpu.replicas": "4"}),)],
-        ids=["labels unknown", "time slicing"],
+        "given", [(), (node(**{"nvidia.com/gpu.replicas": "4"}),)], ids=["labels unknown", "time slicing"]
     )
     def test_where_a_gpu_may_be_handed_out_twice_nothing_is_flagged(
         self, given: tuple[dict[str, Any], ...]
