@@ -7,6 +7,7 @@ from typing import Final
 
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
+from gpuagent.shares.pod_share import Author
 from gpuagent.shares.share_requests import ShareRequest
 from kai import keys
 
@@ -20,8 +21,8 @@ class Placement:
     """Whether all GPUs of the pod are known."""
     groups: tuple[str, ...] = ()
     """The groups whose reservation pods name the GPUs; empty for another source."""
-    is_kais: bool = False
-    """Whether all of these reservation pods are in a namespace that no tenant can write."""
+    author: Author = Author.TENANT
+    """KAI if all of these reservation pods are in a namespace that no tenant can write."""
 
     def updated(self, newer: "Placement", groups: tuple[str, ...]) -> "Placement":
         """Return the placement that counts after a newer resolution for the same pod.
@@ -30,7 +31,7 @@ class Placement:
         groups in a namespace that no tenant can write. Those of another group prove nothing: KAI may give the
         group of an outdated BindRequest to another pod, on another GPU.
         """
-        if newer.is_complete and newer.is_kais and newer.groups == groups:
+        if newer.is_complete and newer.author is Author.KAI and newer.groups == groups:
             return newer
         if self.is_complete or not newer.gpus:
             return self
@@ -79,7 +80,7 @@ def of_groups(groups: Sequence[str], pod: NodePod, inventory: Inventory) -> Plac
         tuple(dict.fromkeys(gpu for gpu in gpus if gpu)),
         is_complete=bool(groups) and all(gpus),
         groups=tuple(groups),
-        is_kais=all(group in inventory.reservations for group in groups),
+        author=Author.KAI if all(group in inventory.reservations for group in groups) else Author.TENANT,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from gpuagent.pods.inventory import BindRequest, Inventory, NodePod
 from gpuagent.shares.entitlement import Record
 from gpuagent.shares.placement import UNPLACED, Placement, of_groups, of_share
+from gpuagent.shares.pod_share import Author
 from gpuagent.shares.share_requests import ShareRequest
 from service.text import one_line, quoted
 
@@ -75,7 +76,7 @@ class PodRecords:
         bound, groups = self.bound or latest, self.groups
         if latest is not None and self.bound is not None and latest.groups != self.bound.groups:
             place = of_groups(latest.groups, pod, inventory)
-            if place.is_complete and place.is_kais:
+            if place.is_complete and place.author is Author.KAI:
                 bound, groups = latest, latest.groups
         return replace(
             self,

@@ -33,28 +33,22 @@ _MOST_GPUS: Final = 64
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
 
 
-@dataclass(frozen=True, slots=True)
 class _PerGpu:
     """Amounts of containers, summed up by GPU once: a pod can name thousands of containers and GPUs."""
 
-    everywhere: int
-    """Sum of the containers without a GPU list; it counts on each GPU of the pod."""
-    by_gpu: Mapping[str, int]
-
-    @classmethod
-    def of(cls, amounts: Mapping[str, int], devices: Mapping[str, tuple[str, ...]]) -> "_PerGpu":
-        everywhere = 0
-        by_gpu: dict[str, int] = {}
+    def __init__(self, amounts: Mapping[str, int], devices: Mapping[str, tuple[str, ...]]) -> None:
+        self._everywhere = 0
+        """Sum of the containers without a GPU list; it counts on each GPU of the pod."""
+        self._by_gpu: dict[str, int] = {}
         for container, amount in amounts.items():
             gpus = devices.get(container)
             if gpus is None:
-                everywhere += amount
+                self._everywhere += amount
             for gpu in gpus or ():
-                by_gpu[gpu] = by_gpu.get(gpu, 0) + amount
-        return cls(everywhere, by_gpu)
+                self._by_gpu[gpu] = self._by_gpu.get(gpu, 0) + amount
 
     def on(self, gpu: str) -> int:
-        return self.everywhere + self.by_gpu.get(gpu, 0)
+        return self._everywhere + self._by_gpu.get(gpu, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,40 +92,42 @@ class ShareRequest:
         return card.share_bytes(self.share) if card else None
 
     def limit_on(self, gpu: str) -> int | None:
-        """Return the limit on one of the pod's GPUs.
-
-        None if a container with a request there has no limit.
-        """
-        is_limited = self._limited.on(gpu) > 0 and self._unlimited_containers.on(gpu) == 0
-        return self._limited.on(gpu) if is_limited else None
+        """Return the limit on one of the pod's GPUs; None if a container with a request there has none."""
+        limit = self._limited.on(gpu)
+        return limit if limit > 0 and self._unlimited_containers.on(gpu) == 0 else None
 
     def portions(self, cards: Collection[Card]) -> frozenset[str]:
         """Return the share as KAI's binder writes it: a fraction with two decimals for each card."""
-        if self.share is not None and self.share.portion is not None:
-            return frozenset({self.share.portion})
-        if self.share is not None and self.share.memory_mib is not None:
-            memory = self.share.memory_mib
-        else:
+        share = self.share
+        if share is not None and share.portion is not None:
+            return frozenset({share.portion})
+        memory = share.memory_mib if share is not None else None
+        if memory is None:
             memory = -(-max(self._requested.on(gpu) for gpu in self.gpus or ("",)) // MIB)
         return frozenset(portion_text(card.portion_of_memory(memory)) for card in cards)
 
     @cached_property
     def _requested(self) -> _PerGpu:
-        return _PerGpu.of(self.requests, self.devices)
+        return _PerGpu(self.requests, self.devices)
 
     @cached_property
     def _limited(self) -> _PerGpu:
-        return _PerGpu.of(self.limits, self.devices)
+        return _PerGpu(self.limits, self.devices)
 
     @cached_property
     def _unlimited_containers(self) -> _PerGpu:
         names = self.requests.keys() - self.limits.keys()
-        return _PerGpu.of(dict.fromkeys(names, 1), self.devices)
+        return _PerGpu(dict.fromkeys(names, 1), self.devices)
 
 
 def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[ShareRequest, tuple[str, ...]]:
     """Parse all annotations that request GPU memory; the pod's name (`where`) begins each note."""
     notes: list[str] = []
+    request = _parse(annotations, where, notes)
+    return request, tuple(map(one_line, notes))  # whatever the annotations contain
+
+
+def _parse(annotations: Mapping[str, str], where: str, notes: list[str]) -> ShareRequest:
     share = _legacy(annotations, where, notes)
     memory: list[ContainerMemory] = []
     devices: dict[str, tuple[str, ...]] = {}
@@ -150,25 +146,17 @@ def parse_share_request(annotations: Mapping[str, str], where: str) -> tuple[Sha
         notes.append(f"{where}: its containers name more than {_MOST_GPUS} GPUs; all are ignored")
         devices = {}
     if share is not None:
-        if memory:
-            kind = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
-            notes += _combined(kind, share, memory, where)
-        return ShareRequest(share=share, devices=devices, text=_text(annotations, share)), _lines(notes)
+        notes += _ignored(share, memory, where)
+        return ShareRequest(share=share, devices=devices, text=_text(annotations, share))
     limits = {entry.container: entry.memory_bytes for entry in memory if entry.kind == "limit"}
     requests = limits | {entry.container: entry.memory_bytes for entry in memory if entry.kind == "request"}
     if max(sum(requests.values()), sum(limits.values())) > MOST_BYTES:
         notes.append(
             f"{where}: its containers together request more memory than any GPU has; all are ignored"
         )
-        return ShareRequest(devices=devices), _lines(notes)
-    return ShareRequest(requests=requests, limits=limits, devices=devices, text=_texts(requests)), _lines(
-        notes
-    )
-
-
-def _lines(notes: list[str]) -> tuple[str, ...]:
-    """Make each note one line, whatever the annotation contains."""
-    return tuple(map(one_line, notes))
+        return ShareRequest(devices=devices)
+    text = first_few([f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()])
+    return ShareRequest(requests=requests, limits=limits, devices=devices, text=text)
 
 
 def _legacy(annotations: Mapping[str, str], where: str, notes: list[str]) -> Share | None:
@@ -208,31 +196,28 @@ def _devices(key: str, value: str) -> tuple[str, ...]:
         raise ValueError(f"{key}: {error}") from None
 
 
-def _combined(kind: str, share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
+def _ignored(share: Share, memory: list[ContainerMemory], where: str) -> list[str]:
     """Return notes on requests that are ignored beside a legacy annotation.
 
     KAI v0.18 accepts only a request that repeats gpu-memory. A limit is ignored, too. Releases before v0.18
     do not know it, and a user could set a limit that is never reached in order to evade the share.
     """
-    ignored = [
-        entry
-        for entry in memory
-        if entry.kind == "limit" or share.memory_mib is None or entry.memory_bytes != share.memory_mib * MIB
-    ]
+    own_bytes = None if share.memory_mib is None else share.memory_mib * MIB
+    prefix, beside = f"{where}: {keys.CONTAINER_PREFIX}", f"is ignored beside {_key(share)}"
     return [
-        f"{where}: nvidia.com/container.{entry.container}.gpu-memory.{entry.kind} is ignored beside {kind}"
-        for entry in ignored
+        f"{prefix}{entry.container}.gpu-memory.{entry.kind} {beside}"
+        for entry in memory
+        if entry.kind == "limit" or entry.memory_bytes != own_bytes
     ]
+
+
+def _key(share: Share) -> str:
+    return keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
 
 
 def _text(annotations: Mapping[str, str], share: Share) -> str:
-    key = keys.GPU_FRACTION if share.fraction is not None else keys.GPU_MEMORY
-    text = f"{key} {printable(annotations[key], LONGEST_VALUE)}"
+    text = f"{_key(share)} {printable(annotations[_key(share)], LONGEST_VALUE)}"
     return f"{text} on {share.devices} GPUs" if share.devices > 1 else text
-
-
-def _texts(requests: Mapping[str, int]) -> str:
-    return first_few([f"gpu-memory.request {amount} of {name}" for name, amount in requests.items()])
 
 
 def effective_limit(
