@@ -22,6 +22,7 @@ from tests.support.kube_objects import (
     fraction,
     namespace_object,
     node,
+    of_tenant,
     pod,
     reservation,
     uid,
@@ -64,16 +65,7 @@ def two_devices() -> dict[str, Any]:
 
 def synced(namespace: str, uuid: str = GPU_0, number: int = 900) -> dict[str, Any]:
     """A reservation pod of a KAI inside a vCluster, in its host namespace."""
-    return reservation(
-        number=number, namespace=namespace, labels={**LABEL, "vcluster.loft.sh/managed-by": "team"},
-        annotations={
-            "run.ai/reserve_for_gpu_index": uuid,
-            "vcluster.loft.sh/object-name": "gpu-reservation-x",
-            "vcluster.loft.sh/object-namespace": "kai-resource-reservation",
-            "vcluster.loft.sh/object-host-name": f"gpu-reservation-{number}",
-            "vcluster.loft.sh/object-host-namespace": namespace,
-        },
-    )  # fmt: skip
+    return of_tenant(reservation(gpu=uuid, number=number, labels=LABEL), namespace)
 
 
 def mib(amount: int, source: ShareSource = WRITTEN, gpu: str = GPU_0) -> dict[str, Amount]:
@@ -345,20 +337,9 @@ def test_beside_a_legacy_request_a_request_of_a_container_is_ignored(legacy: dic
 
 
 def test_a_tenants_names_and_queue() -> None:
-    document = fraction(
-        "train-0-x-ml-x-team-a", namespace="vcluster-team-a", labels={"vcluster.loft.sh/managed-by": "team-a"},
-        annotations={
-            "vcluster.loft.sh/object-name": "train-0",
-            "vcluster.loft.sh/object-namespace": "ml",
-            "vcluster.loft.sh/object-host-name": "train-0-x-ml-x-team-a",
-            "vcluster.loft.sh/object-host-namespace": "vcluster-team-a",
-        },
-    )  # fmt: skip
-    pod_share = resolve(document, reservation(), node())
-    assert (pod_share.tenant, pod_share.queue) == (
-        Tenant(vcluster="team-a", namespace="ml", pod="train-0"),
-        "team-a",
-    )
+    pod_share = resolve(of_tenant(fraction("train-0"), "vcluster-team-a"), reservation(), node())
+    tenant = Tenant(vcluster="team-a", namespace="ml", pod="train-0")
+    assert (pod_share.tenant, pod_share.queue) == (tenant, "team-a")
 
 
 ONE, TWO = pod("whole", gpus="1"), pod("whole", gpus="2")
