@@ -3,24 +3,19 @@
 All times are on the clock of the samples. There is no verdict without attribution, with a missing figure, or
 on a stale sample. Flags and balances survive such a gap, which adds nothing to them.
 
-What is compared with the grace is the balance of the time in which a pod was over. A stopwatch that restarts
-at each break never reaches the grace if a pod dips below its share once per grace. A balance keeps the
-history: each sample over the limit adds one interval, each sample within the limit subtracts half of one, and
-a sample without an evaluation changes nothing. A pod that is over in more than a third of the evaluated
-samples is therefore flagged eventually. The times of the samples are unpredictable (`sampling.schedule`), so
-for a pod that does not look the part of the samples is the part of the time. Times are whole nanoseconds, so
-that sums are exact for any number of samples.
+What is compared with the grace is a balance, not a stopwatch, which a pod could restart by a dip once per
+grace. Each sample over the limit adds one interval, each sample within it subtracts half of one, and a sample
+without an evaluation changes nothing. A pod that is over in more than a third of the evaluated samples is
+therefore flagged eventually. Times are whole nanoseconds, so that sums are exact for any number of samples.
 
-Each sample that evaluates a pod counts one interval, whatever the time since the previous sample. The times
-between samples are random (`sampling.schedule`). Counting them would favour a pod that is over only right
-after a sample, since the time until the next sample would then be counted as that of a pod within its share.
-A sample counts nothing if more than `longest_gap` lies between it and the previous one. An extra sample, as
-before an eviction, counts nothing either: pods for which more samples are taken would fill their balances
-sooner. It neither clears a flag, for which two regular samples are needed.
+Each sample counts one interval, whatever the time since the previous one: the times between samples are
+random (`sampling.sampler`), and counting them would favour a pod that is over only right after a sample. A
+sample counts nothing if more than `longest_gap` lies between it and the previous one. An extra sample, as
+before an eviction, counts nothing either, and clears no flag.
 
-Reasons without a limit have a balance, too. `unassigned-gpu` and `no-share` add the samples in which the pod
-uses more than 256 MiB on a GPU without a share there. `no-reservation` adds those in which the pod's group
-has no reservation pod. Half of the other ones is subtracted. `share-changed` has no grace.
+Reasons without a limit have a balance, too: `unassigned-gpu` and `no-share` by the samples with more than
+256 MiB on a GPU without a share there, `no-reservation` by those without a reservation pod. `share-changed`
+has no grace.
 """
 
 from collections.abc import Mapping
@@ -72,11 +67,10 @@ def seconds(nanoseconds: int) -> float:
 
 
 def next_balance(balance: int, *, interval: int, standing: Standing, grace: int) -> int:
-    """Return the balance after one more sample.
+    """Return the balance after one more sample, in nanoseconds; the interval is 0 if it counts nothing.
 
-    The result is between 0 and the grace while time over is added. A shorter grace reduces a balance only at
-    the next time over. Otherwise a tenant could clear a balance by shortening and restoring the grace of the
-    namespace. All times are in nanoseconds; the interval is 0 for a sample that counts nothing.
+    A shorter grace reduces a balance only at the next time over. Otherwise a tenant could clear a balance by
+    shortening and restoring the grace of the namespace.
     """
     if standing is Standing.OVER:
         return min(balance + interval, grace)
