@@ -7,7 +7,7 @@ from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.pod_owners import Workload, virtual_workload_of, workload_of
 from gpuagent.shares.cards import Cards
 from gpuagent.shares.placement import group_labels, groups_of
-from gpuagent.shares.records import BoundShare, PodRecords
+from gpuagent.shares.records import BindRequestShare, PodRecords
 from gpuagent.shares.share_requests import ShareRequest, parse_share_request
 from kai import keys
 from kai.kaishare_keys import SIZE, is_size_name
@@ -79,7 +79,7 @@ def share_drift(
     return [difference for difference in differences if difference]
 
 
-def _against(bound: BoundShare, request: ShareRequest, cards: Cards) -> str:
+def _against(bound: BindRequestShare, request: ShareRequest, cards: Cards) -> str:
     portion, count = bound.portion, bound.count
     declares = f"the pod declares {_text(request)}, its BindRequest allocates"
     if not portion:

@@ -23,7 +23,7 @@ _MOST_FORMER: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundShare:
+class BindRequestShare:
     """The share in a pod's BindRequest."""
 
     portion: str = ""
@@ -37,9 +37,9 @@ class BoundShare:
 class PodRecords:
     """KAI's records of one pod. They stay for its UID, unless KAI itself records something else."""
 
-    bound: BoundShare | None = None
+    bound: BindRequestShare | None = None
     """The BindRequest that counts; None without a well-formed one."""
-    latest: BoundShare | None = None
+    latest: BindRequestShare | None = None
     """The present BindRequest."""
     has_bind_request: bool = False
     """Whether the pod has ever had a BindRequest, well-formed or not; KAI has then placed the pod."""
@@ -108,7 +108,7 @@ class PodRecords:
 NO_RECORDS: Final = PodRecords()
 
 
-def _bound_share(request: BindRequest, pod: NodePod) -> tuple[BoundShare | None, str]:
+def _bound_share(request: BindRequest, pod: NodePod) -> tuple[BindRequestShare | None, str]:
     """Read a BindRequest; without a share of the pod, say why."""
     if request.pod_uid != pod.uid:
         return None, "the BindRequest of that name belongs to another pod and is ignored"
@@ -122,4 +122,4 @@ def _bound_share(request: BindRequest, pod: NodePod) -> tuple[BoundShare | None,
         request.resource_type != "Regular" and (bool(request.groups) or 0 < float(request.portion or 0) < 1)
     )
     portion = request.portion if is_share else ""
-    return BoundShare(portion=portion, count=max(request.count, 0), groups=request.groups), ""
+    return BindRequestShare(portion=portion, count=max(request.count, 0), groups=request.groups), ""

@@ -31,7 +31,7 @@ from gpuagent.shares.pod_share import (
     PodShare,
     Relation,
     ShareSource,
-    Standing,
+    Validity,
 )
 from gpuagent.shares.records import NO_RECORDS, PodRecords
 from gpuagent.shares.share_requests import effective_limit
@@ -132,7 +132,7 @@ class _Reading:
     source: ShareSource
     text: str
     bytes_on: Callable[[str], int | None]
-    standing: Standing = Standing.COUNTS
+    validity: Validity = Validity.COUNTS
 
 
 class _Resolution:
@@ -207,7 +207,7 @@ class _Resolution:
                     reading.source,
                     reading.text,
                     {gpu: reading.bytes_on(gpu) for gpu in place.gpus or ("",)},
-                    reading.standing,
+                    reading.validity,
                 )
                 for reading in readings
             ),
@@ -234,21 +234,21 @@ class _Resolution:
                 lambda gpu: card.fraction_bytes(part) if (card := cards.of(gpu)) else None,
             )
         now, first, ignored = self._now.request, self._first.request, ""
-        standing = Standing.OVERRULED if sources.record is Record.NO_SHARE else Standing.COUNTS
+        validity = Validity.OVERRULED if sources.record is Record.NO_SHARE else Validity.COUNTS
         if sources.is_annotation_ignored:
-            standing = Standing.IGNORED
+            validity = Validity.IGNORED
             label = "the GPU group of its label is not from KAI" if self._labelled else "it has no GPU group"
             ignored = f", ignored by KAI: the pod has no BindRequest, and {label}"
         if first.has_share:
             text = (first.text if first == now else f"{first.text}, as first seen") + ignored
-            yield _Reading(ShareSource.ANNOTATION, text, partial(self._request.bytes_on, cards), standing)
+            yield _Reading(ShareSource.ANNOTATION, text, partial(self._request.bytes_on, cards), validity)
         if sources.has_whole_gpus:
             text = f"{keys.GPU_RESOURCE} {self._pod.whole_gpus}"
             yield _Reading(ShareSource.WHOLE_GPU, text, cards.total_of)
         if now.has_share and now != first:
-            standing = Standing.IGNORED if ignored else Standing.LATER
+            validity = Validity.IGNORED if ignored else Validity.LATER
             text = f"{now.text}, changed later"
-            yield _Reading(ShareSource.ANNOTATION, text, partial(now.bytes_on, cards), standing)
+            yield _Reading(ShareSource.ANNOTATION, text, partial(now.bytes_on, cards), validity)
 
     def _entitlements(
         self, counting: _Reading | None, own: Sequence[str], *, withheld: Collection[str], is_certain: bool

@@ -8,7 +8,7 @@ from math import floor
 from typing import Final
 
 from gpuagent.pods.bounds import ContainerCommand
-from gpuagent.shares.pod_share import Standing
+from gpuagent.shares.pod_share import Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from kai.frameworks import settings_of
@@ -87,7 +87,7 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
 def _description(verdict: Verdict, seconds: float) -> str:
     reason, pod_share = verdict.key.reason, verdict.pod_share
     is_annotation_ignored = reason is FlagReason.NO_SHARE and any(
-        candidate.standing is Standing.IGNORED for candidate in pod_share.candidates
+        candidate.validity is Validity.IGNORED for candidate in pod_share.candidates
     )
     template = _ANNOTATION_IGNORED if is_annotation_ignored else _TEMPLATES[reason]
     return template.format(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.shares.pod_share import ShareSource, Standing
+from gpuagent.shares.pod_share import ShareSource, Validity
 from gpuagent.verdicts.messages import message
 from tests.support.inventories import built
 from tests.support.kube_objects import (
@@ -52,7 +52,7 @@ def test_an_annotation_without_an_allocation_is_no_share(annotations: dict[str, 
         {},
     )
     (candidate,) = pod_share.candidates
-    assert candidate.standing is Standing.IGNORED
+    assert candidate.validity is Validity.IGNORED
     assert "ignored by KAI" in candidate.text
 
 
