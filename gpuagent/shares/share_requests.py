@@ -1,4 +1,4 @@
-"""Parses the share that a pod's annotations request. Pure.
+"""The share that a pod's annotations request, and what it is worth on the node's cards. Pure.
 
 Any user who may edit the pod can change its annotations, even while it runs. They contain the request, not
 what KAI allocated.
@@ -6,15 +6,16 @@ what KAI allocated.
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
-from gpuagent.shares.cards import Cards
+from gpuagent.gpus.gpu_reading import Gpu
 from kai import keys
 from kai.gpu_resources import parse_gpu_uuids
 from kai.installation import SharingMode
+from kai.releases import Version
 from kai.share import (
     MIB,
     MOST_BYTES,
@@ -24,13 +25,74 @@ from kai.share import (
     is_container_memory_key,
     portion_text,
 )
-from kai.share_bytes import Card
+from kai.share_bytes import MEGABYTE, Card, label_bytes
 from service.text import LONGEST_VALUE, first_few, one_line, printable, quoted
+
+_T = TypeVar("_T")
 
 _DEVICES = re.compile(r"nvidia\.com/container\.(.+)\.gpus\.devices")
 _MOST_GPUS: Final = 64
 """Maximum of GPUs of one pod; more than any node has."""
 _LEGACY: Final = (keys.GPU_FRACTION, keys.GPU_MEMORY, keys.NUM_DEVICES)
+
+
+class Cards:
+    """Memory of the node's GPUs, from the node label that KAI uses, or else from the driver."""
+
+    def __init__(
+        self, *, node_labels: Mapping[str, str] | None, devices: Sequence[Gpu], version: Version | None
+    ) -> None:
+        label = (node_labels or {}).get(keys.NODE_GPU_MEMORY)
+        self._labelled = None if label is None else _card_of_label(label, version)
+        self._by_gpu = {gpu.uuid: _card_of(gpu, version) for gpu in devices}
+        labelled_bytes = label_bytes(label) if label is not None and self._labelled else None
+        totals = {gpu.uuid: gpu.total_bytes for gpu in devices}
+        self._totals = {uuid: labelled_bytes if total is None else total for uuid, total in totals.items()}
+        self.gpus = tuple(self._by_gpu)
+        """UUIDs of the GPUs that responded."""
+        self.unit_bytes = MEGABYTE if version is not None and version.counts_megabytes else MIB
+        """Bytes of one unit of `gpu-memory`, which need no card."""
+
+    def of(self, gpu: str) -> Card | None:
+        """Return the card of one GPU; for an unknown GPU ("") only if all cards are equal."""
+        return self._labelled or _one_of(self._by_gpu, gpu)
+
+    def total_of(self, gpu: str) -> int | None:
+        """Return the memory of one GPU in bytes, by the driver or else by the label.
+
+        For an unknown GPU ("") the result is None unless all GPUs are equal.
+        """
+        return _one_of(self._totals, gpu)
+
+    def all(self) -> frozenset[Card]:
+        """Return all different cards of the node; empty if one is unknown."""
+        if self._labelled is not None:
+            return frozenset({self._labelled})
+        known = frozenset(card for card in self._by_gpu.values() if card is not None)
+        return frozenset() if None in self._by_gpu.values() else known
+
+
+def _one_of(by_gpu: Mapping[str, _T], gpu: str) -> _T | None:
+    if gpu:
+        return by_gpu.get(gpu)
+    alike = set(by_gpu.values())
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _card_of_label(label: str, version: Version | None) -> Card | None:
+    try:
+        return Card.from_label(label, version)
+    except ValueError:  # reported once, where the node was read
+        return None
+
+
+def _card_of(gpu: Gpu, version: Version | None) -> Card | None:
+    if gpu.total_bytes is None:
+        return None
+    try:
+        return Card.from_mib(gpu.total_bytes // MIB, version)
+    except ValueError:  # too small for any share
+        return None
 
 
 class _PerGpu:

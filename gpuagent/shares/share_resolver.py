@@ -11,8 +11,6 @@ from typing import Final
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.pod_owners import tenant_of
-from gpuagent.shares.cards import Cards
-from gpuagent.shares.drift import PodDeclaration, share_drift
 from gpuagent.shares.entitlement import Record, Sources, entitlement
 from gpuagent.shares.placement import (
     UNPLACED,
@@ -33,8 +31,8 @@ from gpuagent.shares.pod_share import (
     ShareSource,
     Validity,
 )
-from gpuagent.shares.records import NO_RECORDS, PodRecords
-from gpuagent.shares.share_requests import effective_limit
+from gpuagent.shares.records import NO_RECORDS, PodDeclaration, PodRecords, share_drift
+from gpuagent.shares.share_requests import Cards, effective_limit
 from kai import keys
 from kai.installation import SharingMode
 from kai.releases import Version
