@@ -14,12 +14,12 @@ from gpuagent.pods.pod_owners import tenant_of
 from gpuagent.shares.entitlement import Record, Sources, entitlement
 from gpuagent.shares.placement import (
     UNPLACED,
-    GroupGpus,
     Placement,
     WholeGpus,
     is_of_vcluster,
     is_reserved,
     of_groups,
+    withheld_gpus,
 )
 from gpuagent.shares.pod_share import (
     Amount,
@@ -98,13 +98,13 @@ class ShareResolver:
             return self._last[2]
         self._known = {uid: self._seen(uid, pod) for uid, pod in inventory.pods.items()}
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
-        groups = GroupGpus(inventory)
-        whole = self._whole.assign(wanted, inventory, devices, used, groups)
+        withheld = {uid: withheld_gpus(inventory.pods[uid], inventory) for uid in wanted}
+        whole = self._whole.assign(wanted, withheld, inventory, devices, used)
         pod_shares = []
         for uid, known in self._known.items():
             if known.finished is None:
                 resolution = _Resolution(known, inventory, cards, self._mode)
-                pod_share = resolution.pod_share(whole.get(uid, ()), groups)
+                pod_share = resolution.pod_share(whole.get(uid, ()), withheld.get(uid, ()))
                 if known.pod.is_finished:
                     known.finished, known.records = pod_share, NO_RECORDS
                 else:
@@ -167,7 +167,7 @@ class _Resolution:
         if sources.is_placed and sources.counts in (ShareSource.BIND_REQUEST, ShareSource.ANNOTATION):
             self.records = records.with_gpus(self._groups, self._request, pod, inventory)
 
-    def pod_share(self, whole: tuple[str, ...], group_gpus: GroupGpus) -> PodShare:
+    def pod_share(self, whole: tuple[str, ...], withheld: Collection[str]) -> PodShare:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
         pod, first, records, counts = self._pod, self._first, self.records, self._sources.counts
         tenant = tenant_of(pod, self._inventory.namespaces)
@@ -194,7 +194,6 @@ class _Resolution:
             changes.append("the reservation pod of its group names another GPU now")
         readings = tuple(self._read())
         counting = next((reading for reading in readings if reading.source is counts), None)
-        withheld = group_gpus.unavailable_to(pod) if self._is_whole else ()
         entitlements, elsewhere = self._entitlements(
             counting, place.gpus, withheld=withheld, is_certain=is_certain
         )
