@@ -17,8 +17,7 @@ from gpuagent.ledger.slack import Slack
 from gpuagent.pods.inventory import NodePod
 from gpuagent.shares.pod_share import Amount, PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.verdict import Verdict
+from gpuagent.verdicts.verdict import Key, Verdict
 from kai import keys
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable

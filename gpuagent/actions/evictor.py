@@ -34,9 +34,8 @@ from gpuagent.actions.flag_events import COMPONENT
 from gpuagent.evaluation.status import Evaluation
 from gpuagent.evaluation.transition_log import figures, named
 from gpuagent.pods.inventory import NodePod
-from gpuagent.verdicts.grounds import Key
 from gpuagent.verdicts.messages import EVICTED
-from gpuagent.verdicts.verdict import Verdict
+from gpuagent.verdicts.verdict import Key, Verdict
 from kai.kaishare_keys import EVICTED_OWNER
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable

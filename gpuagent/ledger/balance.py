@@ -39,15 +39,9 @@ def at_risk_bytes(
       a limit above the share allows a pod to use memory that other pods are promised.
     - The GPU is promised more than its total.
 
-    Args:
-        gpu: the GPU.
-        holdings: of every pod that uses the GPU or has a share of it, each once.
-        promised_bytes: sum of the shares; None if unknown.
-        slack: tolerance above a share, as for verdicts.
-
-    Returns:
-        A lower bound if the use of a pod with a share is unknown; None if a figure is unknown and the GPU is
-        not known to be at risk; None for a GPU in MIG mode.
+    `holdings` are those of every pod that uses the GPU or has a share of it. The result is a lower bound if
+    the use of a pod with a share is unknown. It is None for a GPU in MIG mode, and if a figure is unknown and
+    the GPU is not known to be at risk.
     """
     if gpu.mig or gpu.total_bytes is None or gpu.used_bytes is None or promised_bytes is None:
         return None
@@ -105,8 +99,7 @@ def build_snapshot(
 
     Args:
         sample: GPUs and processes.
-        attribution: the owners of the processes; None until the pods have been listed, since no memory can be
-            attributed before that.
+        attribution: the owners of the processes; None until the pods have been listed.
         pod_shares: one for each listed pod.
         problems: problems of the source of pods.
         errors: number of failed driver calls by (call, error).
@@ -214,18 +207,10 @@ class _Usage(Struct, gc=False):
         return None if self.percent is None else min(self.percent, 100) / 100
 
 
-_NO_USAGE: Final = _Usage()
-
-
 class _Tally:
     """Sums of one GPU's processes by owner, for the GPU and for each of its MIG devices."""
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        problems: Sequence[Problem],
-        attribution: Attribution | None,
-    ) -> None:
+    def __init__(self, gpu: Gpu, problems: Sequence[Problem], attribution: Attribution | None) -> None:
         self._gpu = gpu
         self._all_bytes = 0
         self._unknown = 0
@@ -238,7 +223,7 @@ class _Tally:
         causes = {problem.cause for problem in problems if problem.gpu_uuid in scope}
         self._is_incomplete = not causes.isdisjoint(_LIST_INCOMPLETE)
         self._hides_owners = attribution is None or not causes.isdisjoint(_OWNER_HIDDEN)
-        self._add_device(gpu.uuid, gpu.processes, attribution, gpu.utilization)
+        self._add_device(gpu.uuid, gpu.processes, attribution, None if gpu.mig else gpu.utilization)
         for instance in gpu.instances:
             self._add_device(instance.uuid, instance.processes, attribution)
 
@@ -291,10 +276,7 @@ class _Tally:
 
     @property
     def problems(self) -> list[Problem]:
-        """Problems that the sums reveal.
-
-        The memory of a process is unknown, or the processes use more than the device.
-        """
+        """The memory of a process is unknown, or the processes use more than the device."""
         uuid, problems = self._gpu.uuid, []
         if self._unknown:
             unknown = counted(self._unknown, "process", "processes")
@@ -314,11 +296,11 @@ class _Tally:
         A pod that does not use its GPU has 0 bytes, and a utilisation of 0 if the GPU's is known.
         """
         gpu, holdings = self._gpu, []
-        has_utilization = gpu.utilization is not None and not gpu.mig
+        unused = _Usage(percent=None if gpu.utilization is None or gpu.mig else 0)
         for device, by_pod in self._by_device.items():
             is_hidden = self._hides_owners or device in self._without_list
             for uid in dict.fromkeys((*by_pod, *(each.pod.uid for each in assigned.get(device, ())))):
-                usage = by_pod.get(uid) or _NO_USAGE
+                usage = by_pod.get(uid) or unused
                 holdings.append(
                     Holding(
                         pod_share=pod_shares[uid],
@@ -327,9 +309,7 @@ class _Tally:
                         used_bytes=None if is_hidden or usage.unknown else usage.known_bytes,
                         processes=None if is_hidden else usage.processes,
                         known_bytes=usage.known_bytes,
-                        utilization_ratio=usage.utilization_ratio
-                        if has_utilization and not is_hidden
-                        else None,
+                        utilization_ratio=None if is_hidden else usage.utilization_ratio,
                         is_mig=gpu.mig,
                         is_attributed_by_uid=usage.is_attributed_by_uid,
                     )

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Protocol
 
 from gpuagent.pods.bounds import ContainerCommand
-from gpuagent.pods.objects import is_running
 from kai import keys
 from service.log import JsonLog, OngoingProblem, problem_logger
 
@@ -109,8 +108,12 @@ class NodePod:
 
     @property
     def is_running(self) -> bool:
-        """Whether the pod can have processes, at least in an init container."""
-        return is_running(self.phase, has_started=self.has_started)
+        """Whether the pod can have processes, at least in an init container.
+
+        A pod is Pending while its init containers run, and while one container runs and another cannot start
+        (Kubernetes, `getPhase` in `pkg/kubelet/kubelet_pods.go`).
+        """
+        return self.phase == "Running" or (self.has_started and not self.is_finished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +188,6 @@ class Inventory:
         """Number of GPUs by the node label `nvidia.com/gpu.count`; None without a number in the label."""
         text = (self.node_labels or {}).get(keys.NODE_GPU_COUNT, "")
         return int(text) if re.fullmatch("[0-9]{1,4}", text) else None
-
-    @property
-    def tenant_reservation_count(self) -> int:
-        """Number of reservation pods that belong to KAI inside a vCluster."""
-        return sum(pod.is_tenants for pod in self.reservation_pods)
 
 
 class PodSource(Protocol):

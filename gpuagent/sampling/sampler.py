@@ -46,12 +46,7 @@ def longest_gap(interval: float) -> float:
 
 
 def next_gap(interval: float, chance: float) -> float:
-    """Return the time to the next sample in seconds; its mean is the interval.
-
-    Args:
-        interval: seconds.
-        chance: uniform from 0 to 1, without 1.
-    """
+    """Return the seconds to the next sample; their mean is the interval if `chance` is uniform in [0, 1)."""
     exponential = -MEAN_EXPONENTIAL * math.log1p(-chance)
     return interval * min(SHORTEST_GAP + exponential, LONGEST_GAP)
 
@@ -60,13 +55,7 @@ class Schedule:
     """The time of the next regular sample."""
 
     def __init__(self, *, interval: float, random: Callable[[], float], now: float) -> None:
-        """Schedule a first sample at once.
-
-        Args:
-            interval: seconds between two samples, on average.
-            random: returns unpredictable numbers, uniform from 0 to 1 without 1.
-            now: monotonic seconds.
-        """
+        """Schedule a first sample at once; `random` returns unpredictable numbers, uniform in [0, 1)."""
         self._interval = interval
         self._random = random
         self._due = now
@@ -130,14 +119,7 @@ class Sampler:
     source itself limits the calls to the driver.
     """
 
-    def __init__(
-        self,
-        *,
-        source: GpuSource,
-        processes: Processes,
-        timing: Timing,
-        log: JsonLog,
-    ) -> None:
+    def __init__(self, *, source: GpuSource, processes: Processes, timing: Timing, log: JsonLog) -> None:
         self._source = source
         self._lookup = ProcessLookup(processes, deadline=answer_deadline(timing.interval))
         self._timing = timing

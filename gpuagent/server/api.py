@@ -23,7 +23,7 @@ from gpuagent.evaluation.status import Status
 from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
-from gpuagent.shares.pod_share import Amount, PodShare, Standing
+from gpuagent.shares.pod_share import Amount, PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
@@ -143,7 +143,7 @@ def _pod(
                 source=candidate.source,
                 text=candidate.text,
                 bytes_per_gpu=dict(candidate.bytes_per_gpu),
-                counts=candidate.standing is Standing.COUNTS,
+                counts=candidate.validity is Validity.COUNTS,
             )
             for candidate in pod_share.candidates
         ],

@@ -49,7 +49,7 @@ class LimitSource(StrEnum):
     ANNOTATION = "annotation"
 
 
-class Standing(Enum):
+class Validity(Enum):
     """Whether a candidate may count."""
 
     COUNTS = "counts"
@@ -71,7 +71,7 @@ class Candidate:
     """The share in the source's own form: `gpu-fraction 0.5`, `portion 0.50`."""
     bytes_per_gpu: Mapping[str, int | None]
     """By GPU UUID; the key is empty while the GPU is unknown. None if the memory of the device is unknown."""
-    standing: Standing = Standing.COUNTS
+    validity: Validity = Validity.COUNTS
 
 
 @dataclass(frozen=True, slots=True)

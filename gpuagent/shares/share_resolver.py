@@ -11,17 +11,15 @@ from typing import Final
 from gpuagent.gpus.gpu_reading import Gpu
 from gpuagent.pods.inventory import Inventory, NodePod
 from gpuagent.pods.pod_owners import tenant_of
-from gpuagent.shares.cards import Cards
-from gpuagent.shares.drift import PodDeclaration, share_drift
 from gpuagent.shares.entitlement import Record, Sources, entitlement
 from gpuagent.shares.placement import (
     UNPLACED,
-    GroupGpus,
     Placement,
     WholeGpus,
     is_of_vcluster,
     is_reserved,
     of_groups,
+    withheld_gpus,
 )
 from gpuagent.shares.pod_share import (
     Amount,
@@ -31,10 +29,10 @@ from gpuagent.shares.pod_share import (
     PodShare,
     Relation,
     ShareSource,
-    Standing,
+    Validity,
 )
-from gpuagent.shares.records import NO_RECORDS, PodRecords
-from gpuagent.shares.share_requests import effective_limit
+from gpuagent.shares.records import NO_RECORDS, PodDeclaration, PodRecords, share_drift
+from gpuagent.shares.share_requests import Cards, effective_limit
 from kai import keys
 from kai.installation import SharingMode
 from kai.releases import Version
@@ -83,10 +81,7 @@ class ShareResolver:
         self._last: tuple[Inventory, object, tuple[PodShare, ...]] | None = None
 
     def resolve(
-        self,
-        inventory: Inventory,
-        devices: Sequence[Gpu],
-        holders: Mapping[str, Collection[str]] = _NOBODY,
+        self, inventory: Inventory, devices: Sequence[Gpu], holders: Mapping[str, Collection[str]] = _NOBODY
     ) -> tuple[PodShare, ...]:
         """Return the share of every pod of the inventory; it is empty for a pod without share and GPU.
 
@@ -103,13 +98,13 @@ class ShareResolver:
             return self._last[2]
         self._known = {uid: self._seen(uid, pod) for uid, pod in inventory.pods.items()}
         cards = Cards(node_labels=inventory.node_labels, devices=devices, version=self._version)
-        groups = GroupGpus(inventory)
-        whole = self._whole.assign(wanted, inventory, devices, used, groups)
+        withheld = {uid: withheld_gpus(inventory.pods[uid], inventory) for uid in wanted}
+        whole = self._whole.assign(wanted, withheld, inventory, devices, used)
         pod_shares = []
         for uid, known in self._known.items():
             if known.finished is None:
                 resolution = _Resolution(known, inventory, cards, self._mode)
-                pod_share = resolution.pod_share(whole.get(uid, ()), groups)
+                pod_share = resolution.pod_share(whole.get(uid, ()), withheld.get(uid, ()))
                 if known.pod.is_finished:
                     known.finished, known.records = pod_share, NO_RECORDS
                 else:
@@ -135,7 +130,7 @@ class _Reading:
     source: ShareSource
     text: str
     bytes_on: Callable[[str], int | None]
-    standing: Standing = Standing.COUNTS
+    validity: Validity = Validity.COUNTS
 
 
 class _Resolution:
@@ -172,7 +167,7 @@ class _Resolution:
         if sources.is_placed and sources.counts in (ShareSource.BIND_REQUEST, ShareSource.ANNOTATION):
             self.records = records.with_gpus(self._groups, self._request, pod, inventory)
 
-    def pod_share(self, whole: tuple[str, ...], group_gpus: GroupGpus) -> PodShare:
+    def pod_share(self, whole: tuple[str, ...], withheld: Collection[str]) -> PodShare:
         """Return the pod's share, given its whole GPUs and the GPUs that KAI groups hold."""
         pod, first, records, counts = self._pod, self._first, self.records, self._sources.counts
         tenant = tenant_of(pod, self._inventory.namespaces)
@@ -199,7 +194,6 @@ class _Resolution:
             changes.append("the reservation pod of its group names another GPU now")
         readings = tuple(self._read())
         counting = next((reading for reading in readings if reading.source is counts), None)
-        withheld = group_gpus.unavailable_to(pod) if self._is_whole else ()
         entitlements, elsewhere = self._entitlements(
             counting, place.gpus, withheld=withheld, is_certain=is_certain
         )
@@ -210,7 +204,7 @@ class _Resolution:
                     reading.source,
                     reading.text,
                     {gpu: reading.bytes_on(gpu) for gpu in place.gpus or ("",)},
-                    reading.standing,
+                    reading.validity,
                 )
                 for reading in readings
             ),
@@ -237,21 +231,21 @@ class _Resolution:
                 lambda gpu: card.fraction_bytes(part) if (card := cards.of(gpu)) else None,
             )
         now, first, ignored = self._now.request, self._first.request, ""
-        standing = Standing.OVERRULED if sources.record is Record.NO_SHARE else Standing.COUNTS
+        validity = Validity.OVERRULED if sources.record is Record.NO_SHARE else Validity.COUNTS
         if sources.is_annotation_ignored:
-            standing = Standing.IGNORED
+            validity = Validity.IGNORED
             label = "the GPU group of its label is not from KAI" if self._labelled else "it has no GPU group"
             ignored = f", ignored by KAI: the pod has no BindRequest, and {label}"
         if first.has_share:
             text = (first.text if first == now else f"{first.text}, as first seen") + ignored
-            yield _Reading(ShareSource.ANNOTATION, text, partial(self._request.bytes_on, cards), standing)
+            yield _Reading(ShareSource.ANNOTATION, text, partial(self._request.bytes_on, cards), validity)
         if sources.has_whole_gpus:
             text = f"{keys.GPU_RESOURCE} {self._pod.whole_gpus}"
             yield _Reading(ShareSource.WHOLE_GPU, text, cards.total_of)
         if now.has_share and now != first:
-            standing = Standing.IGNORED if ignored else Standing.LATER
+            validity = Validity.IGNORED if ignored else Validity.LATER
             text = f"{now.text}, changed later"
-            yield _Reading(ShareSource.ANNOTATION, text, partial(now.bytes_on, cards), standing)
+            yield _Reading(ShareSource.ANNOTATION, text, partial(now.bytes_on, cards), validity)
 
     def _entitlements(
         self, counting: _Reading | None, own: Sequence[str], *, withheld: Collection[str], is_certain: bool

@@ -8,7 +8,7 @@ from math import floor
 from typing import Final
 
 from gpuagent.pods.bounds import ContainerCommand
-from gpuagent.shares.pod_share import Standing
+from gpuagent.shares.pod_share import Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.verdict import Change, Transition, Verdict
 from kai.frameworks import settings_of
@@ -61,12 +61,7 @@ def event_reason(transition: Transition) -> str | None:
 
 
 def message(transition: Transition, gpu_bytes: int | None) -> str:
-    """Describe a transition with its figures and with advice.
-
-    Args:
-        transition: a raised or cleared flag.
-        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
-    """
+    """Describe a raised or cleared flag with its figures, and with advice by the memory of its GPU."""
     verdict = transition.verdict
     if transition.change is Change.CLEARED:
         used, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
@@ -75,13 +70,7 @@ def message(transition: Transition, gpu_bytes: int | None) -> str:
 
 
 def flag_message(verdict: Verdict, now: float, gpu_bytes: int | None) -> str:
-    """Describe a standing flag with its present figures and with advice.
-
-    Args:
-        verdict: of a flagged pod.
-        now: time of the newest sample, in monotonic seconds.
-        gpu_bytes: total memory of the GPU that the flag is about; None if unknown.
-    """
+    """Describe a standing flag at the time of the newest sample, in monotonic seconds."""
     if verdict.is_over:
         return _description(verdict, verdict.lasted(now)) + _advice(verdict, gpu_bytes)
     reason = verdict.key.reason
@@ -98,7 +87,7 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
 def _description(verdict: Verdict, seconds: float) -> str:
     reason, pod_share = verdict.key.reason, verdict.pod_share
     is_annotation_ignored = reason is FlagReason.NO_SHARE and any(
-        candidate.standing is Standing.IGNORED for candidate in pod_share.candidates
+        candidate.validity is Validity.IGNORED for candidate in pod_share.candidates
     )
     template = _ANNOTATION_IGNORED if is_annotation_ignored else _TEMPLATES[reason]
     return template.format(

@@ -18,8 +18,7 @@ from gpuagent.pods.node_pods import read_pod
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.verdict import Change, Transition, Verdict
+from gpuagent.verdicts.verdict import Change, Key, Transition, Verdict
 from kube.events import Event
 from tests.support.kube_objects import fraction
 from tests.support.samples import (

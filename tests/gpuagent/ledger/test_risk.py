@@ -14,19 +14,7 @@ from gpuagent.ledger.slack import DEFAULT_SLACK, Slack
 from gpuagent.ledger.snapshot import Holding, Snapshot
 from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import Amount, LimitSource, PodShare, ShareSource
-from tests.support.samples import (
-    DENIED,
-    GIB,
-    MIB,
-    A,
-    B,
-    gpu,
-    in_pod,
-    pod,
-    pod_share,
-    sample,
-    snapshot_of,
-)
+from tests.support.samples import DENIED, GIB, MIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of
 
 FULL = pod_share("train", 12 * GIB), pod_share("serve", 12 * GIB)
 

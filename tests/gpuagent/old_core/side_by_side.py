@@ -77,7 +77,7 @@ class Core:
         self.ended, self.last, self.unplaced = (
             assemble.EndedPods(),
             binds.LastBindRequests(),
-            m("pods.unplaced").UnplacedPods(),
+            (m("pods.unplaced") if self.is_old else binds).UnplacedPods(),
         )
         er = m("actions.eviction_rules")
         self.rules = er.EvictionRules(
@@ -134,6 +134,7 @@ class Core:
         pids: dict[int, tuple[Any, ...]],
         problems: tuple[Problem, ...],
         extra: bool,
+        whole: bool,
     ) -> dict[str, Any]:
         s = self.m("sampling.sample")
         origins = {
@@ -145,13 +146,13 @@ class Core:
                      seconds=0.01, is_extra=extra, problems=problems),
             {("nvmlX", "Y"): 3},
         )  # fmt: skip
-        return self.observed()
+        return self.observed(whole)
 
-    def observed(self) -> dict[str, Any]:
+    def observed(self, whole: bool) -> dict[str, Any]:
         er, msg, flag_events = self.m("actions.eviction_rules"), self.m("verdicts.messages"), None
         status, ev = self.books.status(), self.judged
-        api = self.m("server.api").shares_json(status, node="n", is_simulated=False)
-        metrics = b"".join(self.metrics.sample_parts(status))
+        api = self.m("server.api").shares_json(status, node="n", is_simulated=False) if whole else b""
+        metrics = b"".join(self.metrics.sample_parts(status)) if whole else b""
         totals = {a.gpu.uuid: a.gpu.total_bytes for a in ev.snapshot.gpus}
         events = sorted(
             (t.change.value, str(t.verdict.key.reason), t.verdict.key.uid, t.verdict.key.gpu_uuid, msg.event_reason(t) or "",
@@ -176,7 +177,7 @@ class Core:
         )
         history = sorted(
             (h.pod_share.pod.uid, h.gpu_uuid, repr(ev.history.of(h.pod_share.pod.uid, h.gpu_uuid)))
-            for h in ev.snapshot.holdings
+            for h in (ev.snapshot.holdings if whole else ())
         )
         log = [re.sub(r'"time":"[^"]*"', "", line) for line in self.stream.getvalue().decode().splitlines()]
         self.stream.seek(0), self.stream.truncate()
@@ -614,13 +615,14 @@ def run(seed: int, counts: Counter[str], *, verbose: bool = False) -> str:
                 return f"seed {seed} step {step} {moves}: lines {lines}"
         reading, pids, problems = world.reading()
         extra = random.random() < 0.05
-        for _ in range(random.choice([1, 2, 2, 3])):
+        times = random.choice([1, 2, 2, 3])
+        for turn in range(times):
             gap = random.choice([5.0, 5.0, 5.0, 5.0, 2.0, 30.0])
             now += gap
             seen = []
             for core in cores:
                 core.now, core.silent_for = now, world.silent
-                seen.append(core.sample(reading, pids, problems, extra))
+                seen.append(core.sample(reading, pids, problems, extra, turn == times - 1))
             counts["samples"] += 1
             for verdict in cores[0].judged.verdicts.by_key.values():
                 if verdict.is_flagged:

@@ -377,8 +377,5 @@ NO_CONTAINER_STARTED = {"name": "main", "state": {"waiting": {"reason": "PodInit
 )  # fmt: skip
 def test_a_pod_runs_from_its_first_init_container_on(status: dict[str, Any], is_running: bool) -> None:
     document = {**pod(), "status": status}
-    decoded = decode_object(document)
-    assert isinstance(decoded, objects.Pod)
-    assert decoded.is_running is is_running
     assert node_pod_of(document).is_running is is_running
     assert read_pod(json.dumps(document).encode()).is_running is is_running

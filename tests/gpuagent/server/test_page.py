@@ -25,8 +25,7 @@ from gpuagent.shares.pod_share import Amount, Candidate, PodShare, ShareSource
 from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
-from gpuagent.verdicts.grounds import Key
-from gpuagent.verdicts.verdict import Change, Verdict, Verdicts
+from gpuagent.verdicts.verdict import Change, Key, Verdict, Verdicts
 from service.http.page_server import Page
 from service.units import duration, size
 from tests.support.html_tree import Element, HtmlTree

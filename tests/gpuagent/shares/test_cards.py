@@ -17,15 +17,7 @@ from gpuagent.shares.share_resolver import ShareResolver
 from kai.share import MIB, MOST_BYTES
 from tests.support import samples as nodes
 from tests.support.inventories import built
-from tests.support.kube_objects import (
-    GPU_0,
-    GROUP_0,
-    bind_request,
-    fraction,
-    node,
-    pod,
-    reservation,
-)
+from tests.support.kube_objects import GPU_0, GROUP_0, bind_request, fraction, node, pod, reservation
 
 LARGEST_MIB = MOST_BYTES // MIB
 DEVICES: tuple[Gpu, ...] = (nodes.gpu(uuid=GPU_0),)

@@ -309,10 +309,7 @@ def test_a_flag_stands_until_the_pod_is_within_the_share_that_it_was_flagged_for
     ),
 )
 def test_a_problem_suspends_its_scope(problem: Problem, left: set[str]) -> None:
-    others = (
-        pod_share("other", GIB, gpus=(B,)),
-        pod_share("lost", GIB, gpus=(), is_unresolved=True),
-    )
+    others = (pod_share("other", GIB, gpus=(B,)), pod_share("lost", GIB, gpus=(), is_unresolved=True))
     verdicts, _ = run(node(WITHIN, *others, problems=[problem]))
     judged = {verdict.pod_share.pod.name for verdict in verdicts.by_key.values()}
     assert judged == left | ({"lost"} if left else set())
@@ -628,30 +625,6 @@ def test_flags_and_balances_follow_from_the_history(samples: list[Step]) -> None
             raised = verdict.is_flagged
 
 
-intervals = st.floats(0.001, 14.9)
-"""Seconds between two samples, of any length that is no gap, even after sums of them are rounded."""
-anything = st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS)))
-
-
-@given(st.lists(anything, max_size=40))
-def test_a_balance_is_never_negative_nor_more_than_the_grace(samples: list[tuple[float, str]]) -> None:
-    by, at = judge(), 0.0
-    for after, says in samples:
-        at += after
-        verdicts, _ = by.judge(SAYS[says](at))
-        assert all(0 <= verdict.balance <= GRACE for verdict in verdicts.by_key.values())
-
-
-@given(st.lists(intervals, min_size=1, max_size=40))
-def test_a_pod_that_is_always_over_is_flagged_after_a_grace_of_samples(pauses: list[float]) -> None:
-    by, at = judge(interval=STEP), 0.0
-    by.judge(node(OVER, at=at))
-    for number, after in enumerate(pauses, 1):
-        at += after
-        verdict = by.judge(node(OVER, at=at))[0].by_key[OVER_SHARE]
-        assert verdict.is_flagged is (number * STEP >= GRACE)
-
-
 @given(st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(SAYS.keys() - IS_OVER))), max_size=40))
 def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, str]]) -> None:
     by, at = judge(), 0.0
@@ -663,32 +636,6 @@ def test_a_pod_that_is_never_over_is_never_flagged(samples: list[tuple[float, st
         assert transitions == ()
         assert not any(verdict.is_flagged or verdict.balance for verdict in verdicts.by_key.values())
         assert set(verdicts.over_seconds.values()) <= {0.0}
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.0, 40.0), st.sampled_from(sorted(UNJUDGED))), max_size=20),
-    intervals,
-    st.integers(1, 9),
-)
-def test_time_that_was_not_judged_changes_no_balance(
-    unseen: list[tuple[float, str]], last: float, before: int
-) -> None:
-    by, at = judge(interval=before), 1.0
-    by.judge(node(OVER, at=0))
-    by.judge(node(OVER, at=at))
-    for after, says in unseen:
-        at += after
-        by.judge(SAYS[says](at))
-    verdict = by.judge(node(BETWEEN, at=at + last))[0].by_key[OVER_SHARE]
-    assert verdict.balance == before
-
-
-@given(st.floats(15.001, 1e6), st.sampled_from([OVER, BETWEEN, WITHIN]))
-def test_a_gap_of_more_than_the_bound_changes_no_balance(gap: float, used_bytes: int) -> None:
-    by = judge(interval=4.0)
-    run(node(OVER, at=0), node(OVER, at=4), by=by)
-    verdict = by.judge(node(used_bytes, at=4 + gap))[0].by_key[OVER_SHARE]
-    assert (verdict.balance, verdict.is_flagged) == (4, False)
 
 
 @given(steps, st.lists(st.sampled_from([0, 1, GIB, OVER]), min_size=25, max_size=25), st.text(max_size=3))

@@ -14,8 +14,8 @@ from gpuagent.problems import Cause, Problem
 from gpuagent.shares.pod_share import PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge, Standing, next_balance
-from gpuagent.verdicts.grounds import SMALL_BYTES, Key
-from gpuagent.verdicts.verdict import Change, Verdicts
+from gpuagent.verdicts.grounds import SMALL_BYTES
+from gpuagent.verdicts.verdict import Change, Key, Verdicts
 from tests.support.samples import (
     GIB,
     A,
