@@ -113,6 +113,9 @@ FOR_OVERPROMISED_GPU: Final = FirstAct(
     "KaishareGPUOverpromised",
 )
 FOR_LOST_GPU: Final = FOR_PROBLEM[Cause.NVML]
+FOR_MISSING_GPU: Final = FirstAct(
+    "Run nvidia-smi -L on the node, and look for Xid messages in its dmesg.", "KaishareAgentPartlyBlind"
+)
 
 
 def for_gpu(*, is_at_risk: bool, is_overpromised: bool, has_pod_above_share: bool) -> FirstAct | None:

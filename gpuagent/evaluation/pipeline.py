@@ -98,7 +98,7 @@ class SamplePipeline:
             uid: policy.grace for uid, policy in over_share_policies.items() if policy.grace is not None
         }
         verdicts, transitions = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
-        self.history.record(snapshot, verdicts, transitions)
+        self.history.record(snapshot)
         if snapshot.is_good:
             self._last_good = sample.ended_at, sample.wall_time + sample.seconds
         self._transition_counts.update(

@@ -13,7 +13,6 @@ from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.api import shares_json
 from gpuagent.simulation.scenario_loading import ScenarioError, parse_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
-from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.scenarios import node
 
@@ -26,7 +25,7 @@ def status_of(*snapshots: Snapshot) -> Status:
     """Return the status after these samples."""
     history = History(interval=5)
     for snapshot in snapshots:
-        history.record(snapshot, Verdicts())
+        history.record(snapshot)
     newest = snapshots[-1]
     evaluation = Evaluation(snapshot=newest, history=history, good_at=newest.taken_at)
     return status_at(newest.taken_at, evaluation, started_at=0, interval=5, pods_silent_for=0)
