@@ -6,10 +6,10 @@ from console.top.arrange import AgentLine, GroupLine, Line
 from console.top.fleet import AgentState, Fleet
 from console.top.layout import agent_text, group_text
 from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
+from gpuagent.first_acts import FOR_FLAG, FirstAct
 from gpuagent.table.gpu_rows import LONGEST_NAME, NONE, UNKNOWN, known_bytes, plain
-from gpuagent.table.next_steps import FOR_FLAG, NextStep, why_command
 from gpuagent.table.node_table import NodeTable
-from gpuagent.table.pod_rows import PodRow, figures_text, message_text
+from gpuagent.table.pod_rows import PodRow, figures_text, message_text, why_command
 from service.text import counted
 from service.units import duration, size
 
@@ -127,7 +127,7 @@ def _other_causes(row: PodRow, table: NodeTable) -> list[PodRow]:
     return [other for other in table.causes(row.gpu_uuid) if other.key != row.key]
 
 
-def _steps(steps: Iterable[NextStep | None]) -> Iterator[str]:
+def _steps(steps: Iterable[FirstAct | None]) -> Iterator[str]:
     """Yield each step once, and nothing for a reason without one."""
     for step in filter(None, dict.fromkeys(steps)):
         yield f"do first    {step.text}"

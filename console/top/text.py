@@ -16,8 +16,8 @@ from console.top.columns import merge_widths
 from console.top.fleet import AgentState, Fleet
 from console.top.layout import Layout, agent_text, group_text, layout
 from gpuagent.api_types import NotAnAnswer, read_document, transitions_text
+from gpuagent.first_acts import FOR_FLAG, FirstAct
 from gpuagent.table.gpu_rows import GPU_HEADINGS, NO_POD, UNKNOWN, GpuState, plain
-from gpuagent.table.next_steps import FOR_FLAG, NextStep
 from gpuagent.table.pod_rows import PodState, message_text
 from service.command import DEFAULT_COLUMNS
 from service.text import counted, fold, listed
@@ -205,7 +205,7 @@ def _gpu_lines(gpus: Sequence[GpuState], columns: int, *, is_old: bool) -> Itera
             break
     for gpu, block in zip(gpus, blocks, strict=True):
         yield from (TextLine(text, is_old=is_old, is_alarm=gpu.is_alarming) for text in block)
-    steps: dict[NextStep, list[str]] = {}
+    steps: dict[FirstAct, list[str]] = {}
     for gpu in gpus:
         for step in gpu.next_steps:
             steps.setdefault(step, []).append(gpu.label)

@@ -1,6 +1,7 @@
 """JSON API `/api/v1/shares`: the whole of the last snapshot. Unknown values are null."""
 
 from collections import defaultdict
+from typing import Final
 
 import msgspec
 
@@ -20,14 +21,18 @@ from gpuagent.api_types import (
     ApiXid,
 )
 from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_LOST_GPU, FOR_PROBLEM, FirstAct, for_gpu
 from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
 from gpuagent.problems import Suspension
 from gpuagent.shares.pod_share import Amount, PodShare
 from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.messages import flag_message
+from gpuagent.verdicts.messages import first_act, flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Change, Verdict
+
+_NOTICEABLE: Final = 256 << 20
+"""Bytes above a share from which on a pod counts as a cause of its GPU's risk, as in a verdict's slack."""
 
 
 def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:
@@ -51,15 +56,35 @@ def response_of(status: Status, *, node: str, is_simulated: bool) -> AgentRespon
             reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
             for reason in FlagReason
         },
-        problems=[ApiProblem(problem.cause, problem.gpu_uuid, problem.detail) for problem in status.problems],
-        gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
-        lost_gpus=[ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid)) for gpu in status.lost_gpus],
+        problems=[
+            ApiProblem(problem.cause, problem.gpu_uuid, problem.detail, *_act(FOR_PROBLEM.get(problem.cause)))
+            for problem in status.problems
+        ],
+        gpus=[_gpu(account, suspension, snapshot) for account in snapshot.gpus] if snapshot else [],
+        lost_gpus=[
+            ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid), *_act(FOR_LOST_GPU))
+            for gpu in status.lost_gpus
+        ],
         pods=_pods(status, snapshot) if snapshot else [],
     )
 
 
-def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
+def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
+    """Return an act and its section of the runbooks, for the last two fields of a type."""
+    return (act.text, act.section) if act else (None, None)
+
+
+def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> ApiGpu:
     gpu, sensors = account.gpu, account.gpu.sensors
+    first_act, runbook = _act(
+        for_gpu(
+            is_at_risk=bool(account.at_risk_bytes),
+            is_overpromised=bool(gpu.total_bytes) and (account.promised_bytes or 0) > (gpu.total_bytes or 0),
+            has_pod_above_share=any(
+                holding.gpu_uuid == gpu.uuid and _is_above_share(holding) for holding in snapshot.holdings
+            ),
+        )
+    )
     return ApiGpu(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -79,7 +104,21 @@ def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
         power_watts=sensors.power_watts,
         power_limit_watts=sensors.power_limit_watts,
         xid=_xid(sensors.xid),
+        first_act=first_act,
+        runbook=runbook,
     )
+
+
+def _is_above_share(holding: Holding) -> bool:
+    """Whether a pod holds noticeably more than it may on a GPU. A pod whose share is unknown does not."""
+    pod_share = holding.pod_share
+    if holding.gpu_uuid in pod_share.shares:
+        allowed = pod_share.shares[holding.gpu_uuid].bytes
+    elif pod_share.is_unresolved or pod_share.pod.has_unsized_gpus:
+        return False
+    else:
+        allowed = 0
+    return (holding.used_bytes or 0) > allowed + _NOTICEABLE
 
 
 def _xid(xid: Xid | None) -> ApiXid | None:
@@ -172,6 +211,7 @@ def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
 
 
 def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVerdict:
+    act = first_act(verdict) if verdict.is_flagged else None
     return ApiVerdict(
         reason=verdict.key.reason,
         gpu_uuid=verdict.key.gpu_uuid,
@@ -182,4 +222,6 @@ def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVer
         used_at_least_bytes=verdict.used_bytes if verdict.is_lower_bound else None,
         allowed_bytes=verdict.allowed_bytes,
         message=flag_message(verdict, taken_at, gpu_bytes) if verdict.is_flagged else None,
+        first_act=act.text if act else None,
+        runbook=act.section if act else None,
     )

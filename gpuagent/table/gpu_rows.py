@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiProblem, ApiXid
-from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
-from gpuagent.table.next_steps import (
+from gpuagent.first_acts import (
     FOR_GPU_AT_RISK,
     FOR_LOST_GPU,
     FOR_OVERPROMISED_GPU,
     FOR_PROBLEM,
-    NextStep,
+    FirstAct,
 )
+from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
 from service.names import LONGEST_SUBDOMAIN
 from service.text import one_line
 from service.units import size
@@ -132,7 +132,7 @@ class GpuState:
         return self.is_lost or self.is_at_risk or self.is_over_promised
 
     @property
-    def next_steps(self) -> tuple[NextStep, ...]:
+    def next_steps(self) -> tuple[FirstAct, ...]:
         """What to do about the GPU, the most urgent first."""
         steps = (
             (self.is_lost, FOR_LOST_GPU),
@@ -193,7 +193,7 @@ class ProblemText:
     suspends_nothing: bool
 
     @property
-    def next_step(self) -> NextStep | None:
+    def next_step(self) -> FirstAct | None:
         """What to do about the problem; None for a reason of a newer agent."""
         return FOR_PROBLEM.get(self.reason)
 

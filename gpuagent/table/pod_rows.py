@@ -20,6 +20,7 @@ from gpuagent.table.gpu_rows import (
     plain,
 )
 from kai.keys import FINISHED_PHASES
+from service.names import is_dns_label, is_dns_subdomain
 from service.text import LONGEST_LINE, shorten
 from service.units import duration, size
 
@@ -493,3 +494,13 @@ def message_text(verdict: ApiVerdict) -> str:
 def _rank(tier: int, figure: float | None) -> float:
     """Return a number that sorts by tier, then by a figure in descending order, unknown ones last."""
     return tier + (1.0 if figure is None else 1 / (2 + min(max(figure, 0.0), 1e12))) - 0.5
+
+
+def why_command(pod: ApiPod) -> str:
+    """Return the command that tells the story of a pod; empty for a name that Kubernetes does not allow.
+
+    The name comes from an agent, and the command is for a shell.
+    """
+    if is_dns_label(pod.namespace) and is_dns_subdomain(pod.name):
+        return f"kaishare why -n {pod.namespace} {pod.name}"
+    return ""

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from service.text import quoted
 
 NODE: Final = "{node}"

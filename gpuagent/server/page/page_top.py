@@ -11,12 +11,12 @@ from msgspec import Struct
 
 from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
 from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FirstAct
 from gpuagent.server.page.page_links import PageLinks
 from gpuagent.server.page.sections import Context, SectionOutline, anchor, groups_text
 from gpuagent.table.gpu_rows import GpuState, ProblemText, plain
-from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, NextStep, why_command
 from gpuagent.table.node_table import NodeTable
-from gpuagent.table.pod_rows import PodRow
+from gpuagent.table.pod_rows import PodRow, why_command
 from gpuagent.verdicts.flag_reasons import FlagReason
 from service.text import counted
 from service.units import duration, size
@@ -186,7 +186,7 @@ def _pod_link(row: PodRow, anchors: frozenset[str]) -> PodLink:
     )
 
 
-def _advice(step: NextStep, links: PageLinks) -> FirstStep:
+def _advice(step: FirstAct, links: PageLinks) -> FirstStep:
     href = links.runbook(step.section) or f"#{anchor('runbook', step.section)}"
     return FirstStep(step=step.text, section=step.section, href=href)
 

@@ -14,7 +14,7 @@ from console.top.app import LinesTable, TextScreen, TopApp
 from console.top.arrange import Arrangement
 from console.top.fleet import Fleet
 from console.top.rounds import Rounds
-from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK
 from gpuagent.table.pod_rows import PodRow
 from service.text import width
 from tests.support.markers import nightly

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import main
-from gpuagent.table.next_steps import FOR_FLAG
+from gpuagent.first_acts import FOR_FLAG
 from tests.support.free_ports import free_port
 from tests.support.markers import sampled
 from tests.support.top_agents import GIB, document, pod

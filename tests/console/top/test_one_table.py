@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import console.cli
+from gpuagent.first_acts import FOR_LOST_GPU
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
@@ -290,4 +291,6 @@ def test_gpus_and_problems_are_alike(chain: Chain, texts: Any) -> None:
             what, _, advice = problem.text.partition(" First: ")
             assert advice
             assert what.startswith("overpromised (GPU 1)") or what in " ".join(text.split())
-    assert chain.answer["lostGpus"] == [{"index": 3, "uuid": LOST, "model": "NVIDIA L40S", "xid": None}]
+    assert [(gpu["index"], gpu["uuid"], gpu["firstAct"]) for gpu in chain.answer["lostGpus"]] == [
+        (3, LOST, FOR_LOST_GPU.text)
+    ]

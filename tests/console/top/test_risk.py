@@ -10,8 +10,8 @@ from console.top.arrange import Arrangement, GroupBy, GroupLine, arrange
 from console.top.details import details_of
 from console.top.fleet import Fleet
 from console.top.text import as_text, head, json_parts
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from gpuagent.problems import Cause
-from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from gpuagent.table.pod_rows import PodRow, PodState
 from gpuagent.verdicts.flag_reasons import FlagReason
 from tests.support.top_agents import GIB, document, fleet_of, gpu, pod

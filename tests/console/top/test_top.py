@@ -22,13 +22,13 @@ from console.top.fleet import AgentRef, Fleet
 from console.top.text import as_text
 from gpuagent.api_types import AgentResponse, read_answer
 from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_FLAG
 from gpuagent.gpus.gpu_reading import MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.pod_owners import Tenant, Workload
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import shares_json
 from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, ShareSource
-from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.verdict import Change, Verdicts
@@ -127,7 +127,7 @@ def test_the_table_has_every_figure_of_each_pod() -> None:
     for reason, message in (
         (
             "limit-bypassed",
-            f"uses 6.0 GiB on GPU 0 ({A}), above its memory limit of 3.0 GiB, for 3 min; the limit",
+            f"uses 6.0 GiB on GPU 0 ({A}), above its memory limit of 3.0 GiB, which is not enforced",
         ),
         ("over-share", f"uses 2.0 GiB on GPU 0 ({A}), above its share of 1.0 GiB, for 3 min"),
         ("no-reservation", "its GPU is no longer reserved"),

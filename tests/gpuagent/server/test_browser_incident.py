@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK
 from gpuagent.pods.file_pods import FilePods
 from gpuagent.server.agent_server import HttpServer
 from gpuagent.server.exposition import Metrics
 from gpuagent.simulation.scenario_loading import load_scenario
 from gpuagent.simulation.simulated_node import SimulatedGpus
-from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
 from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_FLAG
 from gpuagent.gpus.gpu_reading import LostGpu, MigInstance, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.pod_owners import Tenant, Workload
@@ -22,7 +23,6 @@ from gpuagent.server.page.page_top import MAX_FLAGS, MAX_PROBLEMS, page_top
 from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from gpuagent.server.page.sections import COLOURS, MAX_ROWS
 from gpuagent.shares.pod_share import Amount, Candidate, PodShare, ShareSource
-from gpuagent.table.next_steps import FOR_FLAG
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.flagging import Judge
 from gpuagent.verdicts.grounds import Key

@@ -8,11 +8,11 @@ from msgspec import structs
 
 from gpuagent.api_types import AgentResponse, ApiXid
 from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.api import response_of
 from gpuagent.server.page.page_top import MAX_PODS
-from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU, FOR_PROBLEM
 from tests.gpuagent.server.test_page import NOW, Parsed, judged, node_of, over_share, parsed_page
 from tests.support.html_tree import Element
 from tests.support.samples import GIB, A, B
