@@ -16,7 +16,7 @@ from certs.authority import Authority, KeyPair
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.kinds import VersionedMeta
+from kube.metadata import VersionedMeta
 from kube.watch import Resource, Watch
 from service.backoff import TokenBucket
 from service.log import OngoingProblem

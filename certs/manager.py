@@ -19,7 +19,7 @@ from certs.rotation import CASet, Leaf, Lifetimes, Result, decide, next_leaf, re
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable, decode_answer
 from kube.client import MERGE_PATCH, KubeClient
-from kube.kinds import VersionedMeta
+from kube.metadata import VersionedMeta
 from service.backoff import JITTER_AROUND, Backoff, jittered
 
 

@@ -28,7 +28,7 @@ from kai import keys
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kube.answers import ApiError, Unreachable, decode_answer
 from kube.client import KubeClient
-from kube.kinds import ObjectMeta
+from kube.metadata import ObjectMeta
 from service.command import (
     DEFAULT_COLUMNS,
     add_namespace,

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from kube.answers import decode_answer
 from kube.client import KubeClient
-from kube.kinds import resource_path
+from kube.metadata import resource_path
 
 _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 """Asks for all groups in one answer (aggregated discovery, stable since Kubernetes 1.30)."""

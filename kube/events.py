@@ -17,7 +17,7 @@ from msgspec import Struct
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
 from kube.client import MERGE_PATCH, KubeClient
-from kube.kinds import Time
+from kube.metadata import Time
 from service.backoff import JITTER_DOWN, Backoff, TokenBucket
 from service.log import OngoingProblem
 from service.names import LONGEST_SUBDOMAIN

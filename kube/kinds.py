@@ -1,43 +1,62 @@
-"""Kubernetes objects as the API server sends them: what all kinds have in common, and a pod's status."""
+"""Every kind of object that a tool reads, once. All fields are optional, and unknown fields are ignored.
 
+The webhook's pods (`kai/pod.py`) and the agent's (`gpuagent/pods/objects.py`) are apart: they have bounds of
+their own. KAI's kinds have the same fields in v0.9.8, v0.13.4 and v0.17.0. An object that does not fit raises
+msgspec's errors (`service.text.MALFORMED`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Final
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from kai import keys
+from kai.numbers import parse_quantity
+from kai.pod import PodView, Quantity, decode_pod, gpu_groups
+from kai.queue import Queue
+from kube.metadata import ObjectMeta, Requirement, Time, resource_path
 from service.text import one_line
 
-Time = Annotated[datetime, Meta(tz=True)]
-"""A time as the API server writes it, with a time zone; one without is an error, as it cannot be compared."""
+T = TypeVar("T")
 
-METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-"""Media type of a list without spec and status."""
+NO_RESERVED_GPU: Final = "-1"
+"""Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""
+
+_LONGEST: Final = 200  # characters
 
 
-class ObjectMeta(Struct, frozen=True, rename="camel"):
-    """`metadata` of an object: what identifies it.
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """A kind: where the API server has its objects, and the type of one."""
 
-    A decoder that needs further fields uses a subclass, so that labels, annotations and owners are decoded
-    only where they are used.
-    """
-
+    group: str
+    """API group; empty for the core group."""
+    version: str
+    resource: str
+    """Name in paths, such as `deployments`."""
     name: str
-    namespace: str = ""
-    """Empty for an object that is not namespaced."""
+    """Name in manifests, such as `Deployment`."""
+    type: type[T]
+    decode: Callable[[bytes | str], T] = field(init=False, compare=False, repr=False)
+    """Decodes one object; raises msgspec's errors."""
 
+    def __post_init__(self) -> None:
+        """Make the decoder."""
+        object.__setattr__(self, "decode", msgspec.json.Decoder(self.type).decode)
 
-class VersionedMeta(ObjectMeta, frozen=True):
-    """`metadata` of an object that is read to be patched."""
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Return the path of one object, or of the list in a namespace or in all."""
+        path = resource_path(self.group, self.version, self.resource, namespace)
+        return f"{path}/{name}" if name else path
 
-    resource_version: str = ""
-    """Precondition of the patch; empty if the API server sent none."""
-
-
-class LabelledMeta(ObjectMeta, frozen=True):
-    """`metadata` with labels."""
-
-    labels: dict[str, str] = {}
+    @property
+    def full_resource(self) -> str:
+        """The resource with its group, as in RBAC messages: `deployments.apps`."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
 class ObjectOwner(Struct, frozen=True, rename="camel"):
@@ -46,6 +65,7 @@ class ObjectOwner(Struct, frozen=True, rename="camel"):
     api_version: str
     kind: str
     name: str
+    uid: str = ""
     controller: bool = False
 
     @property
@@ -54,13 +74,31 @@ class ObjectOwner(Struct, frozen=True, rename="camel"):
         return self.api_version.rpartition("/")[0], self.kind
 
 
-class FullMeta(LabelledMeta, frozen=True):
-    """`metadata` with all that decides about pods. Its annotations may be large."""
+class FullMeta(ObjectMeta, frozen=True, rename="camel"):
+    """`metadata` with all that tools read. Its annotations may be large."""
 
-    annotations: dict[str, str] = {}
-    owner_references: list[ObjectOwner] = []
+    uid: str = ""
+    generation: int = 0
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    owner_references: list[ObjectOwner] = msgspec.field(default_factory=list)
+    creation_timestamp: Time | None = None
     deletion_timestamp: str = ""
     """Time from which the object is being deleted; empty if it is not."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+
+class PartialObject(Struct, frozen=True):
+    """An object of which only the metadata is read (PartialObjectMetadata of Kubernetes)."""
+
+    metadata: FullMeta
+
+
+decode_partial_object = msgspec.json.Decoder(PartialObject).decode
 
 
 class Taint(Struct, frozen=True):
@@ -73,30 +111,134 @@ class Taint(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
-
-class PartialObject(Struct, frozen=True):
-    """An object of which only the metadata is read (PartialObjectMetadata of Kubernetes)."""
-
-    metadata: FullMeta
-
-
-decode_partial_object = msgspec.json.Decoder(PartialObject).decode
+    @property
+    def keeps_pods_away(self) -> bool:
+        """Whether a pod without a toleration does not get onto the node."""
+        return self.effect in ("NoSchedule", "NoExecute")
 
 
-def resource_path(group: str, version: str, resource: str, namespace: str = "") -> str:
-    """Return the path of the list of a kind's objects, in one namespace or in all.
+class Toleration(Struct, frozen=True):
+    """A toleration of a pod."""
 
-    Args:
-        group: API group; empty for the core group.
-        version: API version, such as `v1`.
-        resource: name in paths, such as `deployments`.
-        namespace: the namespace; empty for all, and for a kind without namespaces.
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether the pod may get onto a node with the taint."""
+        if self.effect not in ("", taint.effect) or (self.key and self.key != taint.key):
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
+
+
+class _NodeTerm(Struct, frozen=True, rename="camel"):
+    match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
+
+
+class _NodeSelector(Struct, frozen=True, rename="camel"):
+    node_selector_terms: list[_NodeTerm] | None = None
+
+
+class _NodeAffinity(Struct, frozen=True):
+    required: _NodeSelector | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class Affinity(Struct, frozen=True, rename="camel"):
+    """The required node affinity of a pod."""
+
+    node_affinity: _NodeAffinity | None = None
+
+    def selects(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node may run the pod; True without a required node affinity."""
+        required = self.node_affinity.required if self.node_affinity else None
+        if required is None:
+            return True
+        fields = {**labels, "metadata.name": name}
+        terms = (
+            (*(term.match_expressions or ()), *(term.match_fields or ()))
+            for term in required.node_selector_terms or ()
+        )
+        return any(lines and all(line.holds(fields) for line in lines) for lines in terms)
+
+
+def _amount(amounts: Mapping[str, Quantity] | None, resource: str) -> float | None:
+    """Return an amount in a list of resources, 0 if it is not listed; None if it cannot be read."""
+    try:
+        return float(parse_quantity((amounts or {}).get(resource, 0)))
+    except (ValueError, OverflowError):  # OverflowError: the API server stores 1e999
+        return None
+
+
+def gpu_amount(amounts: Mapping[str, Quantity] | None) -> float | None:
+    """Return the whole and shared GPUs in a list of resources; None if the quantity cannot be read.
+
+    MIG devices have other resource names. KAI's status keeps them apart, too (`resources.go`, SumResources).
     """
-    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    return f"{root}/namespaces/{namespace}/{resource}" if namespace else f"{root}/{resource}"
+    return _amount(amounts, keys.GPU_RESOURCE)
 
 
-_LONGEST: Final = 200  # characters
+class ContainerPort(Struct, frozen=True, rename="camel"):
+    """A port of a container."""
+
+    container_port: int
+    name: str = ""
+
+
+class _HttpGet(Struct, frozen=True):
+    scheme: str = ""
+
+
+class Probe(Struct, frozen=True, rename="camel"):
+    """A probe of a container."""
+
+    http_get: _HttpGet | None = None
+
+
+class Container(Struct, frozen=True, rename="camel"):
+    """A container of a pod."""
+
+    name: str = ""
+    image: str = ""
+    command: list[str] | None = None
+    args: list[str] | None = None
+    ports: list[ContainerPort] | None = None
+    startup_probe: Probe | None = None
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line, without the image's entry point."""
+        return *(self.command or ()), *(self.args or ())
+
+
+class _Named(Struct, frozen=True):
+    name: str = ""
+
+
+class _ClaimVolume(Struct, frozen=True, rename="camel"):
+    claim_name: str = ""
+
+
+class _Volume(Struct, frozen=True, rename="camel"):
+    persistent_volume_claim: _ClaimVolume | None = None
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    """`spec` of a pod, and of a pod template."""
+
+    containers: list[Container] | None = None
+    scheduler_name: str = ""
+    node_name: str = ""
+    scheduling_gates: list[_Named] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    volumes: list[_Volume] | None = None
 
 
 class PodCondition(Struct, frozen=True, rename="camel"):
@@ -120,16 +262,19 @@ class _Runs(Struct, frozen=True, rename="camel"):
 
 class _Ended(Struct, frozen=True, rename="camel"):
     reason: str = ""
+    message: str = ""
     exit_code: int | None = None
 
 
-class _ContainerState(Struct, frozen=True):
+class ContainerState(Struct, frozen=True):
+    """`state` or `lastState` of a container."""
+
     waiting: _Waiting | None = None
     running: _Runs | None = None
     terminated: _Ended | None = None
 
 
-class ContainerObject(Struct, frozen=True, rename="camel"):
+class ContainerStatus(Struct, frozen=True, rename="camel"):
     """The state of a container."""
 
     name: str = ""
@@ -137,8 +282,8 @@ class ContainerObject(Struct, frozen=True, rename="camel"):
     started: bool | None = None
     """Whether the startup probe has succeeded; a sidecar ends the wait of the containers after it by that."""
     restart_count: int = 0
-    state: _ContainerState = _ContainerState()
-    last_state: _ContainerState = _ContainerState()
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodStatus(Struct, frozen=True, rename="camel"):
@@ -149,11 +294,11 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     message: str = ""
     start_time: datetime | None = None
     conditions: list[PodCondition] | None = None
-    init_container_statuses: list[ContainerObject] | None = None
-    container_statuses: list[ContainerObject] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    container_statuses: list[ContainerStatus] | None = None
 
     @property
-    def containers(self) -> tuple[ContainerObject, ...]:
+    def containers(self) -> tuple[ContainerStatus, ...]:
         """The init containers, then the containers."""
         return (*(self.init_container_statuses or ()), *(self.container_statuses or ()))
 
@@ -193,3 +338,411 @@ class PodStatus(Struct, frozen=True, rename="camel"):
 
 def _words(reason: str, message: str) -> str:
     return one_line(f"{reason}: {message}" if message else reason, _LONGEST)
+
+
+class Pod(Struct, frozen=True, dict=True):
+    """A pod. `document` is its JSON where it is kept, for what KAI reads of it."""
+
+    metadata: FullMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+    document: bytes = msgspec.field(default=b"", name="-")
+
+    @property
+    def name(self) -> str:
+        """Name of the pod."""
+        return self.metadata.name
+
+    @cached_property
+    def view(self) -> PodView | None:
+        """What KAI reads; None if the document was not kept, or cannot be decoded."""
+        try:
+            return decode_pod(self.document)
+        except ValueError:
+            return None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the pod has a node. KAI's Events and conditions about binding prove nothing (v0.17.0)."""
+        return bool(self.spec.node_name)
+
+    @property
+    def pod_group_name(self) -> str:
+        """Name of the PodGroup, which KAI's pod-grouper writes; empty before that."""
+        return self.metadata.annotations.get(keys.POD_GROUP_NAME, "")
+
+    @property
+    def queue_label(self) -> str:
+        """The queue that the pod names; empty if it names none."""
+        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
+
+    @property
+    def gpu_groups(self) -> frozenset[str]:
+        """The GPU groups of a pod with a share, one for each of its GPUs."""
+        return frozenset(gpu_groups(self.metadata.labels)) - {""}
+
+    @property
+    def claim_names(self) -> tuple[str, ...]:
+        """Names of the PersistentVolumeClaims that the pod mounts."""
+        volumes = (volume.persistent_volume_claim for volume in self.spec.volumes or ())
+        return tuple(volume.claim_name for volume in volumes if volume is not None)
+
+
+def text_at(value: Any, *path: str) -> str:
+    """Return the text at a path of decoded JSON; empty if there is none."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+class UnschedulableReason(Struct, frozen=True):
+    """One of `reasons` of a PodGroup's scheduling condition."""
+
+    reason: str = ""
+    message: str = ""
+    details: Any = None
+    """Its form depends on the reason."""
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue that is full, not its display name; empty if KAI names none."""
+        return text_at(self.details, "queueDetails", "name")
+
+
+class SchedulingCondition(Struct, frozen=True, rename="camel"):
+    """One of `status.schedulingConditions` of a PodGroup: KAI's last words about it."""
+
+    message: str = ""
+    last_transition_time: Time | None = None
+    reasons: list[UnschedulableReason] | None = None
+
+
+class SubGroup(Struct, frozen=True):
+    """A subgroup of a PodGroup."""
+
+    name: str
+    parent: str | None = None
+
+
+class _PodGroupSpec(Struct, frozen=True, rename="camel"):
+    queue: str = ""
+    min_member: int | None = None
+    priority_class_name: str = ""
+    sub_groups: list[SubGroup] | None = None
+
+
+class _Resources(Struct, frozen=True):
+    allocated: dict[str, Quantity] | None = None
+    requested: dict[str, Quantity] | None = None
+
+
+class _PodGroupStatus(Struct, frozen=True, rename="camel"):
+    scheduling_conditions: list[SchedulingCondition] | None = None
+    resources_status: _Resources | None = None
+
+
+class PodGroup(Struct, frozen=True, dict=True):
+    """KAI's PodGroup: the pods that it schedules together, in one queue."""
+
+    metadata: FullMeta
+    spec: _PodGroupSpec = _PodGroupSpec()
+    status: _PodGroupStatus | None = None
+
+    @property
+    def queue_label(self) -> str:
+        """The queue label, by which KAI before v0.13.0 adds up `Queue.status`; empty without one."""
+        return self.metadata.labels.get(keys.QUEUE_LABEL, "")
+
+    @property
+    def condition(self) -> SchedulingCondition | None:
+        """The newest scheduling condition; None if KAI has said nothing."""
+        conditions = (self.status.scheduling_conditions if self.status else None) or ()
+        return conditions[-1] if conditions else None
+
+    @property
+    def _resources(self) -> _Resources:
+        return (self.status.resources_status if self.status else None) or _Resources()
+
+    @property
+    def has_allocation(self) -> bool:
+        """Whether KAI's podgroup-controller has entered what the group holds."""
+        return bool(self._resources.allocated)
+
+    @property
+    def allocated_gpus(self) -> float | None:
+        """The GPUs that KAI counts for the pods of the group; None if the figure cannot be read."""
+        return gpu_amount(self._resources.allocated)
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether the group has pods, as the guard sees it: by the status that KAI writes."""
+        return bool(self._resources.allocated or self._resources.requested)
+
+
+class _BindSpec(Struct, frozen=True, rename="camel"):
+    selected_node: str = ""
+    selected_gpu_groups: list[str] | None = msgspec.field(default=None, name="selectedGPUGroups")
+
+
+class _BindStatus(Struct, frozen=True):
+    phase: str = ""
+    reason: str = ""
+
+
+class BindRequest(Struct, frozen=True):
+    """KAI's BindRequest: the scheduler's order to the binder to bind one pod."""
+
+    metadata: FullMeta
+    spec: _BindSpec = _BindSpec()
+    status: _BindStatus | None = None
+
+
+class _ShardSpec(Struct, frozen=True, rename="camel"):
+    partition_label_value: str = ""
+
+
+class SchedulingShard(Struct, frozen=True):
+    """KAI's SchedulingShard: the scheduler of one node pool."""
+
+    metadata: FullMeta
+    spec: _ShardSpec = _ShardSpec()
+
+
+class _InvolvedObject(Struct, frozen=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _EventSource(Struct, frozen=True):
+    component: str = ""
+
+
+class _Series(Struct, frozen=True, rename="camel"):
+    count: int = 0
+    last_observed_time: Time | None = None
+
+
+class Event(Struct, frozen=True, rename="camel"):
+    """An Event (core/v1)."""
+
+    metadata: FullMeta
+    involved_object: _InvolvedObject = _InvolvedObject()
+    reason: str = ""
+    message: str = ""
+    source: _EventSource = _EventSource()
+    reporting_component: str = ""
+    first_timestamp: Time | None = None
+    last_timestamp: Time | None = None
+    event_time: Time | None = None
+    count: int | None = None
+    series: _Series | None = None
+
+    @property
+    def component(self) -> str:
+        """The program that wrote the Event, by its own word."""
+        return self.reporting_component or self.source.component
+
+    @property
+    def times(self) -> int:
+        """How often it was told."""
+        return max(self.count or (self.series.count if self.series else 0), 1)
+
+    @property
+    def first(self) -> datetime | None:
+        """When it was told first."""
+        return self.first_timestamp or self.event_time or self.metadata.creation_timestamp
+
+    @property
+    def last(self) -> datetime | None:
+        """When it was told last."""
+        return (self.series.last_observed_time if self.series else None) or self.last_timestamp or self.first
+
+
+class _NodeSpec(Struct, frozen=True):
+    taints: list[Taint] | None = None
+    unschedulable: bool = False
+
+
+class _NodeStatus(Struct, frozen=True):
+    allocatable: dict[str, Quantity] | None = None
+    capacity: dict[str, Quantity] | None = None
+
+
+class Node(Struct, frozen=True):
+    """A node."""
+
+    metadata: FullMeta
+    spec: _NodeSpec = _NodeSpec()
+    status: _NodeStatus = _NodeStatus()
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """The taints that keep pods without a toleration away."""
+        return tuple(taint for taint in self.spec.taints or () if taint.keeps_pods_away)
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs that the node's device plugin offers; 0 without one."""
+        return int(gpu_amount(self.status.allocatable) or 0)
+
+
+class _OwnerSpec(Struct, frozen=True, rename="camel"):
+    replicas: int | None = None
+    suspend: bool | None = None
+    selector: Any = None
+    """A label selector; a custom resource may have anything there."""
+    completion_mode: Any = None
+    """`Indexed` or `NonIndexed` of a Job; a custom resource may have anything there."""
+    template: Any = None
+    """The pod template; a custom resource may have anything there."""
+
+
+class PodOwner(Struct, frozen=True):
+    """An owner of pods, of any kind."""
+
+    metadata: FullMeta
+    kind: str = ""
+    spec: _OwnerSpec = _OwnerSpec()
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the object has a pod template in `spec.template`."""
+        return isinstance(self.spec.template, dict)
+
+    def label(self, key: str) -> str:
+        """Return a label of the object, else of its pod template; empty if both lack it."""
+        return self.metadata.labels.get(key, "") or text_at(self.spec.template, "metadata", "labels", key)
+
+
+class PodTemplate(Struct, frozen=True):
+    """The pod template of one of Kubernetes' own workloads."""
+
+    spec: PodSpec = PodSpec()
+
+
+class _TemplateSpec(Struct, frozen=True):
+    template: PodTemplate = PodTemplate()
+
+
+class _TemplateStatus(Struct, frozen=True, rename="camel"):
+    desired_number_scheduled: int = 0
+    """Number of nodes that should run a pod of a DaemonSet (DESIRED in kubectl)."""
+
+
+class Controller(Struct, frozen=True):
+    """A Deployment or a DaemonSet, with its pod template."""
+
+    metadata: FullMeta
+    spec: _TemplateSpec = _TemplateSpec()
+    status: _TemplateStatus = _TemplateStatus()
+
+    @property
+    def template(self) -> PodSpec:
+        """`spec` of its pods."""
+        return self.spec.template.spec
+
+
+class Namespace(Struct, frozen=True):
+    """A namespace."""
+
+    metadata: FullMeta
+
+
+class ConfigMap(Struct, frozen=True):
+    """A ConfigMap."""
+
+    metadata: FullMeta
+    data: dict[str, str] | None = None
+
+
+class _ClaimStatus(Struct, frozen=True):
+    phase: str = ""
+
+
+class VolumeClaim(Struct, frozen=True):
+    """A PersistentVolumeClaim."""
+
+    metadata: FullMeta
+    status: _ClaimStatus = _ClaimStatus()
+
+
+class PriorityClass(Struct, frozen=True):
+    """A PriorityClass."""
+
+    metadata: FullMeta
+    value: int = 0
+
+
+class _LimitRangeItem(Struct, frozen=True, rename="camel"):
+    type: str = ""
+    default: dict[str, Quantity] | None = None
+    default_request: dict[str, Quantity] | None = None
+
+
+class _LimitRangeSpec(Struct, frozen=True):
+    limits: list[_LimitRangeItem] | None = None
+
+
+class LimitRange(Struct, frozen=True):
+    """A LimitRange."""
+
+    metadata: FullMeta
+    spec: _LimitRangeSpec = _LimitRangeSpec()
+
+
+class ServicePort(Struct, frozen=True):
+    """A port of a Service or of an EndpointSlice."""
+
+    name: str = ""
+    port: int | None = None
+
+
+class _ServiceSpec(Struct, frozen=True, rename="camel"):
+    type: str = "ClusterIP"
+    external_name: str = ""
+    ports: list[ServicePort] | None = None
+
+
+class Service(Struct, frozen=True):
+    """A Service."""
+
+    metadata: FullMeta
+    spec: _ServiceSpec = _ServiceSpec()
+
+
+class _EndpointConditions(Struct, frozen=True):
+    ready: bool | None = None
+
+
+class SliceEndpoint(Struct, frozen=True):
+    """An endpoint of an EndpointSlice."""
+
+    addresses: list[str]
+    conditions: _EndpointConditions = _EndpointConditions()
+
+
+class EndpointSlice(Struct, frozen=True):
+    """An EndpointSlice."""
+
+    metadata: FullMeta
+    endpoints: list[SliceEndpoint] | None = None
+    ports: list[ServicePort] | None = None
+
+
+PODS: Final = Kind("", "v1", "pods", "Pod", Pod)
+NODES: Final = Kind("", "v1", "nodes", "Node", Node)
+NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", Namespace)
+EVENTS: Final = Kind("", "v1", "events", "Event", Event)
+SERVICES: Final = Kind("", "v1", "services", "Service", Service)
+CONFIG_MAPS: Final = Kind("", "v1", "configmaps", "ConfigMap", ConfigMap)
+LIMIT_RANGES: Final = Kind("", "v1", "limitranges", "LimitRange", LimitRange)
+VOLUME_CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
+DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", Controller)
+DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", Controller)
+ENDPOINT_SLICES: Final = Kind("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", EndpointSlice)
+PRIORITY_CLASSES: Final = Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", PriorityClass)
+QUEUES: Final = Kind("scheduling.run.ai", "v2", "queues", "Queue", Queue)
+POD_GROUPS: Final = Kind("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", PodGroup)
+BIND_REQUESTS: Final = Kind("scheduling.run.ai", "v1alpha2", "bindrequests", "BindRequest", BindRequest)
+SHARDS: Final = Kind("kai.scheduler", "v1", "schedulingshards", "SchedulingShard", SchedulingShard)

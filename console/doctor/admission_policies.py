@@ -12,11 +12,10 @@ from console.doctor.check_results import CheckResult, ok, problem, warning
 from console.doctor.guard_objects import check_spec
 from console.doctor.webhook_deployment import DeploymentOptions
 from console.render.policy_manifests import MUTATING, NAME, VALIDATING, objects_of, settings
-from kube.kinds import ObjectMeta
+from kube.metadata import EVERYTHING, NAME_LABEL, LabelSelector, ObjectMeta
 from service.text import listed, one_line
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import DEFAULT_MODES, Mode
-from webhook.registration.configuration_objects import EVERYTHING, NAME_LABEL, LabelSelector
 from webhook.settings.decision_options import SETTINGS
 
 _GROUP: Final = "admissionregistration.k8s.io"

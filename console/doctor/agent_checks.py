@@ -21,10 +21,10 @@ from console.doctor.webhook_deployment import WebhookPod
 from gpuagent.api_types import AgentResponse
 from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING
-from kube.kinds import ObjectMeta, Taint
+from kube.kinds import Taint
+from kube.metadata import ObjectMeta, Requirement
 from service.text import MOST_LINES, counted, joined, listed, one_line
 from service.units import duration
-from webhook.registration.configuration_objects import Requirement
 
 RELEASES: Final = "releases"
 

@@ -15,7 +15,7 @@ from console.doctor.shared_checks import API_SERVER
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from kube.discovery import ServedKind, discover_groups
-from kube.kinds import resource_path
+from kube.metadata import resource_path
 from service.text import MALFORMED, counted, listed, one_line
 
 T = TypeVar("T")

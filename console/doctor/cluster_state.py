@@ -25,7 +25,8 @@ from kai.installation import NAMESPACE, Installation, ProgramPod
 from kai.kaishare_keys import EXCLUDED_NAMESPACES
 from kai.queue import Queue, decode_queue
 from kai.releases import Version
-from kube.kinds import METADATA_ONLY, ObjectMeta, decode_partial_object
+from kube.kinds import decode_partial_object
+from kube.metadata import METADATA_ONLY, ObjectMeta
 from service.command import UsageError
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
 from webhook.registration.configuration_objects import (

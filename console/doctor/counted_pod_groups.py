@@ -11,7 +11,7 @@ from console.doctor.api_reader import ApiReader, ListResult, ListSpec
 from kai import keys
 from kai.numbers import parse_quantity
 from kai.pod import Quantity
-from kube.kinds import LabelledMeta, ObjectOwner
+from kube.kinds import FullMeta
 
 DEFAULT_SUBGROUP: Final = "default"
 """The only subgroup of a PodGroup without subgroups, and the subgroup of a pod without the label
@@ -43,10 +43,6 @@ class _Resources(Struct, frozen=True):
     requested: dict[str, Quantity] | None = None
 
 
-class _Metadata(LabelledMeta, frozen=True):
-    owner_references: tuple[ObjectOwner, ...] = ()
-
-
 class _Status(Struct, frozen=True):
     resources: _Resources | None = msgspec.field(name="resourcesStatus", default=None)
 
@@ -54,7 +50,7 @@ class _Status(Struct, frozen=True):
 class PodGroup(Struct, frozen=True, dict=True):
     """A PodGroup: the pods that KAI schedules together in one queue."""
 
-    metadata: _Metadata
+    metadata: FullMeta
     spec: _Spec = _Spec()
     status: _Status | None = None
 

@@ -17,7 +17,8 @@ from kai.kaishare_keys import REASON, SIZE
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
-from kube.kinds import FullMeta, resource_path
+from kube.kinds import FullMeta
+from kube.metadata import resource_path
 from service.text import MALFORMED, one_line
 from webhook.policy.label_values import PolicyShare
 from webhook.policy.labels import Mode, NamespacePolicy, ShareFor

@@ -24,7 +24,7 @@ from kai.pod import Quantity
 from kai.releases import Version
 from kai.share import MIB, Share
 from kai.share_bytes import Card
-from kube.kinds import LabelledMeta, Taint
+from kube.kinds import FullMeta, Taint
 from service.text import counted, listed, one_line
 
 PRESENT_LABEL: Final = "nvidia.com/gpu.present"
@@ -114,7 +114,7 @@ class _Status(Struct, frozen=True):
 
 
 class _Node(Struct, frozen=True):
-    metadata: LabelledMeta
+    metadata: FullMeta
     spec: _Spec = _Spec()
     status: _Status = _Status()
 

@@ -23,9 +23,9 @@ from console.doctor.guard_proof import Breach, Prover, Trial, TrialOutcome
 from console.doctor.kai_checks import matched_schedulers
 from console.doctor.vclusters import VclusterHosts
 from kai import keys
+from kube.metadata import NAME_LABEL
 from service.text import counted, joined, listed, one_line, quoted
 from service.version import version
-from webhook.registration.configuration_objects import NAME_LABEL
 
 _CHECK: Final = "guard"
 _KAI_NAMESPACES: Final = "kaiNamespaces"

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from kai import keys
 from kube.kinds import FullMeta
-from webhook.registration.configuration_objects import EVERYTHING, LabelSelector
+from kube.metadata import EVERYTHING, LabelSelector
 
 
 class _Match(Struct, rename="camel"):

@@ -19,7 +19,7 @@ from console.doctor.guard_objects import MEMBERS, OBJECTS, PODGROUPS, PODS, Guar
 from kai import keys
 from kube.access import AccessError
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
-from kube.kinds import resource_path
+from kube.metadata import resource_path
 from service.text import ELLIPSIS, MALFORMED, one_line
 
 _MOST_TRIED: Final = 3

@@ -12,10 +12,11 @@ from console.doctor.cluster_state import Cluster, Namespace
 from console.explain.pod_defaults import decode_defaults
 from kai import keys
 from kai.kaishare_keys import INJECT, MODE
+from kube.metadata import NAME_LABEL
 from service.text import MOST_LINES, counted, listed, one_line
 from webhook.policy.labels import Mode, idle_labels, label_problems
 from webhook.policy.sizes import selector_overlaps
-from webhook.registration.configuration_objects import NAME_LABEL, Webhook
+from webhook.registration.configuration_objects import Webhook
 
 _CHECK: Final = "limit ranges"
 _LIMIT_RANGES: Final = ListSpec(

@@ -8,9 +8,10 @@ import msgspec
 from console.doctor.admission_policies import admission_policy_findings
 from console.doctor.check_results import CheckResult, ok, problem, unknown, warning
 from console.doctor.cluster_state import Cluster
+from kube.metadata import LabelSelector
 from service.text import joined, listed, one_line
 from webhook.registration.call_order import Mutator, called_before_us
-from webhook.registration.configuration_objects import LabelSelector, Webhook, WebhookConfiguration
+from webhook.registration.configuration_objects import Webhook, WebhookConfiguration
 from webhook.registration.configurations import (
     CONFIGURATION_NAME,
     PATHS,

@@ -19,7 +19,8 @@ from console.doctor.cluster_state import Cluster
 from kai import keys
 from kai.installation import RESERVATION_NAMESPACE
 from kai.kaishare_keys import VCLUSTER, VCLUSTER_HOST
-from kube.kinds import METADATA_ONLY, FullMeta, PodStatus, decode_partial_object
+from kube.kinds import FullMeta, PodStatus, decode_partial_object
+from kube.metadata import METADATA_ONLY
 from service.text import listed, one_line
 
 _CHECK: Final = "vClusters"

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from console.explain.document_parts import as_map, as_maps, with_containers
 from kai import keys
-from kube.kinds import ObjectMeta
+from kube.metadata import ObjectMeta
 
 _CONTAINER: Final = "Container"
 

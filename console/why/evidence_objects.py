@@ -14,7 +14,8 @@ from msgspec import Struct, field
 from kai import keys
 from kai.numbers import parse_quantity
 from kai.pod import PodView, Quantity, decode_pod, gpu_groups
-from kube.kinds import FullMeta, PodStatus, Taint, Time
+from kube.kinds import FullMeta, PodStatus, Taint
+from kube.metadata import Time
 
 NO_RESERVED_GPU: Final = "-1"
 """Value of `RESERVED_GPU` on a reservation pod that found no GPU (`discovery.go`)."""

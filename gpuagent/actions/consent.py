@@ -25,7 +25,7 @@ from kube.access import AccessError
 from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
 from kube.client import KubeClient
 from kube.eviction import EvictionAnswer
-from kube.kinds import ObjectMeta
+from kube.metadata import ObjectMeta
 
 CONSENT_SECONDS: Final = 5.0
 """Maximum age of the reads when an eviction is requested, counted from the start of the first one."""

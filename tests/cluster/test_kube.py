@@ -8,7 +8,7 @@ import pytest
 
 from kube.answers import ApiError
 from kube.client import KubeClient
-from kube.kinds import METADATA_ONLY
+from kube.metadata import METADATA_ONLY
 from kube.watch import Resource
 from tests.support.administrator import Administrator
 from tests.support.control_plane import ControlPlane, control_plane

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kube.client import KubeClient
-from kube.kinds import METADATA_ONLY
+from kube.metadata import METADATA_ONLY
 from kube.watch import Resource
 from tests.support.api_server import PODS, ApiServer, event, lists, pod, streams
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from console.render.policy_manifests import MUTATING, VALIDATING, objects_of
 from kai.installation import Installation, ProgramContainer, ProgramPod, ProgramSpec, ProgramStatus
 from kai.queue import Queue
 from kai.releases import Version
-from kube.kinds import ObjectMeta
+from kube.metadata import ObjectMeta
 from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import PolicyMetadata
 from webhook.registration.configuration_objects import WebhookConfiguration

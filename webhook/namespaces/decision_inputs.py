@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from kube.client import KubeClient
 from kube.events import EventWriter
-from kube.kinds import ObjectMeta
+from kube.metadata import ObjectMeta
 from kube.watch import Resource, Watch
 from service.log import ERROR, JsonLog, problem_logger
 from webhook.metrics import Metrics

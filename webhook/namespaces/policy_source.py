@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kube.kinds import METADATA_ONLY, ObjectMeta
+from kube.metadata import METADATA_ONLY, ObjectMeta
 from service.json_depth import decode_deep
 from service.text import MALFORMED, one_line
 from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata

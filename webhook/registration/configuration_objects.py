@@ -1,102 +1,18 @@
 """Webhook configurations from the API server, and which of them are KAI's."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from kai import keys
-from kube.kinds import ObjectMeta
+from kube.metadata import EVERYTHING, LabelSelector, ObjectMeta
 
-NAME_LABEL: Final = "kubernetes.io/metadata.name"
-"""Label of each namespace with its name."""
 _SCHEDULER: Final = "schedulerName"
 _SCHEDULERS: Final = re.compile(r"schedulerName\s*==\s*['\"]([^'\"]*)['\"]")
 _EVERY = "*"
-
-
-class Requirement(Struct, frozen=True):
-    """One requirement of a label selector."""
-
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-    def __str__(self) -> str:
-        values = f" [{', '.join(sorted(self.values))}]" if self.values else ""
-        return f"{self.key} {self.operator}{values}"
-
-    @property
-    def query(self) -> str:
-        """The requirement in the form of `kubectl get -l`."""
-        if self.operator in ("Exists", "DoesNotExist"):
-            return f"{'' if self.operator == 'Exists' else '!'}{self.key}"
-        return f"{self.key} {self.operator.lower()} ({','.join(self.values or ())})"
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels meet the requirement, as in `k8s.io/apimachinery/pkg/labels`.
-
-        NotIn also holds for labels without the key.
-        """
-        values = self.values or ()
-        if self.operator == "In":
-            return labels.get(self.key) in values
-        if self.operator == "NotIn":
-            return labels.get(self.key) not in values
-        return (self.key in labels) is (self.operator == "Exists")
-
-
-class LabelSelector(Struct, frozen=True):
-    """A label selector; an empty one selects everything."""
-
-    labels: dict[str, str] | None = msgspec.field(name="matchLabels", default=None)
-    expressions: list[Requirement] | None = msgspec.field(name="matchExpressions", default=None)
-
-    @property
-    def all_requirements(self) -> list[Requirement]:
-        """All requirements; those of matchLabels come first, with the operator In."""
-        from_labels = [Requirement(key, "In", [value]) for key, value in (self.labels or {}).items()]
-        return [*from_labels, *(self.expressions or ())]
-
-    @property
-    def query(self) -> str:
-        """The selector in the form of `kubectl get -l`; empty if it selects everything."""
-        labels = (f"{key}={value}" for key, value in (self.labels or {}).items())
-        return ",".join([*labels, *(line.query for line in self.expressions or ())])
-
-    @property
-    def requirements(self) -> frozenset[tuple[str, str, tuple[str, ...]]]:
-        """All requirements as a set, so that two selectors can be compared regardless of order."""
-        return frozenset(map(_comparable, self.all_requirements))
-
-    @property
-    def excluded_namespaces(self) -> frozenset[str]:
-        """The namespaces that the selector excludes by name."""
-        lines = (
-            line for line in self.expressions or () if (line.key, line.operator) == (NAME_LABEL, "NotIn")
-        )
-        return frozenset(name for line in lines for name in line.values or ())
-
-    def beyond(self, other: "LabelSelector") -> list[Requirement]:
-        """Return the requirements that the other selector lacks."""
-        return [line for line in self.all_requirements if _comparable(line) not in other.requirements]
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the selector selects an object with these labels."""
-        return not self.unmet(labels)
-
-    def unmet(self, labels: Mapping[str, str]) -> list[Requirement]:
-        """Return the requirements that labels do not meet."""
-        return [line for line in self.all_requirements if not line.holds(labels)]
-
-
-def _comparable(requirement: Requirement) -> tuple[str, str, tuple[str, ...]]:
-    return requirement.key, requirement.operator, tuple(sorted(requirement.values or ()))
-
-
-EVERYTHING = LabelSelector()
 
 
 class Condition(Struct, frozen=True):

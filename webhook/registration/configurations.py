@@ -15,9 +15,9 @@ from kai import keys
 from kai.cel import cel_list, is_of_kai, names_gpu, starts_with
 from kai.kaishare_keys import EXCLUDED_NAMESPACES, INJECT, MODE, PREFIX, SIZE_PREFIX
 from kai.key_classes import RESERVED_APPS
+from kube.metadata import NAME_LABEL
 from webhook.policy.labels import Mode
 from webhook.policy.verify import DAEMON_SET_CONTROLLERS, KUBELET
-from webhook.registration.configuration_objects import NAME_LABEL
 
 CONFIGURATION_NAME: Final = "kai-00-kaishare"
 """Name of both configurations, chosen for its place in the call order.

@@ -16,7 +16,7 @@ from gpuagent.api_types import ApiVerdict
 from gpuagent.verdicts.flag_reasons import FlagReason
 from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
-from kube.kinds import ContainerObject
+from kube.kinds import ContainerStatus
 from service.names import is_dns_label
 from service.text import first_few, one_line, quoted
 from service.units import duration, size
@@ -169,7 +169,7 @@ def _starting(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> PodF
     )
 
 
-def _trouble(evidence: PodEvidence, container: ContainerObject, redactor: Redactor) -> str:
+def _trouble(evidence: PodEvidence, container: ContainerStatus, redactor: Redactor) -> str:
     """Return what is the matter with a container, as the end of a sentence; empty if nothing is."""
     waiting, ended, last = (
         container.state.waiting,
@@ -188,7 +188,7 @@ def _trouble(evidence: PodEvidence, container: ContainerObject, redactor: Redact
     return ""
 
 
-def _is_steady(evidence: PodEvidence, container: ContainerObject) -> bool:
+def _is_steady(evidence: PodEvidence, container: ContainerStatus) -> bool:
     """Whether the present run of a container has lasted for more than half of the pod's life.
 
     A container that ends again and again, at whatever interval, has no such run.
@@ -199,7 +199,7 @@ def _is_steady(evidence: PodEvidence, container: ContainerObject) -> bool:
     return evidence.now - runs.started_at > age / 2
 
 
-def _exit(status: ContainerObject) -> str:
+def _exit(status: ContainerStatus) -> str:
     ended = status.state.terminated or status.last_state.terminated
     if ended is None or ended.exit_code is None:
         return "an unknown exit code"
@@ -398,7 +398,7 @@ def _logs(pod: PodObject) -> str:
     return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --all-containers"
 
 
-def _logs_of(pod: PodObject, container: ContainerObject) -> str:
+def _logs_of(pod: PodObject, container: ContainerStatus) -> str:
     name = container.name if is_dns_label(container.name) else "CONTAINER"
     return f"kubectl logs {pod.name} --namespace {pod.metadata.namespace} --container {name}"
 

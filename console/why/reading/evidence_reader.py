@@ -46,7 +46,7 @@ from kai import keys
 from kai.kaishare_keys import REASON
 from kai.queue import Queue, decode_queue
 from kube.client import KubeClient
-from kube.kinds import resource_path
+from kube.metadata import resource_path
 from service.command import UsageError
 from service.names import is_dns_subdomain
 from service.text import one_line

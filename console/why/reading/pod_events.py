@@ -13,7 +13,7 @@ from console.why.evidence_objects import EventObject, Meta, decode_event
 from console.why.membership import INDEXED_JOB, NamedObject, creates_for, may_concern, workload_of
 from console.why.reading.bounded_requests import Requests
 from console.why.reading.target import POD, Subject
-from kube.kinds import resource_path
+from kube.metadata import resource_path
 from service.names import LONGEST_SUBDOMAIN
 from service.text import shorten
 

@@ -22,7 +22,8 @@ from console.why.reading.target import POD, owner_path
 from gpuagent.api_types import ApiPod
 from kai import keys
 from kube.answers import REQUEST_ERRORS
-from kube.kinds import ObjectOwner, resource_path
+from kube.kinds import ObjectOwner
+from kube.metadata import resource_path
 from kube.tokens import review_right
 from service.names import is_dns_subdomain
 

@@ -15,10 +15,10 @@ from console.why.reading.bounded_requests import Requests
 from kube.answers import REQUEST_ERRORS
 from kube.discovery import ServedKind, discover_groups
 from kube.kinds import ObjectOwner
+from kube.metadata import LabelSelector
 from service.command import UsageError
 from service.names import is_dns_label, is_dns_subdomain, is_label_value
 from service.text import MALFORMED, quoted
-from webhook.registration.configuration_objects import LabelSelector
 
 POD: Final = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 

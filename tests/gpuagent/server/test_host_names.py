@@ -83,7 +83,7 @@ def test_top_under_a_name_that_the_agent_does_not_know(
     assert kaishare(["top", "--once", "--url", f"http://gpu.example.com:{port}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     refusal = f'unknown host "gpu.example.com:{port}"; allow a host name with --host-name'
-    assert f"the agent rejects this host name: {refusal}" in line
+    assert f"the agent rejects the host name: 421, {refusal}" in line
 
 
 def test_top_by_localhost(running: Agent, capsys: pytest.CaptureFixture[str]) -> None:

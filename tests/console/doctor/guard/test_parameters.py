@@ -10,7 +10,7 @@ from console.doctor.check_results import CheckResult, State
 from console.doctor.cluster_state import Cluster, PriorityClass
 from console.doctor.guard_checks import exempt_namespaces, parameter_findings, parameters_text, values_of
 from console.doctor.guard_objects import GPUS, OBJECTS, PODGROUPS, PODS, Guard
-from kube.kinds import ObjectMeta
+from kube.metadata import ObjectMeta
 from tests.support.cluster_facts import WELL, but, mutating, namespace, of_kai, whole
 from tests.support.doctor_guard import guard
 

@@ -1,0 +1,268 @@
+"""Facts: what the API server says with the caller's rights, or why it is unknown.
+
+An object that cannot be read is never treated as missing, and nothing is concluded from a part of a list: a
+tenant's pods can fill any limit. A right that the caller lacks is no problem: a developer has rights in a few
+namespaces only.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+
+from kube.access import RequestLimitReached
+from kube.answers import REQUEST_ERRORS, ApiError
+from kube.client import KubeClient
+from kube.discovery import ServedKind, discover_groups
+from kube.kinds import Kind
+from kube.shallow import shallow_object
+from service.names import is_dns_subdomain
+from service.text import MALFORMED, counted, listed, one_line
+from service.units import size
+
+T = TypeVar("T")
+
+MOST_OBJECTS: Final = 20_000
+"""Maximum number of objects kept of one list: 40 MB for PodGroups of about 2 kB each."""
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size of the kept objects of one list as JSON. A tenant's pod may have 1.5 MB."""
+
+_READ_ERRORS: Final = (*REQUEST_ERRORS, TimeoutError, *MALFORMED)
+
+
+class Why(StrEnum):
+    """Why something is unknown."""
+
+    NOT_READ = "not-read"
+    """It was not requested, or no request was left for it."""
+    FORBIDDEN = "forbidden"
+    """The caller may not read it."""
+    UNSERVED = "unserved"
+    """The API server does not serve the kind: KAI is not installed, or runs on the host of a vCluster."""
+    FAILED = "failed"
+    """The request failed."""
+    PARTIAL = "partial"
+    """Only a part of the list was read: it exceeds a limit, or an object of it cannot be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Generic[T]):
+    """A value as read, or why it is unknown. A known None is an object that does not exist."""
+
+    value: T | None = None
+    """The value; of a list that was read in part, that part."""
+    why: Why | None = None
+    """Why the value is unknown; None if it is known."""
+    line: str = ""
+    """Why the value is unknown, in one line; empty if it is known or was not requested."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the whole value is known, or it is known that there is none."""
+        return self.why is None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is known that the object does not exist."""
+        return self.why is None and self.value is None
+
+    @property
+    def known(self) -> T | None:
+        """The value; None if there is none or if it is unknown, also if a part of it is known."""
+        return self.value if self.why is None else None
+
+
+NOT_READ: Final[Fact[Any]] = Fact(why=Why.NOT_READ)
+MISSING: Final[Fact[Any]] = Fact()
+
+Listing = Fact[tuple[T, ...]]
+"""The objects of one kind. Of a list that was read in part, `items` has that part."""
+
+
+def items(listing: Fact[tuple[T, ...]]) -> tuple[T, ...]:
+    """Return the objects that were read: all, a part, or none."""
+    return listing.value or ()
+
+
+def is_read(listing: Fact[tuple[T, ...]]) -> bool:
+    """Whether objects were read, all or a part, so that findings about single objects are possible."""
+    return listing.value is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MissingRight:
+    """Objects that the caller may not read."""
+
+    objects: str
+    """The objects in a few words, such as `Queue team-a` or `pods in kaishare`."""
+    right: str
+    """The right that is missing, as in RBAC messages: `list pods in kaishare`."""
+
+
+class FactReader:
+    """Reads objects with the caller's rights and within a budget, and records each failure once."""
+
+    def __init__(
+        self, client: KubeClient, *, most_requests: int | None = None, seconds: float = 20.0
+    ) -> None:
+        """Set the API server.
+
+        Args:
+            client: for the API server, with the caller's rights.
+            most_requests: maximum number of HTTP requests; None for no limit.
+            seconds: time limit of one read.
+        """
+        self._most = most_requests
+        if most_requests is None:
+            self.client, self._limit = client, None
+        else:
+            self.client, self._limit = client.limited(most_requests)
+        self._seconds = seconds
+        self._missing: dict[MissingRight, None] = {}
+        self._failures: dict[str, None] = {}
+        self._omitted: dict[str, None] = {}
+        self._served: Fact[tuple[ServedKind, ...]] | None = None
+
+    @property
+    def remaining(self) -> int:
+        """Number of requests that can still be sent; a large one without a limit."""
+        return self._limit.remaining if self._limit else MOST_OBJECTS
+
+    @property
+    def missing_rights(self) -> tuple[MissingRight, ...]:
+        """What RBAC denied, in the order of the requests."""
+        return tuple(self._missing)
+
+    @property
+    def not_visible(self) -> tuple[str, ...]:
+        """The objects that RBAC denied, in a few words each."""
+        return tuple(dict.fromkeys(refusal.objects for refusal in self._missing))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not read for another reason, one line each."""
+        omitted = f"not read, since one answer sends at most {self._most} requests: {listed(self._omitted)}"
+        return (*self._failures, *([omitted] if self._omitted else []))
+
+    def note(self, sentence: str) -> None:
+        """Record a sentence for the reader of the answer."""
+        self._failures[sentence] = None
+
+    def refuse(self, objects: str, right: str) -> None:
+        """Record objects that the caller may not read."""
+        self._missing[MissingRight(objects, right)] = None
+
+    async def get(
+        self, kind: Kind[T], name: str, namespace: str = "", *, decode: Callable[[bytes], T] | None = None
+    ) -> Fact[T]:
+        """Get one object. A name that no object can have is missing: tenants write such names.
+
+        Args:
+            kind: its kind.
+            name: its name.
+            namespace: its namespace; empty for a kind without namespaces.
+            decode: decodes its JSON, instead of the kind's decoder; may raise msgspec's errors.
+        """
+        if not is_dns_subdomain(name):
+            return MISSING
+        what = f"{kind.name} {name}"
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await self.client.get(kind.path(namespace, name))
+            return Fact((decode or kind.decode)(shallow_object(body)))
+        except _READ_ERRORS as error:
+            return self._unknown(error, what, f"get {kind.full_resource}{_place(namespace)}")
+
+    async def list(
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        query: Mapping[str, str] | None = None,
+        decode: Callable[[bytes], T | None] | None = None,
+        accept: str = "application/json",
+        what: str = "",
+    ) -> Fact[tuple[T, ...]]:
+        """List objects, in one namespace or in all.
+
+        Args:
+            kind: their kind.
+            namespace: their namespace; empty for all, and for a kind without namespaces.
+            query: query parameters, such as `labelSelector`.
+            decode: decodes an object's JSON, instead of the kind's decoder; returns None to omit the object;
+                may raise msgspec's errors.
+            accept: media type.
+            what: the objects in a few words; by default the resource and the namespace.
+        """
+        what = what or f"{kind.resource}{_place(namespace)}"
+        read = decode or kind.decode
+        kept: list[T] = []
+        kept_bytes = unreadable = 0
+        is_cut = False
+        try:
+            async with (
+                asyncio.timeout(self._seconds),
+                self.client.list_objects(kind.path(namespace), params=query or {}, accept=accept) as objects,
+            ):
+                async for document in objects:
+                    try:
+                        item = read(document)
+                    except MALFORMED:
+                        unreadable += 1
+                        continue
+                    if item is None:
+                        continue
+                    kept_bytes += len(document)
+                    if len(kept) == MOST_OBJECTS or kept_bytes > MOST_BYTES:
+                        is_cut = True
+                        break
+                    kept.append(item)
+        except _READ_ERRORS as error:
+            return self._unknown(error, what, f"list {kind.full_resource}{_place(namespace)}", is_list=True)
+        if not is_cut and not unreadable:
+            return Fact(tuple(kept))
+        if is_cut:
+            line = f"{what} not read whole: more than {MOST_OBJECTS} objects or {size(MOST_BYTES)}"
+        else:
+            line = f"{counted(unreadable, 'object')} of {what} cannot be decoded"
+        self.note(line)
+        return Fact(tuple(kept), Why.PARTIAL, line)
+
+    async def served(self) -> Fact[tuple[ServedKind, ...]]:
+        """Return the kinds of all API groups but the core group, preferred versions first; asked once."""
+        if self._served is None:
+            try:
+                self._served = Fact(tuple(await discover_groups(self.client)))
+            except _READ_ERRORS as error:
+                self._served = self._unknown(error, "the kinds that the API server serves", "get /apis")
+        return self._served
+
+    def _unknown(self, error: BaseException, what: str, right: str, *, is_list: bool = False) -> Fact[Any]:
+        """Record why objects were not read, and return it as a fact."""
+        match error:
+            case RequestLimitReached():
+                self._omitted[what] = None
+                return Fact(why=Why.NOT_READ, line=f"{what} not read: the limit of requests is reached")
+            case ApiError(is_forbidden=True):
+                self.refuse(what, right)
+                return Fact(why=Why.FORBIDDEN, line=f"you may not {right}")
+            case ApiError(is_not_found=True):
+                # An answer about a list names no object: its path is not served.
+                if error.object_name and not is_list:
+                    return MISSING
+                return Fact(why=Why.UNSERVED, line=f"the API server does not serve {what}")
+        reason = "no answer in time" if isinstance(error, TimeoutError) else one_line(str(error))
+        line = f"{what} not read: {reason}"
+        self.note(line)
+        return Fact(why=Why.FAILED, line=line)
+
+
+def not_visible_line(objects: Iterable[str]) -> str:
+    """Return the one wording for what the caller may not see: `not visible to you: nodes, Queue team-a`."""
+    return f"not visible to you: {listed(dict.fromkeys(objects))}"
+
+
+def _place(namespace: str) -> str:
+    return f" in {namespace}" if namespace else ""

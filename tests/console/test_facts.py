@@ -1,0 +1,105 @@
+"""Facts: what is known, what is missing, what is unknown and why."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from console.cluster import facts
+from console.cluster.facts import FactReader, Why, is_read, items, not_visible_line
+from kube.access import InCluster
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS, QUEUES
+from tests.support.api_server import Answer, ApiServer, lists, pod, refuses, says
+
+NOT_FOUND = json.dumps({"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": "a"}})
+
+
+def client_of(server: ApiServer, account: Path) -> KubeClient:
+    return KubeClient(InCluster(folder=account, environment=server.environment))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (says(json.dumps(pod("a"))), None),
+        (says(NOT_FOUND, status=404), None),
+        (refuses(404, "NotFound"), Why.UNSERVED),
+        (refuses(403, "Forbidden"), Why.FORBIDDEN),
+        (refuses(500, "InternalError", "\x1b[31mred\nlines"), Why.FAILED),
+        (says("<html>"), Why.FAILED),
+        (says('{"metadata": {"name": 5}}'), Why.FAILED),
+    ],
+)
+async def test_an_object_is_known_or_it_says_why_not(
+    server: ApiServer, account: Path, answer: Answer, why: Why | None
+) -> None:
+    server.always = answer
+    async with client_of(server, account) as client:
+        reader = FactReader(client)
+        fact = await reader.get(PODS, "a", "team-a")
+    assert fact.why is why
+    assert bool(fact.line) is (why is not None)
+    assert fact.line.isprintable()
+    assert reader.not_visible == (("Pod a",) if why is Why.FORBIDDEN else ())
+    assert bool(reader.notes) is (why is Why.FAILED)
+
+
+async def test_a_name_that_no_object_can_have_is_missing_and_never_requested(
+    server: ApiServer, account: Path
+) -> None:
+    async with client_of(server, account) as client:
+        assert (await FactReader(client).get(QUEUES, "../secrets")).is_missing
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("answer", "why", "names"),
+    [
+        (lists(pod("a"), pod("b")), None, ["a", "b"]),
+        (lists(), None, []),
+        (lists(pod("a"), {"metadata": {"name": 5}}), Why.PARTIAL, ["a"]),
+        (refuses(404, "NotFound"), Why.UNSERVED, []),
+        (refuses(403, "Forbidden"), Why.FORBIDDEN, []),
+        (refuses(401, "Unauthorized"), Why.FAILED, []),
+    ],
+)
+async def test_a_list_is_whole_a_part_or_unknown(
+    server: ApiServer, account: Path, answer: Answer, why: Why | None, names: list[str]
+) -> None:
+    server.always = answer
+    async with client_of(server, account) as client:
+        listing = await FactReader(client).list(PODS)
+    assert [item.name for item in items(listing)] == names
+    assert listing.why is why
+    assert is_read(listing) is (why in (None, Why.PARTIAL))
+    assert (listing.known is None) is (why is not None)
+
+
+async def test_a_list_ends_at_its_bound_and_proves_nothing(
+    server: ApiServer, account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "MOST_OBJECTS", 1)
+    server.always = lists(pod("a"), pod("b"))
+    async with client_of(server, account) as client:
+        reader = FactReader(client)
+        listing = await reader.list(PODS, "team-a")
+    assert listing.why is Why.PARTIAL
+    assert reader.notes == (listing.line,)
+    assert listing.line.startswith("pods in team-a not read whole: more than 1 objects")
+
+
+async def test_requests_beyond_the_budget_are_not_sent_and_named_in_one_line(
+    server: ApiServer, account: Path
+) -> None:
+    server.always = refuses(403, "Forbidden")
+    async with client_of(server, account) as client:
+        reader = FactReader(client, most_requests=2)
+        await reader.list(NODES)
+        await reader.list(PODS, "team-a")
+        fact = await reader.get(QUEUES, "vision")
+    assert len(server.requests) == 2
+    assert fact.why is Why.NOT_READ
+    assert reader.notes == ("not read, since one answer sends at most 2 requests: Queue vision",)
+    assert not_visible_line(reader.not_visible) == "not visible to you: nodes, pods in team-a"
+    assert [missing.right for missing in reader.missing_rights] == ["list nodes", "list pods in team-a"]
