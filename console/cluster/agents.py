@@ -21,7 +21,15 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gpuagent.api_types import SHARES_PATH, AgentResponse, NotAnAnswer, read_answer
+from gpuagent.api_types import (
+    HISTORY_PATH,
+    SHARES_PATH,
+    AgentResponse,
+    HistoryResponse,
+    NotAnAnswer,
+    read_answer,
+    read_history,
+)
 from kube.access import Headers, Route
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
@@ -203,6 +211,15 @@ class Agents:
         age = age_of_figures(answer, response.date, self._wall_clock)
         return Received(answer=answer, body=response.body, at=self._clock(), age=age)
 
+    async def history(self, pod: AgentPod) -> tuple[HistoryResponse | None, str]:
+        """Request the last 15 minutes of an agent's pods; return them, or None and why there are none."""
+        try:
+            return read_history((await self._get_figures(pod, HISTORY_PATH)).body), ""
+        except _Failed as error:
+            return None, str(error)
+        except NotAnAnswer as error:
+            return None, not_an_answer(error)
+
     async def ready(self, pod: AgentPod) -> AgentReadiness:
         """Request an agent's `/readyz`, which needs no token."""
         try:
@@ -215,23 +232,23 @@ class Agents:
         reasons = tuple(one_line(line, 200) for line in lines if line.strip())
         return AgentReadiness(pod=pod, is_ready=False, reasons=reasons or (f"status {response.status}",))
 
-    async def _get_figures(self, pod: AgentPod) -> AnyResponse:
-        """Request the figures, with a token if the agent answers 401 without one.
+    async def _get_figures(self, pod: AgentPod, path: str = SHARES_PATH) -> AnyResponse:
+        """Request figures, with a token if the agent answers 401 without one.
 
         A refused token is replaced at most once, and only if it is not recent.
         """
         if pod.uid not in self._requires_token:
-            response = await self._get(pod, SHARES_PATH)
+            response = await self._get(pod, path)
             if response.status != _UNAUTHORIZED:
                 _require_ok(response)
                 return response
             self._requires_token.add(pod.uid)
         try:
             token = await self._tokens.token()
-            response = await self._get(pod, SHARES_PATH, token)
+            response = await self._get(pod, path, token)
             if response.status == _UNAUTHORIZED:
                 newer = await self._tokens.token_after(token)
-                response = response if newer == token else await self._get(pod, SHARES_PATH, newer)
+                response = response if newer == token else await self._get(pod, path, newer)
         except TokenUnavailable as error:
             message = f"{error}; the agent asks for authentication"
             raise _Failed(message, missing_right=error.missing_right) from None
@@ -281,8 +298,8 @@ class AgentAtUrl(Agents):
         """Return the one agent."""
         return [AgentPod(name=self._url)]
 
-    async def _get_figures(self, pod: AgentPod) -> AnyResponse:  # noqa: ARG002 - there is one
-        response = await self._send(SHARES_PATH, self._token)
+    async def _get_figures(self, pod: AgentPod, path: str = SHARES_PATH) -> AnyResponse:  # noqa: ARG002 - there is one
+        response = await self._send(path, self._token)
         _require_ok(response, "refuses the token of --token-file" if self._token else "needs --token-file")
         return response
 

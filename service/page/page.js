@@ -1,7 +1,7 @@
 // Fetches the documents beside this page again and again, and draws them. See model.js and view.js.
 //
-// An agent serves its own node's document; `kaishare ui` serves {version, names, nodes}, with the nodes that
-// have changed since the version that was asked for.
+// An agent serves its own node's document; `kaishare ui` serves {version, names, failure, isListed, nodes}, with
+// the nodes that have changed since the version that was asked for.
 
 import { byUrgency, counted, duration, percent, readNode, size, sizeOf, sums, troublesOf } from "./model.js";
 import { address, gpuCard, h, nodeCard, plain, podDetails, podRow, troubleItem, update } from "./view.js";
@@ -13,6 +13,7 @@ const find = (id) => document.getElementById(id);
 const nodes = new Map(); // by name, as readNode returns them
 const cards = new WeakMap(); // by node; a node that has not changed keeps its element
 let isFleet = false, version = 0, failure = "", answeredAt = 0, most = ROWS, history = null, timer = 0;
+let listed = null, listFailure = ""; // the names of all nodes with an agent, and why the list is not current
 let chosenNode = "", openPod = ""; // what the address names: one of several nodes, and the key of a row
 
 async function get(path) {
@@ -26,9 +27,9 @@ function merge({ document, now }) {
   isFleet = Array.isArray(document.nodes);
   let entries = document.nodes;
   if (isFleet) {
-    version = document.version;
-    const names = new Set(document.names);
-    for (const name of nodes.keys()) if (!names.has(name)) nodes.delete(name);
+    [version, listFailure] = [document.version, document.failure];
+    listed = document.isListed ? new Set(document.names) : null;
+    for (const name of nodes.keys()) if (!listed?.has(name)) nodes.delete(name);
   } else {
     nodes.clear();
     const sampledAt = document.lastGoodSampleTimestamp;
@@ -61,8 +62,8 @@ function draw() {
   const [all, chosen] = [[...nodes.values()], chosenNodes()];
   const isWide = chosen.length > 1;
   drawHead(all, chosen);
-  if (!all.length) return;
-  const runbooksUrl = isFleet ? null : all[0].answer.runbooksUrl; // no link by the word of a node
+  if (!all.length && !listed) return;
+  const runbooksUrl = isFleet ? null : all[0]?.answer.runbooksUrl; // no link by the word of a node
   const troubles = troublesOf(chosen);
   const items = troubles.slice(0, MOST_TROUBLES).map((trouble) => troubleItem(trouble, isWide, runbooksUrl));
   if (troubles.length > MOST_TROUBLES) items.push(h("li", {}, `${troubles.length - MOST_TROUBLES} more`));
@@ -71,7 +72,7 @@ function draw() {
   find("wrong").classList.toggle("fine", !items.length);
   find("nodes-title").textContent = isWide ? "Nodes" : "GPUs";
   find("gpus").className = isWide ? "fleet" : "gpus";
-  update(find("gpus"), isWide ? sorted(chosen).map(card) : chosen[0].gpus.map(gpuCard));
+  update(find("gpus"), isWide ? sorted(chosen).map(card) : chosen.flatMap((node) => node.gpus.map(gpuCard)));
   drawPods();
   drawDetails();
 }
@@ -94,6 +95,8 @@ function drawHead(all, chosen) {
     simulated ? h("span", { class: "mark simulated" }, only ? "simulated: these figures are synthetic" : `${counted(simulated, "node")} simulated`) : null,
     total.atRisk ? h("strong", { class: "alarm" }, `${counted(total.atRisk, "GPU")} at risk`) : null,
     h("strong", { class: total.flags ? "alarm" : "" }, counted(total.flags, "flag")),
+    isFleet && listed?.size > all.length ? h("span", {}, `asking ${counted(listed.size - all.length, "agent")} …`) : null,
+    isFleet && listed?.size === 0 ? h("span", {}, "There are no agents in their namespace.") : null,
     total.silent ? h("strong", { class: "grace" }, `${counted(total.silent, "node")} without an answer`) : null,
     h("span", {}, `${counted(total.gpus, "GPU")}, ${counted(total.pods, "pod")}`),
     h("span", {}, `${sizeOf(total.used, total.total)} used (${percent(total.total ? total.used / total.total : null)}), ${size(total.promised)} promised`),
@@ -118,16 +121,17 @@ function age() {
   return answeredAt ? (performance.now() - answeredAt) / 1000 : null;
 }
 
-const isOld = () => Boolean(failure) || (age() ?? 0) > OLD_AFTER;
+const isOld = () => Boolean(failure || listFailure) || (age() ?? 0) > OLD_AFTER;
 
 function drawAge() {
   const seconds = age();
   find("age").textContent = !nodes.size && !failure ? "asking …" : seconds === null ? "no sample yet" : isOld() ? `as of ${duration(seconds)} ago` : "live";
   find("age").className = isOld() ? "old" : "";
   document.body.classList.toggle("stale", isOld());
-  find("banner").hidden = !failure;
+  find("banner").hidden = !failure && !listFailure;
   const advice = failure.startsWith("401") ? " The agent asks for a token: type kaishare ui." : "";
-  if (failure) find("banner").textContent = plain(`No answer: ${failure}.${advice}`);
+  const text = plain(failure ? `No answer: ${failure}.${advice}` : `The list of agents is not current: ${listFailure}`);
+  if (find("banner").textContent !== text) find("banner").textContent = text;
   if (isOld() && !document.title.startsWith("OLD: ")) document.title = `OLD: ${document.title}`;
 }
 

@@ -2,13 +2,16 @@
 
 import { byUrgency, counted, duration, known, percent, size, sizeOf, whyCommand } from "./model.js";
 
+const ASCII = /^[ -~]*$/; // most texts; one class of characters takes linear time
 const LATIN_END = 0x250, PUNCTUATION = "–—‘’“”…•→×≥≤", LONGEST = 1000;
 const MOST_NAMED = 4, MOST_CANDIDATES = 8, MOST_NODES = 8;
 
 // Names in Kubernetes are ASCII. Other scripts, controls and what reorders or joins characters become U+FFFD.
 export function plain(text) {
+  const start = String(text).slice(0, LONGEST);
+  if (ASCII.test(start)) return start;
   let line = "";
-  for (const char of String(text).slice(0, LONGEST)) {
+  for (const char of start) {
     const code = char.codePointAt(0);
     const isShown = (code >= 0x20 && code < 0x7f) || (code > 0xa0 && code < LATIN_END && code !== 0xad) || PUNCTUATION.includes(char);
     line += isShown ? char : code <= 0x20 || code === 0xa0 ? " " : "\ufffd";
