@@ -30,7 +30,7 @@ help:
 	@echo "make node         build the images, and run the chart from them on a real kubelet (needs root; NODE_ASSETS=FOLDER)"
 	@echo "make nightly      run the tests with their full tables and ten times as many generated cases"
 	@echo "make lint         run ruff, mypy, import-linter and the checks in tests/project"
-	@echo "make docs         generate the tables of the documentation, and the page's texts from the runbooks"
+	@echo "make docs         generate the tables of the documentation"
 	@echo "make site         build the site of the documentation in .site/html (OFFLINE=true for one that opens from a folder)"
 	@echo "make chart        generate the chart's dashboards, rules, policies and table of values"
 	@echo "make plugin       build the kubectl plugin for each platform, and its krew manifest (PLUGIN_ARGS=\"--platform linux/amd64\")"
@@ -76,10 +76,9 @@ lint: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
-# Generates the tables of the documentation from the code, and the page's texts from the runbooks.
+# Generates the tables of the documentation from the code.
 docs: $(STAMP)
 	$(BIN)/python -m docs.tables docs/policy.md docs/guard.md docs/api.md docs/choosing.md docs/shares.schema.json
-	$(BIN)/python -m docs.runbook_sections
 
 $(SITE_STAMP): requirements/docs.txt
 	$(PYTHON) -m venv --clear $(SITE)/venv

@@ -16,14 +16,12 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.agent_client import ReadFailed, Received
+from console.cluster.agents import AgentPod, AgentReading, Agents, Received
 from console.top.app import LinesTable, TopApp, tune_garbage_collection
-from console.top.arrange import Arrangement
-from console.top.fleet import AgentRef, Fleet
+from console.top.fleet import Arrangement, Fleet
 from console.top.rounds import EVERY_SECONDS, Rounds
 from gpuagent.api_types import read_answer
 from tests.support.memory import peak_resident_mib
@@ -108,15 +106,15 @@ def _pod(node: str, gpu: int, number: int, rng: random.Random) -> dict[str, Any]
     }
 
 
-class FakeAgents:
+class BusyAgents(Agents):
     """Answers with prepared responses, another one each time; decodes them as a client does."""
 
     def __init__(self, nodes: int = NODES, gpus: int = GPUS, pods: int = PODS) -> None:
         rng = random.Random(1)
-        self._refs = [AgentRef(f"agent-{number}", f"node-{number}") for number in range(nodes)]
+        self._pods = [AgentPod(name=f"agent-{number}", node=f"node-{number}") for number in range(nodes)]
         self._bodies = {
-            ref.name: [response(ref.node, gpus=gpus, pods=pods, rng=rng) for _ in range(_VARIANTS)]
-            for ref in self._refs
+            pod.name: [response(pod.node, gpus=gpus, pods=pods, rng=rng) for _ in range(_VARIANTS)]
+            for pod in self._pods
         }
         self._asked = dict.fromkeys(self._bodies, 0)
         self.answers = 0
@@ -124,31 +122,28 @@ class FakeAgents:
     @property
     def count(self) -> int:
         """Number of agents."""
-        return len(self._refs)
+        return len(self._pods)
 
     @property
     def answered(self) -> int:
         """Number of agents that have answered."""
         return sum(count > 0 for count in self._asked.values())
 
-    async def agents(self) -> Sequence[AgentRef]:
+    async def list(self, node: str = "") -> list[AgentPod]:  # noqa: ARG002 - all are shown
         """List the agents."""
-        return self._refs
+        return self._pods
 
-    async def read(self, agent: AgentRef) -> Received:
-        """Answer after 20 ms; one agent hangs.
-
-        Raises:
-            ReadFailed: the agent hangs.
-        """
-        if agent.name == _HANGS:
+    async def read(self, pod: AgentPod) -> AgentReading:
+        """Answer after 20 ms; one agent hangs."""
+        if pod.name == _HANGS:
             await asyncio.sleep(5)
-            raise ReadFailed("no answer within 5 s")
+            return AgentReading(pod=pod, failure="no answer within 5 s")
         await asyncio.sleep(0.02)
-        self._asked[agent.name] += 1
+        self._asked[pod.name] += 1
         self.answers += 1
-        body = self._bodies[agent.name][self._asked[agent.name] % _VARIANTS]
-        return Received(answer=read_answer(body), body=body, at=time.monotonic(), age=1.0)
+        body = self._bodies[pod.name][self._asked[pod.name] % _VARIANTS]
+        received = Received(answer=read_answer(body), body=body, at=time.monotonic(), age=1.0)
+        return AgentReading(pod=pod, received=received)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +191,7 @@ def _state(app: TopApp) -> tuple[object, ...]:
     return table.cursor, app.arrangement, app.is_paused, len(app.screen_stack)
 
 
-async def measure(agents: FakeAgents, *, rounds: int = 3, size: tuple[int, int] = (120, 40)) -> Measured:
+async def measure(agents: BusyAgents, *, rounds: int = 3, size: tuple[int, int] = (120, 40)) -> Measured:
     """Press every key during some rounds, then let some rounds pass without a key."""
     fleet = Fleet()
     app = TopApp(Rounds(agents, fleet), fleet, Arrangement())
@@ -242,7 +237,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=NODES, help="agents (default %(default)s)")
     parser.add_argument("--gpus", type=int, default=GPUS, help="GPUs of a node (default %(default)s)")
     parser.add_argument("--pods", type=int, default=PODS, help="pods of a GPU (default %(default)s)")
-    agents = FakeAgents(**vars(parser.parse_args()))
+    agents = BusyAgents(**vars(parser.parse_args()))
     tune_garbage_collection()
     measured = asyncio.run(measure(agents))
     print(f"rows                      {measured.rows}")

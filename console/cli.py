@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "doctor": _Command("console.doctor.command", "check webhook, policies, KAI and agents for problems"),
     "policies": _Command("console.policies", "list the policies of managed namespaces"),
     "top": _Command("console.top.command", "show the agents of the cluster in one interactive view"),
+    "ui": _Command("console.ui.command", "serve the agents' page over all nodes on a port of this machine"),
     "advise": _Command(
         "console.advise.command",
         "suggest the share that each size or workload should have, from what it used",

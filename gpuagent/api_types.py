@@ -14,11 +14,24 @@ from msgspec import Meta, Struct
 from gpuagent.problems import OwnCause
 
 SHARES_PATH = "/api/v1/shares"
+HISTORY_PATH = "/api/v1/history"
 
 
 def _about(description: str) -> Meta:
     """Return the description of a field, for the schema and docs/api.md."""
     return Meta(description=description)
+
+
+FirstActText: TypeAlias = Annotated[
+    str | None,
+    _about(
+        "What to do first, in one sentence. Null if there is nothing to do, if `detail` says it, or from an"
+        " older agent."
+    ),
+]
+RunbookSection: TypeAlias = Annotated[
+    str | None, _about("Section of docs/runbooks.md with the rest of what to do. Null without `firstAct`.")
+]
 
 
 class ApiObject(Struct, rename="camel", frozen=True, gc=False):
@@ -46,6 +59,8 @@ class ApiProblem(ApiObject, frozen=True, gc=False):
         ),
     ] = ""
     detail: Annotated[str, _about("One line for a person.")] = ""
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
 
 class ApiXid(ApiObject, frozen=True, gc=False):
@@ -131,6 +146,8 @@ class ApiGpu(ApiObject, frozen=True, gc=False):
             " none, or does not report errors for the GPU."
         ),
     ] = None
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
 
 class ApiLostGpu(ApiObject, frozen=True, gc=False):
@@ -150,6 +167,8 @@ class ApiLostGpu(ApiObject, frozen=True, gc=False):
             " that has fallen off the bus. Null if it reported none."
         ),
     ] = None
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
 
 class ApiAmount(ApiObject, frozen=True, gc=False):
@@ -273,10 +292,12 @@ class ApiVerdict(ApiObject, frozen=True, gc=False):
     message: Annotated[
         str | None,
         _about(
-            "Text of the Event about the flag, with advice where the pod runs a framework with an option for"
-            " it. Null without a flag, or from an older agent."
+            "The flag with its figures, and the option to set where the pod runs a framework that has one;"
+            " the Event has `firstAct`, too. Null without a flag, or from an older agent."
         ),
     ] = None
+    first_act: FirstActText = None
+    runbook: RunbookSection = None
 
     @property
     def is_over(self) -> bool:
@@ -441,6 +462,12 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
             " from an older agent."
         ),
     ] = {}
+    runbooks_url: Annotated[
+        str | None, _about("Address of docs/runbooks.md, by `--runbooks`. Null without the option.")
+    ] = None
+    fleet_url: Annotated[
+        str | None, _about("Address of a page of all nodes, by `--fleet-url`. Null without the option.")
+    ] = None
     problems: Annotated[list[ApiProblem], _about("All present problems.")] = []
     gpus: Annotated[
         list[ApiGpu], _about("The GPUs that answered; those that did not are in `lostGpus`.")
@@ -449,6 +476,35 @@ class AgentResponse(ApiObject, frozen=True, gc=False):
         list[ApiLostGpu], _about("The GPUs that did not answer, by index, as far as the agent knows them.")
     ] = []
     pods: Annotated[list[ApiPod], _about("The pods with GPUs, by namespace and name.")] = []
+
+
+class ApiPodHistory(ApiObject, frozen=True, kw_only=True, gc=False):
+    """The past of one pod on one GPU."""
+
+    uid: Annotated[str, _about("UID of the pod.")]
+    gpu_uuid: Annotated[str, _about("UUID of the GPU or MIG device.")]
+    share_mebibytes: Annotated[int | None, _about("Last known share on the GPU. Null without one.")]
+    used_mebibytes: Annotated[
+        tuple[int | None, ...],
+        _about(
+            "Peak of the pod's memory in each bucket, rounded up, the oldest first. Null if unknown, and"
+            " before the pod was first seen."
+        ),
+    ]
+
+
+class HistoryResponse(ApiObject, frozen=True, gc=False):
+    """The root of the response of `/api/v1/history`."""
+
+    node: Annotated[str, _about("Name of the node.")]
+    sample_timestamp: Annotated[
+        float | None, _about("Unix time of the newest sample, in seconds. Null before the first.")
+    ] = None
+    bucket_seconds: Annotated[float | None, _about("Length of a bucket. Null without a history.")] = None
+    complete: Annotated[
+        bool, _about("False if pods are left out, since the response would exceed 1 MiB.")
+    ] = True
+    pods: Annotated[list[ApiPodHistory], _about("Each pod on each GPU with known use.")] = []
 
 
 def transitions_text(response: AgentResponse) -> str:
@@ -461,6 +517,7 @@ def transitions_text(response: AgentResponse) -> str:
 
 
 _answer = msgspec.json.Decoder(AgentResponse)
+_history = msgspec.json.Decoder(HistoryResponse)
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -476,6 +533,18 @@ def read_answer(body: bytes) -> AgentResponse:
     """
     try:
         return _answer.decode(body)
+    except _UNREADABLE as error:
+        raise NotAnAnswer(str(error)) from None
+
+
+def read_history(body: bytes) -> HistoryResponse:
+    """Decode the JSON of `/api/v1/history`.
+
+    Raises:
+        NotAnAnswer: the JSON is malformed or has another shape.
+    """
+    try:
+        return _history.decode(body)
     except _UNREADABLE as error:
         raise NotAnAnswer(str(error)) from None
 

@@ -46,6 +46,10 @@ LEAVES_LOWER_BOUNDS: Final = frozenset({Cause.TRUNCATED, Cause.PROC_DENIED})
 lower bound, and a lower bound above a limit still grounds a verdict."""
 
 
+GPU_MISSING: Final = "gpu-missing"
+"""Reason, in the API alone, of a GPU that the node's label counts and the driver has never listed."""
+
+
 class OwnCause(StrEnum):
     """A fault of the agent's own pod: in the API and the log, and in no metric. It suspends nothing."""
 

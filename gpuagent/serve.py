@@ -178,7 +178,6 @@ async def _serve_pods(
         node=node.settings.node,
         is_simulated=node.source.is_simulated,
         log=log,
-        interval=settings.interval,
         page_links=settings.page_links,
     )
     tls = _tls(settings, log)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gpuagent.actions.eviction_rules import Budget, EvictionMode
 from gpuagent.ledger.slack import Slack
 from gpuagent.node import NodeSettings
-from gpuagent.server.page.page_links import NO_LINKS, NODE, PageLinks, parse_address, parse_runbooks
+from gpuagent.server.api import NO_LINKS, NODE, PageLinks
 from gpuagent.verdicts.over_share import GraceBounds
 from kai.installation import SharingMode
 from kai.kaishare_keys import AGENT_EXCLUDED_NAMESPACES, OVER_SHARE, OVER_SHARE_GRACE
@@ -155,8 +156,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
         default="",
         metavar="URL",
         help="address under which your users read docs/runbooks.md, such as"
-        " https://git.example.com/kaishare/blob/main/; the page links to its sections there (default: the"
-        " texts are on the page)",
+        " https://git.example.com/kaishare/blob/main/; the page links to its sections there (default: it"
+        " names the section)",
     )
     options.add_argument(
         "--fleet-url",
@@ -167,6 +168,33 @@ def add_options(options: argparse.ArgumentParser) -> None:
         " stands for the node's name (default: no link)",
     )
     add_log_level(options)
+
+
+_ADDRESS: Final = re.compile(r"https?://[^\s/?#@]+([/?#]\S*)?")
+"""The chart's values.schema.json has the same pattern."""
+_LONGEST_ADDRESS: Final = 2048
+
+
+def parse_address(text: str) -> str:
+    """Check the address of a web page; an empty text stands for none.
+
+    Raises:
+        ValueError: it is no address that begins with http:// or https://.
+    """
+    if text and not (len(text) <= _LONGEST_ADDRESS and text.isprintable() and _ADDRESS.fullmatch(text)):
+        raise ValueError(f"{quoted(text)} is not an address; allowed: http:// or https:// with a host")
+    return text
+
+
+def parse_runbooks(text: str) -> str:
+    """Check the address under which docs/runbooks.md is; an empty text stands for none.
+
+    Raises:
+        ValueError: it is no address of a web page, or does not end with a slash.
+    """
+    if text and not text.endswith("/"):
+        raise ValueError(f"{quoted(text)} does not end with /; docs/runbooks.md is appended to it")
+    return parse_address(text)
 
 
 def parse_sharing_mode(text: str) -> SharingMode:

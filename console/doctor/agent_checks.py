@@ -19,8 +19,8 @@ from console.doctor.api_reader import ApiReader, ListResult, ListSpec
 from console.doctor.check_results import CheckResult, limited, ok, problem, unknown, warning
 from console.doctor.webhook_deployment import WebhookPod
 from gpuagent.api_types import AgentResponse
+from gpuagent.first_acts import FOR_PROBLEM
 from gpuagent.problems import SUSPENDS_NOTHING
-from gpuagent.table.next_steps import FOR_PROBLEM
 from kube.kinds import Taint
 from kube.metadata import ObjectMeta, Requirement
 from service.text import MOST_LINES, counted, joined, listed, one_line

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import ClassVar, Final, TypeVar
 
 from rich.segment import Segment
@@ -23,33 +24,29 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Footer, Input, Static
 
-from console.top.arrange import AgentLine, Arrangement, GroupBy, GroupLine, Line, Sort, arrange, is_old
-from console.top.columns import Widths, merge_widths
 from console.top.details import details_of, summary_of, title_of
-from console.top.fleet import Fleet
-from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, layout
+from console.top.fleet import AgentLine, Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
+from console.top.layout import SIGN_AT_RISK, SIGN_FLAGGED, Layout, Widths, layout, merge_widths
+from console.top.pod_rows import PodRow, PodState
 from console.top.rounds import Rounds
 from console.top.text import head
-from gpuagent.table.pod_rows import Key, PodState
 
-ALARM: Final = Style(color="red", bold=True)
+_ALARM: Final = Style(color="red", bold=True)
 _OVER: Final = Style(color="yellow")
 _CAUSE: Final = Style(color="yellow", bold=True)
 _AT_RISK: Final = Style(color="magenta")
-_OLD: Final = Style(dim=True)
-_GROUP: Final = Style(bold=True)
 _PLAIN: Final = Style()
-_STATES: Final = {PodState.FLAGGED: ALARM, PodState.IN_GRACE: _OVER}
+_STATES: Final = {PodState.FLAGGED: _ALARM, PodState.IN_GRACE: _OVER}
 
 
-def style_of(line: Line, *, is_old: bool) -> Style:
+def _style_of(line: Line, *, is_old: bool) -> Style:
     """Return the style of a line of the table; `is_old` are figures of the past."""
     if isinstance(line, GroupLine):
-        return _GROUP
+        return Style(bold=True)
     if isinstance(line, AgentLine):
         return _OVER
     of_risk = _CAUSE if line.is_cause else _AT_RISK if line.is_at_risk else _PLAIN
-    return _STATES.get(line.state, of_risk) + (_OLD if is_old else _PLAIN)
+    return _STATES.get(line.state, of_risk) + (Style(dim=True) if is_old else _PLAIN)
 
 
 class LinesTable(ScrollView, can_focus=True):
@@ -63,33 +60,23 @@ class LinesTable(ScrollView, can_focus=True):
         Binding("down,j", "move(1)", "Move", key_display="↑↓/PgDn"),
         Binding("pageup", "page(-1)", "Page up", show=False),
         Binding("pagedown,space", "page(1)", "Page down", show=False),
-        Binding("home", "first", "First", show=False),
-        Binding("end", "last", "Last", show=False),
+        Binding("home", "move(-1000000)", "First", show=False),
+        Binding("end", "move(1000000)", "Last", show=False),
         Binding("enter", "open", "Details", key_display="⏎"),
     ]
 
     class Opened(Message):
-        """A person asks for the details of a line."""
-
-        def __init__(self, line: Line) -> None:
-            super().__init__()
-            self.line = line
+        """A person asks for the details of the line under the cursor."""
 
     class Moved(Message):
         """The cursor or the lines have changed."""
 
-    def __init__(self, clock: Callable[[], float], is_old: Callable[[Line], bool]) -> None:
-        """Set where times and ages come from.
-
-        Args:
-            clock: monotonic seconds, the clock of the agents' state.
-            is_old: whether the figures of a line are of the past.
-        """
+    def __init__(self, fleet: Fleet, clock: Callable[[], float]) -> None:
+        """Set the agents, and the clock of their state."""
         super().__init__()
-        self._is_old = is_old
+        self._fleet, self._clock = fleet, clock
         self.lines: Sequence[Line] = ()
         self.cursor = 0
-        self._clock = clock
         self._widths: Widths = {}
         self._layout: Layout = layout(80, {})
 
@@ -100,12 +87,13 @@ class LinesTable(ScrollView, can_focus=True):
 
     def set_lines(self, lines: Sequence[Line], widths: Widths) -> None:
         """Show other lines, with the cursor on the same pod if it is still there."""
-        key = self._cursor_key()
+        line = self.line_at_cursor()
+        key = line.key if line is not None and self.cursor else None
         row_on_screen = self.cursor - self.scroll_offset.y
-        self.lines = lines
-        self._widths = widths
-        self.cursor = self._index_of(key)
-        self._arrange_columns()
+        self.lines, self._widths = lines, widths
+        same = (index for index, line in enumerate(lines) if line.key == key)
+        self.cursor = next(same, min(self.cursor, max(len(lines) - 1, 0)))
+        self._layout = layout(self.size.width or 80, widths)
         self.virtual_size = Size(self.size.width, len(lines))
         self.scroll_to(y=max(self.cursor - row_on_screen, 0), animate=False, immediate=True)
         self._after_move()
@@ -121,15 +109,15 @@ class LinesTable(ScrollView, can_focus=True):
         if index >= len(self.lines):
             return Strip.blank(width, self.rich_style)
         line = self.lines[index]
-        is_old = self._is_old(line)
-        style = self.rich_style + style_of(line, is_old=is_old)
-        if index == self.cursor:
-            style += Style(reverse=True)
-        return Strip([Segment(self._layout.line(line, self._clock(), is_old=is_old), style)], width)
+        is_past = is_old(self._fleet, line)
+        style = self.rich_style + _style_of(line, is_old=is_past) + Style(reverse=index == self.cursor)
+        if isinstance(line, PodRow):
+            return Strip([Segment(self._layout.row(line, is_old=is_past), style)], width)
+        return Strip([Segment(self._layout.fit_line(line.text(self._clock())), style)], width)
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the columns for the new width."""
-        self._arrange_columns()
+        self._layout = layout(event.size.width or 80, self._widths)
         self.virtual_size = Size(event.size.width, len(self.lines))
         self._after_move()
 
@@ -149,30 +137,9 @@ class LinesTable(ScrollView, can_focus=True):
         """Move the cursor by a number of pages."""
         self._move_to(self.cursor + pages * max(self.size.height - 1, 1))
 
-    def action_first(self) -> None:
-        """Move the cursor to the first line."""
-        self._move_to(0)
-
-    def action_last(self) -> None:
-        """Move the cursor to the last line."""
-        self._move_to(len(self.lines) - 1)
-
     def action_open(self) -> None:
         """Ask for the details of the line under the cursor."""
-        line = self.line_at_cursor()
-        if line is not None:
-            self.post_message(self.Opened(line))
-
-    def _cursor_key(self) -> Key | None:
-        line = self.line_at_cursor()
-        return line.key if line is not None and self.cursor else None
-
-    def _index_of(self, key: Key | None) -> int:
-        if key is not None:
-            for index, line in enumerate(self.lines):
-                if line.key == key:
-                    return index
-        return min(self.cursor, max(len(self.lines) - 1, 0))
+        self.post_message(self.Opened())
 
     def _move_to(self, index: int) -> None:
         self.cursor = min(max(index, 0), max(len(self.lines) - 1, 0))
@@ -186,9 +153,6 @@ class LinesTable(ScrollView, can_focus=True):
             self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
         self.refresh()
         self.post_message(self.Moved())
-
-    def _arrange_columns(self) -> None:
-        self._layout = layout(self.size.width or 80, self._widths)
 
 
 _REFRESH_SECONDS: Final = 0.5
@@ -320,7 +284,7 @@ class TopApp(App[None]):
         """Make the parts from top to bottom."""
         yield Static(id="head", markup=False)
         yield Static(id="columns", markup=False)
-        yield LinesTable(self._clock, lambda line: is_old(self._fleet, line))
+        yield LinesTable(self._fleet, self._clock)
         yield Static(id="summary", markup=False)
         yield Static(id="status", markup=False)
         yield Input(id="filter", placeholder="words to find; Enter keeps, Esc removes", select_on_focus=False)
@@ -363,17 +327,14 @@ class TopApp(App[None]):
 
     def _show_head(self) -> None:
         lines = head(self._fleet, self._clock())
-        text = Text("\n").join(Text(line.text, ALARM if line.is_alarm else "") for line in lines)
+        text = Text("\n").join(Text(line.text, _ALARM if line.is_alarm else "") for line in lines)
         self.query_one("#head", Static).update(text)
-        self.screen_stack[0].set_class(not self._has_trouble(), "calm")
-
-    def _has_trouble(self) -> bool:
-        """Whether a pod is flagged, in its grace or at risk."""
         tables = [agent.table for agent in self._fleet.agents.values()]
-        return any(table.flagged or table.over for table in tables) or self._has_risk()
+        has_trouble = any(table.flagged or table.over for table in tables) or self._has_risk()
+        self.screen_stack[0].set_class(not has_trouble, "calm")
 
     def _has_risk(self) -> bool:
-        return any(gpu.is_at_risk for agent in self._fleet.agents.values() for gpu in agent.table.gpus)
+        return any(gpu.at_risk for gpu in self._fleet.gpus)
 
     def on_lines_table_moved(self) -> None:
         """Show headings and place."""
@@ -403,12 +364,12 @@ class TopApp(App[None]):
             parts.append(f"{SIGN_FLAGGED} flagged  {SIGN_AT_RISK} at risk")
         return "  ".join(parts)
 
-    def on_lines_table_opened(self, message: LinesTable.Opened) -> None:
-        """Show the details of a line."""
-        line: Line = message.line
-        self.push_screen(
-            TextScreen(title_of(line), lambda: "\n".join(details_of(line, self._fleet, self._clock())))
-        )
+    def on_lines_table_opened(self) -> None:
+        """Show the details of the line under the cursor."""
+        line = self.query_one(LinesTable).line_at_cursor()
+        if line is not None:
+            text = partial(details_of, line, self._fleet)
+            self.push_screen(TextScreen(title_of(line), lambda: "\n".join(text(self._clock()))))
 
     def action_sort(self) -> None:
         """Take the next order."""

@@ -5,17 +5,14 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
-from console.agent_client import Agent, ReadFailed, with_question
-from console.agents import Agents, add_agent_options, parse_agent_options
 from console.caller import add_cluster_options, cluster_access, read_token
-from console.top.arrange import Arrangement, GroupBy, Sort
-from console.top.fleet import Fleet
-from console.top.rounds import AgentReader, ClusterReader, Rounds, UrlReader
+from console.cluster.agents import AgentAddress, AgentAtUrl, Agents, add_agent_options, parse_agent_options
+from console.top.fleet import Arrangement, Fleet, GroupBy, Sort
+from console.top.rounds import ListFailed, Rounds
 from console.top.text import as_text, json_parts
+from kube.access import Access
 from kube.client import KubeClient
 from service.command import UsageError, add_namespace, columns_of, write_output
 from service.log_writer import discard_library_logs
@@ -93,21 +90,38 @@ async def _run(arguments: argparse.Namespace) -> int:
         flagged_only=arguments.flagged,
         namespace=arguments.namespace or "",
     )
-    is_interactive = not arguments.once and arguments.output == "text" and _is_terminal()
-    fleet = Fleet(place=_place(arguments))
-    async with _reader(arguments) as reader:
-        rounds = Rounds(reader, fleet, node="" if arguments.url else arguments.node)
-        if is_interactive:
-            try:
-                from console.top.app import show  # noqa: PLC0415 - only the interactive view draws
-            except ModuleNotFoundError as error:
-                raise UsageError(
-                    f"the interactive view needs {error.name}: install kaishare[top], or give --once"
-                ) from None
+    url, token, access = arguments.url, "", await _access(arguments)
+    if arguments.token_file:
+        token = read_token(arguments.token_file)
+    on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
+    fleet = Fleet(place="" if url else f"{on_node} in namespace {arguments.agent_namespace}")
+    async with KubeClient(access) as client:
+        options = parse_agent_options(arguments)
+        agents = AgentAtUrl(client, url, token) if url else Agents(client, options=options)
+        rounds = Rounds(agents, fleet, node="" if url else arguments.node)
+        if arguments.once or arguments.output != "text" or not _is_terminal():
+            return await _print_once(arguments, rounds, fleet, arrangement)
+        try:
+            from console.top.app import show  # noqa: PLC0415 - only the interactive view draws
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"the interactive view needs {error.name}: install kaishare[top], or give --once"
+            ) from None
 
-            await show(rounds, fleet, arrangement)
-            return 0
-        return await _print_once(arguments, rounds, fleet, arrangement)
+        await show(rounds, fleet, arrangement)
+        return 0
+
+
+async def _access(arguments: argparse.Namespace) -> Access:
+    """Return the way to the agents: the address of one, or the API server."""
+    if arguments.url is None and arguments.token_file:
+        raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
+    if arguments.url is None:
+        return await cluster_access(arguments)
+    try:
+        return AgentAddress(arguments.url)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 async def _print_once(
@@ -115,11 +129,14 @@ async def _print_once(
 ) -> int:
     try:
         await rounds.once()
-    except ReadFailed as error:
+    except ListFailed as error:
         raise UsageError(str(error)) from None
     failures = [agent.failure for agent in fleet.agents.values() if agent.failure]
     if arguments.url and failures:
-        raise UsageError(f"{arguments.url}: {with_question(failures[0])}")
+        host = arguments.url.rpartition("//")[2].partition("/")[0]
+        reason = failures[0].removeprefix(f"{host}: ")
+        question = "" if reason.startswith("the agent ") else "; is an agent running at this address?"
+        raise UsageError(f"{arguments.url}: {reason}{question}")
     now = time.monotonic()
     if arguments.output == "json":
         all(map(write_output, json_parts(fleet, arrangement, now)))  # until there is no reader
@@ -129,32 +146,6 @@ async def _print_once(
     return _NEGATIVE if has_failed or not fleet.agents else 0
 
 
-def _place(arguments: argparse.Namespace) -> str:
-    if arguments.url:
-        return ""
-    on_node = f" on node {quoted(arguments.node)}" if arguments.node else ""
-    return f"{on_node} in namespace {arguments.agent_namespace}"
-
-
 def _is_terminal() -> bool:
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on standard error
     return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _url_reader(arguments: argparse.Namespace) -> UrlReader:
-    token = read_token(arguments.token_file) if arguments.token_file else ""
-    try:
-        return UrlReader(Agent(arguments.url, token=token))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-@asynccontextmanager
-async def _reader(arguments: argparse.Namespace) -> AsyncIterator[AgentReader]:
-    if arguments.url is not None:
-        yield _url_reader(arguments)
-        return
-    if arguments.token_file:
-        raise UsageError("--token-file needs --url; without it tokens are requested from the API server")
-    async with KubeClient(await cluster_access(arguments)) as client:
-        yield ClusterReader(Agents(client, options=parse_agent_options(arguments)))

@@ -2,30 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from console.top.arrange import AgentLine, GroupLine, Line
-from console.top.fleet import AgentState, Fleet
-from console.top.layout import agent_text, group_text
+from console.top.fleet import AgentLine, AgentState, Fleet, GroupLine, Line
+from console.top.gpu_rows import LONGEST_NAME, NONE, UNKNOWN, Act, act_of, known_bytes, plain
+from console.top.layout import CELLS
+from console.top.pod_rows import MAX_SECONDS, NO_TABLE, NodeTable, PodRow, figures_text, message_text
 from gpuagent.api_types import ApiPod, ApiVerdict, transitions_text
-from gpuagent.table.gpu_rows import LONGEST_NAME, NONE, UNKNOWN, known_bytes, plain
-from gpuagent.table.next_steps import FOR_FLAG, NextStep, why_command
-from gpuagent.table.node_table import NodeTable
-from gpuagent.table.pod_rows import PodRow, figures_text, message_text
 from service.text import counted
 from service.units import duration, size
 
 _MOST = 64
 """Largest number of entries of one kind."""
 _MOST_CAUSES = 8
-_NO_TABLE = NodeTable()
 
 
 def title_of(line: Line) -> str:
     """Return the title of a line's details."""
-    if isinstance(line, GroupLine):
-        return line.name
-    if isinstance(line, AgentLine):
-        return line.agent.node
-    return f"{line.namespace}/{line.pod}"
+    if isinstance(line, PodRow):
+        return f"{line.namespace}/{line.pod}"
+    return line.agent.node if isinstance(line, AgentLine) else line.name
 
 
 def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
@@ -37,12 +31,12 @@ def details_of(line: Line, fleet: Fleet, now: float) -> list[str]:
         now: monotonic seconds, on the clock of the agents' state.
     """
     if isinstance(line, GroupLine):
-        return [group_text(line)]
+        return [line.text(now)]
     if isinstance(line, AgentLine):
         return list(_agent(line.agent, now))
     agent = fleet.agents.get(line.key[0])
     if agent is None:
-        return list(_pod(line, [line], _NO_TABLE))
+        return list(_pod(line, [line], NO_TABLE))
     rows = [row for row in agent.table.rows if row.key[1] == line.key[1]]
     return [*_pod(line, rows, agent.table), "", *_agent(agent, now)]
 
@@ -52,38 +46,33 @@ def summary_of(line: Line, fleet: Fleet) -> list[str]:
 
     The list is empty for a line that is no pod's, and has the state only for a pod without trouble.
     """
-    if isinstance(line, GroupLine | AgentLine):
+    if not isinstance(line, PodRow):
         return []
     lines = [f"{line.namespace}/{line.pod}: {line.state_text}"]
     if not line.is_urgent:
         return lines
     agent = fleet.agents.get(line.key[0])
-    table = agent.table if agent is not None else _NO_TABLE
+    table = agent.table if agent is not None else NO_TABLE
     if not line.is_violation and not line.is_cause:
-        causes = [f"{cause.namespace}/{cause.pod}: {cause.risk.text}" for cause in _other_causes(line, table)]
+        causes = [f"{each.namespace}/{each.pod}: {each.risk.text}" for each in table.other_causes(line)]
         lines += [f"caused by {cause}" for cause in causes[:1]]
-    steps = [FOR_FLAG.get(verdict.reason) for verdict in line.verdicts]
-    if not any(steps):
-        steps = [step for gpu in table.gpus if gpu.uuid == line.gpu_uuid for step in gpu.next_steps]
-    lines += [f"do first: {step.text}" for step in steps[:1] if step is not None]
-    if command := why_command(line.api_pod):
-        lines.append(command)
-    return lines
+    acts = [*map(act_of, line.verdicts), *(gpu.act for gpu in table.gpus if gpu.uuid == line.key[2])]
+    lines += [f"do first: {act.text}" for act in list(filter(None, acts))[:1]]
+    return [*lines, line.why_command] if line.why_command else lines
 
 
 def _pod(row: PodRow, rows: Sequence[PodRow], table: NodeTable) -> Iterator[str]:
     pod = row.api_pod
     yield f"pod         {row.namespace}/{row.pod}"
-    if command := why_command(pod):
-        yield f"command     {command}"
+    if row.why_command:
+        yield f"command     {row.why_command}"
     yield from _what_to_do(rows, table)
     if row.tenant:
         yield f"in vCluster {row.tenant}"
     yield f"uid         {plain(pod.uid, 64)}"
     yield f"phase       {plain(pod.phase, 64) or NONE}"
-    yield f"queue       {row.queue or NONE}"
-    yield f"size        {row.size or NONE}"
-    yield f"workload    {row.workload or NONE}"
+    for name in ("queue", "size", "workload"):
+        yield f"{name:<12}{CELLS[name](row)}"
     yield f"GPU groups  {', '.join(plain(group, 64) for group in pod.gpu_groups[:_MOST]) or NONE}"
     yield ""
     for each in rows[:_MOST]:
@@ -95,73 +84,55 @@ def _pod(row: PodRow, rows: Sequence[PodRow], table: NodeTable) -> Iterator[str]
 def _what_to_do(rows: Sequence[PodRow], table: NodeTable) -> Iterator[str]:
     """Yield the flags and risks of a pod with their messages, and what to do about each of them."""
     flags = [verdict for verdict in rows[0].api_pod.verdicts if verdict.flagged][:_MOST] if rows else []
-    at_risk = [row for row in rows if row.is_cause or row.is_at_risk][:_MOST]
+    at_risk = [row for row in rows if row.risk.text][:_MOST]
     if flags or at_risk:
         yield ""
     for verdict in flags:
         message = message_text(verdict) or figures_text(verdict)
         yield f"flagged     {plain(verdict.reason, 48)}{f': {message}' if message else ''}"
-    yield from _steps(FOR_FLAG.get(verdict.reason) for verdict in flags)
+    yield from _acts(map(act_of, flags))
     gpus = {gpu.uuid: gpu for gpu in table.gpus}
     for row in at_risk:
-        gpu = gpus.get(row.gpu_uuid)
-        if gpu is not None:
-            yield f"GPU at risk {gpu.label}: {gpu.risk_text}; the pod: {row.risk.text}"
-            yield from _causes(row, table)
-            yield from _steps(gpu.next_steps)
+        gpu = gpus.get(row.key[2])
+        if gpu is None:
+            continue
+        yield f"GPU at risk {gpu.label}: {gpu.risk_text}; the pod: {row.risk.text}"
+        others = table.other_causes(row)
+        for other in others[:_MOST_CAUSES]:
+            also = f"; {other.why_command}" if other.why_command else ""
+            yield f"caused by   {other.namespace}/{other.pod}: {other.risk.text}{also}"
+        if len(others) > _MOST_CAUSES:
+            yield f"caused by   {counted(len(others) - _MOST_CAUSES, 'more pod')}"
+        yield from _acts([gpu.act])
 
 
-def _causes(row: PodRow, table: NodeTable) -> Iterator[str]:
-    """Yield a line for each of the first other pods above their share on the GPU of a row."""
-    others = _other_causes(row, table)
-    for other in others[:_MOST_CAUSES]:
-        command = why_command(other.api_pod)
-        also = f"; {command}" if command else ""
-        yield f"caused by   {other.namespace}/{other.pod}: {other.risk.text}{also}"
-    if len(others) > _MOST_CAUSES:
-        yield f"caused by   {counted(len(others) - _MOST_CAUSES, 'more pod')}"
-
-
-def _other_causes(row: PodRow, table: NodeTable) -> list[PodRow]:
-    """Return the other pods above their share on the GPU of a row, the largest first."""
-    return [other for other in table.causes(row.gpu_uuid) if other.key != row.key]
-
-
-def _steps(steps: Iterable[NextStep | None]) -> Iterator[str]:
-    """Yield each step once, and nothing for a reason without one."""
-    for step in filter(None, dict.fromkeys(steps)):
-        yield f"do first    {step.text}"
-        yield f"runbook     {step.runbook}"
+def _acts(acts: Iterable[Act | None]) -> Iterator[str]:
+    """Yield each act once, and nothing for what has none."""
+    for act in filter(None, dict.fromkeys(acts)):
+        yield f"do first    {act.text}"
+        yield f"runbook     {act.runbook}"
 
 
 def _on_gpu(row: PodRow) -> Iterator[str]:
-    yield f"on GPU {row.gpu} {plain(row.gpu_uuid, 64)}".rstrip()
-    yield f"  state        {row.state_text}"
-    yield f"  used         {row.used_text}"
-    yield f"  processes    {row.processes_text}"
-    yield f"  utilization  {row.utilization_text}"
-    yield f"  share        {_with_source(row.share_text, row.share_source)}"
-    limit = row.api_pod.limits.get(row.gpu_uuid)
-    yield f"  limit        {_with_source(row.limit_text, limit.source if limit else '')}"
-    verdicts = [verdict for verdict in row.api_pod.verdicts if verdict.gpu_uuid == row.gpu_uuid]
+    yield f"on GPU {row.gpu} {plain(row.key[2], 64)}".rstrip()
+    limit = row.api_pod.limits.get(row.key[2])
+    sources = {"share": row.share_source, "limit": plain(limit.source, 64) if limit else ""}
+    for name in ("state", "used", "processes", "utilization", "share", "limit"):
+        source = f" ({sources[name]})" if sources.get(name) else ""
+        yield f"  {name:<13}{CELLS[name](row)}{source}"
+    verdicts = [verdict for verdict in row.api_pod.verdicts if verdict.gpu_uuid == row.key[2]]
     yield from (f"  {_verdict(verdict)}" for verdict in verdicts[:_MOST])
 
 
-def _with_source(amount: str, source: str) -> str:
-    return f"{amount} ({plain(source, 64)})" if source else amount
-
-
 def _verdict(verdict: ApiVerdict) -> str:
-    reason = plain(verdict.reason, 48)
-    if verdict.lasted_seconds is None:
-        state = "flagged, not over now" if verdict.flagged else "in order"
-    else:
-        lasted = duration(min(verdict.lasted_seconds, 1e10))
+    state = "flagged, not over now" if verdict.flagged else "in order"
+    if verdict.lasted_seconds is not None:
+        lasted = duration(min(verdict.lasted_seconds, MAX_SECONDS))
         state = f"{'flagged' if verdict.flagged else 'in grace'} for {lasted}"
     balance = verdict.balance_seconds
-    balance_text = f", balance {duration(min(balance, 1e10))}" if balance else ""
-    figures = figures_text(verdict)
-    return f"{reason}: {state}{balance_text}{f', {figures}' if figures else ''}"
+    balance_text = f"balance {duration(min(balance, MAX_SECONDS))}" if balance else ""
+    parts = filter(None, (state, balance_text, figures_text(verdict)))
+    return f"{plain(verdict.reason, 48)}: {', '.join(parts)}"
 
 
 def _sources(pod: ApiPod) -> Iterator[str]:
@@ -189,33 +160,31 @@ def _notes(pod: ApiPod) -> Iterator[str]:
         yield "The pod has GPUs of a ResourceClaim or of a resource without a known size."
     if pod.over_share_policy is not None:
         grace = pod.over_share_policy.grace_seconds
-        after = f" after {duration(min(grace, 1e10))}" if grace is not None else ""
+        after = f" after {duration(min(grace, MAX_SECONDS))}" if grace is not None else ""
         action = "evict" if pod.over_share_policy.evict else "report"
         yield f"above the share: {action}{after}, by the namespace"
     yield from (f"note: {plain(note)}" for note in pod.notes[:_MOST])
 
 
 def _agent(agent: AgentState, now: float) -> Iterator[str]:
-    yield f"agent       {plain(agent.ref.name, LONGEST_NAME)} on {agent.node}"
-    yield (
-        f"answer      {duration(agent.silent_seconds(now))} ago" if agent.received else "answer      none yet"
-    )
+    received, table = agent.received, agent.table
+    yield f"agent       {plain(agent.pod.name, LONGEST_NAME)} on {agent.node}"
+    yield f"answer      {f'{duration(agent.silent_seconds(now))} ago' if received else 'none yet'}"
     if agent.failure:
-        yield agent_text(AgentLine(agent), now).strip()
-    if agent.received is not None:
-        answer, age = agent.received.answer, agent.received.age_at(now)
+        yield AgentLine(agent).text(now).strip()
+    if received is not None:
+        answer, age = received.answer, received.age_at(now)
         yield f"sample      {f'{duration(age)} old' if age is not None else 'none'}"
         yield f"driver      {plain(answer.driver_version or NONE, 64)}"
         flags = (transitions_text(answer) or "none raised") if answer.flag_transitions else UNKNOWN
         yield f"flags       {flags} since the agent started"
-    table = agent.table
     if table.is_simulated:
         yield "simulated   these figures are synthetic"
     if table.is_suspended:
         yield "Verdicts are suspended until these problems are resolved."
     for problem in table.problems[:_MOST]:
         yield f"problem: {problem.text}"
-        yield from _steps([problem.next_step])
+        yield from _acts([problem.act])
     for gpu in table.gpus[:_MOST]:
         yield gpu.text
-        yield from _steps(gpu.next_steps)
+        yield from _acts([gpu.act])

@@ -1,38 +1,31 @@
-"""The state of all agents: merges responses and failures. Pure."""
+"""The state of all agents, and the lines of the table: filter, sort, groups. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any, Final
 
-from console.agent_client import Received
-from console.top.columns import Widths, measure
-from gpuagent.table.gpu_rows import LONGEST_NAME, plain
-from gpuagent.table.node_table import NodeTable
-
-_NO_TABLE = NodeTable()
-
-
-@dataclass(frozen=True, slots=True)
-class AgentRef:
-    """One agent of the cluster."""
-
-    name: str
-    """Name of its pod, or its address; unique among the agents."""
-    node: str
-    """Name of its node by the API server; empty if only the agent itself can name it."""
+from console.cluster.agents import AgentPod, Received
+from console.top.gpu_rows import LONGEST_NAME, GpuState, plain
+from console.top.layout import SIGN_OLD, Widths, measure
+from console.top.pod_rows import NO_TABLE, Key, NodeTable, PodRow, PodState, node_table
+from service.text import counted
+from service.units import duration, size
 
 
 @dataclass(slots=True, kw_only=True)
 class AgentState:
     """The last response of one agent, and whether it still responds."""
 
-    ref: AgentRef
+    pod: AgentPod
     node: str
     since: float
     """When the agent was first listed, in monotonic seconds."""
     received: Received | None = None
     failure: str = ""
     """Why the agent does not respond; empty while it does."""
-    table: NodeTable = _NO_TABLE
+    table: NodeTable = NO_TABLE
     """The last response as a table."""
     widths: Widths = field(default_factory=dict)
 
@@ -55,16 +48,19 @@ class Fleet:
     version: int = 0
     """Grows with every change."""
 
-    def set_agents(self, refs: Iterable[AgentRef], now: float) -> None:
+    @property
+    def gpus(self) -> list[GpuState]:
+        """All GPUs, the lost ones included."""
+        return [gpu for agent in self.agents.values() for gpu in agent.table.gpus]
+
+    def set_agents(self, pods: Iterable[AgentPod], now: float) -> None:
         """Take a new list of agents, by node: keep the state of known ones, drop those that are gone."""
-        known = self.agents
-        self.agents = {
-            ref.name: known.get(ref.name)
-            or AgentState(ref=ref, node=plain(ref.node or ref.name, LONGEST_NAME), since=now)
-            for ref in sorted(refs, key=lambda ref: (ref.node, ref.name))
-        }
-        self.list_failure = ""
-        self.is_listed = True
+        known, self.agents = self.agents, {}
+        for pod in sorted(pods, key=lambda pod: (pod.node, pod.name)):
+            node = plain(pod.node or pod.name, LONGEST_NAME)
+            agent = known.get(pod.name) or AgentState(pod=pod, node=node, since=now)
+            agent.pod, self.agents[pod.name] = pod, agent
+        self.list_failure, self.is_listed = "", True
         self.version += 1
 
     def set_list_failure(self, reason: str) -> None:
@@ -82,9 +78,9 @@ class Fleet:
         agent.received, agent.failure = received, ""
         if is_same:
             return
-        if not agent.ref.node:
+        if not agent.pod.node:
             agent.node = plain(received.answer.node, LONGEST_NAME)
-        agent.table = NodeTable.of(name, agent.node, received.answer)
+        agent.table = node_table(name, agent.node, received.answer)
         agent.widths = measure(agent.table.rows)
 
     def set_failure(self, name: str, reason: str) -> None:
@@ -93,3 +89,192 @@ class Fleet:
         if agent is not None:
             agent.failure = plain(reason) or "no reason given"
             self.version += 1
+
+
+class Sort(StrEnum):
+    """The order of the rows."""
+
+    FLAGS = "flags"
+    """Flagged first, then in violation, then at risk, then by use of the share."""
+    USED = "used"
+    SHARE = "use of share"
+    OVER = "time over"
+    POD = "pod"
+    NODE = "node"
+
+
+class GroupBy(StrEnum):
+    """What the rows are grouped by."""
+
+    NONE = "none"
+    NODE = "node"
+    NAMESPACE = "namespace"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """The choices of a person at the table."""
+
+    sort: Sort = Sort.FLAGS
+    group: GroupBy = GroupBy.NONE
+    flagged_only: bool = False
+    """Only flagged rows, and those of the pods on a GPU at risk that cause the risk or are at risk."""
+    words: tuple[str, ...] = ()
+    """Lower-case words; a row has to contain all of them."""
+    namespace: str = ""
+    """Only rows of this namespace; empty for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLine:
+    """Heading of a group, with its sums."""
+
+    name: str
+    rows: int
+    flagged: int
+    over: int
+    at_risk: int
+    used: int
+    share: int
+    is_lower_bound: bool
+    """Whether the memory of a row is unknown."""
+
+    @property
+    def key(self) -> Key:
+        """Return what identifies the line across rounds."""
+        return ("group", self.name, "")
+
+    def text(self, now: float = 0.0) -> str:  # noqa: ARG002 - as of AgentLine
+        """Return the line."""
+        at_least = "≥" if self.is_lower_bound else ""
+        at_risk = f" {self.at_risk} at risk," if self.at_risk else ""
+        return (
+            f"── {self.name}: {counted(self.rows, 'row')}, {self.flagged} flagged, {self.over} in grace,"
+            f"{at_risk} used {at_least}{size(self.used)} of shares {at_least}{size(self.share)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLine:
+    """An agent that does not respond, has not responded yet, or reports problems."""
+
+    agent: AgentState
+
+    @property
+    def key(self) -> Key:
+        """Return what identifies the line across rounds."""
+        return ("agent", self.agent.pod.name, "")
+
+    def text(self, now: float) -> str:
+        """Return the silence of the agent with age and reason, or its problems."""
+        agent, table = self.agent, self.agent.table
+        age = duration(agent.silent_seconds(now))
+        if agent.failure:
+            state = f"no answer for {age}: {agent.failure}"
+        elif agent.received is None:
+            state = f"asked {age} ago, no answer yet"
+        else:
+            suspended = "verdicts suspended: " if table.is_suspended else ""
+            state = suspended + ("; ".join(problem.text for problem in table.problems) or table.nothing)
+        return f" {SIGN_OLD} {agent.node}: {state}"
+
+
+Line = PodRow | GroupLine | AgentLine
+
+
+def is_old(fleet: Fleet, line: Line) -> bool:
+    """Return whether a line has figures of the past, since its agent no longer responds."""
+    if not isinstance(line, PodRow):
+        return False
+    agent = fleet.agents.get(line.key[0])
+    return agent is None or bool(agent.failure)
+
+
+def arrange(fleet: Fleet, arrangement: Arrangement) -> list[Line]:
+    """Return the lines of the table.
+
+    Agents that do not respond or report problems have a line each, after the rows that are flagged, in
+    violation or at risk. In any other order than `Sort.FLAGS`, and in groups, they come first.
+    """
+    rows = list(
+        chosen_rows((row for agent in fleet.agents.values() for row in agent.table.rows), arrangement)
+    )
+    if arrangement.sort is not Sort.NODE:
+        rows.sort(key=_KEYS[arrangement.sort])
+    agents: list[Line] = [AgentLine(agent) for agent in _shown_agents(fleet, arrangement)]
+    if arrangement.group is not GroupBy.NONE:
+        return agents + _grouped(rows, _GROUPS[arrangement.group])
+    if arrangement.sort is not Sort.FLAGS or not agents:
+        return [*agents, *rows]
+    place = next((index for index, row in enumerate(rows) if not row.is_urgent), len(rows))
+    return [*rows[:place], *agents, *rows[place:]]
+
+
+def chosen_rows(rows: Iterable[PodRow], arrangement: Arrangement) -> Iterable[PodRow]:
+    """Return the rows that an arrangement shows."""
+    if arrangement.flagged_only:
+        rows = (row for row in rows if row.is_flagged_or_at_risk)
+    if arrangement.namespace:
+        rows = (row for row in rows if row.namespace == arrangement.namespace)
+    words = arrangement.words
+    return (row for row in rows if all(word in row.haystack for word in words)) if words else rows
+
+
+def _shown_agents(fleet: Fleet, arrangement: Arrangement) -> list[AgentState]:
+    if arrangement.flagged_only:
+        return []
+    agents = (
+        agent
+        for agent in fleet.agents.values()
+        if (agent.failure or not agent.table.has_figures or agent.table.problems or agent.table.is_suspended)
+        and all(word in f"{agent.node} {agent.pod.name}".lower() for word in arrangement.words)
+    )
+    return sorted(agents, key=lambda agent: agent.node)
+
+
+def _last(value: float | None) -> float:
+    """Return a sort key that puts large values first and unknown ones last."""
+    return 1.0 if value is None else -value
+
+
+_KEYS: Final[dict[Sort, Callable[[PodRow], Any]]] = {
+    Sort.FLAGS: attrgetter("rank"),
+    Sort.USED: lambda row: _last(row.used),
+    Sort.SHARE: lambda row: _last(row.ratio),
+    Sort.OVER: lambda row: _last(row.over_seconds),
+    Sort.POD: attrgetter("by_pod"),
+}
+"""Sorting is stable, and the rows come by node, GPU and pod."""
+
+_GROUPS: Final[dict[GroupBy, Callable[[PodRow], str]]] = {
+    GroupBy.NODE: lambda row: row.node,
+    GroupBy.NAMESPACE: lambda row: row.namespace,
+    GroupBy.QUEUE: lambda row: row.queue or "(no queue)",
+}
+
+
+def _grouped(rows: Sequence[PodRow], name_of: Callable[[PodRow], str]) -> list[Line]:
+    """Return the rows under headings; flags first, then violations, then risks, then by name."""
+    members: dict[str, list[PodRow]] = {}
+    for row in rows:
+        members.setdefault(name_of(row), []).append(row)
+    headings = [_heading(name, group_rows) for name, group_rows in members.items()]
+    headings.sort(key=lambda line: (not line.flagged, not line.over, not line.at_risk, line.name))
+    lines: list[Line] = []
+    for heading in headings:
+        lines += [heading, *members[heading.name]]
+    return lines
+
+
+def _heading(name: str, rows: Sequence[PodRow]) -> GroupLine:
+    flagged = over = at_risk = used = share = 0
+    is_lower_bound = False
+    for row in rows:  # one pass; this runs for every row of a cluster when a key is pressed
+        flagged += row.state is PodState.FLAGGED
+        over += row.state is PodState.IN_GRACE
+        at_risk += row.is_at_risk
+        used += row.used or 0
+        share += row.share or 0
+        is_lower_bound = is_lower_bound or row.used is None or row.share_is_unknown
+    return GroupLine(name, len(rows), flagged, over, at_risk, used, share, is_lower_bound)

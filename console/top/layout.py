@@ -1,25 +1,129 @@
-"""The columns that a terminal has room for, and the lines of the table in them. Pure."""
+"""The columns of the table, which of them a terminal has room for, and the rows in them. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from console.top.arrange import AgentLine, GroupLine, Line
-from console.top.columns import COLUMNS, Column, Widths
-from gpuagent.table.pod_rows import PodRow, PodState
-from service.text import counted, shorten, shorten_middle
+from console.top.gpu_rows import NONE, UNKNOWN, percent
+from console.top.pod_rows import PodRow, PodState
+from service.text import shorten, shorten_middle
 from service.units import duration, size
 
 SIGN_FLAGGED: Final = "!"
-SIGN_OVER: Final = "~"
-SIGN_CAUSE: Final = "+"
 SIGN_AT_RISK: Final = "*"
 SIGN_OLD: Final = "?"
-_SIGNS: Final = {PodState.FLAGGED: SIGN_FLAGGED, PodState.IN_GRACE: SIGN_OVER}
+_SIGNS: Final = {PodState.FLAGGED: SIGN_FLAGGED, PodState.IN_GRACE: "~"}
+_BAR: Final = 10
+_BLOCKS: Final = " ▏▎▍▌▋▊▉█"
 
-POD_WITH_NAMESPACE: Final = Column(
+Widths = Mapping[str, int]
+"""Largest length of the cells by column; 0 for an optional column without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the table."""
+
+    name: str
+    heading: str
+    cell: Callable[[PodRow], str]
+    narrowest: int
+    """Smallest width, unless all cells are narrower."""
+    is_right: bool = False
+    rank: int = 0
+    """Columns with a higher rank appear on wider terminals; 0 is always there."""
+    is_optional: bool = False
+    """Whether the column is left out while no row has a value."""
+
+
+def bar(ratio: float | None, width: int = _BAR) -> str:
+    """Draw a ratio from 0 to 1 in blocks; a larger ratio ends with a mark."""
+    if ratio is None:
+        return " " * width
+    if ratio > 1:
+        return "█" * (width - 1) + "▶"
+    full, rest = divmod(round(max(ratio, 0.0) * width * 8), 8)
+    return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(width)
+
+
+def _share(row: PodRow) -> str:
+    return size(row.share) if row.share is not None or row.share_is_unknown else NONE
+
+
+def _percent(row: PodRow) -> str:
+    return percent(row.ratio) if row.share or row.share_is_unknown else NONE
+
+
+def _processes(row: PodRow) -> str:
+    number = row.holding.known_processes if row.holding else None
+    return NONE if not row.has_gpu else UNKNOWN if number is None else str(number)
+
+
+def _of_gpu(text: Callable[[PodRow], str]) -> Callable[[PodRow], str]:
+    return lambda row: text(row) if row.has_gpu else NONE
+
+
+def _over_for(row: PodRow) -> str:
+    return NONE if row.over_seconds is None else duration(row.over_seconds)
+
+
+_USED: Final = _of_gpu(lambda row: size(row.used))
+_UTILIZATION: Final = _of_gpu(lambda row: percent(row.utilization))
+COLUMNS: Final = (
+    Column("state", "STATE", lambda row: row.state_text, 19, rank=5),
+    Column("node", "NODE", lambda row: row.node, 10),
+    Column("gpu", "GPU", lambda row: row.gpu, 11),
+    Column("used", "USED", _USED, 10, is_right=True),
+    Column("share", "SHARE", _share, 10, is_right=True),
+    Column("bar", "", lambda row: bar(row.ratio), _BAR, rank=3),
+    Column("percent", "%", _percent, 7, is_right=True),
+    Column("utilization", "UTIL", _UTILIZATION, 7, is_right=True, rank=4, is_optional=True),
+    Column(
+        "limit",
+        "LIMIT",
+        lambda row: NONE if row.limit is None else size(row.limit),
+        10,
+        is_right=True,
+        rank=6,
+        is_optional=True,
+    ),
+    Column("over", "OVER FOR", _over_for, 8, is_right=True, rank=1),
+    Column("pod", "POD", lambda row: row.pod, 20),
+    Column("namespace", "NAMESPACE", lambda row: row.namespace, 14, rank=2),
+    Column("size", "SIZE", lambda row: row.size or NONE, 8, rank=7, is_optional=True),
+    Column("queue", "QUEUE", lambda row: row.queue or NONE, 10, rank=8, is_optional=True),
+    Column("processes", "PROCESSES", _processes, 9, is_right=True, rank=9),
+    Column("source", "SOURCE", lambda row: row.share_source or NONE, 12, rank=10),
+    Column("workload", "WORKLOAD", lambda row: row.workload or NONE, 14, rank=11, is_optional=True),
+    Column("tenant", "IN VCLUSTER", lambda row: row.tenant or NONE, 14, rank=12, is_optional=True),
+)
+CELLS: Final = {column.name: column.cell for column in COLUMNS}
+_POD_WITH_NAMESPACE: Final = Column(
     "pod", "NAMESPACE/POD", lambda row: f"{row.namespace}/{row.pod}", 24
 )  # on terminals too narrow for a column with the namespace
+_ORDER: Final = {column.name: index for index, column in enumerate(COLUMNS)}
+_WIDENED: Final = ("state", "gpu", "pod", "namespace", "node", "size", "queue", "workload", "tenant")
+"""Columns that share the space left, in order of preference."""
+
+
+def measure(rows: Iterable[PodRow]) -> Widths:
+    """Return the widths that rows need."""
+    rows = tuple(rows)
+    return {column.name: _BAR if column.name == "bar" else _measured(column, rows) for column in COLUMNS}
+
+
+def _measured(column: Column, rows: Iterable[PodRow]) -> int:
+    cells = {column.cell(row) for row in rows}
+    return 0 if column.is_optional and cells <= {NONE, UNKNOWN} else max(map(len, cells), default=0)
+
+
+def merge_widths(all_widths: Iterable[Widths]) -> Widths:
+    """Return the largest width of each column."""
+    merged = dict.fromkeys(_ORDER, 0)
+    for widths in all_widths:
+        for name, width in widths.items():
+            merged[name] = max(merged[name], width)
+    return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +139,17 @@ class Layout:
 
     def heading(self) -> str:
         """Return the line with the headings."""
-        cells = (fit(column.heading, width, is_right=column.is_right) for column, width in self.columns)
-        return self._line("  ", cells)
+        cells = (_fit(column.heading, width, is_right=column.is_right) for column, width in self.columns)
+        return self.fit_line(" ".join(("  ", *cells)))
 
-    def line(self, line: Line, now: float, *, is_old: bool = False) -> str:
-        """Return one line of the table, in exactly the width of the table.
+    def row(self, row: PodRow, *, is_old: bool = False) -> str:
+        """Return the line of a row, in exactly the width of the table; `is_old` are figures of the past."""
+        cells = (_fit(column.cell(row), width, is_right=column.is_right) for column, width in self.columns)
+        return self.fit_line(" ".join((sign(row, is_old=is_old), *cells)))
 
-        Args:
-            line: row, heading of a group, or agent.
-            now: monotonic seconds, on the clock of the agents' state.
-            is_old: whether the agent no longer responds, so that a row's figures are of the past.
-        """
-        if isinstance(line, GroupLine):
-            return fit_end(group_text(line), self.width)
-        if isinstance(line, AgentLine):
-            return fit_end(agent_text(line, now), self.width)
-        cells = (fit(column.cell(line), width, is_right=column.is_right) for column, width in self.columns)
-        return self._line(sign(line, is_old=is_old), cells)
-
-    def _line(self, mark: str, cells: Iterable[str]) -> str:
-        return fit_end(" ".join((mark, *cells)), self.width)
+    def fit_line(self, text: str) -> str:
+        """Return a text in exactly the width of the table, shortened at its end."""
+        return shorten(text, self.width).ljust(self.width) if self.width > 0 else ""
 
 
 def sign(row: PodRow, *, is_old: bool) -> str:
@@ -63,54 +158,24 @@ def sign(row: PodRow, *, is_old: bool) -> str:
     `!` flagged, `~` in its grace, else `+` above its share on a GPU at risk, `*` at risk; `?` figures of the
     past.
     """
-    of_risk = SIGN_CAUSE if row.is_cause else SIGN_AT_RISK if row.is_at_risk else " "
+    of_risk = "+" if row.is_cause else SIGN_AT_RISK if row.is_at_risk else " "
     return _SIGNS.get(row.state, of_risk) + (SIGN_OLD if is_old else " ")
 
 
-def fit(text: str, width: int, *, is_right: bool = False) -> str:
+def _fit(text: str, width: int, *, is_right: bool) -> str:
     """Return a text in exactly the given number of columns; the text comes from `plain`."""
     if len(text) > width:
         text = shorten_middle(text, width)
     return text.rjust(width) if is_right else text.ljust(width)
 
 
-def fit_end(text: str, width: int) -> str:
-    """Return a text in exactly the given number of columns, shortened at its end."""
-    return shorten(text, width).ljust(width) if width > 0 else ""
-
-
-def group_text(line: GroupLine) -> str:
-    """Return the heading of a group."""
-    at_least = "≥" if line.is_lower_bound else ""
-    at_risk = f" {line.at_risk} at risk," if line.at_risk else ""
-    return (
-        f"── {line.name}: {counted(line.rows, 'row')}, {line.flagged} flagged, {line.over} in grace,{at_risk}"
-        f" used {at_least}{size(line.used)} of shares {at_least}{size(line.share)}"
-    )
-
-
-def agent_text(line: AgentLine, now: float) -> str:
-    """Return the line of an agent: its silence with age and reason, or its problems."""
-    agent = line.agent
-    age = duration(agent.silent_seconds(now))
-    if agent.failure:
-        return f" {SIGN_OLD} {agent.node}: no answer for {age}: {agent.failure}"
-    if agent.received is None:
-        return f" {SIGN_OLD} {agent.node}: asked {age} ago, no answer yet"
-    table = agent.table
-    suspended = "verdicts suspended: " if table.is_suspended else ""
-    problems = "; ".join(problem.text for problem in table.problems)
-    return f" {SIGN_OLD} {agent.node}: {suspended}{problems or table.nothing}"
-
-
-def layout(width: int, widths: Widths, *, without: Collection[str] = (), first: str = "") -> Layout:
+def layout(width: int, widths: Widths, *, without: Collection[str] = ()) -> Layout:
     """Choose the columns for a width: as many as fit in their order of rank, then widen the long ones.
 
     Args:
         width: of the terminal, in columns.
         widths: from `merge_widths`.
         without: names of columns that are left out.
-        first: name of the column that has the first rank.
     """
     wanted = [
         column
@@ -118,19 +183,14 @@ def layout(width: int, widths: Widths, *, without: Collection[str] = (), first: 
         if column.name not in without and (not column.is_optional or widths.get(column.name, 0))
     ]
     chosen = [column for column in wanted if not column.rank]
-    for column in sorted(wanted, key=lambda column: (column.name != first, column.rank)):
+    for column in sorted(wanted, key=lambda column: column.rank):
         if column.rank and _needed([*chosen, column], widths) <= width:
             chosen.append(column)
     if not any(column.name == "namespace" for column in chosen):
         widths = {**widths, "pod": widths.get("pod", 0) + widths.get("namespace", 0) + 1}
-        chosen = [POD_WITH_NAMESPACE if column.name == "pod" else column for column in chosen]
+        chosen = [_POD_WITH_NAMESPACE if column.name == "pod" else column for column in chosen]
     chosen.sort(key=lambda column: _ORDER[column.name])
     return Layout(_widened(chosen, widths, width), width)
-
-
-_ORDER: Final = {column.name: index for index, column in enumerate(COLUMNS)}
-_WIDENED: Final = ("state", "gpu", "pod", "namespace", "node", "size", "queue", "workload", "tenant")
-"""Columns that share the space left, in order of preference."""
 
 
 def _least(column: Column, widths: Widths) -> int:

@@ -2,101 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Final, Protocol
+from typing import Final
 
-from console.agent_client import Agent, ReadFailed, Received
-from console.agents import AgentPod, Agents
-from console.top.fleet import AgentRef, AgentState, Fleet
-from kube.access import AccessError
-from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
+from console.cluster.agents import AgentPod, AgentReading, Agents
+from console.top.fleet import AgentState, Fleet
+from kube.answers import REQUEST_ERRORS, AccessError, ApiError
 from service.text import one_line
-
-
-class AgentReader(Protocol):
-    """Lists the agents and reads their figures."""
-
-    async def agents(self) -> Sequence[AgentRef]:
-        """List the agents.
-
-        Raises:
-            ReadFailed: the list is not available.
-        """
-        ...
-
-    async def read(self, agent: AgentRef) -> Received:
-        """Return the agent's response to `/api/v1/shares`.
-
-        Raises:
-            ReadFailed: the agent does not respond in time, or responds with an error.
-        """
-        ...
-
-
-class UrlReader:
-    """Reads one agent by its address."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-
-    async def agents(self) -> Sequence[AgentRef]:
-        """Return the one agent."""
-        return [AgentRef(self._agent.url, "")]
-
-    async def read(self, agent: AgentRef) -> Received:  # noqa: ARG002 - there is one
-        """Return the agent's response.
-
-        Raises:
-            ReadFailed: the agent does not respond in time, or responds with an error.
-        """
-        return await asyncio.to_thread(self._agent.fetch)
-
-
-class ClusterReader:
-    """Lists and reads the agents through the API server."""
-
-    def __init__(self, agents: Agents) -> None:
-        self._agents = agents
-        self._pods: dict[str, AgentPod] = {}
-
-    async def agents(self) -> Sequence[AgentRef]:
-        """List the agents' pods.
-
-        Raises:
-            ReadFailed: the API server does not list them.
-        """
-        try:
-            pods = await self._agents.list()
-        except ApiError as error:
-            raise ReadFailed(self._denied(error) if error.is_forbidden else str(error)) from None
-        except (Unreachable, AccessError) as error:
-            raise ReadFailed(str(error)) from None
-        self._pods = {pod.name: pod for pod in pods}
-        return [AgentRef(pod.name, pod.node) for pod in pods]
-
-    def _denied(self, error: ApiError) -> str:
-        user = f" as {one_line(error.user)}" if error.user else ""
-        return f"the agents are not visible to you: you may not list pods in {self._agents.namespace}{user}"
-
-    async def read(self, agent: AgentRef) -> Received:
-        """Return the agent's response.
-
-        Raises:
-            ReadFailed: the agent does not respond in time, or responds with an error.
-        """
-        pod = self._pods.get(agent.name)
-        if pod is None:
-            raise ReadFailed("the pod no longer exists")
-        try:
-            reading = await self._agents.read(pod)
-        except REQUEST_ERRORS as error:
-            raise ReadFailed(str(error)) from None
-        if reading.received is None:
-            trouble = f"; pod: {pod.trouble}" if pod.trouble else ""
-            raise ReadFailed(f"{reading.failure}{trouble}")
-        return reading.received
-
 
 EVERY_SECONDS: Final = 2.0
 LIST_EVERY_SECONDS: Final = 10.0
@@ -108,41 +21,36 @@ _LISTED_IN_A_TURN: Final = 500
 """Largest number of agents that are listed every `LIST_EVERY_SECONDS`; more are listed less often. The list
 of 5,000 pods has about 40 MB."""
 
-MOST_AT_ONCE: Final = 16
-"""Largest number of concurrent requests."""
-
 _MOST_FAILING_AT_ONCE: Final = 4
-"""Of these, for agents whose last request failed; a node that hangs must not delay the others."""
+"""Concurrent requests to agents whose last request failed; a node that hangs must not delay the others."""
 
 _SPREAD: Final = 0.8
 """Part of a round over which its requests are spread."""
+
+
+class ListFailed(Exception):
+    """The agents could not be listed; the message is one line."""
 
 
 class Rounds:
     """Keeps the state of the agents current."""
 
     def __init__(
-        self,
-        reader: AgentReader,
-        fleet: Fleet,
-        *,
-        node: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        self, agents: Agents, fleet: Fleet, *, node: str = "", clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Set what is read.
 
         Args:
-            reader: lists and reads the agents.
+            agents: lists and reads the agents, at most 16 at once.
             fleet: receives the responses.
             node: only agents of this node; empty for all.
             clock: monotonic seconds, the clock of `Received.at`.
         """
         self.is_paused = False
-        self._reader = reader
+        self._agents = agents
         self._fleet = fleet
         self._node = node
         self._clock = clock
-        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._failing_slots = asyncio.Semaphore(_MOST_FAILING_AT_ONCE)
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._listed_at: float | None = None
@@ -151,7 +59,7 @@ class Rounds:
         """List the agents and read each of them once.
 
         Raises:
-            ReadFailed: the list is not available.
+            ListFailed: the list is not available.
         """
         await self._list()
         await asyncio.gather(*(self._start(agent) for agent in self._due()))
@@ -171,19 +79,23 @@ class Rounds:
 
     async def _list_if_due(self, now: float) -> None:
         every = LIST_EVERY_SECONDS * max(1.0, len(self._fleet.agents) / _LISTED_IN_A_TURN)
-        if self._listed_at is not None and now - self._listed_at < every:
-            return
-        try:
-            await self._list()
-        except ReadFailed as error:
-            self._fleet.set_list_failure(str(error))
-        else:
-            self._listed_at = now
+        if self._listed_at is None or now - self._listed_at >= every:
+            try:
+                await self._list()
+                self._listed_at = now
+            except ListFailed as error:
+                self._fleet.set_list_failure(str(error))
 
     async def _list(self) -> None:
-        refs = await self._reader.agents()
+        try:
+            pods = await self._agents.list()
+        except REQUEST_ERRORS as error:
+            if not isinstance(error, ApiError) or not error.is_forbidden:
+                raise ListFailed(str(error)) from None
+            place = f"{self._agents.namespace}{f' as {one_line(error.user)}' if error.user else ''}"
+            raise ListFailed(f"the agents are not visible to you: you may not list pods in {place}") from None
         self._fleet.set_agents(
-            (ref for ref in refs if not self._node or self._node == ref.node), self._clock()
+            (pod for pod in pods if not self._node or self._node == pod.node), self._clock()
         )
 
     async def _spread(self) -> None:
@@ -203,17 +115,20 @@ class Rounds:
         return sorted(due, key=lambda agent: bool(agent.failure))
 
     def _start(self, agent: AgentState) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._read(agent.ref, is_failing=bool(agent.failure)))
-        self._in_flight[agent.ref.name] = task
+        task = asyncio.create_task(self._read(agent.pod, is_failing=bool(agent.failure)))
+        self._in_flight[agent.pod.name] = task
         return task
 
-    async def _read(self, ref: AgentRef, *, is_failing: bool) -> None:
-        async with self._failing_slots if is_failing else nullcontext(), self._slots:
+    async def _read(self, pod: AgentPod, *, is_failing: bool) -> None:
+        async with self._failing_slots if is_failing else nullcontext():
             try:
-                received = await self._reader.read(ref)
-            except ReadFailed as error:
-                self._fleet.set_failure(ref.name, str(error))
-            else:
-                self._fleet.set_response(ref.name, received)
+                reading = await self._agents.read(pod)
+            except AccessError as error:
+                reading = AgentReading(pod=pod, failure=str(error))
             finally:
-                self._in_flight.pop(ref.name, None)
+                self._in_flight.pop(pod.name, None)
+        if reading.received is not None:
+            self._fleet.set_response(pod.name, reading.received)
+        else:
+            trouble = f"; pod: {pod.trouble}" if pod.trouble else ""
+            self._fleet.set_failure(pod.name, f"{reading.failure}{trouble}")

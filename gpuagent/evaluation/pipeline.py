@@ -90,7 +90,7 @@ class SamplePipeline:
             snapshot = replace(snapshot, problems=problems, labelled_gpus=inventory.labelled_gpus)
         graces = {uid: policy.grace for uid, policy in policies.items() if policy.grace is not None}
         verdicts, changes = self._judge.judge(snapshot, graces, is_extra=sample.is_extra)
-        self.history.record(snapshot, verdicts, changes)
+        self.history.record(snapshot)
         self._transitions.update((change.verdict.key.reason, change.change) for change in changes)
         before, is_good = self._evaluation, snapshot.is_good
         self._evaluation = evaluation = Evaluation(

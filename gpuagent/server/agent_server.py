@@ -3,16 +3,13 @@
 It shows all tenants' pods, and is for administrators of the host.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gpuagent.api_types import SHARES_PATH
+from gpuagent.api_types import HISTORY_PATH, SHARES_PATH
 from gpuagent.evaluation.status import Status
-from gpuagent.server.api import shares_json
+from gpuagent.server.api import NO_LINKS, PageLinks, history_json, shares_json
 from gpuagent.server.exposition import Metrics, SampleText
-from gpuagent.server.page.page_links import NO_LINKS, PageLinks
-from gpuagent.server.page.renderer import HEADERS, STATIC, PageRenderer
 from service.http.authentication import HEALTH_PATHS
 from service.http.host_names import HostNames
 from service.http.limits import Address, ConnectionLimits, plain_port_limits
@@ -25,9 +22,10 @@ from service.http.page_server import (
     text_page,
 )
 from service.log import JsonLog
+from service.page import static_pages
 
 AGENT_CONNECTIONS: Final = plain_port_limits(256)
-FORWARDED_PATHS: Final = HEALTH_PATHS | {SHARES_PATH}
+FORWARDED_PATHS: Final = HEALTH_PATHS | {SHARES_PATH, HISTORY_PATH}
 """Paths that the API server's pod proxy may request under the API server's host name."""
 AUDIENCE: Final = "kaishare-agent"
 """Audience of the tokens in X-Kaishare-Token."""
@@ -38,9 +36,9 @@ _FINISH_SECONDS: Final = 1.0
 
 
 class HttpServer:
-    """Serves the page at `/`, `/metrics`, `/api/v1/shares`, `/healthz` and `/readyz`."""
+    """Serves the page at `/`, `/metrics`, `/api/v1/shares`, `/api/v1/history`, `/healthz` and `/readyz`."""
 
-    def __init__(  # noqa: PLR0913 - the parts of the answers meet here
+    def __init__(
         self,
         *,
         status: Callable[[], Status],
@@ -49,14 +47,12 @@ class HttpServer:
         node: str,
         is_simulated: bool,
         log: JsonLog,
-        interval: float = 5.0,
         page_links: PageLinks = NO_LINKS,
     ) -> None:
         """Set the sources of the responses.
 
-        `unhealthy_reason` returns one line if the agent must restart, else an empty string. `interval` is the
-        number of seconds between samples, and between reloads of the page. `page_links` are addresses outside
-        of the agent to which the page links.
+        `unhealthy_reason` returns one line if the agent must restart, else an empty string. `page_links` are
+        addresses outside of the agent to which the page links.
         """
         self._status = status
         self._unhealthy_reason = unhealthy_reason
@@ -64,22 +60,20 @@ class HttpServer:
         self._node = node
         self._metrics_text = SampleText(metrics.sample_parts)
         self._shares_text = SampleText(
-            lambda status: (shares_json(status, node=node, is_simulated=is_simulated),)
+            lambda status: (shares_json(status, node=node, is_simulated=is_simulated, links=page_links),)
         )
-        self._renderer = PageRenderer(
-            node=node, is_simulated=is_simulated, interval=interval, links=page_links
-        )
+        self._history_text = SampleText(lambda status: (history_json(status, node=node),))
         self._server = PageServer(
             {
-                "/": self._page,
-                "/page.css": _static("page.css", "text/css"),
-                "/page.js": _static("page.js", "text/javascript"),
+                **{path: _static(page) for path, page in static_pages().items()},
                 "/metrics": self._scrape,
                 SHARES_PATH: self._shares,
+                HISTORY_PATH: self._history,
                 "/healthz": self._alive,
                 "/readyz": self._ready,
             },
-            not_found=f"not found; available paths: /, /metrics, {SHARES_PATH}, /healthz, /readyz",
+            not_found=f"not found; available paths: /, {SHARES_PATH}, {HISTORY_PATH}, /metrics, /healthz,"
+            " /readyz",
             method_not_allowed="Method Not Allowed",
             log=log,
         )
@@ -111,9 +105,6 @@ class HttpServer:
         """Stop listening and close."""
         await self._server.stop(_FINISH_SECONDS)
 
-    async def _page(self) -> Page:
-        return await self._renderer.page(self._status, now=time.time)
-
     async def _scrape(self) -> Page:
         status = self._status()
         text = self._metrics_text.at(status)
@@ -121,6 +112,9 @@ class HttpServer:
 
     async def _shares(self) -> Page:
         return Page(body=self._shares_text.at(self._status()), headers=_JSON)
+
+    async def _history(self) -> Page:
+        return Page(body=self._history_text.at(self._status()), headers=_JSON)
 
     async def _alive(self) -> Page:
         unhealthy_reason = self._unhealthy_reason()
@@ -132,13 +126,8 @@ class HttpServer:
         return text_page(text, status=503) if reasons else text_page("ok\n")
 
 
-def _static(name: str, media_type: str) -> Render:
-    static = Page(
-        body=(STATIC / name).read_bytes(),
-        headers={**HEADERS, "Content-Type": f"{media_type}; charset=utf-8"},
-    )
-
+def _static(page: Page) -> Render:
     async def serve() -> Page:
-        return static
+        return page
 
     return serve

@@ -1,6 +1,10 @@
-"""JSON API `/api/v1/shares`: the whole of the last snapshot. Unknown values are null."""
+"""JSON API: the whole of the last snapshot, and the last 15 minutes of each pod. Unknown values are null."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -18,24 +22,69 @@ from gpuagent.api_types import (
     ApiVerdict,
     ApiWorkload,
     ApiXid,
+    HistoryResponse,
 )
 from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_LOST_GPU, FOR_MISSING_GPU, FOR_PROBLEM, FirstAct, for_gpu
 from gpuagent.gpus.gpu_reading import Xid
 from gpuagent.ledger.snapshot import GpuAccount, Holding, Snapshot
-from gpuagent.problems import Suspension
+from gpuagent.problems import GPU_MISSING, Problem, Suspension
 from gpuagent.shares.pod_share import Amount, PodShare, Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
-from gpuagent.verdicts.messages import flag_message
+from gpuagent.verdicts.messages import first_act, flag_message
 from gpuagent.verdicts.over_share import OverSharePolicy
 from gpuagent.verdicts.verdict import Change, Verdict
+from service.text import counted
+
+_HISTORY_FRAME_BYTES: Final = 1024
+_NOTICEABLE: Final = 256 << 20
+"""Bytes above a share from which on a pod counts as a cause of its GPU's risk, as in a verdict's slack."""
 
 
-def shares_json(status: Status, *, node: str, is_simulated: bool) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLinks:
+    """Addresses outside of the agent to which the page links; empty for none."""
+
+    runbooks: str = ""
+    """Address under which docs/runbooks.md is; ends with a slash."""
+    fleet: str = ""
+    """Address of a page of all nodes; NODE in it stands for the node's name."""
+
+
+NO_LINKS: Final = PageLinks()
+NODE: Final = "{node}"
+MOST_HISTORY_BYTES: Final = 1 << 20
+"""Size of the response with the history. 2,048 series of pods on a GPU with 80 GiB have 0.8 MB."""
+
+
+def shares_json(status: Status, *, node: str, is_simulated: bool, links: PageLinks = NO_LINKS) -> bytes:
     """Return the whole status as JSON: GPUs, pods, every candidate for a share, verdicts and problems."""
-    return msgspec.json.encode(response_of(status, node=node, is_simulated=is_simulated))
+    return msgspec.json.encode(response_of(status, node=node, is_simulated=is_simulated, links=links))
 
 
-def response_of(status: Status, *, node: str, is_simulated: bool) -> AgentResponse:
+def history_json(status: Status, *, node: str) -> bytes:
+    """Return the used memory and the share of each pod on each GPU in the last 15 minutes, as JSON.
+
+    A series that would exceed MOST_HISTORY_BYTES is left out, and `complete` is false then.
+    """
+    history, snapshot = status.history, status.snapshot
+    if history is None or snapshot is None:
+        return msgspec.json.encode(HistoryResponse(node))
+    pods, size = list(history.pods()), 0
+    for number, pod in enumerate(pods):
+        size += len(msgspec.json.encode(pod)) + 1
+        if size > MOST_HISTORY_BYTES - _HISTORY_FRAME_BYTES:
+            del pods[number:]
+            break
+    is_complete = size <= MOST_HISTORY_BYTES - _HISTORY_FRAME_BYTES
+    return msgspec.json.encode(
+        HistoryResponse(node, snapshot.wall_time, history.bucket_seconds, is_complete, pods)
+    )
+
+
+def response_of(
+    status: Status, *, node: str, is_simulated: bool, links: PageLinks = NO_LINKS
+) -> AgentResponse:
     """Return the whole status in the types of the API."""
     snapshot = status.snapshot
     present = {account.gpu.uuid for account in snapshot.gpus} if snapshot else set()
@@ -51,15 +100,57 @@ def response_of(status: Status, *, node: str, is_simulated: bool) -> AgentRespon
             reason.value: {change.label: status.transitions.get((reason, change), 0) for change in Change}
             for reason in FlagReason
         },
-        problems=[ApiProblem(problem.cause, problem.gpu_uuid, problem.detail) for problem in status.problems],
-        gpus=[_gpu(account, suspension) for account in snapshot.gpus] if snapshot else [],
-        lost_gpus=[ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid)) for gpu in status.lost_gpus],
+        runbooks_url=f"{links.runbooks}docs/runbooks.md" if links.runbooks else None,
+        fleet_url=links.fleet.replace(NODE, quote(node, safe="", errors="replace")) or None,
+        problems=[*_missing_gpus(snapshot), *map(_problem, status.problems)],
+        gpus=[_gpu(account, suspension, snapshot) for account in snapshot.gpus] if snapshot else [],
+        lost_gpus=[
+            ApiLostGpu(gpu.index, gpu.uuid, gpu.model, _xid(gpu.xid), *_act(FOR_LOST_GPU))
+            for gpu in status.lost_gpus
+        ],
         pods=_pods(status, snapshot) if snapshot else [],
     )
 
 
-def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
+def _problem(problem: Problem) -> ApiProblem:
+    act = _act(FOR_PROBLEM.get(problem.cause))
+    return ApiProblem(problem.cause, problem.gpu_uuid, problem.detail, *act)
+
+
+def _missing_gpus(snapshot: Snapshot | None) -> Iterator[ApiProblem]:
+    """Yield a problem if the agent has never seen some of the GPUs that the node's label counts."""
+    if snapshot is None or snapshot.labelled_gpus is None:
+        return
+    if any(account.gpu.mig for account in snapshot.gpus):
+        return
+    known = len(snapshot.gpus) + len(snapshot.lost_gpus)
+    if known < snapshot.labelled_gpus:
+        detail = (
+            f"The node's label nvidia.com/gpu.count says {snapshot.labelled_gpus}, and the agent knows"
+            f" {counted(known, 'GPU')}. The others have not responded since the agent started."
+        )
+        yield ApiProblem(GPU_MISSING, "", detail, *_act(FOR_MISSING_GPU))
+
+
+def _act(act: FirstAct | None) -> tuple[str | None, str | None]:
+    """Return an act and its section of the runbooks, for the last two fields of a type."""
+    return (act.text, act.section) if act else (None, None)
+
+
+def _gpu(account: GpuAccount, suspension: Suspension, snapshot: Snapshot) -> ApiGpu:
     gpu, sensors = account.gpu, account.gpu.sensors
+    is_at_risk = bool(account.at_risk_bytes)
+    total, promised = gpu.total_bytes, account.promised_bytes
+    first_act, runbook = _act(
+        for_gpu(
+            is_at_risk=is_at_risk,
+            is_overpromised=bool(total and promised and promised > total),
+            has_pod_above_share=is_at_risk
+            and any(
+                holding.gpu_uuid == gpu.uuid and _is_above_share(holding) for holding in snapshot.holdings
+            ),
+        )
+    )
     return ApiGpu(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -79,7 +170,21 @@ def _gpu(account: GpuAccount, suspension: Suspension) -> ApiGpu:
         power_watts=sensors.power_watts,
         power_limit_watts=sensors.power_limit_watts,
         xid=_xid(sensors.xid),
+        first_act=first_act,
+        runbook=runbook,
     )
+
+
+def _is_above_share(holding: Holding) -> bool:
+    """Whether a pod holds noticeably more than it may on a GPU. A pod whose share is unknown does not."""
+    pod_share = holding.pod_share
+    if holding.gpu_uuid in pod_share.shares:
+        allowed = pod_share.shares[holding.gpu_uuid].bytes
+    elif pod_share.is_unresolved or pod_share.pod.has_unsized_gpus:
+        return False
+    else:
+        allowed = 0
+    return (holding.used_bytes or 0) > allowed + _NOTICEABLE
 
 
 def _xid(xid: Xid | None) -> ApiXid | None:
@@ -172,6 +277,7 @@ def _holding(holding: Holding, idle_seconds: float | None) -> ApiHolding:
 
 
 def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVerdict:
+    act = first_act(verdict) if verdict.is_flagged else None
     return ApiVerdict(
         reason=verdict.key.reason,
         gpu_uuid=verdict.key.gpu_uuid,
@@ -182,4 +288,6 @@ def _verdict(verdict: Verdict, taken_at: float, gpu_bytes: int | None) -> ApiVer
         used_at_least_bytes=verdict.used_bytes if verdict.is_lower_bound else None,
         allowed_bytes=verdict.allowed_bytes,
         message=flag_message(verdict, taken_at, gpu_bytes) if verdict.is_flagged else None,
+        first_act=act.text if act else None,
+        runbook=act.section if act else None,
     )

@@ -7,6 +7,7 @@ pod that the Event is about.
 from math import floor
 from typing import Final
 
+from gpuagent.first_acts import FOR_FLAG, FOR_IGNORED_ANNOTATION, FirstAct
 from gpuagent.pods.bounds import ContainerCommand
 from gpuagent.shares.pod_share import Validity
 from gpuagent.verdicts.flag_reasons import FlagReason
@@ -20,30 +21,20 @@ EVICTED: Final = "GPUShareEvicted"
 """Reason of the Event that precedes an eviction."""
 _TEMPLATES: Final = {
     FlagReason.OVER_SHARE: "uses {used} on {gpu}, above its share of {allowed}, for {lasted}",
-    FlagReason.UNASSIGNED_GPU: (
-        "uses {used} on {gpu}, which is not assigned to it, for {lasted};"
-        " its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"
-    ),
-    FlagReason.NO_SHARE: (
-        "uses {used} on {gpu} without a GPU share, for {lasted};"
-        " request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu"
-    ),
-    FlagReason.SHARE_CHANGED: (
-        "the change to its GPU share has no effect: {changed};"
-        " restore the old value, or recreate the pod to change its share"
-    ),
+    FlagReason.UNASSIGNED_GPU: "uses {used} on {gpu}, which is not assigned to it, for {lasted}",
+    FlagReason.NO_SHARE: "uses {used} on {gpu} without a GPU share, for {lasted}",
+    FlagReason.SHARE_CHANGED: "the change to its GPU share has no effect: {changed}",
     FlagReason.LIMIT_BYPASSED: (
-        "uses {used} on {gpu}, above its memory limit of {allowed}, for {lasted}; the limit is not enforced"
+        "uses {used} on {gpu}, above its memory limit of {allowed}, which is not enforced, for {lasted}"
     ),
     FlagReason.NO_RESERVATION: (
-        "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod;"
-        " delete the pod to have it rescheduled"
+        "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod"
     ),
 }
 """Message of a raised flag by reason; the names in braces stand for the figures of the verdict."""
 _ANNOTATION_IGNORED: Final = (
-    "uses {used} on {gpu} without a GPU share, for {lasted}; its share annotation does not count, because KAI"
-    " did not place the pod: recreate it with KAI's schedulerName, by default kai-scheduler"
+    "uses {used} on {gpu} without a GPU share, for {lasted}: its share annotation does not count, because KAI"
+    " did not place the pod"
 )
 """Message of `no-share` for a pod that declares a share and was not placed by KAI."""
 
@@ -61,16 +52,22 @@ def event_reason(transition: Transition) -> str | None:
 
 
 def message(transition: Transition, gpu_bytes: int | None) -> str:
-    """Describe a raised or cleared flag with its figures, and with advice by the memory of its GPU."""
+    """Describe a raised or cleared flag with its figures; a raised one also with what to do first."""
     verdict = transition.verdict
     if transition.change is Change.CLEARED:
         used, share = size(verdict.used_bytes), size(verdict.allowed_bytes)
         return f"uses {used} on {_gpu(verdict)}, within its share of {share} again"
-    return _description(verdict, transition.seconds) + _advice(verdict, gpu_bytes)
+    description, advice = _description(verdict, transition.seconds), _advice(verdict, gpu_bytes)
+    return f"{description}{advice}. {first_act(verdict).text}"
+
+
+def first_act(verdict: Verdict) -> FirstAct:
+    """Return what to do first about a flag."""
+    return FOR_IGNORED_ANNOTATION if _is_annotation_ignored(verdict) else FOR_FLAG[verdict.key.reason]
 
 
 def flag_message(verdict: Verdict, now: float, gpu_bytes: int | None) -> str:
-    """Describe a standing flag at the time of the newest sample, in monotonic seconds."""
+    """Describe a standing flag at the time of the newest sample, with the framework option to set."""
     if verdict.is_over:
         return _description(verdict, verdict.lasted(now)) + _advice(verdict, gpu_bytes)
     reason = verdict.key.reason
@@ -84,18 +81,20 @@ def eviction_message(verdict: Verdict, seconds: float, gpu_bytes: int | None) ->
     return f"is evicted by its namespace's over-share policy: {description}{_advice(verdict, gpu_bytes)}"
 
 
-def _description(verdict: Verdict, seconds: float) -> str:
-    reason, pod_share = verdict.key.reason, verdict.pod_share
-    is_annotation_ignored = reason is FlagReason.NO_SHARE and any(
-        candidate.validity is Validity.IGNORED for candidate in pod_share.candidates
+def _is_annotation_ignored(verdict: Verdict) -> bool:
+    return verdict.key.reason is FlagReason.NO_SHARE and any(
+        candidate.validity is Validity.IGNORED for candidate in verdict.pod_share.candidates
     )
-    template = _ANNOTATION_IGNORED if is_annotation_ignored else _TEMPLATES[reason]
+
+
+def _description(verdict: Verdict, seconds: float) -> str:
+    template = _ANNOTATION_IGNORED if _is_annotation_ignored(verdict) else _TEMPLATES[verdict.key.reason]
     return template.format(
         used=verdict.used_text,
         allowed=size(verdict.allowed_bytes),
         gpu=_gpu(verdict),
         lasted=time_over(seconds, verdict.balance),
-        changed=pod_share.changed or "the share differs from the first one",
+        changed=verdict.pod_share.changed or "the share differs from the first one",
     )
 
 

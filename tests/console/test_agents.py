@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,26 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict
 
-from console.agents import NETWORK_ADVICE, AgentPod, Agents
+from console.cluster.agents import (
+    MOST_AT_ONCE,
+    NETWORK_ADVICE,
+    AgentAddress,
+    AgentAtUrl,
+    AgentPod,
+    AgentReading,
+    Agents,
+    age_of_figures,
+)
+from gpuagent.api_types import AgentResponse
 from gpuagent.server.agent_server import AUDIENCE
 from kube.answers import Unreachable
 from kube.client import KubeClient
 from service.version import version
+from tests.support import top_agents
 from tests.support.agent_fleet import LABELS
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.token_requests import TokenIssuer
+from tests.support.top_agents import gives, serving
 
 PODS = "/api/v1/namespaces/kaishare-agent/pods"
 SHARES = f"{PODS}/agent-0:9445/proxy/api/v1/shares"
@@ -124,9 +138,9 @@ async def test_a_response_for_another_node_does_not_count(server: ApiServer, age
         (says("[" * 100_000), "the response is not from an agent: "),
         (
             says("moved", status=302, Location="https://elsewhere.example"),
-            "the response is not an agent's: 302, moved",
+            "the response is not from an agent: 302, moved",
         ),
-        (says("x\x1b]0;\n" * 999, status=500), "the response is not an agent's: 500, x\ufffd]0; x\ufffd"),
+        (says("x\x1b]0;\n" * 999, status=500), "the response is not from an agent: 500, x\ufffd]0; x\ufffd"),
         (says("unknown host", status=421), "the agent rejects the host name: 421, unknown host"),
         (says("{}", Content_Encoding="gzip"), "unexpected Content-Encoding gzip"),
         (refuses(403, "Forbidden"), "the caller may not get pods/proxy in kaishare-agent"),
@@ -187,10 +201,16 @@ class TokenAgent:
 
     accepted: str = ""
     headers: list[CIMultiDict[str]] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
         self.headers.append(CIMultiDict(request.headers))
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        await asyncio.sleep(0.001)
+        self.in_flight -= 1
         if self.accepted and request.headers.get("X-Kaishare-Token", "").startswith(self.accepted):
             return web.json_response(FIGURES)
         return web.Response(status=401, text="a bearer token is required")
@@ -238,7 +258,9 @@ async def test_readiness_sends_no_token(server: ApiServer, agents: Agents) -> No
     assert guarded.sent == ["", "issued-1", ""]
 
 
-async def test_many_agents_cost_one_token_request(server: ApiServer, client: KubeClient) -> None:
+async def test_many_agents_cost_one_token_request_and_sixteen_are_asked_at_once(
+    server: ApiServer, client: KubeClient
+) -> None:
     guarded, issuer = TokenAgent("issued"), TokenIssuer()
     server.path = PODS
     server.pods = {f"agent-{number}": agent(number) for number in range(40)}
@@ -247,6 +269,7 @@ async def test_many_agents_cost_one_token_request(server: ApiServer, client: Kub
     await asyncio.gather(*map(agents.read, await agents.list()))
     assert len(issuer.requests) == 1
     assert guarded.sent.count("issued-1") == 40
+    assert 2 <= guarded.most_in_flight <= MOST_AT_ONCE
 
 
 async def test_an_agent_that_refuses_each_token_causes_few_requests(
@@ -294,7 +317,7 @@ async def test_an_agent_that_refuses_each_token_causes_few_requests(
             "",
         ),
         (TokenIssuer(), 503, "the agent cannot check the token: 503, no right", ""),
-        (TokenIssuer(), 302, "the response is not an agent's: 302, no right", ""),
+        (TokenIssuer(), 302, "the response is not from an agent: 302, no right", ""),
     ],
 )  # fmt: skip
 async def test_each_failure_of_a_token_is_one_line(
@@ -323,7 +346,7 @@ async def test_a_response_that_repeats_the_token_is_not_shown(
     server.refusals = {"/proxy/": answer, "/token": TokenIssuer()}
     reading = await agents.read(await only(agents))
     assert reading.received is None
-    assert reading.failure == "the response is not an agent's: it repeats the token of the request"
+    assert reading.failure == "the response is not from an agent: it repeats the token of the request"
 
 
 async def test_a_401_of_the_api_server_itself_requests_no_token(server: ApiServer, agents: Agents) -> None:
@@ -368,9 +391,9 @@ async def test_the_date_of_a_pod_is_not_the_time_of_the_api_server(
     pod = await only(agents)
     server.refusals = {"/proxy/": says(json.dumps(FIGURES), Date="Fri, 15 Jan 1999 08:00:07 GMT")}
     await agents.read(pod)
-    time = client.server_time()
-    assert time is not None
-    assert time.year > 1999
+    now = client.server_time()
+    assert now is not None
+    assert now.year > 1999
 
 
 async def test_a_pod_that_is_gone_is_forgotten(server: ApiServer, agents: Agents) -> None:
@@ -409,3 +432,101 @@ async def test_an_item_that_is_not_a_pod(server: ApiServer, agents: Agents) -> N
     server.pods = {"agent-0": {"metadata": {"name": 7}}}
     with pytest.raises(Unreachable, match="expected a pod"):
         await agents.list()
+
+
+# --- one agent at its address ---
+
+
+def raw(*chunks: bytes, pause: float = 0.0) -> top_agents.Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        for chunk in chunks:
+            handler.wfile.write(chunk)
+            handler.wfile.flush()
+            time.sleep(pause)
+        handler.close_connection = True
+
+    return answer
+
+
+async def read_at(url: str, **options: Any) -> AgentReading:
+    async with KubeClient(AgentAddress(url)) as client:
+        agents = AgentAtUrl(client, url, **options)
+        (pod,) = await agents.list()
+        return await agents.read(pod)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (gives(b"not found", 404), "the response is not from an agent: 404, not found"),
+        (gives(b"", 503), "the response is not from an agent: 503"),
+        (gives(b"moved", 302, Location="http://192.0.2.1/"), "the response is not from an agent: 302, moved"),
+        (gives(b"why", 421), "the agent rejects the host name: 421, why"),
+        (gives(b"<html>"), "the response is not from an agent: "),
+        (gives(b"[]"), "the response is not from an agent: Expected `object`, got `array`"),
+        (gives(b"{}"), "the response is not from an agent: Object missing required field `node`"),
+        (gives(b'{"node": "n", "gpus": [{"uuid": 1}]}'), "the response is not from an agent: "),
+        (gives(b'{"node": "\xff"}'), "the response is not from an agent: "),
+        (gives(b"[" * 100_000), "the response is not from an agent: "),
+        (raw(b"SSH-2.0-x\r\n"), "Bad status line"),
+        (raw(), "Server disconnected"),
+        (raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"), "the answer was cut short"),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\n", *[b" "] * 40, pause=0.05), "no answer within 0.6 s"),
+        (raw(b"HTTP/1.1 200 OK\r\nX: ", *[b"a"] * 40, pause=0.05), "no answer within 0.6 s"),
+        (raw(*[b"HTTP/1.1 100 Continue\r\n\r\n"] * 40, pause=0.05), "no answer within 0.6 s"),
+        (raw(b"SSH-2.0-a-secret-tok\r\n"), "it repeats the token of the request"),
+        (gives(b"a-secret-tok", 401), "it repeats the token of the request"),
+        (gives(b'{"node": "a-secret-token"}'), "it repeats the token of the request"),
+    ],
+)  # fmt: skip
+async def test_a_server_that_is_no_agent_is_one_line(answer: top_agents.Answer, message: str) -> None:
+    token = "a-secret-token" if "repeats" in message else ""
+    with serving(answer) as url:
+        seconds = 0.6 if "within" in message else 5.0
+        text = (await read_at(url, token=token, seconds=seconds)).failure
+    assert message in text
+    assert text.isprintable()
+    assert len(text) < 500
+    assert "tok" not in text.replace("the token of", "")
+
+
+async def test_a_pod_that_writes_the_beginning_of_a_token_hides_no_figures() -> None:
+    body = json.dumps({**FIGURES, "pods": [], "problems": [{"reason": "a-secret"}]}).encode()
+    with serving(gives(body)) as url:
+        assert (await read_at(url, token="a-secret-token")).failure == ""
+
+
+async def test_the_age_is_by_the_agents_clock_and_no_proxy_of_the_environment_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sampled 7 s before the answer, on a node whose clock is years away from ours."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    body = json.dumps({**FIGURES, "lastGoodSampleTimestamp": 1_000_000_000.0}).encode()
+    with serving(gives(body, Date="Sun, 09 Sep 2001 01:46:47 GMT")) as url:
+        reading = await read_at(url)
+    assert reading.received is not None
+    assert reading.received.age == 7.0
+
+
+@pytest.mark.parametrize(
+    "date", ["", "yesterday", "Mon, 01 Jan 2020 00:00:00 +99999999999999999999", f"Mon, {'9' * 30} Jan 2020 00:00:00 +0000"],
+)  # fmt: skip
+def test_without_a_valid_date_the_age_is_by_the_own_clock(date: str) -> None:
+    answer = AgentResponse(node="n", last_good_sample_timestamp=100.0)
+    assert age_of_figures(answer, date, lambda: 103.0) == 3.0
+    assert age_of_figures(answer, date, lambda: 91.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("url", "server", "is_verified"),
+    [
+        ("127.0.0.1:9445", "http://127.0.0.1:9445", False),
+        ("https://localhost/gpu/api/v1/shares", "https://localhost/gpu", False),
+        ("https://[::1]:9445/", "https://[::1]:9445", False),
+        ("https://agent.example:9445", "https://agent.example:9445", True),
+    ],
+)
+def test_an_address_and_its_certificate(url: str, server: str, is_verified: bool) -> None:
+    address = AgentAddress(url)
+    assert address.server == server
+    assert address.trust().check_hostname == is_verified

@@ -8,6 +8,7 @@ from console.agents import AGENT_ACCOUNT, AGENT_NAMESPACE
 from gpuagent.cli import _parser as agent_parser
 from kube.tokens import right_url
 from service.http.authentication import HEALTH_PATHS
+from service.page import static_pages
 from tests.support.chart_variants import AGENT, WEBHOOK
 from tests.support.helm_chart import (
     CHART,
@@ -28,7 +29,7 @@ ON: dict[str, Any] = {"authentication": {"enabled": True}}
 TLS: dict[str, Any] = {"webhook": {"opsTlsSecret": "webhook-tls"}, "agent": {"tlsSecret": "agent-tls"}}
 MONITORS: dict[str, Any] = {"enabled": True, "tokenSecret": {"name": "prometheus", "key": "bearer"}}
 PODS = {"webhook": (webhook_pod, webhook_parser), "agent": (agent_pod, agent_parser)}
-PAGES = {"/", "/page.css", "/page.js", "/metrics", "/api/v1/shares", "/policies"}
+PAGES = {*static_pages(), "/metrics", "/api/v1/shares", "/api/v1/history", "/policies"}
 REVIEWS = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
 
 
@@ -147,7 +148,10 @@ def test_the_account_has_one_role_and_no_pod_runs_with_its_token() -> None:
     assert [(item["kind"], item["roleRef"]["name"]) for item in bindings] == [("ClusterRoleBinding", ACCOUNT)]
     # Not /metrics, which is a path of the API server, too.
     assert find_object(objects, "ClusterRole", ACCOUNT)["rules"] == [
-        {"nonResourceURLs": [right_url("/api/v1/shares")], "verbs": ["get"]}
+        {
+            "nonResourceURLs": [right_url("/api/v1/shares"), right_url("/api/v1/history")],
+            "verbs": ["get"],
+        }
     ]
     names = [
         item["spec"]["template"]["spec"].get("serviceAccountName")

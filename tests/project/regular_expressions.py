@@ -17,7 +17,7 @@ from tests.project.backtracking import Undecided, ambiguity
 from tests.project.sources import PACKAGES, ROOT, matching, modules
 
 _FOLDERS: Final = (*PACKAGES, "deploy", "docs", "examples")
-_SCRIPTS: Final = "gpuagent/**/static/*.js"
+_SCRIPTS: Final = "service/page/*.js"
 
 BOUNDED: Final[dict[tuple[str, str], str]] = {
     (

@@ -214,9 +214,9 @@ FAULTS: Final = (
         "gpuagent/server",
     ),
     Fault(
-        "page: texts from outside are escaped",
-        "autoescape=True,",
-        "autoescape=False,",
+        "page: the browser runs the page's own scripts alone",
+        "default-src 'none'; script-src 'self'",
+        "default-src 'none'; script-src 'self' 'unsafe-inline'",
         "gpuagent/server/test_page.py",
     ),
     Fault(

@@ -8,7 +8,7 @@ import pytest
 from tests.project import class_names, language, regular_expressions
 from tests.project.sources import PACKAGES
 
-SCRIPT = "gpuagent/server/page/static/page.js"
+SCRIPT = "service/page/page.js"
 FOLDERS = (*PACKAGES, "deploy", "docs", "examples")
 
 

@@ -70,8 +70,9 @@ def test_the_wheel_requires_what_the_commands_import(wheel: Path) -> None:
 
 
 def test_the_wheel_has_every_file_of_the_page(wheel: Path) -> None:
-    folder = ROOT / "gpuagent" / "server" / "page"
-    files = [file for part in ("runbooks", "static", "templates") for file in (folder / part).iterdir()]
+    files = [
+        file for file in (ROOT / "service" / "page").iterdir() if file.suffix in (".css", ".html", ".js")
+    ]
     assert {file.suffix for file in files} == {".css", ".html", ".js"}
     with zipfile.ZipFile(wheel) as archive:
         assert {file.relative_to(ROOT).as_posix() for file in files} <= set(archive.namelist())
@@ -95,7 +96,7 @@ def test_an_image_gets_what_its_service_imports(group: str) -> None:
     # No pod has a kubeconfig with an auth-provider, the only use of kubernetes-asyncio.
     needed = imported([p for p in packages if p != "certs" or group == "webhook"])
     # The view of `kaishare top` and completion are for people's machines, and no doctor reads a GPU.
-    console = {"kubernetes-asyncio", "rich", "textual", "shtab", "nvidia-ml-py", "jinja2"}
+    console = {"kubernetes-asyncio", "rich", "textual", "shtab", "nvidia-ml-py"}
     assert names == needed - (console if group == "webhook" else {"kubernetes-asyncio"})
     assert set(requirements) <= set(PROJECT["project"]["dependencies"])
     pinned = (ROOT / "requirements" / f"{group}.txt").read_text()

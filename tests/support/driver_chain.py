@@ -16,11 +16,9 @@ from gpuagent.sampling.processes import Processes
 from gpuagent.sampling.sample import Sample
 from gpuagent.server.api import shares_json
 from gpuagent.server.exposition import Metrics
-from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.shares.share_resolver import ShareResolver
 from gpuagent.verdicts.flagging import Judge
 from service.log import JsonLog
-from tests.support.page_server import page_text
 
 Series = dict[str, dict[tuple[str, ...], float]]
 
@@ -61,7 +59,6 @@ class Chain:
             clock=self.clock,
             transition_log=TransitionLog(JsonLog(self.log)),
         )
-        self.renderer = PageRenderer(node="node-1", is_simulated=False, interval=5)
         self.metrics = Metrics(node="node-1", is_simulated=False)
 
     def sample(self) -> Series:
@@ -78,7 +75,6 @@ class Chain:
         self.answer: dict[str, Any] = json.loads(
             shares_json(self.books.status(), node="node-1", is_simulated=False)
         )
-        self.page = page_text(self.renderer.render(self.books.status(), now=now)).decode()
         status = self.books.status()
         text = b"".join([*self.metrics.sample_parts(status), self.metrics.agent_text(status)])
         return series_of(text.decode())

@@ -27,7 +27,6 @@ BY_PLACE: Final = {
     "node": "node",
     "docs/test_site_in_browser.py": "browser",
     "gpuagent/server/test_browser.py": "browser",
-    "gpuagent/server/test_browser_incident.py": "browser",
 }
 """Marker by folder or file, relative to tests/."""
 

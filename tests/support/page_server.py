@@ -32,13 +32,6 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
 
 
-def page_text(page: Page) -> bytes:
-    """Return a page as a client without gzip gets it."""
-    if isinstance(page.body, bytes):
-        return page.body
-    return b"".join((page.before, *page.body.plain.parts, page.after))
-
-
 class Client:
     """A connection with access to its bytes."""
 

@@ -2,20 +2,32 @@
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from console.agent_client import ReadFailed, Received
-from console.top.fleet import AgentRef, Fleet
+from console.cluster.agents import AgentPod, AgentReading, Agents, Received
+from console.top.fleet import Fleet
 from gpuagent.api_types import read_answer
+from gpuagent.first_acts import FOR_FLAG, for_gpu
+from kube.answers import Unreachable
 
 GIB = 1 << 30
+FLAG_ACT = {"firstAct": FOR_FLAG["over-share"].text, "runbook": FOR_FLAG["over-share"].section}
 
 
 def gpu(node: str, index: int = 0, **fields: Any) -> dict[str, Any]:
-    """Return a GPU of 24 GiB in an agent's JSON."""
+    """Return a GPU of 24 GiB in an agent's JSON, with the first act that an agent gives it."""
+    act = for_gpu(
+        is_at_risk=bool(fields.get("atRiskBytes")),
+        is_overpromised=(fields.get("promisedBytes") or 0) > 24 * GIB,
+        has_pod_above_share=True,
+    )
     return {
+        "firstAct": act and act.text, "runbook": act and act.section,
         "uuid": f"GPU-{node}-{index}", "index": index, "model": "NVIDIA A10", "totalBytes": 24 * GIB,
         "usedBytes": 10 * GIB, "promisedBytes": 20 * GIB, **fields,
     }  # fmt: skip
@@ -36,7 +48,7 @@ def pod(
     uuid = f"GPU-{node}-{index}"
     verdict = {
         "reason": "over-share", "gpuUuid": uuid, "flagged": is_flagged, "lastedSeconds": lasted,
-        "usedBytes": used, "allowedBytes": share,
+        "usedBytes": used, "allowedBytes": share, **(FLAG_ACT if is_flagged else {}),
     }  # fmt: skip
     return {
         "namespace": "team-a", "name": name, "uid": f"uid-{node}-{name}", "phase": "Running", "gpuUuids": [uuid],
@@ -63,6 +75,11 @@ def document(node: str, *pods: Mapping[str, Any], gpus: Sequence[Any] = (), **fi
     return json.dumps(whole).encode()
 
 
+def agent_pod(node: str) -> AgentPod:
+    """Return the pod of the agent of a node."""
+    return AgentPod(name=f"agent-of-{node}", node=node)
+
+
 def received(body: bytes, at: float = 0.0) -> Received:
     """Return a response that arrived at a time."""
     return Received(answer=read_answer(body), body=body, at=at, age=1.0)
@@ -71,7 +88,7 @@ def received(body: bytes, at: float = 0.0) -> Received:
 def fleet_of(bodies: Mapping[str, bytes | str], at: float = 0.0) -> Fleet:
     """Return a cluster whose nodes have answered with a document, or failed for a reason."""
     fleet = Fleet()
-    fleet.set_agents([AgentRef(f"agent-of-{node}", node) for node in bodies], at)
+    fleet.set_agents([agent_pod(node) for node in bodies], at)
     for node, body in bodies.items():
         if isinstance(body, str):
             fleet.set_failure(f"agent-of-{node}", body)
@@ -80,32 +97,69 @@ def fleet_of(bodies: Mapping[str, bytes | str], at: float = 0.0) -> Fleet:
     return fleet
 
 
-class Agents:
-    """A reader; an answer that is a text is the reason of a failure, and None never comes."""
+class FakeAgents(Agents):
+    """Agents without a cluster; an answer that is a text is the reason of a failure, and None never comes."""
 
     def __init__(self, answers: Mapping[str, bytes | str | None]) -> None:
         self.answers = dict(answers)
+        self.namespace = "kaishare-agent"
         self.list_failure = ""
-        self.lists = 0
-        self.reads = 0
-        self.in_flight = 0
-        self.most_in_flight = 0
+        self.lists = self.reads = self.in_flight = self.most_in_flight = 0
 
-    async def agents(self) -> Sequence[AgentRef]:
+    async def list(self, node: str = "") -> list[AgentPod]:
         self.lists += 1
         if self.list_failure:
-            raise ReadFailed(self.list_failure)
-        return [AgentRef(f"agent-of-{node}", node) for node in self.answers]
+            raise Unreachable(self.list_failure)
+        return [agent_pod(node) for node in self.answers]
 
-    async def read(self, agent: AgentRef) -> Received:
+    async def read(self, pod: AgentPod) -> AgentReading:
         self.reads += 1
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            answer = self.answers[agent.node]
+            answer = self.answers[pod.node]
             await asyncio.sleep(0.001 if answer is not None else 3600)
         finally:
             self.in_flight -= 1
         if isinstance(answer, bytes):
-            return received(answer, time.monotonic())
-        raise ReadFailed(answer or "no answer")
+            return AgentReading(pod=pod, received=received(answer, time.monotonic()))
+        return AgentReading(pod=pod, failure=answer or "no answer")
+
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+def gives(body: bytes, status: int = 200, **headers: str) -> Answer:
+    """Answer every request with that response."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response_only(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """A server on loopback that gives that answer to requests of the figures, and its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                (answer if self.path == "/api/v1/shares" else gives(b"", 404))(self)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -18,7 +18,7 @@ from gpuagent.verdicts.messages import WITHIN_SHARE
 from kai import keys
 from kube.kinds import ContainerStatus
 from service.names import is_dns_label
-from service.text import first_few, quoted
+from service.text import first_few, one_line, quoted
 from service.units import duration, size
 
 _STARTING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -322,9 +322,12 @@ def _flag(
             f"the pod was flagged ({reason.value}){when}, because it {summary}; whether it still is cannot be"
             " seen without its node's agent"
         )
-    hint = event.message.partition("; ")[2] if event is not None else ""
-    advice = redactor.clean(hint) if hint else f"It clears with {reason.cleared_by}."
-    return PodFinding(Code.FLAGGED, sentence, [Remedy(advice)], details)
+    message, _, act = event.message.partition(". ") if event is not None else ("", "", "")
+    hints = [redactor.clean(message.partition("; ")[2]), redactor.clean(act)]
+    if verdict is not None and verdict.first_act:
+        hints[1] = one_line(verdict.first_act)
+    remedies = [Remedy(hint) for hint in hints if hint] or [Remedy(f"It clears with {reason.cleared_by}.")]
+    return PodFinding(Code.FLAGGED, sentence, remedies, details)
 
 
 def _notes(evidence: PodEvidence, pod: PodObject, redactor: Redactor) -> Iterator[PodFinding]:

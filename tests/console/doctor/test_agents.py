@@ -13,7 +13,7 @@ from console.doctor.api_reader import ListOutcome, ListResult
 from console.doctor.check_results import State
 from console.doctor.gpu_nodes import PRESENT_LABEL, ClusterNode, node_findings, read_node
 from gpuagent.api_types import AgentResponse, ApiGpu, ApiProblem
-from gpuagent.table.next_steps import FOR_PROBLEM
+from gpuagent.first_acts import FOR_PROBLEM
 from service.text import MOST_LINES
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -9,22 +9,21 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from benchmarks.top import FakeAgents, measure
+from benchmarks.top import BusyAgents, measure
 from console.top.app import LinesTable, TextScreen, TopApp
-from console.top.arrange import Arrangement
-from console.top.fleet import Fleet
+from console.top.fleet import Arrangement, Fleet
+from console.top.pod_rows import PodRow
 from console.top.rounds import Rounds
-from gpuagent.table.next_steps import FOR_FLAG, FOR_GPU_AT_RISK
-from gpuagent.table.pod_rows import PodRow
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK
 from service.text import width
 from tests.support.markers import nightly
-from tests.support.top_agents import GIB, Agents, document, gpu, pod
+from tests.support.top_agents import GIB, FakeAgents, document, gpu, pod
 
 GREEDY, WAITS = "train-resnet-6b7f9d5c44-x2x7k", "qwen-7b-5c9d6bf8f7-q8m2p"
 MARKUP = "[red]x[/red][@click=app.quit]q[/]"
 
 
-def agents() -> Agents:
+def agents() -> FakeAgents:
     """Three nodes: many pods of which two are flagged, a hostile name, and an agent that fails."""
     many = [pod(f"pod-{number:02}", "node-a", number * GIB // 40) for number in range(60)]
     many[58] = pod("flagged-1", "node-a", 3 * GIB, lasted=300.0, is_flagged=True)
@@ -33,7 +32,7 @@ def agents() -> Agents:
     hostile = pod(
         MARKUP, "node-b", 3 * GIB, lasted=9.0, namespace="\x1b[31m", notes=["\x1b]0;title\x07[bold]"]
     )
-    return Agents(
+    return FakeAgents(
         {
             "node-a": document("node-a", *many),
             "node-b": document(
@@ -100,27 +99,17 @@ async def test_flags_lost_and_overpromised_gpus_and_silent_agents_are_visible(si
 
 async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_columns() -> None:
     greedy = pod(
-        GREEDY,
-        "gpu-node-7",
-        12 * GIB,
-        share=8 * GIB,
-        index=1,
-        lasted=300.0,
-        is_flagged=True,
-        namespace="team-vision",
-    )
-    message = (
-        "uses 12.0 GiB on GPU 1 (GPU-gpu-node-7-1), above its share of 8.0 GiB, for 5 min;"
-        " vLLM: set --gpu-memory-utilization=0.33 (now 0.9)"
-    )
+        GREEDY, "gpu-node-7", 12 * GIB, share=8 * GIB, index=1, lasted=300.0, is_flagged=True, namespace="team-vision",
+    )  # fmt: skip
+    message = "uses 12.0 GiB on GPU 1, above its share of 8.0 GiB; vLLM: set --gpu-memory-utilization=0.33"
     greedy["verdicts"][0]["message"] = message
     waits = pod(WAITS, "gpu-node-7", GIB, share=6 * GIB, index=1, namespace="team-llm")
     others = [pod(f"pod-{number:02}", "gpu-node-7", number * GIB // 40) for number in range(60)]
     full = gpu("gpu-node-7", 1, usedBytes=22 * GIB, promisedBytes=24 * GIB, atRiskBytes=31 * GIB // 10)
-    reader = Agents(
-        {"gpu-node-7": document("gpu-node-7", *others, waits, greedy, gpus=[gpu("gpu-node-7"), full])}
-    )
-    async with view(reader=reader) as pilot:
+    body = document("gpu-node-7", *others, waits, greedy, gpus=[gpu("gpu-node-7"), full])
+    state, why = "holds 4.0 GiB above its share", f"kaishare why -n team-vision {GREEDY}"
+    at_risk = "at risk: 5.0 GiB of its share unused, 2.0 GiB free"
+    async with view(reader=FakeAgents({"gpu-node-7": body})) as pilot:
         lines = screen(pilot)
         assert lines[1].startswith("2 GPUs: 1 AT RISK (gpu-node-7 GPU 1: 3.1 GiB promised and not free)")
         assert lines[4].startswith("! ")
@@ -128,57 +117,37 @@ async def test_a_gpu_at_risk_its_cause_its_victim_and_the_remedy_are_seen_at_80_
         assert lines[5].startswith("* ")
         assert "q8m2p" in lines[5]
         words = " ".join(" ".join(lines).split())
-        assert f"team-vision/{GREEDY}: flagged: over-share; holds 4.0 GiB above its share" in words
-        assert f"do first: {FOR_FLAG['over-share'].text} kaishare why -n team-vision {GREEDY}" in words
+        assert f"team-vision/{GREEDY}: flagged: over-share; {state}" in words
+        assert f"do first: {FOR_FLAG['over-share'].text} {why}" in words
         assert "! flagged * at risk" in words
         await pilot.press("down")
         await pilot.pause()
         words = " ".join(" ".join(screen(pilot)).split())
-        assert f"team-llm/{WAITS}: at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
-        assert f"caused by team-vision/{GREEDY}: holds 4.0 GiB above its share" in words
+        assert f"team-llm/{WAITS}: {at_risk}" in words
+        assert f"caused by team-vision/{GREEDY}: {state}" in words
         assert f"do first: {FOR_GPU_AT_RISK.text}" in words
         await pilot.press("up", "enter")
         words = details(pilot)
         for text in (
-            message,
-            f"kaishare why -n team-vision {GREEDY}",
-            FOR_FLAG["over-share"].text,
-            FOR_GPU_AT_RISK.text,
-            "docs/runbooks.md, KaisharePodOverShare",
+            message, why, FOR_FLAG["over-share"].text, FOR_GPU_AT_RISK.text, "docs/runbooks.md, KaisharePodOverShare",
             "docs/runbooks.md, KaishareGPUMemoryAtRisk",
-        ):
+        ):  # fmt: skip
             assert text in words
         await pilot.press("escape", "down", "enter")
         words = details(pilot)
-        assert "at risk: 5.0 GiB of its share unused, 2.0 GiB free" in words
-        assert (
-            f"caused by team-vision/{GREEDY}: holds 4.0 GiB above its share; kaishare why -n team-vision {GREEDY}"
-            in words
-        )
+        assert at_risk in words
+        assert f"caused by team-vision/{GREEDY}: {state}; {why}" in words
         assert FOR_GPU_AT_RISK.text in words
         await pilot.press("escape", "f")
         assert [at.pod for at in table(pilot).lines if isinstance(at, PodRow)] == [GREEDY, WAITS]
 
 
-async def test_the_footer_has_the_keys_at_80_columns() -> None:
+async def test_the_footer_has_the_keys_and_moving_scrolls() -> None:
     async with view() as pilot:
-        footer = screen(pilot)[-1]
         for part in (
-            "↑↓/PgDn Move",
-            "⏎ Details",
-            "q Quit",
-            "/ Filter",
-            "s Sort",
-            "f Flagged",
-            "g Group",
-            "p Pause",
-            "? Help",
-        ):
-            assert part in footer
-
-
-async def test_moving_scrolls_and_the_place_is_shown() -> None:
-    async with view() as pilot:
+            "↑↓/PgDn Move", "⏎ Details", "q Quit", "/ Filter", "s Sort", "f Flagged", "g Group", "p Pause", "? Help",
+        ):  # fmt: skip
+            assert part in screen(pilot)[-1]
         for key in ("down", "pagedown", "pagedown"):
             await pilot.press(key)
         assert table(pilot).cursor > 20
@@ -225,16 +194,24 @@ async def test_flagged_only_and_groups() -> None:
         assert len(table(pilot).lines) == 63
 
 
-async def test_pause_freezes_the_table_and_resumes() -> None:
+async def test_new_figures_appear_without_a_key_but_not_while_paused() -> None:
     reader = agents()
     async with view(reader=reader) as pilot:
         await pilot.press("p")
         assert "PAUSED" in screen(pilot)[-2]
         reads = reader.reads
+        new = pod("new", "node-c", 3 * GIB, lasted=900.0, is_flagged=True)
+        reader.answers["node-c"] = document("node-c", new)
         await pilot.pause(2.5)
         assert reader.reads <= reads + 3, "a round that had begun ends"
         await pilot.press("p")
         assert "PAUSED" not in screen(pilot)[-2]
+        for _ in range(100):
+            await pilot.pause(0.1)
+            if "new" in screen(pilot)[4]:
+                break
+        assert screen(pilot)[4].startswith("!")
+        assert "NOT ANSWERING" not in screen(pilot)[2]
 
 
 async def test_details_and_help_open_and_close() -> None:
@@ -273,22 +250,8 @@ async def test_a_timer_that_fires_during_the_end_of_the_program_is_no_error(part
         app.on_lines_table_moved()
 
 
-async def test_new_figures_appear_without_a_key() -> None:
-    reader = agents()
-    async with view(reader=reader) as pilot:
-        reader.answers["node-c"] = document(
-            "node-c", pod("new", "node-c", 3 * GIB, lasted=900.0, is_flagged=True)
-        )
-        for _ in range(100):
-            await pilot.pause(0.1)
-            if "new" in screen(pilot)[4]:
-                break
-        assert screen(pilot)[4].startswith("!")
-        assert "NOT ANSWERING" not in screen(pilot)[2]
-
-
 async def test_without_agents_the_view_is_empty_and_every_key_works() -> None:
-    async with view(reader=Agents({})) as pilot:
+    async with view(reader=FakeAgents({})) as pilot:
         await pilot.press("down", "pagedown", "end", "enter", "s", "g", "f", "p", "slash", "x", "escape")
         assert screen(pilot)[-2].startswith("PAUSED  0/0")
 
@@ -305,7 +268,7 @@ async def test_a_terminal_that_changes_its_size_gets_other_columns() -> None:
 @pytest.mark.parametrize("nodes", [20, nightly(200)])
 async def test_a_key_is_answered_while_rounds_of_64_rows_a_node_are_merged(nodes: int) -> None:
     """benchmarks/top.py holds 0.1 s and 1 s on a quiet machine. Here CPU counts, whatever else the machine does."""
-    measured = await measure(FakeAgents(nodes), rounds=2 if nodes > 100 else 1)
+    measured = await measure(BusyAgents(nodes), rounds=2 if nodes > 100 else 1)
     assert measured.rows > 60 * nodes
     assert measured.key_cpu_seconds < 0.75, measured.slowest_key
     assert measured.median_key_seconds < 0.4

@@ -7,21 +7,18 @@ import pty
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from console.cli import main
-from gpuagent.table.next_steps import FOR_FLAG
+from gpuagent.first_acts import FOR_FLAG
 from tests.support.free_ports import free_port
 from tests.support.markers import sampled
-from tests.support.top_agents import GIB, document, pod
+from tests.support.top_agents import GIB, document, gives, pod, serving
 
 ROOT = Path(__file__).parents[3]
 BODY = document(
@@ -31,121 +28,104 @@ BODY = document(
 )
 
 
-@contextmanager
-def serving(body: bytes = BODY, status: int = 200, token: str = "") -> Iterator[str]:
-    """A server on loopback that gives that response, and its address.
-
-    With `token` it answers 401 to other tokens, and repeats one that begins with "repeat".
-    """
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            sent = self.headers.get("X-Kaishare-Token", "")
-            if sent.startswith("repeat"):
-                self.answer(500, b"refused: " + sent.encode())
-            elif sent != token:
-                self.answer(401, b"a bearer token is required")
-            else:
-                self.answer(status, body)
-
-        def answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+GOOD = gives(BODY)
 
 
-def test_json_of_an_agent_with_an_unreadable_field_is_one_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(b'{"node": "node-a", "x": "\xff"}') as url:
+def asks_for_token(handler: BaseHTTPRequestHandler) -> None:
+    """Answer as an agent with `--authentication=tokens`; a token "repeat…" is repeated."""
+    sent = handler.headers.get("X-Kaishare-Token", "")
+    if sent.startswith("repeat"):
+        gives(b"refused: " + sent.encode(), 500)(handler)
+    elif sent == "unchecked":
+        gives(b"why", 503)(handler)
+    else:
+        (GOOD if sent == "good-token" else gives(b"a bearer token is required", 401))(handler)
+
+
+def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(GOOD) as url:
+        assert main(["top", "--url", url]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0].startswith("1 flagged, 0 in grace, 2 pods; used 10.0 GiB, promised 20.0 GiB of 24.0 GiB")
+    assert lines[2:4] == ["1 node: all answer", "node-a: driver unknown, no sample yet"]
+    assert lines[6].split()[:9] == ["GPU", "0", "NVIDIA", "A10", "10.0", "GiB", "24.0", "GiB", "20.0"]
+    assert lines[8].split() == ["STATE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE"]
+    assert lines[9].split()[:8] == ["!", "flagged:", "over-share", "0", "3.0", "GiB", "2.0", "GiB"]
+    assert "flagged-\ufffd[31m" in lines[9]
+    assert " ".join(line.strip() for line in lines[10:-1]) == FOR_FLAG["over-share"].line
+    assert "fine" in lines[-1]
+    assert max(map(len, lines)) <= 80
+    assert ("\x1b" in out, err) == (False, "")
+
+
+def test_options_narrow_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(GOOD) as url:
+        for options, text, is_there in (
+            (["--flagged"], "fine", False),
+            (["-n", "team-b"], "flagged-", False),
+            (["--group", "namespace"], "── team-a: 1 row, 1 flagged", True),
+        ):
+            assert main(["top", "--once", "--url", url, *options]) == 0
+            assert (text in capsys.readouterr().out) == is_there
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(GOOD) as url:
+        assert main(["top", "-o", "json", "--url", url]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    (agent,) = json.loads(out)["agents"]
+    assert (agent["agent"], agent["node"], agent["answered"]) == (url, "node-a", True)
+    assert agent["shares"] == json.loads(BODY)
+    with serving(gives(b'{"node": "node-a", "x": "\xff"}')) as url:
         assert main(["top", "--url", url, "-o", "json"]) == 1
     (agent,) = json.loads(capsys.readouterr().out)["agents"]
     assert (agent["answered"], agent["shares"]) == (False, None)
     assert agent["error"].startswith("the response is not from an agent: ")
 
 
-def test_without_a_terminal_the_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving() as url:
-        assert main(["top", "--url", url]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("1 flagged, 0 in grace, 2 pods; used 10.0 GiB, promised 20.0 GiB of 24.0 GiB")
-    assert lines[2] == "1 node: all answer"
-    assert lines[3] == "node-a: driver unknown, no sample yet"
-    assert lines[6].split()[:9] == ["GPU", "0", "NVIDIA", "A10", "10.0", "GiB", "24.0", "GiB", "20.0"]
-    assert lines[8].split() == [
-        "STATE", "GPU", "USED", "SHARE", "%", "OVER", "FOR", "POD", "NAMESPACE",
-    ]  # fmt: skip
-    assert lines[9].split()[:8] == ["!", "flagged:", "over-share", "0", "3.0", "GiB", "2.0", "GiB"]
-    assert "flagged-\ufffd[31m" in lines[9]
-    remedy = " ".join(line.strip() for line in lines[10:-1])
-    assert remedy == f"{FOR_FLAG['over-share'].text} See {FOR_FLAG['over-share'].runbook}."
-    assert "fine" in lines[-1]
-    assert max(map(len, lines)) <= 80
-
-
-def test_options_narrow_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving() as url:
-        assert main(["top", "--once", "--flagged", "--url", url]) == 0
-        assert "fine" not in capsys.readouterr().out
-        assert main(["top", "--once", "-n", "team-b", "--url", url]) == 0
-        assert "flagged-" not in capsys.readouterr().out
-        assert main(["top", "--once", "--group", "namespace", "--url", url]) == 0
-        assert "── team-a: 1 row, 1 flagged" in capsys.readouterr().out
-
-
-def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    with serving() as url:
-        assert main(["top", "-o", "json", "--url", url]) == 0
-    out = capsys.readouterr().out
-    assert out.isascii()
-    (agent,) = json.loads(out)["agents"]
-    assert agent["answered"] is True
-    assert agent["shares"] == json.loads(BODY)
-
-
 def test_an_agent_that_does_not_answer_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for more in ([], ["--once"], ["-o", "json"]):
         assert main(["top", "--url", url, *more]) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.endswith(f"{url}: Connection refused; is an agent running at this address?\n")
-        assert err.count("\n") == 1
+        line = f"kaishare: {url}: Connection refused; is an agent running at this address?\n"
+        assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/api/v1/shares"])
+def test_an_address_is_taken_as_people_type_it(suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(GOOD) as url:
+        for address in (url, url.removeprefix("http://")):
+            assert main(["top", "--once", "--url", f"{address}{suffix}"]) == 0
+    assert capsys.readouterr().out.count("fine") == 2
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("given", "reason", "asks"),
     [
-        (None, "the agent needs --token-file: a bearer token is required"),
-        ("other\n", "the agent refuses the token of --token-file: a bearer token is required"),
-        ("repeat-this\n", "the response is not from an agent: it repeats the token of the request"),
-        ("two words", ("standard input: not a token; create one with kubectl create token --audience"
-                      " kaishare-agent")),
+        (None, "the agent needs --token-file: 401, a bearer token is required", False),
+        ("other\n", "the agent refuses the token of --token-file: 401, a bearer token is required", False),
+        ("unchecked", "the agent cannot check the token: 503, why", False),
+        ("repeat-this\n", "the response is not from an agent: it repeats the token of the request", True),
+        ("two words", "standard input: not a token; create one with kubectl create token --audience", False),
     ],
-)  # fmt: skip
+)
 def test_a_token_for_one_agent_comes_from_a_file(
-    given: str | None, reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    given: str | None,
+    reason: str,
+    asks: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = [] if given is None else ["--token-file", "-"]
     monkeypatch.setattr("sys.stdin", io.StringIO(given or ""))
-    with serving(token="good-token") as url:
+    with serving(asks_for_token) as url:
         assert main(["top", "--once", "--url", url, *options]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
-        assert reason in err
-        assert ("is an agent running" in err) == (given == "repeat-this\n"), "an agent has answered"
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert reason in err
+    assert ("is an agent running" in err) == asks, "else an agent has answered"
 
 
 def test_a_valid_token_for_one_agent_is_sent_to_it_alone(
@@ -153,7 +133,7 @@ def test_a_valid_token_for_one_agent_is_sent_to_it_alone(
 ) -> None:
     file = tmp_path / "token"
     file.write_text("good-token\n")
-    with serving(token="good-token") as url:
+    with serving(asks_for_token) as url:
         assert main(["top", "--once", "--url", url, "--token-file", str(file)]) == 0
     out, err = capsys.readouterr()
     assert "good-token" not in out + err
@@ -161,18 +141,39 @@ def test_a_valid_token_for_one_agent_is_sent_to_it_alone(
     assert "--token-file needs --url" in capsys.readouterr().err
 
 
+ADDRESSES = ["ftp://x", "http://", "", "http://x:port", "http://x:99999", "http://x/?a=b", "http://x/#a", "http://x/a b",
+             "http://x/\x1b[31m", "file:///etc/passwd", "http://[::1", "http://x\ny"]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [["--url", "ftp://x"], ["--url", "http://x/\x1b[31m"], ["-n", "a.b"], ["--sort", "name"], ["--kubeconfig", "/nowhere"]],
-)  # fmt: skip
+    ("arguments", "part"),
+    [
+        *((["--url", url], "allowed: such as http://127.0.0.1:9445") for url in ADDRESSES),
+        (["-n", "a.b"], "a.b"),
+        (["--sort", "name"], "name"),
+        (["--kubeconfig", "/nowhere"], "/nowhere"),
+    ],
+)
 def test_unusable_options_are_one_line_and_status_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["top", *arguments]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
+    assert (out, err.count("\n")) == ("", 1)
+    assert part in err
     assert err.strip().isprintable()
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with serving(GOOD) as url:
+        top = subprocess.run(
+            [sys.executable, "-m", "console", "top", "--once", "--url", url],
+            stdout=writing, stderr=subprocess.PIPE, cwd=ROOT, timeout=20, check=False,
+        )  # fmt: skip
+    os.close(writing)
+    assert (top.returncode, top.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def test_on_a_terminal_the_view_opens_and_the_terminal_is_restored(
     environment.pop("NO_COLOR", None)
     if no_color:
         environment["NO_COLOR"] = "1"
-    with serving() as url:
+    with serving(GOOD) as url:
         process = subprocess.Popen(
             [sys.executable, "-m", "console", "top", "--url", url],
             stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment, start_new_session=True,

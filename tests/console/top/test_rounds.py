@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from console.agent_client import ReadFailed
+from console.cluster.agents import MOST_AT_ONCE
 from console.top import rounds as rounds_module
 from console.top.fleet import Fleet
-from console.top.rounds import MOST_AT_ONCE, Rounds
-from tests.support.top_agents import Agents, document, pod
+from console.top.rounds import ListFailed, Rounds
+from tests.support.top_agents import FakeAgents, document, pod
 from tests.support.waiting import until
 
 
@@ -31,23 +31,18 @@ async def running(rounds: Rounds) -> AsyncIterator[None]:
             await task
 
 
-async def test_once_reads_every_agent_and_names_failures() -> None:
-    fleet = Fleet()
-    await Rounds(Agents({"a": document("a", pod("p", "a")), "b": "Connection refused"}), fleet).once()
+async def test_once_reads_every_agent_or_that_of_one_node_and_names_failures() -> None:
+    agents, fleet = FakeAgents({"a": document("a", pod("p", "a")), "b": "Connection refused"}), Fleet()
+    await Rounds(agents, fleet).once()
     assert [row.pod for row in fleet.agents["agent-of-a"].table.rows] == ["p"]
     assert fleet.agents["agent-of-b"].failure == "Connection refused"
-
-
-async def test_at_most_sixteen_are_asked_at_once() -> None:
-    agents = Agents({f"n{number}": document(f"n{number}") for number in range(60)})
-    await Rounds(agents, Fleet()).once()
-    assert agents.reads == 60
-    assert agents.most_in_flight == MOST_AT_ONCE
+    await Rounds(agents, fleet, node="b").once()
+    assert (list(fleet.agents), agents.reads) == (["agent-of-b"], 3)
 
 
 async def test_hanging_agents_do_not_delay_the_others() -> None:
     hanging = {f"h{number}": None for number in range(MOST_AT_ONCE - 1)}
-    agents, fleet = Agents({**hanging, "good": document("good")}), Fleet()
+    agents, fleet = FakeAgents({**hanging, "good": document("good")}), Fleet()
     async with running(Rounds(agents, fleet)):
         await until(lambda: agents.reads >= len(hanging) + 5)
         assert agents.in_flight <= MOST_AT_ONCE
@@ -55,7 +50,7 @@ async def test_hanging_agents_do_not_delay_the_others() -> None:
 
 
 async def test_failing_agents_get_few_of_the_slots() -> None:
-    agents = Agents({**{f"f{number}": "refused" for number in range(40)}, "good": document("good")})
+    agents = FakeAgents({**{f"f{number}": "refused" for number in range(40)}, "good": document("good")})
     fleet = Fleet()
     rounds = Rounds(agents, fleet)
     await rounds.once()
@@ -72,7 +67,7 @@ async def test_agents_that_were_asked_before_are_asked_at_a_bounded_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rounds_module, "MOST_A_SECOND", 100)
-    agents = Agents({f"n{number}": document(f"n{number}") for number in range(60)} | {"bad": "refused"})
+    agents = FakeAgents({f"n{number}": document(f"n{number}") for number in range(60)} | {"bad": "refused"})
     rounds = Rounds(agents, Fleet())
     await rounds.once()
     reads, began = agents.reads, time.monotonic()
@@ -84,7 +79,7 @@ async def test_agents_that_were_asked_before_are_asked_at_a_bounded_rate(
 async def test_many_agents_are_listed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds_module, "LIST_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(rounds_module, "_LISTED_IN_A_TURN", 1)
-    agents = Agents({f"n{number}": document(f"n{number}") for number in range(4)})
+    agents = FakeAgents({f"n{number}": document(f"n{number}") for number in range(4)})
     began = time.monotonic()
     async with running(Rounds(agents, Fleet())):
         await until(lambda: agents.lists >= 3)
@@ -92,7 +87,7 @@ async def test_many_agents_are_listed_less_often(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_paused_view_asks_nothing_and_resumes() -> None:
-    agents = Agents({"a": document("a")})
+    agents = FakeAgents({"a": document("a")})
     rounds = Rounds(agents, Fleet())
     rounds.is_paused = True
     async with running(rounds):
@@ -103,18 +98,11 @@ async def test_a_paused_view_asks_nothing_and_resumes() -> None:
 
 
 async def test_a_list_that_fails_is_named_and_tried_again() -> None:
-    agents, fleet = Agents({"a": document("a")}), Fleet()
+    agents, fleet = FakeAgents({"a": document("a")}), Fleet()
     agents.list_failure = "403 Forbidden"
-    with pytest.raises(ReadFailed):
+    with pytest.raises(ListFailed):
         await Rounds(agents, fleet).once()
     async with running(Rounds(agents, fleet)):
         await until(lambda: fleet.list_failure == "403 Forbidden")
         agents.list_failure = ""
         await until(lambda: fleet.list_failure == "" and agents.reads > 0)
-
-
-async def test_only_the_chosen_node_is_asked() -> None:
-    agents, fleet = Agents({"a": document("a"), "b": document("b")}), Fleet()
-    await Rounds(agents, fleet, node="b").once()
-    assert list(fleet.agents) == ["agent-of-b"]
-    assert agents.reads == 1

@@ -383,13 +383,15 @@ def _figures(**verdict: Any) -> AgentFigures:
 def test_a_flag_is_told_with_figures_and_the_hint_of_the_event() -> None:
     running = make_pod(node="node-1", phase="Running")
     event = make_event(
-        "GPUMemoryOverShare", "uses too much, for 60 s; vLLM: set the option", component="kaishare-agent"
+        "GPUMemoryOverShare",
+        "uses too much, for 60 s; vLLM: set the option. Raise the pod's share.",
+        component="kaishare-agent",
     )
     figures = _figures(flagged=True, lasted_seconds=60.0, used_bytes=10 << 30, allowed_bytes=8 << 30)
     cause = explain(make_evidence(running, figures=figures, pod_events=[event])).cause
     assert cause.code is Code.FLAGGED
     assert "it uses 10.0 GiB, and may use 8.0 GiB, for 60 s" in cause.sentence
-    assert cause.remedies[0].text == "vLLM: set the option"
+    assert [remedy.text for remedy in cause.remedies] == ["vLLM: set the option", "Raise the pod's share."]
     assert cause.details["reason"] == "over-share"
 
 

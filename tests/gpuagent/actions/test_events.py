@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.actions.flag_events import EventBounds, FlagEvents
+from gpuagent.first_acts import FOR_FLAG
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.inventory import NodePod
 from gpuagent.pods.node_pods import read_pod
@@ -93,22 +94,23 @@ def the_event(*transitions: Transition) -> Event:
 
 MESSAGES = [
     (FlagReason.OVER_SHARE, {}, "GPUMemoryOverShare", f"uses 12.0 GiB on GPU 0 ({A}), above its share of 8.0 GiB, for 2 min"),
-    (FlagReason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"uses 12.0 GiB on GPU 0 ({A}), above its memory limit of 8.0 GiB, for 2 min; the limit is not enforced"),
-    (FlagReason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"uses 12.0 GiB on GPU 0 ({A}), which is not assigned to it, for 2 min; its containers must not set NVIDIA_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES themselves"),
-    (FlagReason.NO_SHARE, {"allowed_bytes": None}, "GPUShareMissing", f"uses 12.0 GiB on GPU 0 ({A}) without a GPU share, for 2 min; request a share with the annotation gpu-fraction or gpu-memory, or request nvidia.com/gpu"),
-    (FlagReason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "pod_share": PodShare(pod=pod("train"), changed="the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50")}, "GPUShareChanged", "the change to its GPU share has no effect: the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50; restore the old value, or recreate the pod to change its share"),
-    (FlagReason.NO_RESERVATION, {"used_bytes": None}, "GPUReservationMissing", "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod; delete the pod to have it rescheduled"),
+    (FlagReason.LIMIT_BYPASSED, {}, "GPULimitBypassed", f"uses 12.0 GiB on GPU 0 ({A}), above its memory limit of 8.0 GiB, which is not enforced, for 2 min"),
+    (FlagReason.UNASSIGNED_GPU, {"allowed_bytes": None}, "GPUNotAssigned", f"uses 12.0 GiB on GPU 0 ({A}), which is not assigned to it, for 2 min"),
+    (FlagReason.NO_SHARE, {"allowed_bytes": None}, "GPUShareMissing", f"uses 12.0 GiB on GPU 0 ({A}) without a GPU share, for 2 min"),
+    (FlagReason.SHARE_CHANGED, {"uuid": "", "used_bytes": None, "pod_share": PodShare(pod=pod("train"), changed="the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50")}, "GPUShareChanged", "the change to its GPU share has no effect: the pod declares gpu-fraction 0.9, its BindRequest allocates 0.50"),
+    (FlagReason.NO_RESERVATION, {"used_bytes": None}, "GPUReservationMissing", "its GPU is no longer reserved, so KAI may give the GPU to other pods or delete this pod"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("reason", "fields", "event", "message"), MESSAGES, ids=[case[2] for case in MESSAGES]
 )
-def test_each_flag_is_one_warning_with_figures_and_advice(
+def test_each_flag_is_one_warning_with_figures_and_the_first_act(
     reason: FlagReason, fields: dict[str, Any], event: str, message: str
 ) -> None:
     made = the_event(transition(reason=reason, **fields))
-    assert (made.reason, made.message, made.is_warning) == (event, message, True)
+    assert (made.reason, made.is_warning) == (event, True)
+    assert made.message == f"{message}. {FOR_FLAG[reason].text}"
     about = made.about
     assert (about.api_version, about.kind, about.namespace, about.name, about.uid) == (
         "v1", "Pod", "team-a", "train", uid_of("train"),
@@ -176,7 +178,7 @@ TGI = {"name": "main", "image": "ghcr.io/huggingface/text-generation-inference:3
 )  # fmt: skip
 def test_the_advice_is_for_what_the_container_runs(container: dict[str, Any], advice: str) -> None:
     event = the_event(transition(pod_share=PodShare(pod=runs(container))))
-    assert event.message.partition(" for 2 min")[2] == advice
+    assert event.message.partition(" for 2 min")[2] == f"{advice}. {FOR_FLAG[FlagReason.OVER_SHARE].text}"
 
 
 def test_a_message_holds_nothing_of_labels_and_annotations() -> None:
@@ -331,7 +333,7 @@ def test_from_samples_to_events() -> None:
         (10, "GPUMemoryOverShare"),
         (105, "GPUMemoryWithinShare"),
     ]
-    assert recorder.events[0][1].message.endswith(" for 10 s")
+    assert " for 10 s. " in recorder.events[0][1].message
 
 
 def test_an_event_after_breaks_names_the_total_time() -> None:
@@ -345,12 +347,10 @@ def test_an_event_after_breaks_names_the_total_time() -> None:
         snapshot = snapshot_of(taken, train)
         recorder.take(*judge.judge(snapshot)[1])
     (event,) = [event for _, event in recorder.events]
-    assert event.message.endswith(
-        f"uses 12.0 GiB on GPU 0 ({A}), above its share of 8.0 GiB, for 10 s in all"
-    )
+    assert f"uses 12.0 GiB on GPU 0 ({A}), above its share of 8.0 GiB, for 10 s in all." in event.message
 
 
 def test_where_a_limit_is_bypassed_the_advice_is_for_the_limit() -> None:
     limited = with_limit(PodShare(pod=runs(VLLM)), 6 * GIB)
     event = the_event(transition(reason=FlagReason.LIMIT_BYPASSED, pod_share=limited, allowed_bytes=6 * GIB))
-    assert event.message.endswith("set --gpu-memory-utilization=0.25 (by default it takes 0.9 of the GPU)")
+    assert "; vLLM: set --gpu-memory-utilization=0.25 (by default it takes 0.9 of the GPU). " in event.message

@@ -155,8 +155,7 @@ def test_a_gpu_of_unknown_memory_is_no_reason_to_initialise_again(chain, clock) 
         failures = sum(n for (call, _), n in made.source.errors.items() if call == "nvmlDeviceGetMemoryInfo")
         assert failures <= 2 * 2 * 5
         (reason,) = {gpu["memoryUnknown"] for gpu in made.answer["gpus"]}
-        assert reason
-        assert "Its memory is unknown: nvmlDeviceGetMemoryInfo" in made.page
+        assert reason.startswith("nvmlDeviceGetMemoryInfo")
         made.source.close()
 
 

@@ -9,7 +9,6 @@ from gpuagent.evaluation.status import Evaluation, Status
 from gpuagent.gpus.gpu_reading import LostGpu, Sensors, Xid
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.server.api import shares_json
-from gpuagent.verdicts.verdict import Verdicts
 from tests.support.samples import GIB, gpu, in_pod, pod_share, sample, snapshot_of
 from tests.support.scenarios import node
 from tests.support.scenarios.loading import parse_scenario
@@ -24,7 +23,7 @@ def status_of(*snapshots: Snapshot) -> Status:
     """Return the status after these samples."""
     history = History(interval=5)
     for snapshot in snapshots:
-        history.record(snapshot, Verdicts())
+        history.record(snapshot)
     newest = snapshots[-1]
     evaluation = Evaluation(snapshot=newest, history=history, good_at=newest.taken_at)
     return evaluation.at(newest.taken_at, started_at=0, interval=5, pods_silent_for=0)

@@ -1,4 +1,4 @@
-"""The page in a real browser: its policy, its reload, its width on every screen, and axe's findings."""
+"""The agent's page in a real browser: an incident, hostile names, its policy, every screen, and axe's findings."""
 
 import asyncio
 import io
@@ -13,16 +13,23 @@ import pytest_asyncio
 
 from gpuagent.evaluation.history import History
 from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_FLAG, FOR_GPU_AT_RISK, FOR_OVERPROMISED_GPU
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.pods.file_pods import FilePods
 from gpuagent.problems import Cause, Problem
 from gpuagent.server.agent_server import HttpServer
+from gpuagent.server.api import PageLinks
 from gpuagent.server.exposition import Metrics
 from gpuagent.verdicts.flagging import Judge
 from service.http.limits import Address
 from service.log import JsonLog
 from tests.support.browser import CHROMIUM, Browser
+from tests.support.driver_chain import Chain
 from tests.support.samples import GIB, A, B, gpu, in_pod, pod, pod_share, sample, snapshot_of, with_limit
+from tests.support.scenarios import SCENARIOS
+from tests.support.scenarios.loading import load_scenario
+from tests.support.scenarios.source import ScenarioGpus
 
 pytestmark = [
     pytest.mark.skipif(
@@ -32,7 +39,7 @@ pytestmark = [
 ]
 
 LONG = "a-pod-with-a-name-as-long-as-kubernetes-permits-" + "x" * 205
-WIDTHS = (390, 768, 1215, 1217, 1280, 1440, 1920)
+SCENARIO = SCENARIOS / "incident.yaml"
 SCHEMES = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 
@@ -55,7 +62,6 @@ class Node:
             node="node-1",
             is_simulated=True,
             log=JsonLog(io.BytesIO()),
-            interval=1.0,
         )
 
     def next_status(self) -> Status:
@@ -77,7 +83,7 @@ def incident(number: int) -> Status:
     for at in (number + 0.0, number + 15.0, number + 45.0, number + 90.0):
         snapshot = _sampled(number, at)
         verdicts, _ = judge.judge(snapshot)
-        history.record(snapshot, verdicts)
+        history.record(snapshot)
     return Status(
         snapshot=snapshot,
         verdicts=verdicts,
@@ -105,131 +111,201 @@ def _sampled(number: int, at: float) -> Snapshot:
     return replace(snapshot, lost_gpus=(LostGpu(1, B, "NVIDIA A10"),), labelled_gpus=3)
 
 
-@SCHEMES
-async def test_the_page_overflows_no_screen(browser: Browser, url: str, is_dark: bool) -> None:
-    overflows = {}
-    for width in WIDTHS:
-        await browser.show(width, is_dark=is_dark)
-        await browser.open(url)
-        needed = await browser.evaluate("document.documentElement.scrollWidth")
-        outside = await browser.evaluate(
-            """globalThis.textOf = each => {
-              const range = document.createRange();
-              range.selectNodeContents(each);
-              return range.getBoundingClientRect();
-            };
-            [...document.querySelectorAll("#page *")].filter(each => !each.closest("svg, thead, .aside")
-            && (each.getBoundingClientRect().right > document.documentElement.clientWidth + 1))
-            .concat([...document.querySelectorAll("th, td")].filter(each => !each.closest(".aside")
-            && getComputedStyle(each.closest("table").tHead).position !== "absolute"
-            && (each.scrollWidth > each.clientWidth + 1 || textOf(each).left < each.getBoundingClientRect().left - 1)))
-            .map(each => each.outerHTML.slice(0, 100))"""
-        )
-        if needed > width or outside:
-            overflows[width] = (needed, outside)
-    assert overflows == {}
+def node_in_trouble(seconds: int) -> Chain:
+    """Return the node of the example some seconds after its start, with a sample every 5 s."""
+    now = 1_800_000_000.0
+    source = ScenarioGpus(scenario=load_scenario(SCENARIO), clock=lambda: now)
+    pods = FilePods(
+        path=source.pods_file,
+        node=source.node,
+        reservation_namespace="kai-resource-reservation",
+        log=JsonLog(io.BytesIO()),
+    )
+    chain = Chain(source=source, proc_root=source.proc_root, inventory=pods.inventory, clock=lambda: now)
+    for _ in range(0, seconds, 5):
+        now += 5
+        chain.sample()
+    source.close()
+    return chain
 
 
-@SCHEMES
-@pytest.mark.parametrize("width", [390, 1440])
-async def test_axe_has_no_findings(browser: Browser, url: str, width: int, is_dark: bool) -> None:
-    await browser.show(width, is_dark=is_dark)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def in_trouble() -> AsyncIterator[str]:
+    """The address of the page of the example's incident."""
+    status = replace(node_in_trouble(105).books.status(), good_wall_time=time.time())
+    links = PageLinks(runbooks="https://git.example.com/k/", fleet="https://g.example.com/d?var-node={node}")
+    port = HttpServer(
+        status=lambda: status, unhealthy_reason=str, metrics=Metrics(node="gpu-node-7", is_simulated=True),
+        node="gpu-node-7", is_simulated=True, log=JsonLog(io.BytesIO()), page_links=links,
+    )  # fmt: skip
+    address = await port.start(Address("127.0.0.1", 0))
+    yield f"http://{address}/"
+    await port.stop()
+
+
+async def show(browser: Browser, url: str, **screen: Any) -> None:
+    """Open the page and wait for its figures."""
+    await browser.show(**{"width": 1280, "height": 800, **screen})
+    await browser.open("about:blank")
     await browser.open(url)
-    await browser.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
-    assert await browser.axe_violations() == []
+    await browser.until("document.querySelector('#rows tr')")
+
+
+async def open_pod(browser: Browser, name: str) -> None:
+    """Click on the row of a pod, and wait for its figures and its course."""
+    row = f"[...document.querySelectorAll('#rows tr')].find(row => row.textContent.includes({json.dumps(name)}))"
+    await browser.evaluate(f"{row}.click()")
+    await browser.until("document.querySelector('dialog[open] figure')")
+
+
+@SCHEMES
+async def test_an_incident_is_explained_on_the_first_screen(
+    browser: Browser, in_trouble: str, is_dark: bool
+) -> None:
+    await show(browser, in_trouble, is_dark=is_dark)
+    visible = str(
+        await browser.evaluate(
+            """[...document.querySelectorAll("header *, #troubles *, #gpus h3")]
+            .filter(each => each.getBoundingClientRect().bottom < 800).map(each => each.textContent).join("\\n")"""
+        )
+    )
+    assert "simulated" in visible
+    assert "2 GPUs at risk" in visible
+    assert "Caused by team-vision/train-resnet-6b7f9d5c44-x2x7k (4.0 GiB above its share)" in visible
+    assert "At risk: team-science/notebook-ben" in visible
+    assert f"First: {FOR_GPU_AT_RISK.text}" in visible
+    assert f"First: {FOR_OVERPROMISED_GPU.text}" in visible, "no pod is above its share there"
+    assert f"First: {FOR_FLAG['over-share'].text}" in visible
+    assert "kaishare why -n team-vision train-resnet-6b7f9d5c44-x2x7k" in visible
+    assert "GPU 3" in visible
+    runbook = "document.querySelector('#troubles .act a').href"
+    assert (
+        await browser.evaluate(runbook)
+        == "https://git.example.com/k/docs/runbooks.md#kaisharegpuoverpromised"
+    )
+    assert "var-node=gpu-node-7" in await browser.evaluate("document.querySelector('#links a').href")
+
+
+async def test_a_click_shows_one_pod_with_its_course_and_esc_closes_it(
+    browser: Browser, in_trouble: str
+) -> None:
+    await show(browser, in_trouble)
+    await open_pod(browser, "train-resnet")
+    text = str(await browser.evaluate("document.querySelector('dialog[open]').innerText"))
+    assert f"First: {FOR_FLAG['over-share'].text}" in text
+    assert "Peak 22.0 GiB in the last 15 min, share 18.0 GiB." in text
+    assert "18.0 GiB (bind-request)" in text
+    assert "gpu-fraction 0.4" in text
+    assert (await browser.evaluate("document.querySelector('path.used').getAttribute('d')")).count("L") >= 3
+    await press(browser, "Escape")
+    await browser.until("!document.querySelector('dialog[open]') && location.hash === ''")
+    await browser.evaluate("history.back()")
+    await browser.until("document.querySelector('dialog[open]')")
+
+
+async def test_the_keyboard_reaches_the_filter_and_every_pod(browser: Browser, in_trouble: str) -> None:
+    await show(browser, in_trouble)
+    await press(browser, "/")
+    assert await browser.evaluate("document.activeElement.id") == "filter"
+    await browser.send("Input.insertText", text="TEAM-LLM qwen-small")
+    await browser.until("document.querySelectorAll('#rows tr').length === 1")
+    await press(browser, "Tab")
+    assert "qwen-small" in await browser.evaluate("document.activeElement.textContent")
+    assert await browser.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    await press(browser, "Enter")
+    await browser.until("document.querySelector('dialog[open]')")
+    assert await browser.evaluate("document.querySelector('dialog').contains(document.activeElement)")
+    await press(browser, "Escape")
+
+
+@SCHEMES
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+async def test_axe_has_no_findings_and_nothing_overflows(
+    browser: Browser, url: str, in_trouble: str, width: int, is_dark: bool
+) -> None:
+    for address, name in ((url, "a-pod-with"), (in_trouble, "train-resnet")):
+        await show(browser, address, width=width, is_dark=is_dark)
+        assert await browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert await browser.axe_violations() == []
+        await open_pod(browser, name)
+        assert await browser.axe_violations() == []
+        dialog = "document.querySelector('dialog')"
+        assert await browser.evaluate(f"{dialog}.scrollWidth <= {dialog}.clientWidth")
 
 
 async def test_the_page_renews_itself_and_breaks_no_policy(browser: Browser, url: str) -> None:
     browser.complaints.clear()
-    await browser.show(1440)
-    await browser.open(url)
-    first = await browser.evaluate(QUEUE)
-    await browser.until(f"{QUEUE} !== {json.dumps(first)}")
+    await show(browser, url, width=1440)
+    queue = "document.querySelector('#rows td:nth-child(5)').textContent"
+    first = await browser.evaluate(queue)
+    await browser.evaluate("document.querySelector('#rows a').focus()")
+    await browser.until(f"{queue} !== {json.dumps(first)}")
+    assert await browser.evaluate("document.activeElement.closest('#rows') !== null"), "the focus stays"
     assert list(browser.complaints) == []
 
 
-QUEUE = "document.querySelector('tbody th.pod small').textContent"
-
-
 async def test_the_title_of_old_figures_says_so(browser: Browser, url: str) -> None:
-    await browser.show(1280)
-    await browser.open(url)
+    await show(browser, url)
     await browser.send("Network.enable")
     offline = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     await browser.send("Network.emulateNetworkConditions", offline=True, **offline)
     try:
         await browser.until("document.title.startsWith('OLD: node-1: ')")
+        assert await browser.evaluate("document.querySelector('#banner').innerText.startsWith('No answer: ')")
+        assert await browser.evaluate("document.querySelectorAll('#rows tr').length") > 5, "figures stay"
     finally:
         await browser.send("Network.emulateNetworkConditions", offline=False, **offline)
     await browser.until("document.title.startsWith('node-1: ')")
     browser.complaints.clear()
 
 
-async def test_a_reload_keeps_focus_scroll_and_open_details(browser: Browser, url: str) -> None:
-    await browser.show(1440, 500)
-    await browser.open(url)
-    before = await browser.evaluate(
-        """(() => {
-          const details = document.querySelector("details");
-          details.open = true;
-          const link = document.querySelector(".flags a");
-          location.hash = link.getAttribute("href");
-          const summary = details.querySelector("summary");
-          summary.focus();
-          window.scrollTo(0, 80);
-          document.getElementById("page").dataset.old = "yes";
-          return [details.id, window.scrollY, link.hash];
-        })()"""
-    )
-    await browser.until("document.getElementById('page').dataset.old === undefined")
-    after = await browser.evaluate(
-        """[document.activeElement.closest("details")?.id, window.scrollY, document.activeElement.localName,
-        document.querySelector("details").open, "#" + document.querySelector("tr.target")?.id]"""
-    )
-    assert after == [before[0], before[1], "summary", True, before[2]]
-
-
-async def test_the_page_is_complete_without_javascript(browser: Browser, url: str) -> None:
-    await browser.show(1440)
+async def test_without_javascript_the_page_names_the_command(browser: Browser, url: str) -> None:
     await browser.allow_scripts(allowed=False)
     try:
         await browser.open(url)
         text = str(await browser.evaluate("document.body.innerText"))
     finally:
         await browser.allow_scripts(allowed=True)
-    assert "over-share" in text
-    assert "GPU 1 was lost" in text
-    assert "as of" in text
+    assert "This page needs JavaScript. In a terminal, type kaishare top." in text
 
 
-async def test_flags_rows_and_details_are_reached_by_the_keyboard(browser: Browser, url: str) -> None:
-    await browser.show(1440)
-    await browser.open(url)
-    reached = []
-    for _ in range(9):
-        await press(browser, "Tab")
-        reached.append(
-            await browser.evaluate(
-                "document.activeElement.getAttribute('href') ?? document.activeElement.localName"
-            )
-        )
-    assert reached[:5] == ["#risks", "#flags", "metrics", "api/v1/shares", "#key"]
-    gpu, row = (f"document.getElementById({json.dumps(each.removeprefix('#'))})" for each in reached[5:7])
-    assert await browser.evaluate(f"{gpu}.localName") == "section"
-    assert await browser.evaluate(f"[{row}.localName, {row}.querySelectorAll('th.pod').length]") == ["tr", 1]
-    await browser.evaluate("document.querySelector('.flags .runbook').focus()")
-    await press(browser, "Tab")
-    assert await browser.evaluate("document.activeElement.localName") == "summary"
-    outline = await browser.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
-    await browser.evaluate("document.querySelector('.flags summary').focus()")
-    await press(browser, "Enter")
-    assert await browser.evaluate("document.querySelector('.flags details').open") is True
+HOSTILE = [
+    "<img src=x onerror=alert(1)>", "</td><script>alert(1)</script>", "\u202egnp.exe", "a\x00\x1b[31m\u200bb", "__proto__",
+    "constructor", "z\u0336" * 300, "javascript:alert(1)", "\U0001f469\u200d\U0001f4bb", "x" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_no_text_becomes_markup_and_no_character_acts(
+    browser: Browser, in_trouble: str, text: str
+) -> None:
+    """Every text of a document is replaced."""
+    await show(browser, in_trouble)
+    browser.complaints.clear()
+    script = f"""(async () => {{
+      const [model, view] = [await import("./model.js"), await import("./view.js")];
+      const spoiled = (value, key) => Array.isArray(value) ? value.map(each => spoiled(each, key))
+        : value && typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([name, each]) => [name, spoiled(each, name)]))
+        : typeof value === "string" && !["uid", "gpuUuid", "uuid", "gpuUuids"].includes(key) ? {json.dumps(text)} : value;
+      const answer = spoiled(await (await fetch("api/v1/shares")).json());
+      const node = model.readNode({{ node: answer.node, answer, failure: {json.dumps(text)}, firstAct: {json.dumps(text)} }}, 0);
+      const troubles = model.troublesOf([node, {{ ...node, name: "b" }}]);
+      const row = node.rows[0];
+      document.querySelector("main").replaceChildren(...troubles.map(each => view.troubleItem(each, true, {json.dumps(text)})),
+        ...node.gpus.map(view.gpuCard), view.nodeCard(node), view.podRow(row, true), ...view.podDetails([row], null, {json.dumps(text)}, true));
+      const links = [...document.querySelectorAll("main a")].map(each => each.getAttribute("href")[0]);
+      return [document.querySelectorAll("main img, main script").length, [...new Set(links)].join(), document.querySelector("main").textContent];
+    }})()"""
+    markup, links, page = await browser.evaluate(script)
+    assert (markup, links) == (0, "#")
+    assert all(char.isprintable() and (ord(char) < 0x250 or char in "…\ufffd") for char in page)
+    assert ("kaishare why" in page) is (text == "constructor"), "the command is for a shell"
+    assert list(browser.complaints) == []
 
 
 async def press(browser: Browser, key: str) -> None:
-    code = {"Tab": 9, "Enter": 13}[key]
-    text = {"text": "\r"} if key == "Enter" else {}
+    code = {"Tab": 9, "Enter": 13, "Escape": 27, "/": 191}[key]
+    text = {"text": {"Enter": "\r"}.get(key, key)} if key in ("Enter", "/") else {}
     common: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
     await browser.send("Input.dispatchKeyEvent", type="keyDown", **common, **text)
     await browser.send("Input.dispatchKeyEvent", type="keyUp", **common)

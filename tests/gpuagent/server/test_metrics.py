@@ -17,6 +17,7 @@ from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuagent.evaluation.status import Evaluation, Status
+from gpuagent.first_acts import FOR_FLAG, FOR_PROBLEM
 from gpuagent.gpus.gpu_reading import GpuProcess, MigInstance
 from gpuagent.ledger.snapshot import Snapshot
 from gpuagent.pods.bounds import ContainerCommand
@@ -447,6 +448,7 @@ def test_the_api_shows_every_candidate_and_its_source() -> None:
         "reason": "over-share", "gpuUuid": A, "flagged": True, "lastedSeconds": 10.0, "balanceSeconds": 10.0,
         "usedBytes": 11 * GIB, "usedAtLeastBytes": None, "allowedBytes": 10 * GIB,
         "message": f"uses 11.0 GiB on GPU 0 ({A}), above its share of 10.0 GiB, for 10 s",
+        "firstAct": FOR_FLAG["over-share"].text, "runbook": "KaisharePodOverShare",
     }  # fmt: skip
     assert [each["message"] for each in train["verdicts"][1:]] == [None, None]
     assert pods_of(OVER)["limited"]["limits"] == {A: {"bytes": 2 * GIB, "source": "annotation"}}
@@ -493,7 +495,10 @@ def test_unknown_figures_are_null_in_the_api() -> None:
     answer = json.loads(
         shares_json(status_of(node(1, Problem(Cause.TRUNCATED, A, "950"))), node="n", is_simulated=False)
     )
-    assert answer["problems"] == [{"reason": "truncated", "gpuUuid": A, "detail": "950"}]
+    act = FOR_PROBLEM[Cause.TRUNCATED]
+    assert answer["problems"] == [
+        {"reason": "truncated", "gpuUuid": A, "detail": "950", "firstAct": act.text, "runbook": act.section}
+    ]
     assert [(g["hostBytes"], g["unattributedBytes"]) for g in answer["gpus"]] == [
         (None, None),
         (0, 100 * MIB),

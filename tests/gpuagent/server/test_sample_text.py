@@ -13,14 +13,13 @@ import pytest
 
 from gpuagent.server import agent_server
 from gpuagent.server.exposition import Metrics
-from gpuagent.server.page import renderer
 from service.http.limits import Address
 from service.http.page_server import SharedText
 from tests.gpuagent.evaluation.test_pipeline import Desk, node
 from tests.support.page_server import ANY_PORT, Client
 from tests.support.samples import GIB
 
-PATHS = ("/metrics", "/api/v1/shares", "/")
+PATHS = ("/metrics", "/api/v1/shares", "/api/v1/history")
 
 
 @asynccontextmanager
@@ -60,7 +59,7 @@ def renderings(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Metrics, "sample_parts", counted("/metrics", Metrics.sample_parts))
     monkeypatch.setattr(agent_server, "shares_json", counted("/api/v1/shares", agent_server.shares_json))
-    monkeypatch.setattr(renderer, "page_top", counted("/", renderer.page_top))
+    monkeypatch.setattr(agent_server, "history_json", counted("/api/v1/history", agent_server.history_json))
     monkeypatch.setattr(SharedText, "_blocks", counted("gzip", SharedText._blocks))
     return counts
 
@@ -101,21 +100,7 @@ async def test_without_a_new_sample_the_figures_become_old_and_then_stale() -> N
             assert (shares["pods"], shares["sampleTimestamp"], shares["attributionOk"]) == ([], None, False)
             (problem,) = shares["problems"]
             assert problem["detail"] == f"the last successful sample is {now:.1f} s old"
-            assert problem["detail"] in await read(address, "/")
-
-
-async def test_the_age_on_the_page_grows_while_its_content_is_kept(
-    monkeypatch: pytest.MonkeyPatch, renderings: Counter[str]
-) -> None:
-    desk = Desk()
-    desk.process(node(2 * GIB, 0))
-    wall_time = desk.books.status().good_wall_time
-    assert wall_time is not None
-    async with serving(desk) as address:
-        for age in (3, 4):
-            monkeypatch.setattr("gpuagent.server.agent_server.time.time", lambda now=wall_time + age: now)
-            assert f'data-age="{age}"' in await read(address, "/")
-    assert renderings["/"] == 1
+            assert json.loads(await read(address, "/api/v1/history"))["pods"] == []
 
 
 async def test_verdicts_go_while_the_pods_are_silent_and_return_with_them() -> None:

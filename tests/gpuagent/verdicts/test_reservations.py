@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gpuagent.actions.eviction_rules import candidates
 from gpuagent.gpus.gpu_reading import LostGpu
 from gpuagent.problems import Cause, Problem
-from gpuagent.server.page.renderer import PageRenderer
 from gpuagent.verdicts.reservations import Reservations
 from kai.kaishare_keys import OVER_SHARE, VCLUSTER
 from tests.support.inventories import built, inventory
@@ -30,7 +29,6 @@ from tests.support.kube_objects import (
     uid,
 )
 from tests.support.markers import scaled
-from tests.support.page_server import page_text
 from tests.support.sample_pipeline import Pipeline
 from tests.support.samples import gpu, sample, snapshot_of
 
@@ -140,12 +138,6 @@ class TestConflicts:
         (problem,) = seen.api_shares["problems"]
         assert (problem["reason"], problem["gpuUuid"]) == ("reservation-conflict", GPU_0)
         assert seen.api_shares["attributionOk"] is True
-        status = seen.books.status()
-        renderer = PageRenderer(node="n", is_simulated=False, interval=5.0)
-        text = page_text(renderer.render(status, now=0.0)).decode()
-        assert "reservation-conflict" in text
-        assert EVIL in text
-        assert "Verdicts are suspended" not in text
 
     def test_a_conflict_evicts_only_a_pod_above_its_own_share(self) -> None:
         """Every namespace asks for evictions."""

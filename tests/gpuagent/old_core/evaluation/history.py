@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from gpuagent.problems import Cause, Suspension
 from gpuagent.table.pod_rows import PodState
+
+from gpuagent.problems import Cause, Suspension
 from kai.share import MIB
 from tests.gpuagent.old_core.ledger.snapshot import Holding, Snapshot
 from tests.gpuagent.old_core.sampling.sampler import LONGEST_GAP, longest_gap

@@ -1,0 +1,417 @@
+"""The client to the agents: through the API server with the caller's rights, or at the address of one agent.
+
+Agents are found by their labels in one namespace. A tenant can label a pod of its own, so pods of other
+namespaces never count. The node of an agent is the one in its pod's spec; a response that names another node
+is an error. Everything else in a response is the agent's word: print it with `service.text` only.
+
+An agent that asks for authentication receives a token of a service account without other rights, and never
+the caller's own: an agent on a node that was taken over collects the tokens it is sent.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from gpuagent.api_types import (
+    HISTORY_PATH,
+    SHARES_PATH,
+    AgentResponse,
+    HistoryResponse,
+    NotAnAnswer,
+    read_answer,
+    read_history,
+)
+from kube.access import Headers, Route
+from kube.answers import Unreachable, status_error
+from kube.client import AnyResponse, KubeClient
+from kube.kinds import PODS, Container, Pod
+from kube.token_request import ServiceAccountTokens, TokenUnavailable
+from service.command import namespace_name, read_by
+from service.http.authentication import OWN_HEADER
+from service.names import is_dns_subdomain
+from service.text import MALFORMED, one_line, quoted
+
+AGENT_NAMESPACE: Final = "kaishare-agent"  # the chart's agent.namespace
+AGENT_ACCOUNT: Final = "kaishare-reader"  # the chart's service account for readers of the agents
+AGENT_AUDIENCE: Final = "kaishare-agent"  # equals gpuagent.server.agent_server.AUDIENCE
+AGENT_LABELS: Final = "app.kubernetes.io/name=kaishare,app.kubernetes.io/component=agent"
+NETWORK_ADVICE: Final = "check that networkPolicies.apiServerCIDRs lets the API server reach the agents"
+MOST_AT_ONCE: Final = 16  # requests to agents
+_PORT: Final = 9445
+_SECONDS: Final = 5.0  # for one request to an agent
+_NOT_AN_AGENTS: Final = "the response is not from an agent"
+_OK, _UNAUTHORIZED = 200, 401
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The agents' namespace, and the account whose tokens are sent to agents that ask for authentication."""
+
+    namespace: str = AGENT_NAMESPACE
+    account: str = AGENT_ACCOUNT
+
+
+def add_agent_options(command: argparse.ArgumentParser) -> None:
+    """Add the options `--agent-namespace` and `--agent-account`."""
+    command.add_argument(
+        "--agent-namespace",
+        type=read_by(namespace_name),
+        default=AGENT_NAMESPACE,
+        metavar="NAMESPACE",
+        help="namespace of the agents (default %(default)s)",
+    )
+    command.add_argument(
+        "--agent-account",
+        type=read_by(_account_name),
+        default=AGENT_ACCOUNT,
+        metavar="NAME",
+        help="service account in the namespace of the agents, for the tokens that are sent to agents with"
+        " --authentication=tokens; your account needs the right to create serviceaccounts/token of it"
+        " (default %(default)s)",
+    )
+
+
+def parse_agent_options(arguments: argparse.Namespace) -> AgentOptions:
+    """Return the values of `--agent-namespace` and `--agent-account`."""
+    return AgentOptions(namespace=arguments.agent_namespace, account=arguments.agent_account)
+
+
+def _account_name(text: str) -> str:
+    if is_dns_subdomain(text):
+        return text
+    raise ValueError(f"{quoted(text)} is not allowed; allowed: the name of a service account")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPod:
+    """A pod of an agent, as the API server describes it; an agent at an address has its URL as the name."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    node: str = ""
+    """Empty before the pod is bound to a node, and for an agent at an address."""
+    port: int = _PORT
+    has_tls: bool = False
+    """Whether the port has TLS, by the scheme of the kubelet's probes in the pod's spec."""
+    version: str = ""
+    """The chart's appVersion from the pod's label; empty if absent."""
+    created_at: datetime | None = None
+    is_ready: bool = True
+    trouble: str = ""
+    """Why the pod is not ready, in the scheduler's or the kubelet's words; empty for a ready pod."""
+    restarts: int = 0
+    is_running: bool = True
+    """Whether its phase is Running, so that it may answer although it is not ready."""
+    is_terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A response of an agent, and when it arrived."""
+
+    answer: AgentResponse
+    body: bytes
+    at: float
+    """Seconds, on the caller's clock."""
+    age: float | None
+    """Seconds from the last successful sample to the response, on the agent's clock; None without one."""
+
+    def age_at(self, now: float) -> float | None:
+        """Return the age of the figures at a later time."""
+        return None if self.age is None else self.age + max(now - self.at, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReading:
+    """The response of an agent, or why there is none and, if so, which right the caller lacks."""
+
+    pod: AgentPod
+    received: Received | None = None
+    failure: str = ""
+    missing_right: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReadiness:
+    """Whether an agent is ready by its `/readyz`, None if the request failed, and why not, in lines."""
+
+    pod: AgentPod
+    is_ready: bool | None
+    reasons: tuple[str, ...]
+
+
+class _Failed(Exception):
+    """A request to an agent failed; the message is one line without a token."""
+
+    def __init__(self, message: str, *, missing_right: str = "") -> None:
+        super().__init__(message)
+        self.missing_right = missing_right
+
+
+class Agents:
+    """Reads the agents of one cluster through the API server's proxy for pods."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        options: AgentOptions = AgentOptions(),
+        seconds: float = _SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Set the client for the API server, and clocks: monotonic seconds, and Unix time."""
+        self.namespace = options.namespace
+        self._client, self._account = client, options.account
+        self._tokens = ServiceAccountTokens(
+            client, namespace=options.namespace, account=options.account, audience=AGENT_AUDIENCE, clock=clock
+        )
+        self._requires_token: set[str] = set()
+        """UIDs of the pods that have asked for authentication; no other pod receives a token."""
+        self._seconds = seconds
+        self._clock, self._wall_clock = clock, wall_clock
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def list(self, node: str = "") -> list[AgentPod]:
+        """List the agents' pods by node, or those of one node; raises as `KubeClient.list_objects`."""
+        of_node = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+        path, params = PODS.path(self.namespace), {"labelSelector": AGENT_LABELS, **of_node}
+        try:
+            async with self._client.list_objects(path, params=params) as objects:
+                pods = [_agent_pod(PODS.decode(item)) async for item in objects]
+        except MALFORMED as error:
+            raise Unreachable(f"GET {path}: expected a pod: {one_line(str(error))}") from None
+        self._requires_token &= {pod.uid for pod in pods}
+        return sorted(pods, key=lambda pod: (pod.node, pod.name))
+
+    async def read(self, pod: AgentPod) -> AgentReading:
+        """Request an agent's figures. The reading has the reason of a failure; raises AccessError only."""
+        try:
+            return AgentReading(pod=pod, received=self._decoded(pod, await self._get_figures(pod)))
+        except _Failed as error:
+            return AgentReading(pod=pod, failure=str(error), missing_right=error.missing_right)
+
+    def _decoded(self, pod: AgentPod, response: AnyResponse) -> Received:
+        try:
+            answer = read_answer(response.body)
+        except NotAnAnswer as error:
+            raise _Failed(not_an_answer(error)) from None
+        if pod.node and answer.node != pod.node:
+            raise _Failed(f"the response is for another node: {quoted(answer.node)}")
+        age = age_of_figures(answer, response.date, self._wall_clock)
+        return Received(answer=answer, body=response.body, at=self._clock(), age=age)
+
+    async def history(self, pod: AgentPod) -> tuple[HistoryResponse | None, str]:
+        """Request the last 15 minutes of an agent's pods; return them, or None and why there are none."""
+        try:
+            return read_history((await self._get_figures(pod, HISTORY_PATH)).body), ""
+        except _Failed as error:
+            return None, str(error)
+        except NotAnAnswer as error:
+            return None, not_an_answer(error)
+
+    async def ready(self, pod: AgentPod) -> AgentReadiness:
+        """Request an agent's `/readyz`, which needs no token."""
+        try:
+            response = await self._get(pod, "/readyz")
+        except _Failed as error:
+            return AgentReadiness(pod=pod, is_ready=None, reasons=(str(error),))
+        if response.status == _OK:
+            return AgentReadiness(pod=pod, is_ready=True, reasons=())
+        lines = response.body.decode("utf-8", "replace").splitlines()[:8]
+        reasons = tuple(one_line(line, 200) for line in lines if line.strip())
+        return AgentReadiness(pod=pod, is_ready=False, reasons=reasons or (f"status {response.status}",))
+
+    async def _get_figures(self, pod: AgentPod, path: str = SHARES_PATH) -> AnyResponse:
+        """Request figures, with a token if the agent answers 401 without one.
+
+        A refused token is replaced at most once, and only if it is not recent.
+        """
+        if pod.uid not in self._requires_token:
+            response = await self._get(pod, path)
+            if response.status != _UNAUTHORIZED:
+                _require_ok(response)
+                return response
+            self._requires_token.add(pod.uid)
+        try:
+            token = await self._tokens.token()
+            response = await self._get(pod, path, token)
+            if response.status == _UNAUTHORIZED:
+                newer = await self._tokens.token_after(token)
+                response = response if newer == token else await self._get(pod, path, newer)
+        except TokenUnavailable as error:
+            message = f"{error}; the agent asks for authentication"
+            raise _Failed(message, missing_right=error.missing_right) from None
+        _require_ok(response, f"refuses the service account {self._account} in {self.namespace}")
+        return response
+
+    async def _get(self, pod: AgentPod, path: str, token: str = "") -> AnyResponse:
+        """Request a path of the agent; raise `_Failed` for errors of the proxy."""
+        if pod.is_terminating or not pod.node:
+            raise _Failed(f"the pod is {'terminating' if pod.is_terminating else 'not bound to a node'}")
+        pod_path = PODS.path(pod.namespace, f"{'https:' if pod.has_tls else ''}{pod.name}:{pod.port}")
+        response = await self._send(f"{pod_path}/proxy{path}", token, advice=f"; {NETWORK_ADVICE}")
+        # An error as a Status object is probably the API server's.
+        if response.status != _OK and b'"kind":"Status"' in response.body[:200].replace(b" ", b""):
+            raise _proxy_failure(response, pod)
+        return response
+
+    async def _send(self, path: str, token: str, *, advice: str = "") -> AnyResponse:
+        """Send one request. What is returned or raised never repeats the token, nor its beginning."""
+        async with self._slots:
+            try:
+                headers = {OWN_HEADER: token} if token else {}
+                response = await self._client.get_from_pod(path, headers=headers, seconds=self._seconds)
+                failure = ""
+            except Unreachable as error:
+                failure = str(error).removeprefix(f"GET {path}: ")
+        if token:  # figures have texts of pods, so that only the whole token counts there
+            part = len(token) if not failure and response.status == _OK else 8
+            answer = failure.encode() if failure else response.reason.encode(errors="replace") + response.body
+            if token.encode()[:part] in answer:
+                raise _Failed(f"{_NOT_AN_AGENTS}: it repeats the token of the request")
+        if failure:
+            no_answer = f"no answer within {self._seconds:g} s{advice}"
+            raise _Failed(no_answer if failure == "no answer in time" else failure)
+        return response
+
+
+class AgentAtUrl(Agents):
+    """Reads one agent at its address, without the API server."""
+
+    def __init__(self, client: KubeClient, url: str, token: str = "", **options: Any) -> None:
+        """Set the agent: a client with the URL's `AgentAddress`, and a token where the agent asks for one."""
+        super().__init__(client, **options)
+        self._url, self._token = url, token
+
+    async def list(self, node: str = "") -> list[AgentPod]:  # noqa: ARG002 - its node is not known
+        """Return the one agent."""
+        return [AgentPod(name=self._url)]
+
+    async def _get_figures(self, pod: AgentPod, path: str = SHARES_PATH) -> AnyResponse:  # noqa: ARG002 - there is one
+        response = await self._send(path, self._token)
+        _require_ok(response, "refuses the token of --token-file" if self._token else "needs --token-file")
+        return response
+
+
+class AgentAddress:
+    """Address of one agent, as the access of a `KubeClient`. No proxy of the environment is used."""
+
+    namespace = ""
+    route = Route()
+
+    def __init__(self, url: str) -> None:
+        """Read a URL; its path is the prefix of a reverse proxy. Raise ValueError if it is no address."""
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            parts, host, port = urlsplit(""), None, None
+        is_plain = url.isascii() and url.isprintable() and " " not in url
+        if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not is_plain:
+            problem = f'"{one_line(url)[:80]}" is not an agent\'s address'
+            raise ValueError(f"{problem}; allowed: such as http://127.0.0.1:9445")
+        authority = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
+        self.server = f"{parts.scheme}://{authority}{parts.path.rstrip('/').removesuffix(SHARES_PATH)}"
+        self._host = host
+
+    def trust(self) -> ssl.SSLContext:
+        """Return the TLS context. On loopback a certificate is not verified.
+
+        There it has other names, and a process in the agent's place is already in the agent's pod.
+        """
+        context = ssl.create_default_context()
+        with contextlib.suppress(ValueError):
+            if self._host == "localhost" or ipaddress.ip_address(self._host).is_loopback:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+    async def headers(self, *, refused: Headers | None = None) -> Headers:  # noqa: ARG002
+        """Return none: the token is sent with each request."""
+        return ()
+
+
+def not_an_answer(error: Exception) -> str:
+    """Return the message about a response that cannot be decoded."""
+    return f"{_NOT_AN_AGENTS}: {one_line(str(error))}"
+
+
+def age_of_figures(answer: AgentResponse, date: str, wall_clock: Callable[[], float]) -> float | None:
+    """Return the seconds from an agent's last successful sample to its response; None without a sample.
+
+    Both times are the agent's, since clocks differ. `wall_clock` counts without a valid header `date`.
+    """
+    sampled_at = answer.last_good_sample_timestamp
+    if sampled_at is None:
+        return None
+    try:
+        now = parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):  # OverflowError: numbers of any length pass the parser
+        now = wall_clock()
+    return max(now - sampled_at, 0.0)
+
+
+def _require_ok(response: AnyResponse, refusal: str = "") -> None:
+    """Raise `_Failed` unless the status is 200. `refusal` says what an agent does that accepts no token."""
+    text = one_line(response.body.decode("utf-8", "replace"), 200)
+    answer = f"{response.status}{f', {text}' if text else ''}"
+    if response.status in (_UNAUTHORIZED, 403) and refusal:
+        raise _Failed(f"the agent {refusal}: {answer}")
+    if response.status == 503 and refusal.startswith("refuses"):
+        raise _Failed(f"the agent cannot check the token: {answer}")
+    if response.status == 421:
+        raise _Failed(f"the agent rejects the host name: {answer}")
+    if response.status != _OK:
+        raise _Failed(f"{_NOT_AN_AGENTS}: {answer}")
+
+
+def _proxy_failure(response: AnyResponse, pod: AgentPod) -> _Failed:
+    """Describe an error of the API server."""
+    error = status_error(response.body, "proxy", http_status=response.status, http_reason=response.reason)
+    if error.is_forbidden:
+        right = f"get pods/proxy in {pod.namespace}"
+        return _Failed(f"the caller may not {right}", missing_right=right)
+    if error.is_not_found:
+        return _Failed("the pod no longer exists")
+    if error.status in (502, 503, 504):
+        return _Failed(f"the API server cannot reach the agent: {error.message}; {NETWORK_ADVICE}")
+    return _Failed(str(error))
+
+
+def _agent_pod(pod: Pod) -> AgentPod:
+    metadata, status = pod.metadata, pod.status
+    own = [container for container in pod.spec.containers or () if _port_of(container)]
+    return AgentPod(
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        node=pod.spec.node_name,
+        has_tls=any(map(_is_probed_with_tls, own)),
+        port=next(map(_port_of, own), None) or _PORT,
+        version=metadata.labels.get("app.kubernetes.io/version", ""),
+        created_at=metadata.creation_timestamp,
+        is_ready=status.is_ready,
+        trouble=status.trouble,
+        restarts=status.restarts,
+        is_running=status.phase == "Running",
+        is_terminating=bool(metadata.deletion_timestamp),
+    )
+
+
+def _port_of(container: Container) -> int | None:
+    return next((port.container_port for port in container.ports or () if port.name == "http"), None)
+
+
+def _is_probed_with_tls(container: Container) -> bool:
+    probes = (container.readiness_probe, container.liveness_probe, container.startup_probe)
+    return any(probe and probe.http_get and probe.http_get.scheme == "HTTPS" for probe in probes)

@@ -1,0 +1,350 @@
+"""The GPUs of one node, its problems and its memory at risk, with the words of the table's cells. Pure.
+
+Amounts are formatted by `service.units.size`, times by `service.units.duration`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuagent.api_types import AgentResponse, ApiGpu, ApiLostGpu, ApiPod, ApiProblem, ApiVerdict, ApiXid
+from gpuagent.problems import SUSPENDS_NOTHING, OwnCause
+from service.names import LONGEST_SUBDOMAIN
+from service.text import one_line
+from service.units import size
+
+UNKNOWN: Final = "unknown"
+"""Cell of a value that is unknown, which is never zero; `service.units.size` has the same word."""
+
+NONE: Final = "-"
+"""Cell of a value that does not exist."""
+
+LONGEST_NAME: Final = LONGEST_SUBDOMAIN
+NO_POD: Final = "No pod has a GPU share or uses GPU memory."
+GPU_HEADINGS: Final = ("", "MODEL", "USED", "TOTAL", "FREE", "PROMISED", "HOST", "UNATTRIBUTED", "")
+
+_LATIN_END: Final = 0x250
+_PUNCTUATION: Final = frozenset("–—‘’“”…•→×≥≤")
+_LONGEST_DETAIL: Final = 1000
+_IMPLAUSIBLE: Final = 1 << 53
+"""Bytes (8 PiB); JSON numbers above this are not exact."""
+_SMALL: Final = 256 << 20
+"""Bytes above a share that count as a cause in any case. Less counts only for the pod with most of it, since
+the response does not have the agent's slack."""
+
+
+def plain(text: str, limit: int = 300) -> str:
+    """Return untrusted text on one line, in characters that occupy one column in every terminal.
+
+    Latin letters and common punctuation stay. Terminals and libraries disagree about the width of other
+    characters, reorder them or join them, so each becomes U+FFFD. Names in Kubernetes are ASCII.
+    """
+    if len(text) <= limit and text.isascii() and text.isprintable() and " " not in text:  # most names
+        return text
+    line = one_line(text, limit)
+    if line.isascii():
+        return line
+    return "".join(
+        char if ord(char) < _LATIN_END or char in _PUNCTUATION else "\N{REPLACEMENT CHARACTER}"
+        for char in line
+    )
+
+
+def percent(ratio: float | None) -> str:
+    """Format a ratio in per cent, in at most seven columns."""
+    return UNKNOWN if ratio is None else f"{ratio * 100:.0f}%" if ratio < 99.995 else ">9999%"
+
+
+def known_bytes(value: int | None, *, least: int = 0) -> int | None:
+    """Return an amount that a GPU can have; None, for unknown, in place of an implausible one."""
+    return value if value is not None and least <= value < _IMPLAUSIBLE else None
+
+
+def index_text(number: int) -> str:
+    """Return the index of a GPU; `unknown` in place of an implausible one."""
+    return str(number) if 0 <= number < 1000 else UNKNOWN
+
+
+class Act(Struct, frozen=True):
+    """What to do first by the agent's word, and where the rest is. Texts are safe for a terminal."""
+
+    text: str
+    runbook: str
+
+    @property
+    def line(self) -> str:
+        """What to do and where to read on, in one line."""
+        return f"{self.text} See {self.runbook}."
+
+
+def act_of(item: ApiProblem | ApiGpu | ApiLostGpu | ApiVerdict) -> Act | None:
+    """Return what to do first about a flag, a problem or a GPU; None for nothing, and from an older agent."""
+    text = plain(item.first_act or "", _LONGEST_DETAIL)
+    return Act(text, f"docs/runbooks.md, {plain(item.runbook or '', 64)}") if text else None
+
+
+class GpuState(Struct, frozen=True, kw_only=True):
+    """One GPU of one node, in bytes; None is unknown. Texts are safe for a terminal."""
+
+    label: str
+    """`GPU` and the index."""
+    node: str
+    index: int
+    uuid: str
+    """As the agent reported it; empty for a lost GPU that has never responded."""
+    model: str = ""
+    is_lost: bool = False
+    is_mig: bool = False
+    is_suspended: bool = False
+    """Whether a problem suspends the verdicts on the GPU."""
+    total: int | None = None
+    used: int | None = None
+    reserved: int | None = None
+    promised: int | None = None
+    host: int | None = None
+    unattributed: int | None = None
+    at_risk: int | None = None
+    """Memory that the pods are still promised and that is not free; None also from an older agent."""
+    sensors: tuple[str, ...] = ()
+    """Utilisation, temperature and power, as far as the driver reports them."""
+    xid: str = ""
+    """The newest error of the driver (XID); empty without one."""
+    act: Act | None = None
+
+    @property
+    def name(self) -> str:
+        """The GPU among those of several nodes."""
+        return f"{self.node} {self.label}"
+
+    @property
+    def free(self) -> int | None:
+        """Bytes that are neither used nor reserved; unknown reserved memory counts as 0."""
+        if self.total is None or self.used is None:
+            return None
+        return max(self.total - self.used - (self.reserved or 0), 0)
+
+    @property
+    def risk_text(self) -> str:
+        """The memory at risk in words; there is some if an allocation of a pod within its share can fail."""
+        return f"{size(self.at_risk)} promised and not free"
+
+    @property
+    def is_over_promised(self) -> bool:
+        """Whether the pods' shares exceed the GPU's memory."""
+        return self.promised is not None and bool(self.total) and self.promised > (self.total or 0)
+
+    @property
+    def notes(self) -> str:
+        """What a reader must know of the GPU, in words; empty if there is nothing."""
+        notes = {
+            "LOST": self.is_lost,
+            f"AT RISK: {self.risk_text}": self.at_risk,
+            "OVERPROMISED": self.is_over_promised,
+            "verdicts suspended": self.is_suspended,
+            "MIG: not judged": self.is_mig,
+            self.xid: self.xid,
+        }
+        return ", ".join(note for note, is_so in notes.items() if is_so)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The figures of the GPU under GPU_HEADINGS."""
+        amounts = (self.used, self.total, self.free, self.promised, self.host, self.unattributed)
+        return (self.label, self.model, *map(size, amounts), self.notes)
+
+    @property
+    def text(self) -> str:
+        """All figures of the GPU in one line."""
+        named = zip(GPU_HEADINGS[1:], self.cells[1:], strict=True)
+        figures = [f"{name.lower()} {text}".strip() for name, text in named if text]
+        return f"{self.label}: {', '.join((*figures, *self.sensors))}"
+
+
+def gpus_of(node: str, response: AgentResponse) -> tuple[GpuState, ...]:
+    """Return the GPUs of a response by index, the lost ones included."""
+    gpus = [_gpu(node, gpu) for gpu in response.gpus] + [_gpu(node, gpu) for gpu in response.lost_gpus]
+    return tuple(sorted(gpus, key=lambda gpu: gpu.index))
+
+
+def _gpu(node: str, gpu: ApiGpu | ApiLostGpu) -> GpuState:
+    lost = GpuState(
+        label=f"GPU {index_text(gpu.index)}",
+        node=node,
+        index=gpu.index,
+        uuid=gpu.uuid,
+        model=plain(gpu.model, LONGEST_NAME),
+        is_lost=True,
+        xid=_xid(gpu.xid),
+        act=act_of(gpu),
+    )
+    if isinstance(gpu, ApiLostGpu):
+        return lost
+    return replace(
+        lost,
+        is_lost=False,
+        is_mig=gpu.mig,
+        is_suspended=gpu.verdicts_suspended,
+        total=known_bytes(gpu.total_bytes),
+        used=known_bytes(gpu.used_bytes),
+        reserved=known_bytes(gpu.reserved_bytes),
+        promised=known_bytes(gpu.promised_bytes),
+        host=known_bytes(gpu.host_bytes),
+        unattributed=known_bytes(gpu.unattributed_bytes, least=-_IMPLAUSIBLE),
+        at_risk=known_bytes(gpu.at_risk_bytes),
+        sensors=tuple(_sensors(gpu)),
+    )
+
+
+def _sensors(gpu: ApiGpu) -> Iterator[str]:
+    """Yield the plausible figures of the GPU's sensors."""
+    ratio, celsius, watts, limit = (
+        gpu.utilization_ratio,
+        gpu.temperature_celsius,
+        gpu.power_watts,
+        gpu.power_limit_watts,
+    )
+    if ratio is not None and 0 <= ratio <= 1:
+        yield f"utilisation {percent(ratio)}"
+    if celsius is not None and abs(celsius) < 1000:
+        yield f"temperature {celsius} °C"
+    if watts is not None and 0 <= watts < 1e6:
+        yield f"power {watts:.0f} W{f' of {limit:.0f} W' if limit is not None and 0 < limit < 1e6 else ''}"
+
+
+def _xid(xid: ApiXid | None) -> str:
+    if xid is None or not 0 <= xid.code < 10_000:
+        return ""
+    if not 0 <= xid.time < 1e11:
+        return f"XID {xid.code}"
+    moment = datetime.fromtimestamp(xid.time, UTC)
+    return f"XID {xid.code} at {moment:%b} {moment.day} {moment:%H:%M} UTC"
+
+
+class ProblemText(Struct, frozen=True):
+    """A problem with its scope, safe for a terminal, and what to do about it."""
+
+    text: str
+    suspends_nothing: bool
+    act: Act | None
+
+
+def problems_of(response: AgentResponse, gpus: Iterable[GpuState]) -> tuple[ProblemText, ...]:
+    """Return the problems of a response; those that suspend no verdict are the last."""
+    labels = {gpu.uuid or f"index-{gpu.index}": gpu.label for gpu in gpus}
+    problems = [_problem(problem, labels) for problem in response.problems]
+    return tuple(sorted(problems, key=lambda problem: problem.suspends_nothing))
+
+
+def _problem(problem: ApiProblem, labels: Mapping[str, str]) -> ProblemText:
+    scope = labels.get(problem.gpu_uuid) or plain(problem.gpu_uuid, 64) or "the node"
+    detail = f": {plain(problem.detail, _LONGEST_DETAIL)}" if problem.detail else ""
+    suspends_nothing = problem.reason in SUSPENDS_NOTHING or problem.reason in tuple(OwnCause)
+    ending = ". It suspends no verdict." if suspends_nothing else ""
+    text = f"{plain(problem.reason, 48)} ({scope}){detail}{ending}"
+    return ProblemText(text, suspends_nothing, act_of(problem))
+
+
+def nothing_text(response: AgentResponse) -> str:
+    """Return why a response has no figures of pods; empty if it has some."""
+    if response.gpus:
+        return "" if response.pods else NO_POD
+    if response.sample_timestamp is None:
+        return "No figures: there is no sample yet, or the last one is too old."
+    return "No GPU on this node responds."
+
+
+class GpuRisk(Struct, frozen=True, kw_only=True, gc=False):
+    """A GPU at risk, in bytes."""
+
+    free: int
+    smallest_excess: int
+    """Excess above its share from which on a pod counts as a cause."""
+
+
+class RowRisk(Struct, frozen=True, kw_only=True, gc=False):
+    """The part of one pod in the risk of its GPU, in bytes; one of the first two is 0."""
+
+    excess: int = 0
+    """Memory above the share, 0 for a pod that is no cause."""
+    unused: int = 0
+    """Memory that the pod is still promised, which may not be free."""
+    free: int = 0
+    """Free memory of the GPU, for all of its pods."""
+    has_share: bool = True
+    """Whether the pod has a share of the GPU."""
+    is_bound: bool = False
+    """Whether the use is unknown: `excess` is then a lower bound, and `unused` an upper one."""
+
+    @property
+    def text(self) -> str:
+        """The part in words; empty without one."""
+        if self.excess:
+            amount = f"{'at least ' * self.is_bound}{size(self.excess)}"
+            return f"holds {amount} {'above its share' if self.has_share else 'without a share here'}"
+        if self.unused:
+            amount = f"{'up to ' * self.is_bound}{size(self.unused)}"
+            return f"at risk: {amount} of its share unused, {size(self.free)} free"
+        return ""
+
+
+NO_RISK: Final = RowRisk()
+
+
+def gpus_at_risk(pods: Iterable[ApiPod], gpus: Iterable[GpuState]) -> dict[str, GpuRisk]:
+    """Return the GPUs at risk by UUID."""
+    at_risk = {gpu.uuid: gpu for gpu in gpus if gpu.at_risk and gpu.uuid}
+    largest = dict.fromkeys(at_risk, 0)
+    for pod in pods if at_risk else ():
+        for holding in pod.gpus:
+            uuid = holding.gpu_uuid
+            share = _allowed(pod, uuid) if uuid in largest else None
+            if share is not None:
+                used = known_bytes(holding.used_bytes)
+                # A pod of unknown use may be the cause, so that little above a share is none.
+                largest[uuid] = max(largest[uuid], _SMALL if used is None else used - share)
+    return {
+        uuid: GpuRisk(
+            free=gpu.free or 0,
+            smallest_excess=_SMALL if gpu.is_over_promised else min(_SMALL, max(largest[uuid], 1)),
+        )
+        for uuid, gpu in at_risk.items()
+    }
+
+
+def risk_of(
+    risk: GpuRisk | None, pod: ApiPod, uuid: str, used: int | None, verdicts: Iterable[ApiVerdict]
+) -> RowRisk:
+    """Return the part of a pod in the risk of a GPU.
+
+    Args:
+        risk: the risk of the GPU; None without one.
+        pod: the pod.
+        uuid: of the GPU.
+        used: bytes that the pod holds there; None if unknown.
+        verdicts: of the pod on the GPU; where the use is unknown they have a lower bound.
+    """
+    share = _allowed(pod, uuid) if risk is not None else None
+    if risk is None or share is None:
+        return NO_RISK
+    least = max((known_bytes(verdict.used_at_least_bytes) or 0 for verdict in verdicts), default=0)
+    excess = (least if used is None else used) - share
+    if excess >= risk.smallest_excess:
+        return RowRisk(excess=excess, has_share=share > 0, is_bound=used is None)
+    has_promise = uuid in pod.shares and excess < 0
+    return RowRisk(unused=-excess, free=risk.free, is_bound=used is None) if has_promise else NO_RISK
+
+
+def _allowed(pod: ApiPod, uuid: str) -> int | None:
+    """Return the bytes that a pod may use on a GPU; None if that is unknown.
+
+    A pod whose GPU is unknown may use its share on any GPU; the verdict has the share then.
+    """
+    amount = pod.shares.get(uuid)
+    if amount is not None:
+        return known_bytes(amount.bytes)
+    allowed = [verdict.allowed_bytes for verdict in pod.verdicts if verdict.gpu_uuid == uuid]
+    share = max((known_bytes(amount) or 0 for amount in allowed if amount is not None), default=None)
+    return None if share is None and (pod.gpu_unresolved or pod.has_unsized_gpus) else share or 0

@@ -1,0 +1,371 @@
+"""One row for each pod on each GPU, and the table of one node. Pure.
+
+A response of a node that was taken over can have any figures and any number of pods: rows are bounded, and
+implausible figures are unknown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from console.top.gpu_rows import (
+    LONGEST_NAME,
+    NONE,
+    UNKNOWN,
+    GpuRisk,
+    GpuState,
+    ProblemText,
+    RowRisk,
+    gpus_at_risk,
+    gpus_of,
+    index_text,
+    known_bytes,
+    nothing_text,
+    plain,
+    problems_of,
+    risk_of,
+)
+from gpuagent.api_types import AgentResponse, ApiAmount, ApiHolding, ApiPod, ApiVerdict
+from kai.keys import FINISHED_PHASES
+from service.names import is_dns_label, is_dns_subdomain
+from service.text import LONGEST_LINE, shorten
+from service.units import duration, size
+
+MAX_PODS: Final = 4096
+"""Largest number of pods of one agent. A kubelet runs at most some hundred pods."""
+
+MAX_ROWS: Final = 8192
+"""Largest number of rows of one agent."""
+
+MAX_SECONDS: Final = 1e10
+"""Larger durations are shown as this one."""
+
+_MAX_GPUS: Final = 256
+"""Largest number of GPUs and MIG devices of one pod."""
+
+_IDLE_AFTER: Final = 3600.0
+"""Seconds from which on a row says that its share is idle."""
+
+Key = tuple[str, str, str]
+
+
+class PodState(StrEnum):
+    """The state of a pod on one GPU, from its verdicts. The value is the word for it."""
+
+    FLAGGED = "flagged"
+    IN_GRACE = "in grace"
+    """In violation, within the grace."""
+    WITHIN = "within share"
+    NOT_JUDGED = "not judged"
+
+
+_TIERS: Final = {PodState.FLAGGED: 0, PodState.IN_GRACE: 1}
+_CAUSE, _AT_RISK, _REST = 2, 3, 4
+
+
+class PodRow(Struct, frozen=True, kw_only=True, gc=False):
+    """One pod on one GPU. Text fields are safe for a terminal.
+
+    A row is part of no reference cycle, so garbage collection need not visit it.
+    """
+
+    key: Key
+    """Agent, pod UID and GPU UUID, which is empty if unknown."""
+    state: PodState
+    state_text: str
+    """The state, with the reasons of flags and violations, or why the pod is not judged."""
+    node: str
+    gpu: str
+    """Index of the GPU, with the beginning of the UUID of a MIG device."""
+    used: int | None
+    """Bytes; None is unknown."""
+    share: int | None
+    """Bytes; None if there is none, or if it is unknown."""
+    share_source: str
+    share_is_unknown: bool
+    limit: int | None
+    """Bytes that an enforcer allows; None without a limit."""
+    ratio: float | None
+    """Used memory divided by the share."""
+    utilization: float | None
+    over_seconds: float | None
+    """Duration of the longest current violation; None if there is none."""
+    pod: str
+    namespace: str
+    size: str
+    queue: str
+    workload: str
+    tenant: str
+    """The pod's names in its vCluster; empty outside of one."""
+    risk: RowRisk
+    """The part of the pod in the risk of its GPU."""
+    verdicts: tuple[ApiVerdict, ...]
+    """The flags, else the violations within their grace."""
+    haystack: str
+    """Lower-case text that the filter searches."""
+    rank: float
+    """Sort key of the default order: the tier, then the time over or the use of the share."""
+    by_pod: str
+    """Sort key: namespace and pod, as one string; tuples of strings sort ten times slower."""
+    holding: ApiHolding | None
+    """What the pod uses on the GPU, as the agent reported it; None without figures."""
+    api_pod: ApiPod
+    """The pod as the agent reported it."""
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether the pod is flagged or in its grace."""
+        return self.state in _TIERS
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the pod holds more than its share on a GPU at risk, flagged or not."""
+        return self.risk.excess > 0
+
+    @property
+    def is_at_risk(self) -> bool:
+        """Whether the pod has not used its share on a GPU at risk, so that its next allocation can fail."""
+        return self.risk.unused > 0
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the pod is flagged, in its grace, a cause of a GPU's risk, or at risk."""
+        return self.is_violation or self.is_cause or self.is_at_risk
+
+    @property
+    def is_flagged_or_at_risk(self) -> bool:
+        """Whether the pod is flagged, a cause of a GPU's risk, or at risk."""
+        return self.state is PodState.FLAGGED or self.is_cause or self.is_at_risk
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the pod has or uses a GPU here; without one it has no figures, not even unknown ones."""
+        return self.holding is not None or bool(self.key[2])
+
+    @property
+    def why_command(self) -> str:
+        """The command that tells the pod's story; empty for a name that Kubernetes does not allow.
+
+        The name comes from an agent, and the command is for a shell.
+        """
+        pod = self.api_pod
+        is_safe = is_dns_label(pod.namespace) and is_dns_subdomain(pod.name)
+        return f"kaishare why -n {pod.namespace} {pod.name}" if is_safe else ""
+
+
+class NodeTable(Struct, frozen=True, kw_only=True):
+    """Everything that is shown of one response of an agent."""
+
+    rows: tuple[PodRow, ...] = ()
+    """By GPU and pod."""
+    gpus: tuple[GpuState, ...] = ()
+    problems: tuple[ProblemText, ...] = ()
+    pods: int = 0
+    flagged: int = 0
+    """Pods with a flag."""
+    over: int = 0
+    """Pods without a flag, in violation within the grace."""
+    is_suspended: bool = False
+    """Whether verdicts are suspended on the whole node."""
+    is_simulated: bool = False
+    has_figures: bool = False
+    """Whether the response has a current sample; without one it lists no GPU and no pod."""
+    nothing: str = ""
+    """Why the response has no row; empty if it has some."""
+
+    def other_causes(self, row: PodRow) -> list[PodRow]:
+        """Return the other pods above their share on the GPU of a row, the largest first."""
+        others = (each for each in self.rows if each.key[2] == row.key[2] and each.key != row.key)
+        return sorted((each for each in others if each.is_cause), key=lambda each: -each.risk.excess)
+
+
+NO_TABLE: Final = NodeTable()
+
+
+def node_table(agent: str, node: str, response: AgentResponse) -> NodeTable:
+    """Return the table of a response.
+
+    Args:
+        agent: identifies the agent in the keys of the rows.
+        node: name of the node, safe for a terminal.
+        response: of the agent.
+    """
+    gpus = gpus_of(node, response)
+    rows = _rows(agent, node, response.pods[:MAX_PODS], gpus)
+    flagged = {row.key[1] for row in rows if row.state is PodState.FLAGGED}
+    return NodeTable(
+        rows=rows,
+        gpus=gpus,
+        problems=problems_of(response, gpus),
+        pods=len({row.key[1] for row in rows}),
+        flagged=len(flagged),
+        over=len({row.key[1] for row in rows if row.state is PodState.IN_GRACE} - flagged),
+        is_suspended=response.attribution_ok is False,
+        is_simulated=response.simulated,
+        has_figures=bool(response.gpus) or response.attribution_ok is True,
+        nothing=nothing_text(response),
+    )
+
+
+def _rows(agent: str, node: str, pods: Sequence[ApiPod], gpus: Sequence[GpuState]) -> tuple[PodRow, ...]:
+    rows: list[PodRow] = []
+    by_uuid = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
+    risks = gpus_at_risk(pods, gpus)
+    for pod in pods:
+        rows.extend(_pod_rows(agent, node, pod, by_uuid, risks))
+        if len(rows) >= MAX_ROWS:
+            break
+    rows.sort(key=lambda row: (len(row.gpu), row.gpu, row.by_pod))
+    return tuple(rows[:MAX_ROWS])
+
+
+def _pod_rows(
+    agent: str, node: str, pod: ApiPod, gpus: Mapping[str, GpuState], risks: Mapping[str, GpuRisk]
+) -> Iterator[PodRow]:
+    holdings = {holding.gpu_uuid: holding for holding in pod.gpus}
+    verdicts: dict[str, list[ApiVerdict]] = {}
+    for verdict in pod.verdicts:
+        verdicts.setdefault(verdict.gpu_uuid, []).append(verdict)
+    judged = {verdict.gpu_uuid for verdict in pod.verdicts if verdict.flagged or verdict.is_over}
+    inner = pod.vcluster
+    names = {
+        "pod": plain(pod.name, LONGEST_NAME),
+        "namespace": plain(pod.namespace, LONGEST_NAME),
+        "size": plain(pod.size or "", LONGEST_NAME),
+        "queue": plain(pod.queue or "", LONGEST_NAME),
+        "workload": plain(f"{pod.workload.kind} {pod.workload.name}") if pod.workload else "",
+        "tenant": plain(f"{inner.name}: {inner.namespace}/{inner.pod}", 3 * LONGEST_NAME) if inner else "",
+    }
+    words = (node, f"{names['namespace']}/{names['pod']}", names["size"], names["queue"], names["tenant"])
+    haystack = " ".join(words).lower()
+    for uuid in list(dict.fromkeys([*sorted(judged), *holdings, *pod.gpu_uuids]))[:_MAX_GPUS] or [""]:
+        holding, gpu, of_gpu = holdings.get(uuid), gpus.get(uuid), verdicts.get(uuid, [])
+        amount = (pod.shares.get(uuid) or _share_elsewhere(pod, of_gpu)) if holding else pod.share_on(uuid)
+        share = known_bytes(amount.bytes) if amount else None
+        used = known_bytes(holding.used_bytes) if holding else None
+        utilization = holding.utilization_ratio if holding else None
+        limit = pod.limits.get(uuid)
+        state = _state(of_gpu)
+        is_flagged = state is PodState.FLAGGED
+        visible = tuple(each for each in of_gpu if (each.flagged if is_flagged else each.is_over))
+        over_seconds = max((min(each.over_seconds, MAX_SECONDS) for each in visible), default=None)
+        ratio = used / share if used is not None and share else None
+        risk = risk_of(risks.get(uuid), pod, uuid, used, of_gpu)
+        if visible:
+            reasons = dict.fromkeys(plain(each.reason, 48) for each in visible)
+            state_text = f"{state}: {', '.join(reasons)}{f'; {risk.text}' if risk.text else ''}"
+            state_text = shorten(state_text, LONGEST_LINE)
+        elif state is PodState.WITHIN:
+            is_above = ratio is not None and ratio > 1
+            within = "in order" if amount is None else _idle_text(holding) or state
+            state_text = risk.text or ("within slack" if is_above else within)
+        else:
+            reason = _not_judged(pod, uuid, holding, gpu)
+            before = risk.text or _idle_text(holding)
+            state_text = f"{f'{before}; ' if before else ''}{state}{f': {reason}' if reason else ''}"
+        tier, figure = _TIERS.get(state, _REST), over_seconds if visible else ratio
+        if not visible and risk.text:
+            tier, figure = (_CAUSE, risk.excess) if risk.excess else (_AT_RISK, risk.unused)
+        yield PodRow(
+            key=(agent, pod.uid, uuid),
+            state=state,
+            state_text=state_text,
+            node=node,
+            gpu=_place_text(pod, uuid, holding, gpu),
+            used=used,
+            share=share,
+            share_source=plain(amount.source, 48) if amount else "",
+            share_is_unknown=share is None
+            and (amount is not None or pod.has_unsized_gpus or (holding is None and pod.has_share)),
+            limit=known_bytes(limit.bytes) if limit else None,
+            ratio=ratio,
+            utilization=utilization if utilization is not None and 0 <= utilization <= 1 else None,
+            over_seconds=over_seconds,
+            risk=risk,
+            verdicts=visible,
+            haystack=f"{haystack} {state_text.lower()}",
+            rank=_rank(tier, figure),
+            by_pod=f"{names['namespace']}\0{names['pod']}",
+            holding=holding,
+            api_pod=pod,
+            **names,
+        )
+
+
+def _share_elsewhere(pod: ApiPod, verdicts: Sequence[ApiVerdict]) -> ApiAmount | None:
+    """Return the share with which a pod is compared on a GPU that is not known to be its own.
+
+    A pod whose GPU is unknown may use its share on any GPU, and on its former GPUs. The verdict has the share
+    then.
+    """
+    best = next((candidate for candidate in pod.candidates if candidate.counts), None)
+    for verdict in verdicts:
+        if verdict.reason == "over-share" and verdict.allowed_bytes is not None:
+            return ApiAmount(verdict.allowed_bytes, best.source if best else "")
+    return None
+
+
+def _state(verdicts: Sequence[ApiVerdict]) -> PodState:
+    if any(verdict.flagged for verdict in verdicts):
+        return PodState.FLAGGED
+    if any(verdict.is_over for verdict in verdicts):
+        return PodState.IN_GRACE
+    return PodState.WITHIN if any(verdict.is_of_memory for verdict in verdicts) else PodState.NOT_JUDGED
+
+
+def _not_judged(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
+    """Return why a pod is not judged on a GPU; empty if no reason is known."""
+    if holding is None:
+        return "its GPU does not respond" if uuid else "its GPU is unknown" if pod.has_share else "no share"
+    if pod.phase in FINISHED_PHASES:
+        return "the pod has ended"
+    if holding.mig:
+        return "MIG"
+    if gpu is not None and gpu.is_suspended:
+        return "verdicts are suspended"
+    if holding.used_bytes is None:
+        return "memory unknown"
+    if pod.shares and all(share.source == "whole-gpu" for share in pod.shares.values()):
+        return "whole GPU"
+    return "share of unknown size" if pod.has_unsized_gpus else ""
+
+
+def _idle_text(holding: ApiHolding | None) -> str:
+    """Return how long a share has been idle; empty below an hour, or if that is unknown."""
+    seconds = holding.idle_seconds if holding else None
+    if holding is None or seconds is None or seconds < _IDLE_AFTER:
+        return ""
+    return (
+        f"idle for {duration(min(seconds, MAX_SECONDS))}: no {'kernel' if holding.used_bytes else 'memory'}"
+    )
+
+
+def _place_text(pod: ApiPod, uuid: str, holding: ApiHolding | None, gpu: GpuState | None) -> str:
+    index = holding.gpu if holding else gpu.index if gpu else None
+    if index is None:
+        is_mig = uuid.startswith("MIG-")
+        return plain(uuid, 9) if is_mig else UNKNOWN if uuid or pod.has_share else NONE
+    return f"{index_text(index)} {plain(uuid, 9)}" if holding and holding.mig else index_text(index)
+
+
+def _rank(tier: int, figure: float | None) -> float:
+    """Return a number that sorts by tier, then by a figure in descending order, unknown ones last."""
+    return tier + (1.0 if figure is None else 1 / (2 + min(max(figure, 0.0), 1e12))) - 0.5
+
+
+def figures_text(verdict: ApiVerdict) -> str:
+    """Return the memory that a verdict compared; empty if the reason is not about memory."""
+    if not verdict.is_of_memory:
+        return ""
+    at_least = "at least " if verdict.used_bytes is None else ""
+    used = verdict.used_at_least_bytes if verdict.used_bytes is None else verdict.used_bytes
+    has_limit = verdict.allowed_bytes is not None
+    allowed = f"of {size(known_bytes(verdict.allowed_bytes))}" if has_limit else "in use"
+    return f"{at_least}{size(known_bytes(used))} {allowed}"
+
+
+def message_text(verdict: ApiVerdict) -> str:
+    """Return the text of the Event about a flag; empty without a flag, or from an older agent."""
+    return plain(verdict.message or "", 1000)

@@ -1,0 +1,1 @@
+"""Command `ui`: the agents' page over all nodes, on a port of this machine."""

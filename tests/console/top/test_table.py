@@ -1,0 +1,508 @@
+"""The table without a terminal: order, filter, groups, columns, head, text, JSON, hostile responses."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from console.top.details import details_of
+from console.top.fleet import Arrangement, Fleet, GroupBy, GroupLine, Line, Sort, arrange, is_old
+from console.top.gpu_rows import percent, plain
+from console.top.layout import COLUMNS, Layout, bar, layout, merge_widths
+from console.top.pod_rows import MAX_ROWS, PodRow
+from console.top.text import as_text, head, json_parts
+from gpuagent.evaluation.status import Status
+from gpuagent.first_acts import FOR_FLAG
+from gpuagent.gpus.gpu_reading import MigInstance
+from gpuagent.ledger.snapshot import Snapshot
+from gpuagent.pods.pod_owners import Tenant
+from gpuagent.problems import Cause, Problem
+from gpuagent.server.api import shares_json
+from gpuagent.shares.pod_share import Amount, Candidate, LimitSource, ShareSource
+from gpuagent.verdicts.flag_reasons import FlagReason
+from gpuagent.verdicts.flagging import Judge
+from gpuagent.verdicts.verdict import Change, Verdicts
+from service.text import width
+from tests.support import samples
+from tests.support.samples import DENIED, HOST, MIB, A, B, in_pod, pod_share, sample, snapshot_of
+from tests.support.top_agents import GIB, agent_pod, document, fleet_of, gpu, pod, received
+
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+SILENT = "no answer within 5 s"
+ALL = Arrangement()
+
+
+def busy() -> Fleet:
+    """Two nodes with pods of every kind, and one that does not answer."""
+    return fleet_of(
+        {
+            "node-b": document(
+                "node-b",
+                pod("flagged-short", "node-b", 3 * GIB, lasted=200.0, is_flagged=True, queue="vision"),
+                pod("little", "node-b", GIB // 2, namespace="team-b"),
+                pod("in-grace", "node-b", 5 * GIB, lasted=20.0),
+            ),
+            "node-a": document(
+                "node-a",
+                pod("much", "node-a", 2 * GIB),
+                pod("unknown", "node-a", None),
+                pod("flagged-long", "node-a", GIB, lasted=900.0, is_flagged=True),
+            ),
+            "node-c": SILENT,
+        }
+    )
+
+
+def layout_of(fleet: Fleet, columns: int) -> Layout:
+    return layout(columns, merge_widths(agent.widths for agent in fleet.agents.values()))
+
+
+def line_text(chosen: Layout, line: Line) -> str:
+    return chosen.row(line) if isinstance(line, PodRow) else chosen.fit_line(line.text(5.0))
+
+
+def names(lines: list[Line]) -> list[str]:
+    return [line.pod if isinstance(line, PodRow) else line.key[1] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "expected"),
+    [
+        (ALL, ["flagged-long", "flagged-short", "in-grace", "agent-of-node-c", "much", "little", "unknown"]),
+        (Arrangement(sort=Sort.USED), ["agent-of-node-c", "in-grace", "flagged-short", "much"]),
+        (Arrangement(sort=Sort.SHARE), ["agent-of-node-c", "in-grace", "flagged-short", "much"]),
+        (Arrangement(sort=Sort.OVER), ["agent-of-node-c", "flagged-long", "flagged-short", "in-grace"]),
+        (Arrangement(sort=Sort.POD), ["agent-of-node-c", "flagged-long", "flagged-short", "in-grace"]),
+        (Arrangement(sort=Sort.NODE), ["agent-of-node-c", "flagged-long", "much", "unknown"]),
+        (Arrangement(flagged_only=True), ["flagged-long", "flagged-short"]),
+        (Arrangement(words=("vision",)), ["flagged-short"]),
+        (Arrangement(words=("node-b", "team-b/")), ["little"]),
+        (Arrangement(words=("over-share", "flagged")), ["flagged-long", "flagged-short"]),
+        (Arrangement(words=("node-c",)), ["agent-of-node-c"]),
+        (Arrangement(namespace="team-b"), ["agent-of-node-c", "little"]),
+    ],
+)
+def test_order_and_filters(arrangement: Arrangement, expected: list[str]) -> None:
+    lines = names(arrange(busy(), arrangement))
+    assert lines[: len(expected)] == expected
+    assert len(lines) == (7 if arrangement.sort is not Sort.FLAGS else len(expected))
+
+
+def test_groups_have_sums_and_the_flagged_ones_come_first() -> None:
+    lines = arrange(busy(), Arrangement(group=GroupBy.NAMESPACE))
+    assert [line for line in lines if isinstance(line, GroupLine)] == [
+        GroupLine("team-a", 5, 2, 1, 0, 11 * GIB, 10 * GIB, is_lower_bound=True),
+        GroupLine("team-b", 1, 0, 0, 0, GIB // 2, 2 * GIB, is_lower_bound=False),
+    ]
+    by_queue = arrange(busy(), Arrangement(group=GroupBy.QUEUE))
+    assert {line.name for line in by_queue if isinstance(line, GroupLine)} == {"vision", "(no queue)"}
+
+
+def test_an_agent_that_stops_answering_keeps_its_rows_with_age_and_reason() -> None:
+    fleet = busy()
+    fleet.set_failure("agent-of-node-b", "Connection refused")
+    row = next(line for line in arrange(fleet, ALL) if isinstance(line, PodRow) and line.pod == "little")
+    assert is_old(fleet, row)
+    text = as_text(fleet, ALL, 65.0, columns=200)
+    assert " ? node-b: no answer for 65 s: Connection refused" in text
+    assert re.search(r"(?m)^!\? flagged: over-share .*flagged-short", text)
+    assert "2 NOT ANSWERING" in text
+    fleet.set_response("agent-of-node-b", received(document("node-b"), 66.0))
+    assert "node-b" not in as_text(fleet, ALL, 67.0)
+
+
+def test_the_head_names_lost_and_overpromised_gpus_and_silent_agents() -> None:
+    problem = {"reason": "nvml", "gpuUuid": "GPU-gone", "detail": "the GPU fell off the bus"}
+    partly = {"reason": "nvml", "gpuUuid": "GPU-node-a-0", "detail": "some MIG devices could not be read"}
+    away = pod("away", "node-a", index=1, shares={}, gpus=[], verdicts=[])
+    lost = [{"uuid": "GPU-gone", "index": 1}]
+    fleet = fleet_of(
+        {
+            "node-a": document("node-a", away, problems=[problem, partly], lostGpus=lost),
+            "node-b": document("node-b", gpus=[gpu("node-b", 3, promisedBytes=30 * GIB)]),
+            "node-c": SILENT,
+            "node-d": document("node-d", attributionOk=False),
+        }
+    )
+    memory, gpus, agents = head(fleet, 30.0)
+    assert "used ≥30.0 GiB, promised ≥70.0 GiB of ≥72.0 GiB" in memory.text
+    assert gpus == (
+        (
+            "4 GPUs: 1 LOST; 1 OVERPROMISED (lost: node-a GPU 1; overpromised: node-b GPU 3: 30.0 GiB of 24.0 GiB)"
+        ),
+        True,
+    )
+    assert agents.text.startswith("4 nodes: 1 NOT ANSWERING; 1 WITH VERDICTS SUSPENDED; 2 problems")
+    text = " ".join(as_text(fleet, ALL, 30.0).split())
+    assert (
+        "? node-a: nvml (GPU 1): the GPU fell off the bus; nvml (GPU 0): some MIG devices could not" in text
+    )
+    alone = fleet_of({"node-a": document("node-a", away, lostGpus=lost)})
+    assert re.search(r"\nGPU 1 .* LOST\n", as_text(alone, ALL, 2.0))
+
+
+def test_long_names_hide_no_alarm_at_80_columns() -> None:
+    fields: dict[str, Any] = {
+        "problems": [{"reason": "nvml", "gpuUuid": f"GPU-{'f' * 36}", "detail": "lost"}],
+        "attributionOk": False, "lostGpus": [{"uuid": f"GPU-{'f' * 36}", "index": 1}],
+    }  # fmt: skip
+    nodes = [f"ip-10-0-{number}-34.eu-central-1.compute.internal" for number in range(6)]
+    fleet = fleet_of(
+        {node: document(node, gpus=[gpu(node, promisedBytes=30 * GIB)], **fields) for node in nodes}
+        | {"node-c": SILENT}
+    )
+    texts = [line.text for line in head(fleet, 30.0)]
+    assert texts[1][:80].startswith("12 GPUs: 6 LOST; 6 OVERPROMISED (")
+    assert texts[2][:80].startswith("7 nodes: 1 NOT ANSWERING; 6 WITH VERDICTS SUSPENDED; 6 problems (")
+
+
+def test_an_empty_table_says_why_and_nothing_is_called_well_before_it_is_known() -> None:
+    fleet = Fleet(place=' on node "b"')
+    assert "0 GPUs: none known to be lost\n0 nodes: listing the agents\n" in as_text(fleet, ALL, 0.0)
+    fleet.set_agents([], 0.0)
+    assert '0 nodes: no agent found on node "b"\nNo agents on node "b".\n' in as_text(fleet, ALL, 0.0)
+    fleet.set_agents([agent_pod("n")], 10.0)
+    text = as_text(fleet, ALL, 13.0)
+    assert "none known to be lost" in text
+    assert " ? n: asked 3 s ago, no answer yet" in text
+    fleet.set_response("agent-of-n", received(document("n")))
+    assert "1 GPU: none lost\n1 node: all answer\n" in as_text(fleet, ALL, 0.0)
+    assert as_text(fleet, ALL, 0.0).endswith("No pod has a GPU share or uses GPU memory.\n")
+    for narrow in (Arrangement(namespace="a"), Arrangement(flagged_only=True), Arrangement(words=("x",))):
+        assert as_text(fleet, narrow, 0.0).endswith("No pod matches the options.\n")
+    stale = json.dumps({"node": "a", "attributionOk": False, "gpus": [], "pods": []}).encode()
+    memory, gpus, _ = head(fleet_of({"a": stale}), 0.0)
+    assert memory.text.endswith("used ≥0 B, promised ≥0 B of ≥0 B")
+    assert gpus.text == "0 GPUs: none known to be lost"
+
+
+def test_a_list_that_fails_keeps_the_agents_and_says_so_and_agents_that_are_gone_leave() -> None:
+    fleet = busy()
+    fleet.set_list_failure("Connection refused")
+    text = as_text(fleet, ALL, 1.0)
+    assert "nodes: LIST OF AGENTS FAILED; " in text
+    assert "(list: Connection refused; " in text
+    assert "flagged-long" in text
+    fleet.set_agents([agent_pod("node-a")], 1.0)
+    assert "node-b" not in as_text(fleet, ALL, 1.0)
+    fleet.set_response("agent-of-node-b", received(document("node-b")))
+    fleet.set_failure("agent-of-node-c", "late")
+    assert list(fleet.agents) == ["agent-of-node-a"]
+
+
+def test_a_pod_that_is_flagged_on_two_gpus_counts_once() -> None:
+    holdings = [{"gpuUuid": f"GPU-n-{index}", "gpu": index, "usedBytes": 3 * GIB} for index in (0, 1)]
+    verdict = {"reason": "over-share", "flagged": True, "lastedSeconds": 200.0}
+    for second in (True, False):
+        verdicts = [
+            {**verdict, "gpuUuid": "GPU-n-0"}, {**verdict, "gpuUuid": "GPU-n-1", "flagged": second},
+        ]  # fmt: skip
+        fleet = fleet_of({"n": document("n", pod("two", "n", gpus=holdings, verdicts=verdicts))})
+        assert head(fleet, 0.0)[0].text.startswith("1 flagged, 0 in grace, 1 pod;")
+
+
+@pytest.mark.parametrize(("raised", "text"), [(0, "none raised"), (2, "2 raised, 0 cleared, 0 dropped")])
+def test_details_have_the_flags_since_the_start(raised: int, text: str) -> None:
+    counts = {"over-share": {"raised": raised, "cleared": 0, "dropped": 0}}
+    fleet = fleet_of({"n": document("n", pod("a", "n"), flagTransitions=counts)})
+    (row,) = fleet.agents["agent-of-n"].table.rows
+    assert f"flags       {text} since the agent started" in details_of(row, fleet, 0.0)
+    assert (f"; flags since the agent started: {text}" in as_text(fleet, ALL, 0.0, columns=200)) == bool(
+        raised
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [("train-0", ["command     kaishare why -n team-a train-0"]), ("x; reboot", []), ("$(id)", [])],
+)
+def test_details_name_the_command_for_the_story_of_a_pod_whose_name_is_safe_in_a_shell(
+    name: str, commands: list[str]
+) -> None:
+    fleet = fleet_of({"n": document("n", pod(name, "n", namespace="team-a"))})
+    (row,) = fleet.agents["agent-of-n"].table.rows
+    assert [line for line in details_of(row, fleet, 0.0) if "kaishare why" in line] == commands
+
+
+def test_details_have_every_source_of_the_share() -> None:
+    fleet = busy()
+    (row,) = arrange(fleet, Arrangement(words=("flagged-short",)))
+    text = "\n".join(details_of(row, fleet, 5.0))
+    for part in (
+        "team-a/flagged-short", "uid-node-b-flagged-short", "group-1", "used         3.0 GiB\n  processes    1\n",
+        "2.0 GiB (bind-request)", "over-share: flagged for 3 min", "bind-request: portion 0.25 = 2.0 GiB",
+        "annotation: gpu-fraction 0.5 = 4.0 GiB", "workload    -", "flags       unknown since the agent started",
+        "GPU 0: model NVIDIA A10, used 10.0 GiB, total 24.0 GiB, free 14.0 GiB, promised 20.0 GiB, host unknown",
+    ):  # fmt: skip
+        assert part in text
+
+
+def test_columns_appear_with_the_width_and_the_documentation_shows_those_of_the_printed_table() -> None:
+    narrow, middle, wide = (layout_of(busy(), columns).heading().split() for columns in (55, 80, 200))
+    assert "NAMESPACE/POD" in narrow
+    assert "OVER" not in narrow
+    assert "OVER" in middle
+    assert wide == (
+        [
+            "STATE",
+            "NODE",
+            "GPU",
+            "USED",
+            "SHARE",
+            "%",
+            "OVER",
+            "FOR",
+            "POD",
+            "NAMESPACE",
+            "QUEUE",
+            "PROCESSES",
+            "SOURCE",
+        ]
+    ), "no pod has a size, and no agent measures the utilisation"
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text(encoding="utf-8")
+    (heading,) = (line for line in page.splitlines() if line.startswith("   GPU "))
+    left_out = {"", "STATE", "NODE", "LIMIT", "SIZE", "PROCESSES", "SOURCE", "WORKLOAD", "IN VCLUSTER"}
+    # the bar, the node that the head names, and columns for wider terminals
+    assert re.split(r" {1,40}", heading.replace("OVER FOR", "OVER-FOR").strip()) == [
+        column.heading.replace(" ", "-") for column in COLUMNS if column.heading not in left_out
+    ]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 120, 200, 300])
+def test_every_line_has_exactly_the_width_and_a_long_name_keeps_both_ends(columns: int) -> None:
+    long = pod("a-deployment-with-a-name-as-long-as-kubernetes-allows-5d4f8c7b96-x2x7k", "x", 3 * GIB,
+               lasted=300.0, is_flagged=True)  # fmt: skip
+    fleet = fleet_of({"node-with-a-long-name.example": document("x", long), "n": SILENT})
+    chosen = layout_of(fleet, columns)
+    for line in arrange(fleet, Arrangement(group=GroupBy.NODE)):
+        text = line_text(chosen, line)
+        assert len(text) == columns
+        if isinstance(line, PodRow) and columns >= 60:
+            assert "x7k" in text
+            assert text.startswith("!")
+
+
+HOSTILE = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(["[red]x[/red]", "[/]", "[link=file:///x]y[/link]", "[@click=app.quit]x[/]", "\x1b[31mred", "\x1b]0;t\x07",
+                     "\x9b31m", "a\nb", "a\rb", "\u202eevil", "\u2028", ":boom:", "漢字" * 30, "e\u0301" * 20, "x" * 5000,
+                     "\x00", "\u115f\u3164", "👩‍👩‍👧‍👦", "\ufe0f", "עברית", "\U000e0041"]),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(HOSTILE, HOSTILE, HOSTILE, st.sampled_from([24, 80, 120, 200]))
+def test_no_name_acts_on_the_terminal_or_breaks_the_table(
+    first: str, second: str, third: str, columns: int
+) -> None:
+    made = pod(
+        first, "n", 3 * GIB, lasted=9.0, is_flagged=True, namespace=second, queue=third, size=first, notes=[third],
+        uid=second, vcluster={"name": first, "namespace": second, "pod": third}, phase=third, gpuGroups=[first],
+    )  # fmt: skip
+    made["verdicts"][0] |= {"reason": third, "firstAct": first, "runbook": second, "message": third}
+    made["candidates"][0]["text"] = second
+    act = {"firstAct": third, "runbook": first}
+    problems = [{"reason": first, "gpuUuid": second, "detail": third, **act}]
+    body = json.loads(document("n", made, problems=problems, gpus=[gpu("n", model=second) | act]))
+    for others in ({}, {"m": document("m", pod("good", "m")), "k": "x"}):
+        fleet = fleet_of({"n": json.dumps(body).encode(), **others})
+        fleet.set_failure("agent-of-k", second)
+        chosen = layout_of(fleet, columns)
+        for line in arrange(fleet, Arrangement(group=GroupBy.QUEUE)):
+            texts = [line_text(chosen, line), *details_of(line, fleet, 1.0)]
+            assert len(texts[0]) == columns
+            for text in texts:
+                assert not CONTROLS.search(text)
+                assert width(text) == len(text)
+        text = as_text(fleet, ALL, 1.0)
+        assert not CONTROLS.search(text.replace("\n", ""))
+        assert len(text.splitlines()) == text.count("\n")
+        assert "".join(json_parts(fleet, ALL, 1.0)).isascii()
+
+
+NUMBERS = st.one_of(st.none(), st.integers(-(1 << 70), 1 << 70))
+
+
+@settings(deadline=None)
+@given(NUMBERS, NUMBERS, NUMBERS, st.floats(-1e300, 1e300))
+def test_implausible_numbers_are_unknown_and_break_nothing(
+    used: int | None, other: int | None, promised: int | None, seconds: float
+) -> None:
+    made: dict[str, Any] = pod("p", "n", used, share=other or 0, lasted=seconds, is_flagged=True)
+    made["verdicts"][0]["balanceSeconds"] = seconds
+    made["gpus"][0] |= {"gpu": other or 0, "processes": promised or 0}
+    fields = {"usedBytes": used, "totalBytes": other, "promisedBytes": promised}
+    fleet = fleet_of({"n": document("n", made, gpus=[gpu("n", other or 0, **fields)])})
+    for line in arrange(fleet, ALL):
+        assert len(line_text(layout_of(fleet, 100), line)) == 100
+        details_of(line, fleet, 0.0)
+    as_text(fleet, ALL, 0.0)
+    assert len(head(fleet, 0.0)[0].text) < 120
+
+
+def test_a_taken_node_cannot_name_another_or_fill_the_memory() -> None:
+    many = pod("many", "x", gpuUuids=[f"GPU-{number}" for number in range(100_000)])
+    fleet = fleet_of({"taken": document("innocent", many, *(pod(f"p{n}", "x") for n in range(9000)))})
+    rows = fleet.agents["agent-of-taken"].table.rows
+    assert len(rows) <= MAX_ROWS
+    assert {row.node for row in rows} == {"taken"}
+
+
+def test_an_equal_response_is_not_read_again() -> None:
+    fleet = busy()
+    agent = fleet.agents["agent-of-node-a"]
+    rows, again = agent.table.rows, agent.received
+    assert again is not None
+    fleet.set_response("agent-of-node-a", received(again.body, 9.0))
+    assert agent.table.rows is rows
+
+
+def test_json_is_one_document_with_failures_and_is_narrowed() -> None:
+    fleet = busy()
+    fleet.set_response("agent-of-node-b", received(b'{"node": "node-b", "x": 1e999}', 0.0))
+    parts = list(json_parts(fleet, ALL, 2.0))
+    assert len(parts) == 4, "one for each agent, since 5,000 agents have 100 MB"
+    whole = json.loads("".join(parts))
+    assert "".join(parts) == json.dumps(whole, indent=2) + "\n"
+    by_node = {agent["node"]: agent for agent in whole["agents"]}
+    assert by_node["node-c"] == {
+        "agent": "agent-of-node-c", "node": "node-c", "answered": False, "ageSeconds": None, "error": SILENT, "shares": None,
+    }  # fmt: skip
+    assert (by_node["node-a"]["ageSeconds"], len(by_node["node-a"]["shares"]["pods"])) == (2.0, 3)
+    unread = by_node["node-b"]
+    assert (unread["answered"], unread["shares"]) == (False, None)
+    assert unread["error"].startswith("the response is not from an agent: Number out of range")
+    assert fleet.agents["agent-of-node-b"].failure == unread["error"]
+    narrow = Arrangement(flagged_only=True, namespace="team-a")
+    narrowed = json.loads("".join(json_parts(busy(), narrow, 2.0)))
+    pods = [pod["name"] for agent in narrowed["agents"] for pod in (agent["shares"] or {"pods": []})["pods"]]
+    assert sorted(pods) == ["flagged-long", "flagged-short"]
+    assert "".join(json_parts(Fleet(), ALL, 1.0)) == json.dumps({"agents": []}, indent=2) + "\n"
+
+
+def test_small_texts() -> None:
+    assert [percent(None), percent(0.5), percent(100.0)] == ["unknown", "50%", ">9999%"]
+    assert [bar(ratio, 4) for ratio in (0.0, 0.5, 1.0, 1.5, None)] == ["    ", "██  ", "████", "███▶", "    "]
+    assert plain("Ü–漢\u202e") == "Ü–\ufffd\ufffd"
+
+
+# --- what an agent itself writes ---
+
+
+def status_of(snapshot: Snapshot, verdicts: Verdicts | None = None, *problems: Problem) -> Status:
+    return Status(
+        snapshot=snapshot,
+        verdicts=verdicts or Verdicts(),
+        problems=problems,
+        attribution_ok=not problems,
+        good_wall_time=snapshot.wall_time,
+        driver_version="570.00",
+    )
+
+
+def node(at: float = 0.0) -> Snapshot:
+    """Pods over, within and without a share, a vCluster's, one that leads nowhere, and a lost GPU."""
+    tenant = Tenant(vcluster="red", namespace="ml", pod="train-0")
+    own_word = {A: Amount(8 * GIB, ShareSource.ANNOTATION)}
+    candidate = Candidate(ShareSource.BIND_REQUEST, "portion 0.25", {"": 5 * GIB})
+    on_lost = Candidate(ShareSource.BIND_REQUEST, "portion 0.05", {"GPU-lost-0000": GIB})
+    origins = {1: in_pod("within"), 2: in_pod("far-over"), 3: in_pod("over"), 4: HOST, 5: in_pod("none")}
+    pod_shares = (
+        pod_share("within", 8 * GIB, shares=own_word, queue="vision"),
+        pod_share("far-over", 2 * GIB, tenant=tenant, limits={A: Amount(3 * GIB, LimitSource.ANNOTATION)}),
+        pod_share("over", GIB),
+        pod_share("none"),
+        pod_share("nowhere", groups=("g",), has_share=True, lacks_reservation=True, is_unresolved=True,
+              candidates=(candidate,)),
+        pod_share("lost", GIB, shares={}, gpus=("GPU-lost-0000",), candidates=(on_lost,)),
+    )  # fmt: skip
+    busy_gpu = samples.gpu((1, 4 * GIB), (2, 6 * GIB), (3, 2 * GIB), (4, GIB), (5, MIB))
+    return snapshot_of(sample(busy_gpu, samples.gpu(uuid=B, index=1), origins=origins, at=at), *pod_shares)
+
+
+def judged(seconds: float) -> Status:
+    """The node after so many seconds with a grace of a minute."""
+    judge = Judge(grace=60, interval=seconds, longest_gap=1000)
+    judge.judge(node())
+    return status_of(node(seconds), judge.judge(node(seconds))[0])
+
+
+def text_of(status: Status, columns: int = 200) -> str:
+    """The text 4 s after the sample."""
+    fleet = fleet_of({"node-1": shares_json(status, node="node-1", is_simulated=False)}, at=100.0)
+    return as_text(fleet, ALL, 103.0, columns=columns)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_table_has_every_figure_of_each_pod() -> None:
+    lines = text_of(judged(180.0)).splitlines()
+    assert lines[:8] == [
+        "3 flagged, 0 in grace, 6 pods; used 13.2 GiB, promised 11.0 GiB of 48.0 GiB",
+        "2 GPUs: none lost",
+        "1 node: all answer",
+        "node-1: driver 570.00, sample of 4 s ago",
+        "",
+        "       MODEL       USED       TOTAL     FREE      PROMISED  HOST     UNATTRIBUTED",
+        "GPU 0  NVIDIA A10  13.1 GiB   24.0 GiB  10.6 GiB  11.0 GiB  1.0 GiB  100.0 MiB",
+        "GPU 1  NVIDIA A10  100.0 MiB  24.0 GiB  23.6 GiB  0 B       0 B      100.0 MiB",
+    ]
+    start, below = next(index for index, line in enumerate(lines) if "STATE" in line), " " * 5
+    assert [words(line) for line in lines[start:] if not line.startswith(below)] == [
+        "STATE GPU USED SHARE % LIMIT OVER FOR POD NAMESPACE QUEUE PROCESSES SOURCE IN VCLUSTER",
+        "! flagged: limit-bypassed 0 6.0 GiB 2.0 GiB 300% 3.0 GiB 3 min far-over team-a - 1 bind-request red: ml/train-0",
+        "! flagged: over-share 0 2.0 GiB 1.0 GiB 200% - 3 min over team-a - 1 bind-request -",
+        "! flagged: no-reservation unknown - 5.0 GiB unknown - 3 min nowhere team-a - - bind-request -",
+        "within share 0 4.0 GiB 8.0 GiB 50% - - within team-a vision 1 annotation -",
+        "in order 0 1.0 MiB - - - - none team-a - 1 - -",
+        "not judged: its GPU does not respond unknown unknown 1.0 GiB unknown - - lost team-a - unknown bind-request -",
+    ]
+    advice = " ".join(words(line) for line in lines[start:] if line.startswith(below))
+    for reason, message in (
+        ("limit-bypassed", f"uses 6.0 GiB on GPU 0 ({A}), above its memory limit of 3.0 GiB, which is"),
+        ("over-share", f"uses 2.0 GiB on GPU 0 ({A}), above its share of 1.0 GiB, for 3 min"),
+        ("no-reservation", "its GPU is no longer reserved"),
+    ):
+        assert advice.count(message) == advice.count(FOR_FLAG[reason].line) == 1
+    early = text_of(judged(30.0))
+    assert early.startswith("0 flagged, 3 in grace, ")
+    assert "~  in grace: over-share" in early
+    assert "flagged:" not in early
+
+
+def test_problems_and_values_that_cannot_be_read_are_named_and_unknown_figures_are_not_zero() -> None:
+    taken = sample(samples.gpu((1, None), (2, GIB)), origins={1: in_pod("a-pod"), 2: DENIED})
+    note = 'Pod team-a/hidden: gpu-fraction: "half" is not allowed'
+    snapshot = snapshot_of(taken, pod_share("a-pod", GIB), pod_share("hidden", GIB, notes=(note,)))
+    status = status_of(snapshot, None, Problem(Cause.PROC_DENIED, A, "/proc/1/cgroup: Permission denied"))
+    raised = replace(status, transitions={(FlagReason.OVER_SHARE, Change.FLAGGED): 2})
+    text = words(text_of(raised))
+    for name in ("a-pod", "hidden"):
+        assert f"not judged: verdicts are suspended 0 unknown 1.0 GiB unknown - {name} team-a unknown" in text
+    assert "? node-1: verdicts suspended: proc-denied (GPU 0): /proc/1/cgroup: Permission denied" in text
+    assert f" note: {note}" in text
+    assert "; flags since the agent started: 2 raised, 0 cleared, 0 dropped" in text
+
+
+def test_each_mig_device_of_a_pod_is_a_line() -> None:
+    split = samples.gpu(mig=True, instances=tuple(
+        MigInstance(uuid=f"MIG-{n}aaaaaaa-0000", total_bytes=GIB, processes=()) for n in (1, 2)
+    ))  # fmt: skip
+    both = pod_share("both", GIB, gpus=("MIG-1aaaaaaa-0000", "MIG-2aaaaaaa-0000"))
+    text = words(text_of(status_of(snapshot_of(sample(split), both))))
+    for device in ("MIG-1aaa…", "MIG-2aaa…"):
+        assert f"not judged: MIG 0 {device} 0 B 1.0 GiB 0% - both team-a" in text
+    assert "100.0 MiB MIG: not judged" in text
+
+
+@pytest.mark.parametrize("columns", range(30, 90, 3))
+def test_no_amount_is_separated_from_its_unit(columns: int) -> None:
+    for line in text_of(judged(180.0), columns).splitlines():
+        assert not re.match(r" *([GMK]i)?B\b", line)
