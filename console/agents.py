@@ -335,7 +335,9 @@ class Agents:
         headers = {OWN_HEADER: token} if token else {}
         async with self._slots:
             try:
-                response = await self._client.get_from_pod(proxy, headers=headers, seconds=self._seconds)
+                response = await self._client.send_through_proxy(
+                    proxy, headers=headers, seconds=self._seconds
+                )
             except Unreachable as error:
                 message = str(error).removeprefix(f"GET {proxy}: ")
                 if message == "no answer in time":

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -12,8 +13,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from kube.access import Access, Headers, LimitedAccess
+from kube.access import Access, AccessError, Headers
 from kube.answers import (
+    LONGEST_ANSWER,
     Unreachable,
     parse_warnings,
     read_body,
@@ -75,6 +77,10 @@ class _Request:
         return f"{self.method} {self.path}"
 
 
+class RequestLimitReached(AccessError):
+    """A request was not sent, because the limit of the number of requests is reached."""
+
+
 class KubeClient:
     """A client for one API server. Every request has a time limit."""
 
@@ -84,6 +90,7 @@ class KubeClient:
         *,
         clock: Callable[[], float] = time.monotonic,
         session: aiohttp.ClientSession | None = None,
+        most_requests: float = math.inf,
     ) -> None:
         """Set the API server.
 
@@ -91,9 +98,13 @@ class KubeClient:
             access: its address and the caller's credentials.
             clock: monotonic seconds.
             session: connections to share with another client, which closes them; None opens new ones.
+            most_requests: number of HTTP requests, after which each one raises RequestLimitReached. Pages of
+                a list and the repetition after a 401 count, too.
         """
         self._access = access
         self._clock = clock
+        self._most_requests = most_requests
+        self.requests_sent = 0
         self._dated: tuple[str, float] | None = None
         """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
         self._session = session or aiohttp.ClientSession(
@@ -131,13 +142,14 @@ class KubeClient:
         except (ValueError, OverflowError):  # OverflowError: a number of too many digits, a year above 9999
             return None
 
-    def limited(self, most: int) -> tuple["KubeClient", LimitedAccess]:
-        """Return a client with the same connections for a number of HTTP requests, and their counter.
+    @property
+    def remaining(self) -> float:
+        """Number of HTTP requests that can still be sent; infinite without a limit."""
+        return self._most_requests - self.requests_sent
 
-        Further requests raise `kube.access.RequestLimitReached`. The connections are closed with this client.
-        """
-        access = LimitedAccess(self._access, most)
-        return KubeClient(access, clock=self._clock, session=self._session), access
+    def limited(self, most: int) -> "KubeClient":
+        """Return a client for a number of requests; its connections are this one's, and close with it."""
+        return KubeClient(self._access, clock=self._clock, session=self._session, most_requests=most)
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""
@@ -192,23 +204,24 @@ class KubeClient:
             seconds: time limit of the whole request.
 
         Raises:
-            Unreachable: there is no valid response, or it has more than 16 MiB.
-            kube.access.AccessError: there are no credentials.
+            Unreachable, kube.access.AccessError: as `request`.
         """
-        sent = _Request(
-            "POST",
-            path,
-            params={"dryRun": "All", "fieldManager": field_manager},
-            headers={"Accept": "application/json", "Content-Type": "application/json"},
-            body=body,
-            limit=aiohttp.ClientTimeout(total=seconds),
-        )
-        return await self._read_any(sent)
+        params = {"dryRun": "All", "fieldManager": field_manager}
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        limit = aiohttp.ClientTimeout(total=seconds)
+        sent = _Request("POST", path, params=params, headers=headers, body=body, limit=limit)
+        return await self._read_any(sent, is_trusted=True)
 
-    async def get_from_pod(
-        self, path: str, *, headers: Mapping[str, str] = _NO_HEADERS, seconds: float = _SECONDS
+    async def send_through_proxy(
+        self,
+        path: str,
+        *,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        seconds: float = _SECONDS,
+        most_bytes: int = LONGEST_ANSWER,
     ) -> AnyResponse:
-        """Get a path of a pod's port through the API server's proxy.
+        """Send a request to a pod or service through the API server's proxy: POST with a body, else GET.
 
         The response is the pod's and is not trusted: a 401 renews no credentials, and its date is not the
         API server's. The API server removes the caller's credentials from the forwarded request.
@@ -216,44 +229,16 @@ class KubeClient:
         Args:
             path: `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`, or `https:NAME:PORT` for a port
                 with TLS. The API server does not verify the pod's certificate.
-            headers: further headers for the pod; the caller's credentials take precedence.
-            seconds: time limit of the whole request.
-
-        Raises:
-            Unreachable: there is no valid response, or it has more than 16 MiB.
-            kube.access.AccessError: there are no credentials.
-        """
-        sent = _Request(
-            "GET", path, headers={"Accept": "*/*", **headers}, limit=aiohttp.ClientTimeout(total=seconds)
-        )
-        return await self._read_any(sent, is_trusted=False)
-
-    async def post_to_service(
-        self,
-        path: str,
-        body: bytes,
-        *,
-        headers: Mapping[str, str],
-        seconds: float,
-        most_bytes: int,
-    ) -> AnyResponse:
-        """Post a body to a path of a service's port through the API server's proxy.
-
-        The response is not trusted, and the caller's credentials are not forwarded; see `get_from_pod`.
-
-        Args:
-            path: `/api/v1/namespaces/NAMESPACE/services/NAME:PORT/proxy/PATH`.
             body: the content, of the type in `headers`.
-            headers: further headers for the service; the caller's credentials take precedence.
+            headers: further headers; the caller's credentials take precedence.
             seconds: time limit of the whole request.
             most_bytes: maximum size of the response.
 
         Raises:
-            Unreachable: there is no valid response, or it is too large.
-            kube.access.AccessError: there are no credentials.
+            Unreachable, kube.access.AccessError: as `request`.
         """
-        limit = aiohttp.ClientTimeout(total=seconds)
-        sent = _Request("POST", path, headers=headers, body=body, limit=limit)
+        method, limit = "GET" if body is None else "POST", aiohttp.ClientTimeout(total=seconds)
+        sent = _Request(method, path, headers={"Accept": "*/*", **headers}, body=body, limit=limit)
         return await self._read_any(sent, is_trusted=False, most_bytes=most_bytes)
 
     @contextlib.asynccontextmanager
@@ -306,9 +291,8 @@ class KubeClient:
             yield read_lines(response, sent)
 
     async def _read_any(
-        self, sent: _Request, *, is_trusted: bool = True, most_bytes: int | None = None
+        self, sent: _Request, *, is_trusted: bool, most_bytes: int = LONGEST_ANSWER
     ) -> AnyResponse:
-        """Read a response of any status and at most a number of bytes (16 MiB); see `_answer`."""
         async with self._answer(sent, is_trusted=is_trusted) as response:
             require_plain(response, sent)
             return AnyResponse(
@@ -321,10 +305,14 @@ class KubeClient:
 
     @contextlib.asynccontextmanager
     async def _open(self, sent: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a successful answer; other answers are an ApiError."""
+        """Open a successful answer; other answers are an ApiError, or AccessError without a login."""
         async with self._answer(sent) as response:
             if response.status >= 300:
-                raise await read_error(response, sent)
+                error = await read_error(response, sent)
+                withheld = self._access.route.withheld
+                raise (
+                    AccessError(f"{error}; {withheld}") if withheld and error.status in (401, 403) else error
+                )
             require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
@@ -346,6 +334,10 @@ class KubeClient:
             async with contextlib.AsyncExitStack() as stack:
                 refused: Headers | None = None
                 while True:
+                    if self.remaining <= 0:
+                        limit = f"the limit of {self._most_requests} requests is reached"
+                        raise RequestLimitReached(f"not requested: {limit}")
+                    self.requests_sent += 1
                     identity = await self._access.headers(refused=refused)
                     async with asyncio.timeout(sent.answer_seconds):
                         response = await stack.enter_async_context(

@@ -203,7 +203,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
     seconds = {part: agent.seconds_for_reading(int(agent.max_busy * part)) for part in (0.25, 0.5, 0.9)}
     assert seconds == {0.25: 7.5, 0.5: 5, 0.9: pytest.approx(1, abs=0.1)}
     assert VALUES["webhook"]["maxInFlight"] == MOST_IN_FLIGHT
-    assert answers._LONGEST_ANSWER == answers._LONGEST_LINE == LONGEST_OBJECT
+    assert answers.LONGEST_ANSWER == answers._LONGEST_LINE == LONGEST_OBJECT
     assert {row[0]: row[1] for row in rows(section("Bounds"))} == {
         "connections to 8443": f"{tls.max_connections}",
         "connections to 8080": f"{ops.max_connections}",
