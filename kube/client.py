@@ -5,6 +5,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -89,25 +90,15 @@ class KubeClient:
         access: Access,
         *,
         clock: Callable[[], float] = time.monotonic,
-        session: aiohttp.ClientSession | None = None,
-        most_requests: float = math.inf,
     ) -> None:
-        """Set the API server.
-
-        Args:
-            access: its address and the caller's credentials.
-            clock: monotonic seconds.
-            session: connections to share with another client, which closes them; None opens new ones.
-            most_requests: number of HTTP requests, after which each one raises RequestLimitReached. Pages of
-                a list and the repetition after a 401 count, too.
-        """
+        """Set the API server's address, the caller's credentials, and a clock of monotonic seconds."""
         self._access = access
         self._clock = clock
-        self._most_requests = most_requests
-        self.requests_sent = 0
+        self.remaining = math.inf
+        """Number of further HTTP requests, pages of a list and the repetition after a 401 included."""
         self._dated: tuple[str, float] | None = None
         """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
-        self._session = session or aiohttp.ClientSession(
+        self._session = aiohttp.ClientSession(
             # Compression costs the API server time, and an answer could unpack to a thousand times its size.
             headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
             auto_decompress=False,
@@ -130,8 +121,7 @@ class KubeClient:
     def server_time(self) -> datetime | None:
         """Return the API server's time, exact to a second or two; None before the first answer.
 
-        The time is extrapolated from the last successful answer by a monotonic clock. This machine's wall
-        clock is not used.
+        A monotonic clock continues the last successful answer's time. This machine's wall clock is not used.
         """
         if self._dated is None:
             return None
@@ -142,14 +132,11 @@ class KubeClient:
         except (ValueError, OverflowError):  # OverflowError: a number of too many digits, a year above 9999
             return None
 
-    @property
-    def remaining(self) -> float:
-        """Number of HTTP requests that can still be sent; infinite without a limit."""
-        return self._most_requests - self.requests_sent
-
     def limited(self, most: int) -> "KubeClient":
-        """Return a client for a number of requests; its connections are this one's, and close with it."""
-        return KubeClient(self._access, clock=self._clock, session=self._session, most_requests=most)
+        """Return a client with the same connections for a number of requests; see `RequestLimitReached`."""
+        client = copy(self)
+        client.remaining = most
+        return client
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""
@@ -177,7 +164,7 @@ class KubeClient:
         Raises:
             ApiError: the answer is an error.
             Unreachable: there is no valid answer.
-            kube.access.AccessError: there are no credentials.
+            kube.access.AccessError: there are no credentials, or they were not sent and are asked for.
         """
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         limit = aiohttp.ClientTimeout(total=seconds)
@@ -192,19 +179,10 @@ class KubeClient:
     async def create_by_dry_run(
         self, path: str, body: bytes, *, field_manager: str, seconds: float = _SECONDS
     ) -> AnyResponse:
-        """Create an object by dry run: all admission runs, and nothing is stored.
+        """Create an object in a list by dry run: all admission runs, and nothing is stored.
 
         There is no parameter that could send the request without `dryRun`. A refusal is an answer, since its
-        warnings and its whole message count.
-
-        Args:
-            path: path of the list that the object would belong to.
-            body: the object as JSON.
-            field_manager: name of the program, as in managedFields.
-            seconds: time limit of the whole request.
-
-        Raises:
-            Unreachable, kube.access.AccessError: as `request`.
+        warnings and its whole message count. Raises Unreachable and AccessError as `request`.
         """
         params = {"dryRun": "All", "fieldManager": field_manager}
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -224,18 +202,16 @@ class KubeClient:
         """Send a request to a pod or service through the API server's proxy: POST with a body, else GET.
 
         The response is the pod's and is not trusted: a 401 renews no credentials, and its date is not the
-        API server's. The API server removes the caller's credentials from the forwarded request.
+        API server's. The API server removes the caller's credentials, which take precedence over `headers`,
+        from the forwarded request. Raises Unreachable and AccessError as `request`.
 
         Args:
             path: `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`, or `https:NAME:PORT` for a port
                 with TLS. The API server does not verify the pod's certificate.
             body: the content, of the type in `headers`.
-            headers: further headers; the caller's credentials take precedence.
+            headers: further headers.
             seconds: time limit of the whole request.
             most_bytes: maximum size of the response.
-
-        Raises:
-            Unreachable, kube.access.AccessError: as `request`.
         """
         method, limit = "GET" if body is None else "POST", aiohttp.ClientTimeout(total=seconds)
         sent = _Request(method, path, headers={"Accept": "*/*", **headers}, body=body, limit=limit)
@@ -248,16 +224,8 @@ class KubeClient:
         """Open a list; iterating over it yields its objects as they arrive.
 
         The request sets no limit. If the server splits the list into pages anyway, all pages are read. Other
-        tasks run between objects.
-
-        Args:
-            path: path of the list.
-            params: query parameters.
-            accept: media type.
-
-        Raises:
-            ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating; an ApiError
-                with 410 if reading all pages took too long.
+        tasks run between objects. Raises as `request`, also while iterating, and an ApiError with 410 if
+        reading all pages took too long.
         """
         limit = aiohttp.ClientTimeout(
             total=_PAGE_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
@@ -273,15 +241,7 @@ class KubeClient:
     ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
         """Open a stream; iterating over it yields batches of complete lines as they arrive.
 
-        Args:
-            path: path of the stream.
-            params: query parameters.
-            accept: media type.
-            idle_seconds: maximum silence of the stream.
-
-        Raises:
-            ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating.
-            kube.answers.Silent: the stream was silent for too long.
+        Raises as `request`, also while iterating, and Silent after a silence of `idle_seconds`.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
         sent = _Request(
@@ -324,20 +284,16 @@ class KubeClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open an answer of any status; connection errors are `Unreachable` until it is closed.
 
-        Args:
-            sent: the request.
-            is_trusted: whether the answer is the API server's own. After its 401 the request is repeated once
-                with renewed credentials.
+        After the API server's own 401 the request is repeated once with renewed credentials.
         """
         route = self._access.route
         with transport_errors(sent):
             async with contextlib.AsyncExitStack() as stack:
                 refused: Headers | None = None
                 while True:
-                    if self.remaining <= 0:
-                        limit = f"the limit of {self._most_requests} requests is reached"
-                        raise RequestLimitReached(f"not requested: {limit}")
-                    self.requests_sent += 1
+                    if not self.remaining:
+                        raise RequestLimitReached("not requested: the limit of requests is reached")
+                    self.remaining -= 1
                     identity = await self._access.headers(refused=refused)
                     async with asyncio.timeout(sent.answer_seconds):
                         response = await stack.enter_async_context(
@@ -361,19 +317,17 @@ class KubeClient:
                 yield response
 
 
+_OpenAnswer = Callable[[_Request], contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]]
+
+
 class ObjectList:
     """A list that is read object by object; see `KubeClient.list_objects`."""
 
-    def __init__(
-        self,
-        open_answer: Callable[[_Request], contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]],
-        first_page: _Request,
-    ) -> None:
+    def __init__(self, open_answer: _OpenAnswer, first_page: _Request) -> None:
         self.resource_version = ""
         """The list's resourceVersion; empty until the list has been read completely."""
         self._open_answer = open_answer
-        self._first_page = first_page
-        self._objects = self._read()
+        self._objects = self._read(first_page)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Return an iterator over the remaining objects."""
@@ -383,8 +337,7 @@ class ObjectList:
         """Close the connection, even if the list has not been read completely."""
         await self._objects.aclose()
 
-    async def _read(self) -> AsyncGenerator[bytes]:
-        page = self._first_page
+    async def _read(self, page: _Request) -> AsyncGenerator[bytes]:
         loop_yield = LoopYield()
         ends_at = time.monotonic() + _LIST_SECONDS
         while True:

@@ -60,9 +60,8 @@ async def evict(
         name: name of the pod.
         uid: UID of the pod; another pod with the same name is not evicted.
         is_trial: whether to use a dry run, which checks disruption budgets, too.
-        within: seconds until the request ends, waits for a connection, credentials and the answer included.
-            Nothing is sent later. The API server stops a request that still waits in one of its queues when
-            the connection is closed. None: the client's own limit.
+        within: seconds until the request ends, the wait for a connection and credentials included; None uses
+            the client's limit. Nothing is sent later, and the API server drops a request that is queued.
     """
     options = {"preconditions": {"uid": uid}, **({"dryRun": ["All"]} if is_trial else {})}
     body = {

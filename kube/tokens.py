@@ -4,7 +4,6 @@ The right is the verb `get` on a nonResourceURL; see `right_url`.
 """
 
 import asyncio
-import json
 import os
 import time
 from collections import OrderedDict
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +23,9 @@ from service.backoff import TokenBucket
 from service.http.authentication import AccessRefusal, BearerToken
 from service.text import one_line
 
-_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+OWN_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class AccessStatus(Struct):
@@ -36,11 +37,49 @@ class AccessStatus(Struct):
     error: str = msgspec.field(name="evaluationError", default="")
 
 
-class _Review(Struct):
+class _User(Struct):
+    username: str = ""
+    uid: str = ""
+    groups: Sequence[str] = ()
+    extra: Mapping[str, Sequence[str]] = {}
+
+
+class _TokenStatus(Struct):
+    authenticated: bool = False
+    user: _User | None = None
+    audiences: Sequence[str] = ()
+
+
+class _TokenReview(Struct):
+    status: _TokenStatus
+
+
+class _AccessReview(Struct):
     status: AccessStatus
 
 
-_review = msgspec.json.Decoder(_Review)
+ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+_token_review = msgspec.json.Decoder(_TokenReview)
+_access_review = msgspec.json.Decoder(_AccessReview)
+
+
+async def _review(
+    client: KubeClient,
+    path: str,
+    kind: str,
+    spec: Mapping[str, object],
+    decoder: "msgspec.json.Decoder[ReviewT]",
+    **options: Any,
+) -> ReviewT:
+    """Create a review, which the API server answers with its status. Raises as `KubeClient.request`."""
+    version = path.removeprefix("/apis/").rpartition("/")[0]
+    body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
+    answer = await client.request("POST", path, body=body, **options)
+    expect_kind(answer, kind, f"POST {path}")
+    return decode_answer(decoder, answer, f"POST {path}", expected=kind)
 
 
 async def review_right(
@@ -54,25 +93,14 @@ async def review_right(
 ) -> AccessStatus:
     """Ask whether the caller has one right in a namespace, or in every one if the namespace is empty.
 
-    Raises:
-        kube.answers.ApiError, kube.answers.Unreachable, kube.access.AccessError: there is no answer.
+    Raises as `KubeClient.request`.
     """
     attributes = {"verb": verb, "resource": resource, "group": group}
-    if subresource:
-        attributes["subresource"] = subresource
-    if namespace:
-        attributes["namespace"] = namespace
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = await client.request("POST", _PATH, body=msgspec.json.encode(body))
-    return decode_answer(_review, answer, f"POST {_PATH}", expected="a review").status
+    attributes |= {"subresource": subresource} if subresource else {}
+    attributes |= {"namespace": namespace} if namespace else {}
+    spec = {"resourceAttributes": attributes}
+    return (await _review(client, OWN_REVIEWS, "SelfSubjectAccessReview", spec, _access_review)).status
 
-
-AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
-ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 ALLOWED_SECONDS: Final = 60.0
 """Time for which a right is not asked for again. A revoked token or role is in force after that time."""
@@ -127,35 +155,6 @@ def right_url(path: str) -> str:
     ClusterRole `system:discovery` allows `/api/*` to all authenticated users (seen on 1.36.3).
     """
     return path if path == "/metrics" else f"/kaishare{path}"
-
-
-class _User(Struct):
-    username: str = ""
-    uid: str = ""
-    groups: Sequence[str] = ()
-    extra: Mapping[str, Sequence[str]] = {}
-
-
-class _TokenStatus(Struct):
-    authenticated: bool = False
-    user: _User | None = None
-    audiences: Sequence[str] = ()
-
-
-class _TokenReview(Struct):
-    status: _TokenStatus
-
-
-class _AccessReview(Struct):
-    status: AccessStatus
-
-
-ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
-
-_token_review = msgspec.json.Decoder(_TokenReview)
-_access_review = msgspec.json.Decoder(_AccessReview)
 
 
 class _Lane:
@@ -217,10 +216,7 @@ class TokenAuthorizer:
     async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
         """Return why the token's user may not get the path; None if the user may.
 
-        Args:
-            token: the request's token.
-            path: path of the request.
-            client: address of the connection's peer. The API server's is that of all users of its proxy.
+        The client is the address of the connection's peer: the API server's for all users of its proxy.
         """
         digest = blake2b(token.value.encode(), key=self._hash_key, digest_size=32).digest()
         key = (digest, token.is_own, path)
@@ -273,9 +269,8 @@ class TokenAuthorizer:
         return refusal
 
     async def _review(self, token: BearerToken, path: str) -> AccessRefusal | None:
-        user = await self._user(token.value, self._audience) if token.is_own else None
-        if not token.is_own:
-            user = await self._user(token.value) or await self._user(token.value, self._audience)
+        user = None if token.is_own else await self._user(token.value)
+        user = user or await self._user(token.value, self._audience)
         if user is None:
             return AccessRefusal(status=401, problem="the token is not valid here")
         name = one_line(user.username)
@@ -294,7 +289,10 @@ class TokenAuthorizer:
         spec: dict[str, object] = {"token": token}
         if audience is not None:
             spec["audiences"] = [audience]
-        status = (await self._create(AUTHENTICATION_REVIEWS, "TokenReview", spec, _token_review)).status
+        review = await _review(
+            self._client, AUTHENTICATION_REVIEWS, "TokenReview", spec, _token_review, seconds=CHECK_SECONDS
+        )
+        status = review.status
         # The list is empty if the authenticator knows no audiences; the token is then for the API server.
         is_for_audience = audience is None or audience in status.audiences
         if not status.authenticated or not is_for_audience or status.user is None:
@@ -309,17 +307,10 @@ class TokenAuthorizer:
             "extra": user.extra,
             "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
         }
-        review = await self._create(ACCESS_REVIEWS, "SubjectAccessReview", spec, _access_review)
+        review = await _review(
+            self._client, ACCESS_REVIEWS, "SubjectAccessReview", spec, _access_review, seconds=CHECK_SECONDS
+        )
         return review.status.allowed and not review.status.denied
-
-    async def _create(
-        self, path: str, kind: str, spec: Mapping[str, object], decoder: "msgspec.json.Decoder[ReviewT]"
-    ) -> ReviewT:
-        version = path.removeprefix("/apis/").rpartition("/")[0]
-        body = json.dumps({"apiVersion": version, "kind": kind, "spec": spec}).encode()
-        answer = await self._client.request("POST", path, body=body, seconds=CHECK_SECONDS)
-        expect_kind(answer, kind, f"POST {path}")
-        return decode_answer(decoder, answer, f"POST {path}", expected=kind)
 
 
 def _without_token(text: str, token: str) -> str:

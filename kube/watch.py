@@ -23,9 +23,8 @@ from msgspec import Raw, Struct
 from kube.access import AccessError
 from kube.answers import ApiError, Silent, Unreachable, status_error
 from kube.client import KubeClient
-from kube.shallow import shallow_object
 from service.backoff import JITTER_DOWN, Backoff
-from service.json_depth import decode_deep
+from service.json_depth import decode_deep, shallow_object
 from service.tasks import LoopYield
 from service.text import MALFORMED, one_line
 

@@ -84,7 +84,7 @@ async def test_a_limited_client_counts_each_http_request(server: ApiServer, clie
     await limited.get(PODS)
     server.answers = [refuses(401, "Unauthorized"), lists(pod("a"), more="next"), lists(pod("b"))]
     await read_list(limited)
-    assert (limited.requests_sent, limited.remaining, len(server.requests)) == (4, 2, 4), (
+    assert (limited.remaining, len(server.requests)) == (2, 4), (
         "a repetition and two pages"
     )
     await limited.send_through_proxy(f"{PODS}/a:80/proxy/")
@@ -95,7 +95,7 @@ async def test_a_limited_client_counts_each_http_request(server: ApiServer, clie
         limited.send_through_proxy(PODS),
         read_lines(limited),
     ):
-        with pytest.raises(RequestLimitReached, match="not requested: the limit of 6 requests is reached"):
+        with pytest.raises(RequestLimitReached, match="not requested: the limit of requests is reached"):
             await work
     assert len(server.requests) == 6
     await client.get(PODS)

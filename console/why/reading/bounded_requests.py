@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from console.why.evidence import Absence
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
 from kube.client import KubeClient, RequestLimitReached
-from kube.shallow import shallow_object
+from service.json_depth import shallow_object
 from service.text import MALFORMED, counted, listed, one_line
 from service.units import size
 
