@@ -53,19 +53,17 @@ class _Event(Struct):
     object: Raw
 
 
-class _AnnotatedMetadata(Struct):
-    """The metadata of a bookmark; annotations of other objects are not decoded."""
-
+class _BookmarkMetadata(Struct):
     annotations: dict[str, str] = {}
 
 
-class _Annotated(Struct):
-    metadata: _AnnotatedMetadata
+class _Bookmark(Struct):
+    metadata: _BookmarkMetadata
 
 
 _event = msgspec.json.Decoder(_Event)
 _object = msgspec.json.Decoder(_Object)
-_annotated = msgspec.json.Decoder(_Annotated)
+_bookmark = msgspec.json.Decoder(_Bookmark)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +83,6 @@ class UnreadableObject(Exception):
 
 def read_event(line: bytes, request_line: str) -> WatchEvent:
     """Decode a line of a watch. An object that is nested too deep for a decoder is shortened.
-
-    Args:
-        line: the line, without its line end.
-        request_line: the request, for messages.
 
     Raises:
         ApiError: the line is an error of the API server.
@@ -115,15 +109,9 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
 
 
 def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) -> ObjectMetadata:
-    """Decode an object's metadata.
+    """Decode an object's metadata; raise UnreadableObject if the bytes are not an object with a name.
 
-    Args:
-        item: the object's JSON, not nested too deep.
-        request_line: the request, for messages.
-        is_bookmark: whether the object may lack a name.
-
-    Raises:
-        UnreadableObject: the bytes are not an object.
+    A bookmark may lack the name.
     """
     try:
         metadata = _object.decode(item).metadata
@@ -136,7 +124,7 @@ def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) 
 
 def _ends_initial_events(bookmark: bytes) -> bool:
     try:
-        return _annotated.decode(bookmark).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+        return _bookmark.decode(bookmark).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
     except MALFORMED:
         return False
 
@@ -242,6 +230,8 @@ class Watch(Generic[T]):
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
         self.unreadable = 0
         """Number of objects whose name could not be decoded, so that they were skipped."""
+        self._skipped = 0
+        """The same, since the last whole state began."""
         self.objects: dict[Key, T] = {}
         self.states_read = 0
         """How often the whole state was read. Between two times, changes may have been missed."""
@@ -364,7 +354,7 @@ class Watch(Generic[T]):
     async def _list(self) -> None:
         """Read the whole state by a list."""
         objects: dict[Key, T] = {}
-        unreadable = self.unreadable
+        self._skipped = 0
         params = dict(self.resource.params)
         if self._not_older_than:
             params |= {"resourceVersion": self._not_older_than, "resourceVersionMatch": "NotOlderThan"}
@@ -378,9 +368,8 @@ class Watch(Generic[T]):
                     self._skip(error)
                 else:
                     self._put(objects, metadata, item)
-        self._require_readable(objects, unreadable)
-        self._record_contact()
         self._replace(objects, listed.resource_version)
+        self._record_contact()
 
     async def _watch(self) -> None:
         """Watch from the known version; without one, read the whole state as initial events first."""
@@ -438,17 +427,15 @@ class Watch(Generic[T]):
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Process initial events until the whole state is complete; the known objects stay until then.
 
-        After any failure the next attempt uses a list, which may take longer and may be older.
-
-        Raises:
-            ApiError, Unreachable: as `KubeClient.lines`, and if the stream ended first or took too long.
+        After any failure, such as an early end or a time-out, the next attempt uses a list, which may take
+        longer and may be older.
         """
         objects: dict[Key, T] = {}
-        unreadable = self.unreadable
+        self._skipped = 0
         try:
             async with asyncio.timeout(self._timing.initial):
                 async for batch in batches:
-                    await self._take(batch, objects, unreadable)
+                    await self._take(batch, objects)
                     if self._resource_version:
                         return
         except TimeoutError:
@@ -460,16 +447,8 @@ class Watch(Generic[T]):
                 self._list_instead()
         raise Unreachable(f"{self._request_line}: the stream ended within the initial events")
 
-    async def _take(
-        self, lines: list[bytes], initial: dict[Key, T] | None = None, unreadable: int = 0
-    ) -> None:
-        """Process a batch of events.
-
-        Args:
-            lines: the events.
-            initial: the incomplete whole state, while initial events arrive.
-            unreadable: number of skipped objects before the initial events.
-        """
+    async def _take(self, lines: list[bytes], initial: dict[Key, T] | None = None) -> None:
+        """Process a batch of events. Initial events complete the whole state `initial`."""
         is_changed = False
         try:
             for line in lines:
@@ -480,7 +459,6 @@ class Watch(Generic[T]):
                     continue
                 if not self._resource_version and initial is not None:
                     if event.ends_initial_events:
-                        self._require_readable(initial, unreadable)
                         self._replace(initial, event.metadata.resourceVersion)
                     elif not event.is_bookmark:
                         self._put(initial, event.metadata, None if event.is_deletion else event.object)
@@ -512,23 +490,17 @@ class Watch(Generic[T]):
     def _skip(self, error: UnreadableObject) -> None:
         """Count an object that cannot be decoded; its last readable state stays."""
         self.unreadable += 1
+        self._skipped += 1
         self._on_unreadable(str(error))
 
-    def _require_readable(self, objects: Mapping[Key, T], unreadable: int) -> None:
-        """Check that a whole state has a readable object, if it has any.
-
-        Args:
-            objects: the whole state.
-            unreadable: number of skipped objects before it was read.
+    def _replace(self, objects: dict[Key, T], version: str) -> None:
+        """Replace the known objects by a complete new state.
 
         Raises:
-            Unreachable: all objects were skipped, so the answer does not come from an API server.
+            Unreachable: all its objects were skipped, so the answer does not come from an API server.
         """
-        if not objects and self.unreadable > unreadable:
+        if not objects and self._skipped:
             raise Unreachable(f"{self._request_line}: not a list: no object can be decoded")
-
-    def _replace(self, objects: dict[Key, T], version: str) -> None:
-        """Replace the known objects by a complete new state."""
         self.objects = objects
         self._resource_version = self._not_older_than = version
         self._resource_version_at = self._clock()
