@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, TypeVar
@@ -27,32 +28,25 @@ class AccessError(ValueError):
     """No access to an API server is configured; the message is one line that says what is missing."""
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """The API server refused a request; the message is one line with the request and the reason."""
 
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        request_line: str,
-        *,
-        retry_after: float | None = None,
-        causes: frozenset[str] = frozenset(),
-        object_name: str = "",
-    ) -> None:
-        text = f"{request_line}: {status} {reason}"
-        super().__init__(f"{text}: {message}" if message else text)
-        self.status = status
-        self.reason = reason
-        """Reason of the Status object (`NotFound`, `Expired`, `Conflict`, …), else HTTP's reason phrase."""
-        self.message = message
-        self.retry_after = retry_after
-        """Seconds to wait before the next request; None if the server does not say."""
-        self.causes = causes
-        """Causes of the Status object, such as `NamespaceTerminating`."""
-        self.object_name = object_name
-        """The object that the Status object names; empty without one, as for a kind that is not served."""
+    status: int
+    reason: str
+    """Reason of the Status object (`NotFound`, `Expired`, `Conflict`, …), else HTTP's reason phrase."""
+    message: str
+    request_line: str
+    retry_after: float | None = None
+    """Seconds to wait before the next request; None if the server does not say."""
+    causes: frozenset[str] = frozenset()
+    """Causes of the Status object, such as `NamespaceTerminating`."""
+    object_name: str = ""
+    """The object that the Status object names; empty without one, as for a kind that is not served."""
+
+    def __str__(self) -> str:
+        text = f"{self.request_line}: {self.status} {self.reason}"
+        return f"{text}: {self.message}" if self.message else text
 
     @property
     def is_unauthorized(self) -> bool:
@@ -279,17 +273,14 @@ def transport_error_text(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        cause = error.certificate_error
-        reason = getattr(cause, "verify_message", "") or str(cause)
-        if getattr(cause, "verify_code", 0) in _BY_THE_CLOCK:
+        refusal = error.certificate_error
+        reason = getattr(refusal, "verify_message", "") or str(refusal)
+        if getattr(refusal, "verify_code", 0) in _BY_THE_CLOCK:
             reason += f" (this machine's date is {datetime.now(UTC):%Y-%m-%d})"
         return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(reason)}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        os_error = error.os_error
-        if os_error.errno and os_error.errno > 0:
-            reason = os.strerror(os_error.errno)
-        else:
-            reason = os_error.strerror or str(os_error)
+        cause, number = error.os_error, error.os_error.errno or 0
+        reason = os.strerror(number) if number > 0 else cause.strerror or str(cause)
         return f"{error.host}:{error.port}: {one_line(reason)}"
     if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's password
         return one_line(f"the proxy answers {error.status} {error.message}")

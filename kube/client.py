@@ -25,7 +25,7 @@ from kube.answers import (
     require_plain,
     transport_errors,
 )
-from kube.list_splitter import ListSplitter, MalformedList
+from service.list_splitter import ListSplitter, MalformedList
 from service.tasks import LoopYield
 from service.version import version
 
@@ -353,7 +353,7 @@ class ObjectList:
             except MalformedList as error:
                 raise Unreachable(f"{page}: not a list: {error}") from None
             if not metadata.continue_:
-                self.resource_version = metadata.resourceVersion
+                self.resource_version = metadata.resource_version
                 return
             if time.monotonic() > ends_at:
                 raise Unreachable(f"{page}: the pages did not end within {_LIST_SECONDS:g} s")

@@ -61,7 +61,7 @@ class Entry:
         value = self.values.get(key)
         try:
             return default if value is None else msgspec.convert(value, form)
-        except msgspec.ValidationError as error:  # its message quotes types only
+        except (msgspec.ValidationError, RecursionError) as error:  # its message quotes types only
             raise self.error(f"{key}: {one_line(str(error))}") from None
 
     def text(self, key: str) -> str:

@@ -16,12 +16,12 @@ from gpuagent.pods.node_pods import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
 from gpuagent.server.agent_server import AGENT_CONNECTIONS
 from kube import answers, tokens
-from kube.list_splitter import LONGEST_OBJECT
 from service import documents, log, log_writer
 from service import log as limited_log
 from service.http import bounded_server
 from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
+from service.list_splitter import LONGEST_OBJECT
 from tests.support import yaml_text
 from tests.support.doc_tables import table_under
 from tests.support.helm_chart import CHART, EVERY_RIGHT, ROOT, Object, find_object, rendered

@@ -84,9 +84,7 @@ async def test_a_limited_client_counts_each_http_request(server: ApiServer, clie
     await limited.get(PODS)
     server.answers = [refuses(401, "Unauthorized"), lists(pod("a"), more="next"), lists(pod("b"))]
     await read_list(limited)
-    assert (limited.remaining, len(server.requests)) == (2, 4), (
-        "a repetition and two pages"
-    )
+    assert (limited.remaining, len(server.requests)) == (2, 4), "a repetition and two pages"
     await limited.send_through_proxy(f"{PODS}/a:80/proxy/")
     await limited.request("POST", PODS, body=b"{}")
     for work in (
@@ -239,7 +237,7 @@ async def test_an_answer_without_end_is_given_up(server: ApiServer, client: Kube
 async def test_an_object_without_end_is_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kube.list_splitter.LONGEST_OBJECT", 100_000)
+    monkeypatch.setattr("service.list_splitter.LONGEST_OBJECT", 100_000)
     server.answers = [lists(pod("a", data="x" * 1_000_000))]
     with pytest.raises(Unreachable, match=f"GET {PODS}: not a list: an object of more than 100000 bytes"):
         await read_list(client)

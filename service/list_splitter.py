@@ -25,10 +25,10 @@ class MalformedList(ValueError):
     """The bytes are not a Kubernetes list; the message is one line with the reason."""
 
 
-class ListMetadata(Struct):
+class ListMetadata(Struct, rename="camel"):
     """The metadata of a list."""
 
-    resourceVersion: str
+    resource_version: str
     continue_: str = msgspec.field(default="", name="continue")
     """Token for the next page; empty for the last page."""
 
@@ -107,7 +107,7 @@ class ListSplitter:
             whole = _list.decode(self._text.decode())  # as text: msgspec skips strings unchecked
         except MALFORMED as error:
             raise MalformedList(one_line(str(error))) from None
-        if not whole.kind.endswith("List") or not whole.metadata.resourceVersion:
+        if not whole.kind.endswith("List") or not whole.metadata.resource_version:
             raise MalformedList(f"a {one_line(whole.kind)} without resourceVersion")
         return whole.metadata
 
