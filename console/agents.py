@@ -21,11 +21,11 @@ import msgspec
 from msgspec import Struct
 
 from console.agent_client import Received, age_of_figures
+from console.cluster.token_request import ServiceAccountTokens, TokenUnavailable
 from gpuagent.api_types import SHARES_PATH, NotAnAnswer, read_answer
 from kube.answers import ApiError, Unreachable, decode_answer, status_error
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import ObjectMeta, PodStatus, Time
-from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.command import namespace_name, read_by
 from service.http.authentication import OWN_HEADER
 from service.names import is_dns_subdomain

@@ -193,8 +193,8 @@ class KubeClient:
     async def send_through_proxy(
         self,
         path: str,
-        *,
         body: bytes | None = None,
+        *,
         headers: Mapping[str, str] = _NO_HEADERS,
         seconds: float = _SECONDS,
         most_bytes: int = LONGEST_ANSWER,

@@ -95,7 +95,7 @@ class _ThroughApiServer:
         path = self._path + path
         try:
             response = await self._client.send_through_proxy(
-                path, body=form, headers=self._headers, seconds=seconds, most_bytes=MOST_BYTES
+                path, form, headers=self._headers, seconds=seconds, most_bytes=MOST_BYTES
             )
         except Unreachable as error:
             problem = str(error).removeprefix(f"POST {path}: ")
