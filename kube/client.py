@@ -17,12 +17,14 @@ import aiohttp
 from kube.access import Access, AccessError, Headers
 from kube.answers import (
     LONGEST_ANSWER,
+    ApiError,
     Unreachable,
     parse_warnings,
     read_body,
     read_error,
     read_lines,
     require_plain,
+    status_error,
     transport_errors,
 )
 from service.list_splitter import ListSplitter, MalformedList
@@ -255,13 +257,27 @@ class KubeClient:
     ) -> AnyResponse:
         async with self._answer(sent, is_trusted=is_trusted) as response:
             require_plain(response, sent)
+            body, reason = await read_body(response, sent, most_bytes), response.reason or ""
+            if b'"kind":"Status"' in body[:200].replace(b" ", b""):  # probably the API server's own
+                self._require_login(
+                    status_error(body, str(sent), http_status=response.status, http_reason=reason)
+                )
             return AnyResponse(
                 status=response.status,
-                reason=response.reason or "",
-                body=await read_body(response, sent, most_bytes),
+                reason=reason,
+                body=body,
                 date=response.headers.get("Date", ""),
                 warnings=parse_warnings(response.headers.getall("Warning", [])),
             )
+
+    def _require_login(self, error: ApiError) -> None:
+        """Raise AccessError if the caller's credentials were not sent, and the API server asks for them.
+
+        Behind `kubectl proxy`, whose address is http://, another user is authenticated.
+        """
+        withheld = self._access.route.withheld
+        if withheld and (error.is_unauthorized or error.user == "system:anonymous"):
+            raise AccessError(f"{error}; {withheld}")
 
     @contextlib.asynccontextmanager
     async def _open(self, sent: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -269,10 +285,8 @@ class KubeClient:
         async with self._answer(sent) as response:
             if response.status >= 300:
                 error = await read_error(response, sent)
-                withheld = self._access.route.withheld
-                raise (
-                    AccessError(f"{error}; {withheld}") if withheld and error.status in (401, 403) else error
-                )
+                self._require_login(error)
+                raise error
             require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()

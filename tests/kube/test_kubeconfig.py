@@ -268,7 +268,9 @@ async def test_impersonation_is_sent_with_every_kind_of_request(
         assert ("authorization", "Bearer t") in sent
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "Unauthorized"), (403, 'User "system:anonymous" cannot list pods')]
+)
 @pytest.mark.parametrize(
     ("user", "what"),
     [
@@ -278,7 +280,7 @@ async def test_impersonation_is_sent_with_every_kind_of_request(
     ],
 )
 async def test_without_tls_no_credentials_are_sent_and_a_refusal_says_so(
-    tmp_path: Path, user: dict[str, Any], what: str, status: int
+    tmp_path: Path, user: dict[str, Any], what: str, status: int, message: str
 ) -> None:
     server = ApiServer(trust=None)
     await server.start()
@@ -288,13 +290,17 @@ async def test_without_tls_no_credentials_are_sent_and_a_refusal_says_so(
         assert (access.server, await access.headers()) == (f"http://{address['server']}", ())
         async with KubeClient(access) as client:
             await client.get(PODS)
-            server.answers = [refuses(status, "Refused")] * 2
-            line = rf"{status} Refused.*; your {what} was not sent, because the address is http://$"
-            with pytest.raises(AccessError, match=line):
+            line = rf"{status} R: {message}; your {what} was not sent, because the address is http://$"
+            for request in (client.get(PODS), client.send_through_proxy(PODS)):
+                server.answers = [refuses(status, "R", message)] * 2
+                with pytest.raises(AccessError, match=line):
+                    await request
+            server.answers = [refuses(403, "R", 'User "anne" cannot list pods')]  # behind `kubectl proxy`
+            with pytest.raises(ApiError, match=r'403 R: User "anne" cannot list pods$'):
                 await client.get(PODS)
         async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, address, {}))) as client:
-            server.answers = [refuses(status, "Refused")] * 2
-            with pytest.raises(ApiError, match=f"{status} Refused: told to$"):
+            server.answers = [refuses(status, "R", message)] * 2
+            with pytest.raises(ApiError, match=f"{status} R: {message}$"):
                 await client.get(PODS)
     finally:
         await server.stop()
