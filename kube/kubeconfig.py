@@ -7,6 +7,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import math
 import os
 import ssl
 import sys
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cluster, user or context; its messages begin with the place."""
+    """A part of a kubeconfig; its messages begin with the place."""
 
     place: str
     folder: Path
@@ -51,7 +52,7 @@ class Entry:
         """Convert errors about an unusable value, with the reason if it is a file's."""
         try:
             yield
-        except (ssl.SSLError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+        except (ssl.SSLError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             raise self.error(problem) from None
         except OSError as error:
             raise self.error(f"{problem}: {error.strerror}") from None
@@ -99,11 +100,9 @@ class Login:
 
 
 async def log_in(where: str, context: str | None = None) -> Login:
-    """Read a kubeconfig and log in. A credential plugin has no time limit, because it may wait for a person.
+    """Read the files of `$KUBECONFIG`'s form and log in; missing ones are skipped if one exists.
 
-    Args:
-        where: paths, separated as in `$KUBECONFIG`; missing files are skipped if one exists.
-        context: name of the context; None uses the current one.
+    A credential plugin has no time limit, because it may wait for a person.
 
     Raises:
         AccessError: the kubeconfig is incomplete or wrong, or a credential plugin fails.
@@ -116,7 +115,7 @@ async def log_in(where: str, context: str | None = None) -> Login:
             raise ValueError
     ca, headers, withheld = cluster.data("certificate-authority"), _impersonation(user), ""
     with cluster.checking("certificate-authority: no certificate in PEM"):
-        trust = client_context(cadata=ca.decode("ascii") or None)
+        trust = client_context(cadata=ca.decode("ascii", errors="replace") or None)
     if cluster.get("insecure-skip-tls-verify", bool, False) and not ca:
         trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
     hostname = cluster.text("tls-server-name") or None
@@ -160,29 +159,27 @@ def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:
     if chosen is None:
         problem = f"no context {quoted(context)}" if context else "no current-context"
         raise AccessError(f"{one_line(where)}: {problem}; contexts: {listed(entries['context']) or 'none'}")
-    names = {kind: chosen.text(kind) for kind in ("cluster", "user")}
-    for kind, name in names.items():
-        if name not in entries[kind] and (name or kind == "cluster"):
-            raise chosen.error(f"no {kind} {quoted(name)}")
-    cluster, nobody = entries["cluster"][names["cluster"]], Entry(chosen.place, chosen.folder, {})
-    return chosen, cluster, entries["user"].get(names["user"], nobody)
+    cluster, user = (entries[kind].get(chosen.text(kind)) for kind in ("cluster", "user"))
+    if user is None and not chosen.text("user"):
+        user = Entry(chosen.place, chosen.folder, {})
+    if cluster is None or user is None:
+        kind = "user" if cluster else "cluster"
+        raise chosen.error(f"no {kind} {quoted(chosen.text(kind))}")
+    return chosen, cluster, user
 
 
 def _read(path: Path) -> dict[str, Any]:
     import yaml  # noqa: PLC0415 - a service in a pod has no kubeconfig
 
     try:
-        document = yaml.safe_load(path.read_bytes()) or {}
+        return msgspec.convert(yaml.safe_load(path.read_bytes()) or {}, dict[str, Any])
     except OSError as error:
         problem = "no such kubeconfig" if isinstance(error, FileNotFoundError) else error.strerror
         raise AccessError(f"{path}: {problem}") from None
     except Exception as error:  # noqa: BLE001 - PyYAML raises all kinds, such as for the tag `!!int ""`
         mark = getattr(error, "problem_mark", None)  # the error's text may quote a secret
         where = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise AccessError(f"{path}: not YAML{where}") from None
-    if not isinstance(document, dict):
-        raise AccessError(f"{path}: not a kubeconfig")
-    return document
+        raise AccessError(f"{path}: not a kubeconfig in YAML{where}") from None
 
 
 def _split_url(url: str) -> SplitResult:
@@ -243,19 +240,23 @@ async def _credentials(user: Entry, cluster: Entry, ca: bytes) -> tuple[str, byt
     name, password = user.text("username"), user.text("password")
     token = user.data("tokenFile").decode(errors="replace").strip() or user.text("token")  # as client-go
     if not token and (name or password):
-        return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode(), certificate, key
-    if not token and "auth-provider" in user.values:
+        return (
+            "Basic " + base64.b64encode(f"{name}:{password}".encode(errors="replace")).decode(),
+            certificate,
+            key,
+        )
+    if not token and user.values.get("auth-provider"):
         with user.checking("auth-provider: only oidc with a valid id-token, which kubectl renews"):
             provider = user.values["auth-provider"]
             token = provider["config"]["id-token"] if provider["name"] == "oidc" else ""
             claims = msgspec.json.decode(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
-            if claims.get("exp", time.time()) < time.time():
+            if claims.get("exp", math.inf) < time.time():
                 raise ValueError
-    if not token and "exec" in user.values:
+    if not token and user.values.get("exec"):
         plugin = Entry(f"{user.place}: exec", user.folder, user.get("exec", dict[str, Any], {}))
         status = await _run_plugin(plugin, cluster, ca)
-        certificate = status.get("clientCertificateData", "").encode() or certificate
-        token, key = status.get("token", ""), status.get("clientKeyData", "").encode() or key
+        certificate = status.get("clientCertificateData", "").encode(errors="replace") or certificate
+        token, key = status.get("token", ""), status.get("clientKeyData", "").encode(errors="replace") or key
     if not token.isascii() or not token.isprintable():
         raise user.error("the token is not one line of ASCII text")
     return f"Bearer {token}" if token else "", certificate, key
@@ -286,7 +287,9 @@ async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
     place = Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
     with place.checking(one_line(plugin.text("installHint")) or "cannot be started"):
-        variables = {each["name"]: each["value"] for each in plugin.get("env", list[dict[str, str]], [])}
+        variables = {
+            each["name"]: each.get("value", "") for each in plugin.get("env", list[dict[str, str]], [])
+        }
         process = await asyncio.create_subprocess_exec(
             str(plugin.folder / command) if os.sep in command else command,
             *plugin.get("args", list[str], []),

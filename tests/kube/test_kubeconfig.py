@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from tests.support.api_server import PODS, ApiServer, refuses
 from tests.support.certificates import client_pair, serving_context
+from tests.support.kubeconfigs import identity_token
 from tests.support.standard_streams import PATIENCE_SECONDS, ROOT
 
 V1 = "client.authentication.k8s.io/v1"
@@ -120,8 +122,15 @@ async def test_each_path_is_relative_to_the_file_that_has_it_and_the_first_entry
 async def test_the_line_about_a_second_file_names_it(cluster: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "second").write_text("users:\n- token: s3cret: s3cret\n")
     where = f"{kubeconfig(tmp_path, cluster, {'token': 't'})}{os.pathsep}{tmp_path / 'second'}"
-    with pytest.raises(AccessError, match=r"second: not YAML: line 2, column 16$"):
+    with pytest.raises(AccessError, match=r"second: not a kubeconfig in YAML: line 2, column 16$"):
         await KubeConfig.load(where)
+
+
+async def test_a_token_of_an_auth_provider_is_used_while_it_is_valid(tmp_path: Path) -> None:
+    for token in (identity_token("x"), identity_token("x", exp=time.time() + 60)):
+        user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+        access = await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, user))
+        assert await access.headers() == (("Authorization", f"Bearer {token}"),)
 
 
 async def test_a_token_file_is_read_again_when_its_token_is_refused(

@@ -208,7 +208,7 @@ CASES: Final[Mapping[str, Case]] = {
         for token in (_LINE, f"{SECRET}\n", f"{SECRET}\x07", f"{SECRET}日本", f"{SECRET}\ud800")
     },
     "password": Case(
-        user={"token": None, "username": "me", "password": f"{SECRET}\n"},
+        user={"token": None, "username": "me", "password": f"{SECRET}\n\ud800"},
         line="you may not list namespaces as system:anonymous",
     ),
     "file with a token and blanks": Case(user=file_token(" \tTOKEN \r\n\n")),
@@ -345,9 +345,16 @@ CASES: Final[Mapping[str, Case]] = {
             "without a configuration": {"name": "oidc"},
             "with an expired token": {"name": "oidc", "config": {"id-token": identity_token("x", exp=1)}},
             "without a token": {"name": "oidc", "config": {"id-token": SECRET}},
-            "with a token of two lines": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}},
         }.items()
     },
+    "auth-provider with a token of two lines": Case(
+        user={
+            "token": None,
+            "auth-provider": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}},
+        },
+        line="the token is not one line of ASCII text",
+    ),
+    "no plugin and no auth-provider": Case(user={"exec": None, "auth-provider": None}),
     "namespace that no name is, where none is needed": Case(context={"namespace": "Team/A"}),
     "context that does not exist": Case(
         document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'
@@ -364,12 +371,13 @@ CASES: Final[Mapping[str, Case]] = {
     "users null": Case(document={"users": None}, context={"user": None}, line="as system:anonymous"),
     "unknown keys": Case(document={"preferences": {}, "other": 1}, cluster={"other": 1}, user={"other": [1]}),
     "empty file": Case(text="", line="kubeconfig: no current-context"),
-    "list instead of a document": Case(text="[1, 2]", line="kubeconfig: not a kubeconfig"),
+    "list instead of a document": Case(text="[1, 2]", line="kubeconfig: not a kubeconfig in YAML"),
     "no YAML": Case(
-        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n", line="kubeconfig: not YAML: line 3, column"
+        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n",
+        line="kubeconfig: not a kubeconfig in YAML: line 3, column",
     ),
     **{
-        f"YAML {text[:20]!r}": Case(text=text, line="kubeconfig: not YAML")
+        f"YAML {text[:20]!r}": Case(text=text, line="kubeconfig: not a kubeconfig in YAML")
         for text in (
             f"users: !{SECRET} 1",
             "\0",
