@@ -57,11 +57,7 @@ class Access(Protocol):
         """Return the TLS context for new connections, with CA and client certificate."""
 
     async def headers(self, *, refused: Headers | None = None) -> Headers:
-        """Return the headers that authenticate the caller.
-
-        Args:
-            refused: headers that the server refused, to read the credentials again; None for none.
-        """
+        """Return the headers that authenticate the caller; read them again if the server `refused` some."""
 
 
 class InCluster:
@@ -142,11 +138,7 @@ class KubeConfig:
 
     @classmethod
     async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
-        """Read a kubeconfig.
-
-        Args:
-            path: the file; None uses `$KUBECONFIG`, else `~/.kube/config`.
-            context: name of the context; None uses the current one.
+        """Read a kubeconfig, by default `$KUBECONFIG`, else `~/.kube/config`, and its current context.
 
         Raises:
             AccessError: the kubeconfig cannot be read, or its login fails.

@@ -87,12 +87,7 @@ class RequestLimitReached(AccessError):
 class KubeClient:
     """A client for one API server. Every request has a time limit."""
 
-    def __init__(
-        self,
-        access: Access,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Set the API server's address, the caller's credentials, and a clock of monotonic seconds."""
         self._access = access
         self._clock = clock
@@ -282,7 +277,7 @@ class KubeClient:
     @contextlib.asynccontextmanager
     async def _open(self, sent: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open a successful answer; other answers are an ApiError, or AccessError without a login."""
-        async with self._answer(sent) as response:
+        async with self._answer(sent, is_trusted=True) as response:
             if response.status >= 300:
                 error = await read_error(response, sent)
                 self._require_login(error)
@@ -293,9 +288,7 @@ class KubeClient:
             yield response
 
     @contextlib.asynccontextmanager
-    async def _answer(
-        self, sent: _Request, *, is_trusted: bool = True
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(self, sent: _Request, *, is_trusted: bool) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open an answer of any status; connection errors are `Unreachable` until it is closed.
 
         After the API server's own 401 the request is repeated once with renewed credentials.

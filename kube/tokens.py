@@ -26,6 +26,11 @@ from service.text import one_line
 OWN_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_KINDS: Final = {
+    OWN_REVIEWS: "SelfSubjectAccessReview",
+    AUTHENTICATION_REVIEWS: "TokenReview",
+    ACCESS_REVIEWS: "SubjectAccessReview",
+}
 
 
 class AccessStatus(Struct):
@@ -67,15 +72,10 @@ _access_review = msgspec.json.Decoder(_AccessReview)
 
 
 async def _review(
-    client: KubeClient,
-    path: str,
-    kind: str,
-    spec: Mapping[str, object],
-    decoder: "msgspec.json.Decoder[ReviewT]",
-    **options: Any,
+    client: KubeClient, path: str, spec: object, decoder: "msgspec.json.Decoder[ReviewT]", **options: Any
 ) -> ReviewT:
     """Create a review, which the API server answers with its status. Raises as `KubeClient.request`."""
-    version = path.removeprefix("/apis/").rpartition("/")[0]
+    kind, version = _KINDS[path], path.removeprefix("/apis/").rpartition("/")[0]
     body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
     answer = await client.request("POST", path, body=body, **options)
     expect_kind(answer, kind, f"POST {path}")
@@ -99,7 +99,7 @@ async def review_right(
     attributes |= {"subresource": subresource} if subresource else {}
     attributes |= {"namespace": namespace} if namespace else {}
     spec = {"resourceAttributes": attributes}
-    return (await _review(client, OWN_REVIEWS, "SelfSubjectAccessReview", spec, _access_review)).status
+    return (await _review(client, OWN_REVIEWS, spec, _access_review)).status
 
 
 ALLOWED_SECONDS: Final = 60.0
@@ -194,11 +194,7 @@ class TokenAuthorizer:
     """
 
     def __init__(
-        self,
-        client: KubeClient,
-        *,
-        audience: str,
-        clock: Callable[[], float] = time.monotonic,
+        self, client: KubeClient, *, audience: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = client
         self._audience = audience
@@ -289,10 +285,8 @@ class TokenAuthorizer:
         spec: dict[str, object] = {"token": token}
         if audience is not None:
             spec["audiences"] = [audience]
-        review = await _review(
-            self._client, AUTHENTICATION_REVIEWS, "TokenReview", spec, _token_review, seconds=CHECK_SECONDS
-        )
-        status = review.status
+        client, limit = self._client, CHECK_SECONDS
+        status = (await _review(client, AUTHENTICATION_REVIEWS, spec, _token_review, seconds=limit)).status
         # The list is empty if the authenticator knows no audiences; the token is then for the API server.
         is_for_audience = audience is None or audience in status.audiences
         if not status.authenticated or not is_for_audience or status.user is None:
@@ -307,10 +301,9 @@ class TokenAuthorizer:
             "extra": user.extra,
             "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
         }
-        review = await _review(
-            self._client, ACCESS_REVIEWS, "SubjectAccessReview", spec, _access_review, seconds=CHECK_SECONDS
-        )
-        return review.status.allowed and not review.status.denied
+        client, limit = self._client, CHECK_SECONDS
+        status = (await _review(client, ACCESS_REVIEWS, spec, _access_review, seconds=limit)).status
+        return status.allowed and not status.denied
 
 
 def _without_token(text: str, token: str) -> str:

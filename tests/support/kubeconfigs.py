@@ -136,9 +136,6 @@ CASES: Final[Mapping[str, Case]] = {
         cluster=lambda base: {"certificate-authority-data": "\n".join([base.ca_data[:64], base.ca_data[64:]])}
     ),
     "server with a slash at the end": Case(cluster=lambda base: {"server": f"{base.server}/"}),
-    "server with an upper-case scheme": Case(
-        cluster=lambda base: {"server": base.server.replace("https", "HTTPS")}
-    ),
     "server without a scheme, which means HTTP": Case(
         cluster=lambda base: {"server": base.server.removeprefix("https://")}, line="400 Bad Request"
     ),
@@ -159,9 +156,6 @@ CASES: Final[Mapping[str, Case]] = {
         )
     },
     "server as a number": Case(cluster={"server": 6443}, line='"c": server: expected https://HOST:PORT'),
-    "nothing listens": Case(
-        cluster={"server": "https://127.0.0.1:1"}, line="127.0.0.1:1: Connection refused"
-    ),
     "no certificate authority": Case(
         cluster={"certificate-authority-data": None}, line="its certificate is not trusted"
     ),
@@ -172,10 +166,6 @@ CASES: Final[Mapping[str, Case]] = {
     "certificate authority that is not PEM": Case(
         cluster={"certificate-authority-data": b64("no PEM")},
         line='cluster "c": certificate-authority: no certificate in PEM',
-    ),
-    "certificate authority whose file is missing": Case(
-        cluster={"certificate-authority-data": None, "certificate-authority": "gone.crt"},
-        line='cluster "c": certificate-authority: gone.crt: No such file or directory',
     ),
     "no verification": Case(cluster={"certificate-authority-data": None, "insecure-skip-tls-verify": True}),
     "name of the server that its certificate has": Case(cluster={"tls-server-name": "localhost"}),
@@ -199,9 +189,7 @@ CASES: Final[Mapping[str, Case]] = {
     "proxy that does not listen": Case(
         cluster={"proxy-url": f"http://me:{SECRET}@127.0.0.1:1"}, line="Connection refused"
     ),
-    "empty proxy": Case(cluster={"proxy-url": ""}),
     "no token": Case(user={"token": None}, line="you may not list namespaces as system:anonymous"),
-    "wrong token": Case(user={"token": SECRET}, line="401 Unauthorized"),
     "token as a number": Case(user={"token": 12345}, line='user "u": token: Expected `str`, got `int`'),
     **{
         f"token {token!r}": Case(user={"token": token}, line='user "u": the token is not one line of ASCII')
@@ -213,9 +201,6 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "file with a token and blanks": Case(user=file_token(" \tTOKEN \r\n\n")),
     "file with two lines": Case(user=file_token(_LINE), line="the token is not one line of ASCII text"),
-    "file with other bytes than text": Case(
-        user=file_token(b"\xff" + SECRET.encode()), line="the token is not one line of ASCII text"
-    ),
     "file of the token missing": Case(
         user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory'
     ),
@@ -227,10 +212,6 @@ CASES: Final[Mapping[str, Case]] = {
             "that is not PEM": {"client-certificate-data": b64("no PEM"), "client-key-data": b64(SECRET)},
         }.items()
     },
-    "client key missing": Case(
-        user=lambda base: {"client-certificate": str(base.ca_file), "client-key": "gone.key"},
-        line='user "u": client-key: gone.key: No such file or directory',
-    ),
     "client key with a pass phrase": Case(
         user=lambda base: {
             "client-certificate": str(base.ca_file),
@@ -241,9 +222,6 @@ CASES: Final[Mapping[str, Case]] = {
         },
         line='user "u": client-certificate: no certificate with its unencrypted key',
     ),
-    "impersonated user without rights": Case(
-        user={"as": "reader"}, line="you may not list namespaces as reader"
-    ),
     "impersonated user with everything": Case(
         user={
             "as": "jürgen",
@@ -252,7 +230,6 @@ CASES: Final[Mapping[str, Case]] = {
             "as-user-extra": {"Example.com/Reason %": ["a", "b"]},
         }
     ),
-    "empty impersonation": Case(user={"as": "", "as-groups": [], "as-user-extra": {}}),
     **{
         f"impersonation without a user: {keys}": Case(user=keys, line="as-user-extra need as")
         for keys in ({"as-groups": ["system:masters"]}, {"as-uid": "1"}, {"as-user-extra": {"a": ["b"]}})
@@ -310,7 +287,6 @@ CASES: Final[Mapping[str, Case]] = {
         user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1beta1"),
         line="its output is no ExecCredential of client.authentication.k8s.io/v1beta1",
     ),
-    "plugin with a token of two lines": Case(user=printing({"token": _LINE}), line="not one line of ASCII"),
     "plugin with a certificate that is not PEM": Case(
         user=printing({"clientCertificateData": "x", "clientKeyData": SECRET}),
         line='user "u": client-certificate: no certificate with its unencrypted key',
@@ -318,7 +294,6 @@ CASES: Final[Mapping[str, Case]] = {
     "plugin that fails": Case(
         user=plugin("import sys; sys.exit('first\\nsecond')"), line="exit status 1: first second"
     ),
-    "plugin that is killed": Case(user=plugin("import os; os.kill(os.getpid(), 9)"), line="exit status -9"),
     "plugin that does not exist": Case(
         user=plugin(command="kaishare-no-such-plugin", installHint="Install it.\nThen run it."),
         line="kaishare-no-such-plugin: Install it. Then run it.: No such file or directory",
@@ -354,7 +329,6 @@ CASES: Final[Mapping[str, Case]] = {
         },
         line="the token is not one line of ASCII text",
     ),
-    "no plugin and no auth-provider": Case(user={"exec": None, "auth-provider": None}),
     "namespace that no name is, where none is needed": Case(context={"namespace": "Team/A"}),
     "context that does not exist": Case(
         document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'
@@ -366,12 +340,9 @@ CASES: Final[Mapping[str, Case]] = {
     "user that does not exist": Case(context={"user": "v"}, line='context "x": no user "v"'),
     "no user": Case(context={"user": None}, line="you may not list namespaces as system:anonymous"),
     "cluster that does not exist": Case(context={"cluster": "d"}, line='context "x": no cluster "d"'),
-    "no cluster": Case(context={"cluster": None}, line='context "x": no cluster ""'),
     "users as a map": Case(document={"users": {"u": {}}}, line="users: Expected `array`, got `object`"),
-    "users null": Case(document={"users": None}, context={"user": None}, line="as system:anonymous"),
     "unknown keys": Case(document={"preferences": {}, "other": 1}, cluster={"other": 1}, user={"other": [1]}),
     "empty file": Case(text="", line="kubeconfig: no current-context"),
-    "list instead of a document": Case(text="[1, 2]", line="kubeconfig: not a kubeconfig in YAML"),
     "no YAML": Case(
         text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n",
         line="kubeconfig: not a kubeconfig in YAML: line 3, column",
