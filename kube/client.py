@@ -9,7 +9,6 @@ from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
@@ -139,9 +138,7 @@ class KubeClient:
         """Return itself."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._session.close()
 
@@ -229,7 +226,7 @@ class KubeClient:
         )
         sent = _Request("GET", path, params=params or {}, headers={"Accept": accept}, limit=limit)
         objects = ObjectList(self._open, sent)
-        async with contextlib.aclosing(objects):
+        async with contextlib.aclosing(objects.remaining):
             yield objects
 
     @contextlib.asynccontextmanager
@@ -333,24 +330,20 @@ class ObjectList:
     def __init__(self, open_answer: _OpenAnswer, first_page: _Request) -> None:
         self.resource_version = ""
         """The list's resourceVersion; empty until the list has been read completely."""
-        self._open_answer = open_answer
-        self._objects = self._read(first_page)
+        self.remaining = self._read(open_answer, first_page)
+        """The remaining objects; closing them closes the connection."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Return an iterator over the remaining objects."""
-        return self._objects
+        return self.remaining
 
-    async def aclose(self) -> None:
-        """Close the connection, even if the list has not been read completely."""
-        await self._objects.aclose()
-
-    async def _read(self, page: _Request) -> AsyncGenerator[bytes]:
+    async def _read(self, open_answer: _OpenAnswer, page: _Request) -> AsyncGenerator[bytes]:
         loop_yield = LoopYield()
         ends_at = time.monotonic() + _LIST_SECONDS
         while True:
             splitter = ListSplitter()
             try:
-                async with self._open_answer(page) as response:
+                async with open_answer(page) as response:
                     async for chunk in response.content.iter_any():
                         for item in splitter.feed(chunk):
                             yield item

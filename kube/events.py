@@ -14,8 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from kube.access import AccessError
-from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
+from kube.answers import REQUEST_ERRORS, ApiError, Unreachable, decode_answer, expect_kind
 from kube.client import MERGE_PATCH, KubeClient
 from kube.kinds import Time
 from service.backoff import JITTER_DOWN, Backoff, TokenBucket
@@ -272,7 +271,7 @@ class EventWriter:
         reason = waiting.event.reason
         try:
             result = await self._create_or_patch(waiting)
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             is_refused = isinstance(error, ApiError) and error.is_forbidden and not error.user
             self._trouble.update(str(error), kind=_REFUSED if is_refused else None)
             retry_after = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0

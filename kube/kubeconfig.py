@@ -270,9 +270,7 @@ async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str
     version, command = plugin.text("apiVersion"), plugin.text("command")
     mode = plugin.text("interactiveMode") or ("IfAvailable" if version == f"{_EXEC}/v1beta1" else "")
     if version not in (f"{_EXEC}/v1", f"{_EXEC}/v1beta1") or mode not in ("Never", "IfAvailable", "Always"):
-        raise plugin.error(
-            f"apiVersion {quoted(version)} with interactiveMode {quoted(mode)} is not supported"
-        )
+        raise plugin.error(f"apiVersion {quoted(version)}, interactiveMode {quoted(mode)}: not supported")
     has_input, has_errors = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
     if mode == "Always" and not has_input:
         raise plugin.error("interactiveMode: Always needs a terminal as standard input")

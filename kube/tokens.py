@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from kube.access import AccessError
-from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
+from kube.answers import REQUEST_ERRORS, decode_answer, expect_kind
 from kube.client import KubeClient
 from service.backoff import TokenBucket
 from service.http.authentication import AccessRefusal, BearerToken
@@ -165,11 +164,7 @@ class _Lane:
         self._waiting = 0
         self.concurrent = asyncio.Semaphore(limits.concurrent)
         """Held during a check."""
-        self._bucket = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
-
-    def may_check(self) -> bool:
-        """Whether the rate allows one more check; count it."""
-        return self._bucket.take()
+        self.checks = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
 
     @property
     def is_full(self) -> bool:
@@ -229,7 +224,7 @@ class TokenAuthorizer:
             return _BUSY
         check = self._checks.get(key)
         if check is None:
-            if not all(lane.may_check() for lane in lanes):
+            if not all(lane.checks.take() for lane in lanes):
                 return _BUSY
             check = self._checks[key] = asyncio.create_task(self._check(key, token, path, lanes))
             check.add_done_callback(lambda _: self._checks.pop(key, None))
@@ -254,7 +249,7 @@ class TokenAuthorizer:
                 refusal = await self._review(token, path)
         except TimeoutError:
             return _unavailable("the API server gave no answer in time")
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             return _unavailable(_without_token(str(error), token.value))
         if refusal is None:
             _remember(self._allowed, key, self._clock() + ALLOWED_SECONDS, MOST_ALLOWED)
@@ -273,7 +268,16 @@ class TokenAuthorizer:
         if len(msgspec.json.encode(user)) > MOST_USER_BYTES:
             problem = f"the token's user has more than {MOST_USER_BYTES} bytes of groups"
             return AccessRefusal(status=403, problem=problem, user=name)
-        if not await self._is_allowed(user, path):
+        spec = {
+            "user": user.username,
+            "uid": user.uid,
+            "groups": user.groups,
+            "extra": user.extra,
+            "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
+        }
+        client, limit = self._client, CHECK_SECONDS
+        status = (await _review(client, ACCESS_REVIEWS, spec, _access_review, seconds=limit)).status
+        if not status.allowed or status.denied:
             problem = (
                 f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
             )
@@ -292,18 +296,6 @@ class TokenAuthorizer:
         if not status.authenticated or not is_for_audience or status.user is None:
             return None
         return status.user if status.user.username else None
-
-    async def _is_allowed(self, user: _User, path: str) -> bool:
-        spec = {
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
-            "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
-        }
-        client, limit = self._client, CHECK_SECONDS
-        status = (await _review(client, ACCESS_REVIEWS, spec, _access_review, seconds=limit)).status
-        return status.allowed and not status.denied
 
 
 def _without_token(text: str, token: str) -> str:

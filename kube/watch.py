@@ -34,10 +34,7 @@ _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 class ObjectMetadata(Struct):
-    """The metadata of an object that a watch needs.
-
-    It is not `kube.kinds.ObjectMeta`, because the bookmarks of a watch have no name.
-    """
+    """The metadata of an object that a watch needs; a bookmark has no name."""
 
     name: str = ""
     namespace: str = ""
@@ -241,6 +238,7 @@ class Watch(Generic[T]):
         """The current problem in one line; empty if there is none."""
         self.cause = ""
         """Cause of the current problem, as in `restarts`; empty if there is none."""
+        self._request_line = f"watch {resource.path}"
         self._client = client
         self._read = read
         self._on_change = on_change
@@ -506,11 +504,6 @@ class Watch(Generic[T]):
         self._resource_version_at = self._clock()
         self.states_read += 1
         self._on_change(objects)
-
-    @property
-    def _request_line(self) -> str:
-        """The request in messages."""
-        return f"watch {self.resource.path}"
 
     def _record_contact(self) -> None:
         self._contact_at = self._clock()

@@ -301,10 +301,10 @@ CASES: Final[Mapping[str, Case]] = {
     "plugin without a command": Case(user=plugin(command=None), line='user "u": exec: no command'),
     "plugin of a removed version": Case(
         user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1alpha1"),
-        line='exec: apiVersion "client.authentication.k8s.io/v1alpha1" with',
+        line='exec: apiVersion "client.authentication.k8s.io/v1alpha1", ',
     ),
     "plugin without an interactive mode": Case(
-        user=printing({"token": "TOKEN"}, interactiveMode=None), line='interactiveMode "" is not supported'
+        user=printing({"token": "TOKEN"}, interactiveMode=None), line='interactiveMode "": not supported'
     ),
     "plugin that needs a terminal": Case(
         user=printing({"token": "TOKEN"}, interactiveMode="Always"),
