@@ -129,7 +129,7 @@ class InCluster:
 
 
 class KubeConfig:
-    """Access by a kubeconfig, which is read and used as by kubectl."""
+    """Access by a kubeconfig, which is read and used as by kubectl; AccessError if that is not possible."""
 
     def __init__(self, log_in: "Callable[[], Awaitable[Login]]", login: "Login") -> None:
         self._log_in = log_in
@@ -138,11 +138,7 @@ class KubeConfig:
 
     @classmethod
     async def load(cls, path: str | None = None, context: str | None = None) -> "KubeConfig":
-        """Read a kubeconfig, by default `$KUBECONFIG`, else `~/.kube/config`, and its current context.
-
-        Raises:
-            AccessError: the kubeconfig cannot be read, or its login fails.
-        """
+        """Read a kubeconfig, by default `$KUBECONFIG`, else `~/.kube/config`, and its current context."""
         from kube.kubeconfig import log_in  # noqa: PLC0415 - a service in a pod needs none of it
 
         where = path or os.environ.get("KUBECONFIG") or "~/.kube/config"
@@ -184,10 +180,8 @@ class KubeConfig:
 async def find_access(kubeconfig: str | None = None, context: str | None = None) -> Access:
     """Return the access to an API server: the given kubeconfig, the service account, or `$KUBECONFIG`.
 
-    The service account is used only if neither a kubeconfig nor a context is given.
-
-    Raises:
-        AccessError: no access is configured.
+    The service account is used only if neither a kubeconfig nor a context is given. Raises AccessError if no
+    access is configured.
     """
     if kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return InCluster()

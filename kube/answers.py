@@ -19,6 +19,7 @@ from msgspec import Raw, Struct
 
 from service.text import LONGEST_LINE, MALFORMED, one_line, printable
 
+T = TypeVar("T")
 _LONGEST_WAIT: Final = 300.0  # seconds
 _USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
 """The words of RBAC's refusals (`endpoints/handlers/responsewriters/errors.go` of k8s.io/apiserver)."""
@@ -85,9 +86,6 @@ class Silent(Unreachable):
 
 REQUEST_ERRORS: Final = (ApiError, Unreachable, AccessError)
 """All errors of a request to an API server."""
-
-
-T = TypeVar("T")
 
 
 def decode_answer(decoder: "msgspec.json.Decoder[T]", body: bytes, request_line: str, *, expected: str) -> T:

@@ -33,18 +33,13 @@ from service.version import version
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 _SECONDS: Final = 10.0
-_PAGE_SECONDS: Final = 120.0
-"""Longest time for one page of a list."""
-
 _LIST_SECONDS: Final = 120.0
-"""No further page is requested after this time."""
-
+"""Longest time for one page of a list; no further page is requested after this time."""
 _LIST_SILENT_SECONDS: Final = 30.0
 _LONGEST_HEADER: Final = 32768
 """Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
 _MOST_HEADERS: Final = 1024
 """Each warning is a header."""
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +184,7 @@ class KubeClient:
         path: str,
         body: bytes | None = None,
         *,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        headers: Mapping[str, str] | None = None,
         seconds: float = _SECONDS,
         most_bytes: int = LONGEST_ANSWER,
     ) -> AnyResponse:
@@ -208,7 +203,7 @@ class KubeClient:
             most_bytes: maximum size of the response.
         """
         method, limit = "GET" if body is None else "POST", aiohttp.ClientTimeout(total=seconds)
-        sent = _Request(method, path, headers={"Accept": "*/*", **headers}, body=body, limit=limit)
+        sent = _Request(method, path, headers={"Accept": "*/*", **(headers or {})}, body=body, limit=limit)
         return await self._read_any(sent, is_trusted=False, most_bytes=most_bytes)
 
     @contextlib.asynccontextmanager
@@ -221,9 +216,8 @@ class KubeClient:
         tasks run between objects. Raises as `request`, also while iterating, and an ApiError with 410 if
         reading all pages took too long.
         """
-        limit = aiohttp.ClientTimeout(
-            total=_PAGE_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
-        )
+        silent = _LIST_SILENT_SECONDS
+        limit = aiohttp.ClientTimeout(total=_LIST_SECONDS, sock_connect=_SECONDS, sock_read=silent)
         sent = _Request("GET", path, params=params or {}, headers={"Accept": accept}, limit=limit)
         objects = ObjectList(self._open, sent)
         async with contextlib.aclosing(objects.remaining):

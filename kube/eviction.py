@@ -3,15 +3,12 @@
 import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable, expect_kind
 from kube.client import KubeClient
-
-_BUDGET_TEXT: Final = "disruptionbudget"
 
 
 class EvictionAnswer(StrEnum):
@@ -91,7 +88,7 @@ def _answer(error: ApiError) -> EvictionAnswer:
     same statuses, so that only the message tells them apart.
     """
     message = error.message.replace(" ", "").lower()
-    if error.status in (429, 500) and _BUDGET_TEXT in message:
+    if error.status in (429, 500) and "disruptionbudget" in message:
         return EvictionAnswer.DISRUPTION_BUDGET
     if error.status in (404, 409):
         return EvictionAnswer.GONE

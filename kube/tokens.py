@@ -219,7 +219,11 @@ class TokenAuthorizer:
         until, refusal = self._refused.get(key, (0.0, None))
         if refusal is not None and now < until:
             return refusal
-        lanes = (self._known,) if is_known else (self._client_lane(client), self._unknown)
+        lanes: Sequence[_Lane] = (self._known,)
+        if not is_known:  # the lane of the client seen longest ago is forgotten
+            lane = self._clients.get(client) or _Lane(CLIENT_LIMITS, self._clock)
+            _remember(self._clients, client, lane, MOST_CLIENTS)
+            lanes = (lane, self._unknown)
         if any(lane.is_full for lane in lanes):
             return _BUSY
         check = self._checks.get(key)
@@ -232,12 +236,6 @@ class TokenAuthorizer:
             for lane in lanes:
                 waiting.enter_context(lane.waiting())
             return await asyncio.shield(check)
-
-    def _client_lane(self, client: str) -> _Lane:
-        """Return the lane of a client's unknown tokens; forget that of the client seen longest ago."""
-        lane = self._clients.get(client) or _Lane(CLIENT_LIMITS, self._clock)
-        _remember(self._clients, client, lane, MOST_CLIENTS)
-        return lane
 
     async def _check(
         self, key: _Key, token: BearerToken, path: str, lanes: Sequence[_Lane]
