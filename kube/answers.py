@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, TypeVar
@@ -18,11 +19,8 @@ from msgspec import Raw, Struct
 
 from service.text import LONGEST_LINE, MALFORMED, one_line, printable
 
+T = TypeVar("T")
 _LONGEST_WAIT: Final = 300.0  # seconds
-_REDIRECTS: Final = range(300, 400)
-_UNAUTHORIZED: Final = 401
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 _USER: Final = re.compile(r'User "([^"]{1,300})" cannot ')
 """The words of RBAC's refusals (`endpoints/handlers/responsewriters/errors.go` of k8s.io/apiserver)."""
 
@@ -31,52 +29,45 @@ class AccessError(ValueError):
     """No access to an API server is configured; the message is one line that says what is missing."""
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """The API server refused a request; the message is one line with the request and the reason."""
 
-    def __init__(
-        self,
-        status: int,
-        reason: str,
-        message: str,
-        request_line: str,
-        *,
-        retry_after: float | None = None,
-        causes: frozenset[str] = frozenset(),
-        object_name: str = "",
-    ) -> None:
-        text = f"{request_line}: {status} {reason}"
-        super().__init__(f"{text}: {message}" if message else text)
-        self.status = status
-        self.reason = reason
-        """Reason of the Status object (`NotFound`, `Expired`, `Conflict`, …), else HTTP's reason phrase."""
-        self.message = message
-        self.retry_after = retry_after
-        """Seconds to wait before the next request; None if the server does not say."""
-        self.causes = causes
-        """Causes of the Status object, such as `NamespaceTerminating`."""
-        self.object_name = object_name
-        """The object that the Status object names; empty without one, as for a kind that is not served."""
+    status: int
+    reason: str
+    """Reason of the Status object (`NotFound`, `Expired`, `Conflict`, …), else HTTP's reason phrase."""
+    message: str
+    request_line: str
+    retry_after: float | None = None
+    """Seconds to wait before the next request; None if the server does not say."""
+    causes: frozenset[str] = frozenset()
+    """Causes of the Status object, such as `NamespaceTerminating`."""
+    object_name: str = ""
+    """The object that the Status object names; empty without one, as for a kind that is not served."""
+
+    def __str__(self) -> str:
+        text = f"{self.request_line}: {self.status} {self.reason}"
+        return f"{text}: {self.message}" if self.message else text
 
     @property
     def is_unauthorized(self) -> bool:
         """Whether the API server does not accept the credentials, such as an expired token."""
-        return self.status == _UNAUTHORIZED
+        return self.status == 401
 
     @property
     def is_redirect(self) -> bool:
         """Whether the answer names another address, as that of a proxy with a log-in page."""
-        return self.status in _REDIRECTS
+        return 300 <= self.status < 400
 
     @property
     def is_forbidden(self) -> bool:
         """Whether a right is missing, or an admission plugin refused the request."""
-        return self.status == _FORBIDDEN
+        return self.status == 403
 
     @property
     def is_not_found(self) -> bool:
         """Whether the object does not exist, or the kind is not served."""
-        return self.status == _NOT_FOUND
+        return self.status == 404
 
     @property
     def user(self) -> str:
@@ -97,21 +88,8 @@ REQUEST_ERRORS: Final = (ApiError, Unreachable, AccessError)
 """All errors of a request to an API server."""
 
 
-T = TypeVar("T")
-
-
 def decode_answer(decoder: "msgspec.json.Decoder[T]", body: bytes, request_line: str, *, expected: str) -> T:
-    """Decode the body of an answer.
-
-    Args:
-        decoder: the decoder.
-        body: JSON.
-        request_line: method and path of the request, for the message.
-        expected: what the body should be, for the message.
-
-    Raises:
-        Unreachable: the body is something else.
-    """
+    """Decode the body of an answer; raise Unreachable if it is something else than expected."""
     try:
         return decoder.decode(body)
     except MALFORMED as error:
@@ -126,12 +104,9 @@ _kind = msgspec.json.Decoder(_Kind)
 
 
 def expect_kind(body: bytes, kind: str, request_line: str) -> None:
-    """Check that the answer to a write comes from the API server, and not from a proxy.
+    """Check that the answer to a write comes from the API server; raise Unreachable if it is not of the kind.
 
     API servers answer a write with the object, and an eviction with a Status (seen on 1.36.3).
-
-    Raises:
-        Unreachable: the answer is not a JSON object of this kind.
     """
     actual = decode_answer(_kind, body, request_line, expected=kind).kind
     if actual != kind:
@@ -181,6 +156,7 @@ def status_error(
     except MALFORMED:
         status = _Status(message=bytes(body)[: 4 * longest].decode(errors="replace"))
     details = status.details or _Details()
+    is_number = retry_after.isascii() and retry_after.isdigit()
     return ApiError(
         http_status or status.code or 0,
         one_line(status.reason or http_reason or "no reason given"),
@@ -188,13 +164,11 @@ def status_error(
         request_line,
         causes=frozenset(cause.reason for cause in details.causes or () if cause.reason),
         object_name=one_line(details.name or ""),
-        retry_after=min(float(retry_after), _LONGEST_WAIT)
-        if retry_after.isascii() and retry_after.isdigit()
-        else None,
+        retry_after=min(float(retry_after), _LONGEST_WAIT) if is_number else None,
     )
 
 
-_LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
+LONGEST_ANSWER: Final = 16 * 1024 * 1024  # bytes; objects are at most 3 MiB
 _LONGEST_LINE: Final = 16 * 1024 * 1024  # bytes
 _LONGEST_ERROR: Final = 65536  # bytes
 _BY_THE_CLOCK: Final = (9, 10)
@@ -210,23 +184,16 @@ TRANSPORT_ERRORS: Final = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
 def require_plain(response: aiohttp.ClientResponse, sent: object) -> None:
-    """Refuse a compressed answer, which could have any size.
-
-    Raises:
-        Unreachable: the answer has a Content-Encoding.
-    """
+    """Refuse a compressed answer, which could have any size, by raising Unreachable."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         raise Unreachable(f"{sent}: unexpected Content-Encoding {one_line(encoding)}")
 
 
-async def read_body(response: aiohttp.ClientResponse, sent: object, most_bytes: int | None = None) -> bytes:
-    """Read an answer of at most a number of bytes (16 MiB).
-
-    Raises:
-        Unreachable: the answer is longer.
-    """
-    most_bytes = most_bytes or _LONGEST_ANSWER
+async def read_body(
+    response: aiohttp.ClientResponse, sent: object, most_bytes: int = LONGEST_ANSWER
+) -> bytes:
+    """Read an answer; raise Unreachable if it has more than a number of bytes."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -236,11 +203,7 @@ async def read_body(response: aiohttp.ClientResponse, sent: object, most_bytes: 
 
 
 async def read_lines(response: aiohttp.ClientResponse, sent: object) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of an answer as they arrive, without blank ones.
-
-    Raises:
-        Unreachable: a line is longer than 16 MiB.
-    """
+    """Yield the lines of an answer as they arrive, without blank ones; raise Unreachable above 16 MiB."""
     line = bytearray()
     async for chunk in response.content.iter_any():
         lines = []
@@ -273,16 +236,12 @@ async def read_error(response: aiohttp.ClientResponse, sent: object) -> ApiError
 
 
 def parse_warnings(headers: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts of headers `Warning`, in order and printable; at most 1000.
+    """Return the texts of headers `Warning`, printable and at most 1000; each header may have several.
 
-    Args:
-        headers: the values of the headers, of which each may have several warnings. A value of another form
-            is returned as it is.
+    A header of another form is returned as it is.
     """
-    return tuple(
-        printable(text, _LONGEST_WARNING)
-        for text in islice((text for value in headers for text in _warning_texts(value)), _MOST_WARNINGS)
-    )
+    texts = (text for value in headers for text in _warning_texts(value))
+    return tuple(printable(text, _LONGEST_WARNING) for text in islice(texts, _MOST_WARNINGS))
 
 
 def _warning_texts(value: str) -> Iterable[str]:
@@ -312,17 +271,14 @@ def transport_error_text(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        cause = error.certificate_error
-        reason = getattr(cause, "verify_message", "") or str(cause)
-        if getattr(cause, "verify_code", 0) in _BY_THE_CLOCK:
+        refusal = error.certificate_error
+        reason = getattr(refusal, "verify_message", "") or str(refusal)
+        if getattr(refusal, "verify_code", 0) in _BY_THE_CLOCK:
             reason += f" (this machine's date is {datetime.now(UTC):%Y-%m-%d})"
         return f"{error.host}:{error.port}: its certificate is not trusted: {one_line(reason)}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        os_error = error.os_error
-        if os_error.errno and os_error.errno > 0:
-            reason = os.strerror(os_error.errno)
-        else:
-            reason = os_error.strerror or str(os_error)
+        cause, number = error.os_error, error.os_error.errno or 0
+        reason = os.strerror(number) if number > 0 else cause.strerror or str(cause)
         return f"{error.host}:{error.port}: {one_line(reason)}"
     if isinstance(error, aiohttp.ClientHttpProxyError):  # its text has the proxy's password
         return one_line(f"the proxy answers {error.status} {error.message}")

@@ -2,45 +2,44 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
 
-from kube.access import Access, Headers, LimitedAccess
+from kube.access import Access, AccessError, Headers
 from kube.answers import (
+    LONGEST_ANSWER,
+    ApiError,
     Unreachable,
     parse_warnings,
     read_body,
     read_error,
     read_lines,
     require_plain,
+    status_error,
     transport_errors,
 )
-from kube.list_splitter import ListSplitter, MalformedList
+from service.list_splitter import ListSplitter, MalformedList
 from service.tasks import LoopYield
 from service.version import version
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 
 _SECONDS: Final = 10.0
-_PAGE_SECONDS: Final = 120.0
-"""Longest time for one page of a list."""
-
 _LIST_SECONDS: Final = 120.0
-"""No further page is requested after this time."""
-
+"""Longest time for one page of a list; no further page is requested after this time."""
 _LIST_SILENT_SECONDS: Final = 30.0
 _LONGEST_HEADER: Final = 32768
 """Bytes. The warnings of an answer have at most 4096 characters of four bytes (seen on Kubernetes 1.36.3)."""
 _MOST_HEADERS: Final = 1024
 """Each warning is a header."""
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +74,22 @@ class _Request:
         return f"{self.method} {self.path}"
 
 
+class RequestLimitReached(AccessError):
+    """A request was not sent, because the limit of the number of requests is reached."""
+
+
 class KubeClient:
     """A client for one API server. Every request has a time limit."""
 
-    def __init__(
-        self,
-        access: Access,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        session: aiohttp.ClientSession | None = None,
-    ) -> None:
-        """Set the API server.
-
-        Args:
-            access: its address and the caller's credentials.
-            clock: monotonic seconds.
-            session: connections to share with another client, which closes them; None opens new ones.
-        """
+    def __init__(self, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Set the API server's address, the caller's credentials, and a clock of monotonic seconds."""
         self._access = access
         self._clock = clock
+        self.remaining = math.inf
+        """Number of further HTTP requests, pages of a list and the repetition after a 401 included."""
         self._dated: tuple[str, float] | None = None
         """The `Date` header of the last successful answer, and the monotonic time of its arrival."""
-        self._session = session or aiohttp.ClientSession(
+        self._session = aiohttp.ClientSession(
             # Compression costs the API server time, and an answer could unpack to a thousand times its size.
             headers={"User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
             auto_decompress=False,
@@ -119,8 +112,7 @@ class KubeClient:
     def server_time(self) -> datetime | None:
         """Return the API server's time, exact to a second or two; None before the first answer.
 
-        The time is extrapolated from the last successful answer by a monotonic clock. This machine's wall
-        clock is not used.
+        A monotonic clock continues the last successful answer's time. This machine's wall clock is not used.
         """
         if self._dated is None:
             return None
@@ -131,21 +123,17 @@ class KubeClient:
         except (ValueError, OverflowError):  # OverflowError: a number of too many digits, a year above 9999
             return None
 
-    def limited(self, most: int) -> tuple["KubeClient", LimitedAccess]:
-        """Return a client with the same connections for a number of HTTP requests, and their counter.
-
-        Further requests raise `kube.access.RequestLimitReached`. The connections are closed with this client.
-        """
-        access = LimitedAccess(self._access, most)
-        return KubeClient(access, clock=self._clock, session=self._session), access
+    def limited(self, most: int) -> "KubeClient":
+        """Return a client with the same connections for a number of requests; see `RequestLimitReached`."""
+        client = copy(self)
+        client.remaining = most
+        return client
 
     async def __aenter__(self) -> "KubeClient":
         """Return itself."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close every connection."""
         await self._session.close()
 
@@ -165,7 +153,7 @@ class KubeClient:
         Raises:
             ApiError: the answer is an error.
             Unreachable: there is no valid answer.
-            kube.access.AccessError: there are no credentials.
+            kube.access.AccessError: there are no credentials, or they were not sent and are asked for.
         """
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         limit = aiohttp.ClientTimeout(total=seconds)
@@ -180,80 +168,42 @@ class KubeClient:
     async def create_by_dry_run(
         self, path: str, body: bytes, *, field_manager: str, seconds: float = _SECONDS
     ) -> AnyResponse:
-        """Create an object by dry run: all admission runs, and nothing is stored.
+        """Create an object in a list by dry run: all admission runs, and nothing is stored.
 
         There is no parameter that could send the request without `dryRun`. A refusal is an answer, since its
-        warnings and its whole message count.
-
-        Args:
-            path: path of the list that the object would belong to.
-            body: the object as JSON.
-            field_manager: name of the program, as in managedFields.
-            seconds: time limit of the whole request.
-
-        Raises:
-            Unreachable: there is no valid response, or it has more than 16 MiB.
-            kube.access.AccessError: there are no credentials.
+        warnings and its whole message count. Raises Unreachable and AccessError as `request`.
         """
-        sent = _Request(
-            "POST",
-            path,
-            params={"dryRun": "All", "fieldManager": field_manager},
-            headers={"Accept": "application/json", "Content-Type": "application/json"},
-            body=body,
-            limit=aiohttp.ClientTimeout(total=seconds),
-        )
-        return await self._read_any(sent)
+        params = {"dryRun": "All", "fieldManager": field_manager}
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        limit = aiohttp.ClientTimeout(total=seconds)
+        sent = _Request("POST", path, params=params, headers=headers, body=body, limit=limit)
+        return await self._read_any(sent, is_trusted=True)
 
-    async def get_from_pod(
-        self, path: str, *, headers: Mapping[str, str] = _NO_HEADERS, seconds: float = _SECONDS
+    async def send_through_proxy(
+        self,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float = _SECONDS,
+        most_bytes: int = LONGEST_ANSWER,
     ) -> AnyResponse:
-        """Get a path of a pod's port through the API server's proxy.
+        """Send a request to a pod or service through the API server's proxy: POST with a body, else GET.
 
         The response is the pod's and is not trusted: a 401 renews no credentials, and its date is not the
-        API server's. The API server removes the caller's credentials from the forwarded request.
+        API server's. The API server removes the caller's credentials, which take precedence over `headers`,
+        from the forwarded request. Raises Unreachable and AccessError as `request`.
 
         Args:
             path: `/api/v1/namespaces/NAMESPACE/pods/NAME:PORT/proxy/PATH`, or `https:NAME:PORT` for a port
                 with TLS. The API server does not verify the pod's certificate.
-            headers: further headers for the pod; the caller's credentials take precedence.
-            seconds: time limit of the whole request.
-
-        Raises:
-            Unreachable: there is no valid response, or it has more than 16 MiB.
-            kube.access.AccessError: there are no credentials.
-        """
-        sent = _Request(
-            "GET", path, headers={"Accept": "*/*", **headers}, limit=aiohttp.ClientTimeout(total=seconds)
-        )
-        return await self._read_any(sent, is_trusted=False)
-
-    async def post_to_service(
-        self,
-        path: str,
-        body: bytes,
-        *,
-        headers: Mapping[str, str],
-        seconds: float,
-        most_bytes: int,
-    ) -> AnyResponse:
-        """Post a body to a path of a service's port through the API server's proxy.
-
-        The response is not trusted, and the caller's credentials are not forwarded; see `get_from_pod`.
-
-        Args:
-            path: `/api/v1/namespaces/NAMESPACE/services/NAME:PORT/proxy/PATH`.
             body: the content, of the type in `headers`.
-            headers: further headers for the service; the caller's credentials take precedence.
+            headers: further headers.
             seconds: time limit of the whole request.
             most_bytes: maximum size of the response.
-
-        Raises:
-            Unreachable: there is no valid response, or it is too large.
-            kube.access.AccessError: there are no credentials.
         """
-        limit = aiohttp.ClientTimeout(total=seconds)
-        sent = _Request("POST", path, headers=headers, body=body, limit=limit)
+        method, limit = "GET" if body is None else "POST", aiohttp.ClientTimeout(total=seconds)
+        sent = _Request(method, path, headers={"Accept": "*/*", **(headers or {})}, body=body, limit=limit)
         return await self._read_any(sent, is_trusted=False, most_bytes=most_bytes)
 
     @contextlib.asynccontextmanager
@@ -263,23 +213,14 @@ class KubeClient:
         """Open a list; iterating over it yields its objects as they arrive.
 
         The request sets no limit. If the server splits the list into pages anyway, all pages are read. Other
-        tasks run between objects.
-
-        Args:
-            path: path of the list.
-            params: query parameters.
-            accept: media type.
-
-        Raises:
-            ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating; an ApiError
-                with 410 if reading all pages took too long.
+        tasks run between objects. Raises as `request`, also while iterating, and an ApiError with 410 if
+        reading all pages took too long.
         """
-        limit = aiohttp.ClientTimeout(
-            total=_PAGE_SECONDS, sock_connect=_SECONDS, sock_read=_LIST_SILENT_SECONDS
-        )
+        silent = _LIST_SILENT_SECONDS
+        limit = aiohttp.ClientTimeout(total=_LIST_SECONDS, sock_connect=_SECONDS, sock_read=silent)
         sent = _Request("GET", path, params=params or {}, headers={"Accept": accept}, limit=limit)
         objects = ObjectList(self._open, sent)
-        async with contextlib.aclosing(objects):
+        async with contextlib.aclosing(objects.remaining):
             yield objects
 
     @contextlib.asynccontextmanager
@@ -288,15 +229,7 @@ class KubeClient:
     ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
         """Open a stream; iterating over it yields batches of complete lines as they arrive.
 
-        Args:
-            path: path of the stream.
-            params: query parameters.
-            accept: media type.
-            idle_seconds: maximum silence of the stream.
-
-        Raises:
-            ApiError, Unreachable, kube.access.AccessError: as `request`, also while iterating.
-            kube.answers.Silent: the stream was silent for too long.
+        Raises as `request`, also while iterating, and Silent after a silence of `idle_seconds`.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_SECONDS, sock_read=idle_seconds)
         sent = _Request(
@@ -306,46 +239,59 @@ class KubeClient:
             yield read_lines(response, sent)
 
     async def _read_any(
-        self, sent: _Request, *, is_trusted: bool = True, most_bytes: int | None = None
+        self, sent: _Request, *, is_trusted: bool, most_bytes: int = LONGEST_ANSWER
     ) -> AnyResponse:
-        """Read a response of any status and at most a number of bytes (16 MiB); see `_answer`."""
         async with self._answer(sent, is_trusted=is_trusted) as response:
             require_plain(response, sent)
+            body, reason = await read_body(response, sent, most_bytes), response.reason or ""
+            if b'"kind":"Status"' in body[:200].replace(b" ", b""):  # probably the API server's own
+                self._require_login(
+                    status_error(body, str(sent), http_status=response.status, http_reason=reason)
+                )
             return AnyResponse(
                 status=response.status,
-                reason=response.reason or "",
-                body=await read_body(response, sent, most_bytes),
+                reason=reason,
+                body=body,
                 date=response.headers.get("Date", ""),
                 warnings=parse_warnings(response.headers.getall("Warning", [])),
             )
 
+    def _require_login(self, error: ApiError) -> None:
+        """Raise AccessError if the caller's credentials were not sent, and the API server asks for them.
+
+        Behind `kubectl proxy`, whose address is http://, another user is authenticated.
+        """
+        withheld = self._access.route.withheld
+        if withheld and (error.is_unauthorized or error.user == "system:anonymous"):
+            raise AccessError(f"{error}; {withheld}")
+
     @contextlib.asynccontextmanager
     async def _open(self, sent: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a successful answer; other answers are an ApiError."""
-        async with self._answer(sent) as response:
+        """Open a successful answer; other answers are an ApiError, or AccessError without a login."""
+        async with self._answer(sent, is_trusted=True) as response:
             if response.status >= 300:
-                raise await read_error(response, sent)
+                error = await read_error(response, sent)
+                self._require_login(error)
+                raise error
             require_plain(response, sent)
             if "Date" in response.headers:
                 self._dated = response.headers["Date"], self._clock()
             yield response
 
     @contextlib.asynccontextmanager
-    async def _answer(
-        self, sent: _Request, *, is_trusted: bool = True
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answer(self, sent: _Request, *, is_trusted: bool) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open an answer of any status; connection errors are `Unreachable` until it is closed.
 
-        Args:
-            sent: the request.
-            is_trusted: whether the answer is the API server's own. After its 401 the request is repeated once
-                with renewed credentials.
+        After the API server's own 401 the request is repeated once with renewed credentials.
         """
         route = self._access.route
         with transport_errors(sent):
             async with contextlib.AsyncExitStack() as stack:
                 refused: Headers | None = None
                 while True:
+                    if not self.remaining:
+                        raise RequestLimitReached("not requested: the limit of requests is reached")
+                    self.remaining -= 1
                     identity = await self._access.headers(refused=refused)
                     async with asyncio.timeout(sent.answer_seconds):
                         response = await stack.enter_async_context(
@@ -369,36 +315,29 @@ class KubeClient:
                 yield response
 
 
+_OpenAnswer = Callable[[_Request], contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]]
+
+
 class ObjectList:
     """A list that is read object by object; see `KubeClient.list_objects`."""
 
-    def __init__(
-        self,
-        open_answer: Callable[[_Request], contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]],
-        first_page: _Request,
-    ) -> None:
+    def __init__(self, open_answer: _OpenAnswer, first_page: _Request) -> None:
         self.resource_version = ""
         """The list's resourceVersion; empty until the list has been read completely."""
-        self._open_answer = open_answer
-        self._first_page = first_page
-        self._objects = self._read()
+        self.remaining = self._read(open_answer, first_page)
+        """The remaining objects; closing them closes the connection."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Return an iterator over the remaining objects."""
-        return self._objects
+        return self.remaining
 
-    async def aclose(self) -> None:
-        """Close the connection, even if the list has not been read completely."""
-        await self._objects.aclose()
-
-    async def _read(self) -> AsyncGenerator[bytes]:
-        page = self._first_page
+    async def _read(self, open_answer: _OpenAnswer, page: _Request) -> AsyncGenerator[bytes]:
         loop_yield = LoopYield()
         ends_at = time.monotonic() + _LIST_SECONDS
         while True:
             splitter = ListSplitter()
             try:
-                async with self._open_answer(page) as response:
+                async with open_answer(page) as response:
                     async for chunk in response.content.iter_any():
                         for item in splitter.feed(chunk):
                             yield item
@@ -408,7 +347,7 @@ class ObjectList:
             except MalformedList as error:
                 raise Unreachable(f"{page}: not a list: {error}") from None
             if not metadata.continue_:
-                self.resource_version = metadata.resourceVersion
+                self.resource_version = metadata.resource_version
                 return
             if time.monotonic() > ends_at:
                 raise Unreachable(f"{page}: the pages did not end within {_LIST_SECONDS:g} s")

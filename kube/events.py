@@ -14,8 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from kube.access import AccessError
-from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
+from kube.answers import REQUEST_ERRORS, ApiError, Unreachable, decode_answer, expect_kind
 from kube.client import MERGE_PATCH, KubeClient
 from kube.metadata import Time
 from service.backoff import JITTER_DOWN, Backoff, TokenBucket
@@ -85,22 +84,10 @@ async def create_event(
     count: int = 1,
     **options: Any,
 ) -> None:
-    """Create an Event with a new name, in the form of core/v1 recorders, and wait until it is stored.
+    """Create an Event with a new name, in the form of core/v1 recorders; times are Unix seconds.
 
-    It has no eventTime, because API servers require further fields together with one.
-
-    Args:
-        client: for the API server.
-        event: the Event.
-        component: source of the Event.
-        host: name of the node; empty if it does not matter.
-        first_at: Unix time of the first occurrence.
-        last_at: Unix time of the last occurrence.
-        count: number of occurrences.
-        options: as KubeClient.request, such as the time limit.
-
-    Raises:
-        ApiError, Unreachable, AccessError: as KubeClient.request.
+    It has no eventTime, because API servers require further fields together with one. Options and errors are
+    those of `KubeClient.request`.
     """
     document = {
         "apiVersion": "v1",
@@ -259,14 +246,12 @@ class EventWriter:
     def _queue(self, new: _Waiting) -> None:
         """Append an Event to the queue, and combine it with an equal one in the queue."""
         key = (new.event.namespace, new.event.name)
-        same = self._waiting.pop(key, None)
-        if same is not None:
+        if same := self._waiting.pop(key, None):
             newest = max(same, new, key=lambda waiting: waiting.last_at)
-            new = _Waiting(
-                newest.event,
+            new = replace(
+                newest,
                 queued_at=min(same.queued_at, new.queued_at),
                 first_at=min(same.first_at, new.first_at),
-                last_at=newest.last_at,
                 times=same.times + new.times,
                 refusals=same.refusals or new.refusals,
             )
@@ -286,7 +271,7 @@ class EventWriter:
         reason = waiting.event.reason
         try:
             result = await self._create_or_patch(waiting)
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             is_refused = isinstance(error, ApiError) and error.is_forbidden and not error.user
             self._trouble.update(str(error), kind=_REFUSED if is_refused else None)
             retry_after = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
@@ -309,23 +294,16 @@ class EventWriter:
 
     def _give_up_after(self, error: Exception) -> float:
         """Return the time of retries after an error, in seconds."""
-        if not isinstance(error, ApiError):
-            return self._timing.give_up_after
-        if error.is_forbidden and _NAMESPACE_ENDS not in error.causes:
+        if isinstance(error, ApiError) and error.is_forbidden and _NAMESPACE_ENDS not in error.causes:
             return self._timing.give_up_after_forbidden
-        return self._timing.give_up_after if error.status in _LATER else 0.0
+        is_passing = not isinstance(error, ApiError) or error.status in _LATER
+        return self._timing.give_up_after if is_passing else 0.0
 
     async def _create_or_patch(self, waiting: _Waiting) -> str:
-        """Write one Event; return `created` or `updated`.
-
-        Raises:
-            ApiError, Unreachable, AccessError: as KubeClient.request.
-        """
+        """Write one Event; return `created` or `updated`. Raises as `KubeClient.request`."""
         event = waiting.event
-        key = (event.namespace, event.name)
-        count = self._counts.get(key, 0) + waiting.times
-        if key in self._counts and await self._patch(waiting, count):
-            self._remember(key, count)
+        known = self._counts.get((event.namespace, event.name))
+        if known is not None and await self._patch(waiting, known):
             return "updated"
         try:
             await create_event(
@@ -338,17 +316,15 @@ class EventWriter:
                 count=waiting.times,
             )
         except ApiError as error:
-            count = 1 + waiting.times
-            if error.status != 409 or not await self._patch(waiting, count):
+            if error.status != 409 or not await self._patch(waiting, 1):
                 raise
-            self._remember(key, count)
             return "updated"
-        self._remember(key, waiting.times)
+        self._remember(event, waiting.times)
         return "created"
 
-    async def _patch(self, waiting: _Waiting, count: int) -> bool:
-        """Update an Event's count; return False if the API server has deleted the Event (after an hour)."""
-        event = waiting.event
+    async def _patch(self, waiting: _Waiting, known: int) -> bool:
+        """Add to an Event's count; return False if the API server has deleted the Event (after an hour)."""
+        event, count = waiting.event, known + waiting.times
         change = {"count": count, "lastTimestamp": _timestamp(waiting.last_at), "message": event.message}
         path = f"/api/v1/namespaces/{event.namespace}/events/{event.name}"
         try:
@@ -360,9 +336,11 @@ class EventWriter:
             if error.is_not_found:
                 return False
             raise
+        self._remember(event, count)
         return True
 
-    def _remember(self, key: tuple[str, str], count: int) -> None:
+    def _remember(self, event: Event, count: int) -> None:
+        key = (event.namespace, event.name)
         self._counts[key] = count
         self._counts.move_to_end(key)
         if len(self._counts) > self._timing.max_remembered:
@@ -408,9 +386,7 @@ async def list_events(
 ) -> list[StoredEvent]:
     """Return the Events of one reason and component about one object, oldest first.
 
-    Raises:
-        ApiError, Unreachable, AccessError: as KubeClient.list_objects; Unreachable also for an Event without
-            a valid time of creation, and for an answer without a date.
+    Raises as `KubeClient.list_objects`, and Unreachable without a valid date of an Event or of the answer.
     """
     path = f"/api/v1/namespaces/{namespace}/events"
     selector = f"reason={reason},reportingComponent={component},involvedObject.uid={about_uid}"

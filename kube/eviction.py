@@ -3,15 +3,12 @@
 import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
 from kube.access import AccessError
 from kube.answers import ApiError, Unreachable, expect_kind
 from kube.client import KubeClient
-
-_BUDGET_TEXT: Final = "disruptionbudget"
 
 
 class EvictionAnswer(StrEnum):
@@ -60,9 +57,8 @@ async def evict(
         name: name of the pod.
         uid: UID of the pod; another pod with the same name is not evicted.
         is_trial: whether to use a dry run, which checks disruption budgets, too.
-        within: seconds until the request ends, waits for a connection, credentials and the answer included.
-            Nothing is sent later. The API server stops a request that still waits in one of its queues when
-            the connection is closed. None: the client's own limit.
+        within: seconds until the request ends, the wait for a connection and credentials included; None uses
+            the client's limit. Nothing is sent later, and the API server drops a request that is queued.
     """
     options = {"preconditions": {"uid": uid}, **({"dryRun": ["All"]} if is_trial else {})}
     body = {
@@ -92,7 +88,7 @@ def _answer(error: ApiError) -> EvictionAnswer:
     same statuses, so that only the message tells them apart.
     """
     message = error.message.replace(" ", "").lower()
-    if error.status in (429, 500) and _BUDGET_TEXT in message:
+    if error.status in (429, 500) and "disruptionbudget" in message:
         return EvictionAnswer.DISRUPTION_BUDGET
     if error.status in (404, 409):
         return EvictionAnswer.GONE

@@ -1,347 +1,309 @@
-"""Kubeconfig files, read and merged as client-go does (tools/clientcmd), with one clear line for each error.
+"""Kubeconfigs, merged and used as by kubectl (client-go, tools/clientcmd).
 
-The entries are checked before any request. Messages name the file, the entry and its key; they contain no
-value of a key that can hold a secret.
+Each error is one line with the file, the entry and the key; it quotes no value that can be a secret.
 """
 
+import asyncio
 import base64
-import binascii
+import contextlib
+import json
+import math
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import ssl
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Any, Final, TypeVar
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.request import getproxies_environment
 
 import msgspec
-from msgspec import Struct
 
 from kube.answers import AccessError
+from service.http.tls_files import client_context, load_pem
 from service.names import is_dns_label
-from service.text import listed, one_line, quoted
+from service.text import LONGEST_LINE, listed, one_line, quoted
 
-_TYPE_ERROR: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `([^`]+)`)?")
-_PROXY_SCHEMES: Final = ("http", "https")
-PROXY_FORMS: Final = "allowed: http://HOST:PORT and https://HOST:PORT"
-
-
-class ClusterEntry(Struct, frozen=True, rename="kebab"):
-    """An API server, `clusters[].cluster`; None stands for an absent key."""
-
-    server: str | None = None
-    certificate_authority: str | None = None
-    certificate_authority_data: str | None = None
-    insecure_skip_tls_verify: bool | None = None
-    tls_server_name: str | None = None
-    proxy_url: str | None = None
-    extensions: list[dict[str, Any]] | None = None
-
-
-class ExecVariable(Struct, frozen=True):
-    """An environment variable of a credential plugin."""
-
-    name: str | None = None
-    value: str | None = None
-
-
-class ExecEntry(Struct, frozen=True, rename="camel"):
-    """A credential plugin, `users[].user.exec`."""
-
-    command: str | None = None
-    args: list[str | None] | None = None
-    env: list[ExecVariable] | None = None
-    api_version: str | None = None
-    install_hint: str | None = None
-    provide_cluster_info: bool | None = None
-    interactive_mode: str | None = None
-
-
-class UserEntry(Struct, frozen=True, rename="kebab"):
-    """Credentials, `users[].user`; None stands for an absent key."""
-
-    token: str | None = None
-    token_file: str | None = msgspec.field(name="tokenFile", default=None)
-    username: str | None = None
-    password: str | None = None
-    client_certificate: str | None = None
-    client_certificate_data: str | None = None
-    client_key: str | None = None
-    client_key_data: str | None = None
-    as_user: str | None = msgspec.field(name="as", default=None)
-    as_uid: str | None = None
-    as_groups: list[str | None] | None = None
-    as_user_extra: dict[str, list[str | None] | None] | None = None
-    exec: ExecEntry | None = None
-    auth_provider: dict[str, Any] | None = None
-
-
-class ContextEntry(Struct, frozen=True):
-    """A cluster with a user and a namespace, `contexts[].context`."""
-
-    cluster: str | None = None
-    user: str | None = None
-    namespace: str | None = None
-
-
-class _Named(Struct, frozen=True):
-    name: str = ""
-
-
-class _NamedCluster(_Named, frozen=True):
-    cluster: ClusterEntry | None = None
-
-
-class _NamedUser(_Named, frozen=True):
-    user: UserEntry | None = None
-
-
-class _NamedContext(_Named, frozen=True):
-    context: ContextEntry | None = None
-
-
-class _File(Struct, frozen=True, rename="kebab"):
-    current_context: str | None = None
-    clusters: list[_NamedCluster] | None = None
-    users: list[_NamedUser] | None = None
-    contexts: list[_NamedContext] | None = None
-
-
+_EXEC: Final = "client.authentication.k8s.io"
+_HEADER_NAME: Final = "!#$&'*+-.^_`|~"
+"""Characters of a header's name beside letters and digits (RFC 9110, 5.6.2), without the percent sign."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class KubeconfigEntry(Generic[T]):
-    """An entry of a kubeconfig, with the place that messages name."""
+class Entry:
+    """A part of a kubeconfig; its messages begin with the place."""
 
-    kind: str
-    """`cluster`, `user` or `context`."""
-    name: str
-    file: Path
-    """The file that holds the entry; its folder is the base of relative paths."""
-    value: T
+    place: str
+    folder: Path
+    """The folder of its file, where relative paths begin."""
+    values: dict[str, Any] = field(repr=False)
 
     def error(self, problem: str) -> AccessError:
-        """Return the error with the place of the entry before the problem."""
-        return AccessError(f"{self.file}: {self.kind} {quoted(self.name)}: {problem}")
+        """Return an error with the place before the problem."""
+        return AccessError(f"{self.place}: {problem}")
 
-    def path(self, text: str) -> Path:
-        """Return a path of the entry; a relative one begins in the folder of the file."""
-        return self.file.parent.absolute() / text
-
-    def read(self, key: str, text: str) -> bytes:
-        """Return the content of a file that a key of the entry names.
-
-        Raises:
-            AccessError: the file cannot be read.
-        """
+    @contextlib.contextmanager
+    def checking(self, problem: str) -> Iterator[None]:
+        """Convert errors about an unusable value, with the reason if it is a file's."""
         try:
-            return self.path(text).read_bytes()
-        except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-            reason = error.strerror if isinstance(error, OSError) else "not a path"
-            raise self.error(f"{key}: {one_line(text)}: {reason}") from None
+            yield
+        except (ssl.SSLError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            raise self.error(problem) from None
+        except OSError as error:
+            raise self.error(f"{problem}: {error.strerror}") from None
 
-    def data(self, key: str, path: str | None, encoded: str | None) -> bytes:
-        """Return the content of a pair of keys: `key` with a path, or `key-data` with base64; empty for none.
-
-        Raises:
-            AccessError: both are set, the file cannot be read, or the text is not base64.
-        """
-        if path and encoded:
-            raise self.error(f"{key} and {key}-data are both set; only one is allowed")
-        if path:
-            return self.read(key, path)
+    def get(self, key: str, form: type[T], default: T) -> T:
+        """Return a value, or the default if it is absent; raise AccessError if it has another type."""
+        value = self.values.get(key)
         try:
-            return base64.b64decode("".join((encoded or "").splitlines()), validate=True)
-        except (binascii.Error, ValueError):  # ValueError: other characters than ASCII
-            raise self.error(f"{key}-data: not base64") from None
+            return default if value is None else msgspec.convert(value, form)
+        except (msgspec.ValidationError, RecursionError) as error:  # its message quotes types only
+            raise self.error(f"{key}: {one_line(str(error))}") from None
+
+    def text(self, key: str) -> str:
+        """Return a text; empty if the key is absent."""
+        return self.get(key, str, "")
+
+    def data(self, key: str) -> bytes:
+        """Return the content of the file that `key` names, or the base64 of `key-data`; empty for none."""
+        path, encoded = self.text(key), self.text(f"{key}-data")
+        with self.checking(f"{key}: {one_line(path)}" if path else f"{key}-data: not base64"):
+            file = self.folder / path
+            return file.read_bytes() if path else base64.b64decode("".join(encoded.split()), validate=True)
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedContext:
-    """The entries that one context of a kubeconfig selects."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """Address and credentials of one context."""
 
-    context: KubeconfigEntry[ContextEntry]
-    cluster: KubeconfigEntry[ClusterEntry]
-    user: KubeconfigEntry[UserEntry]
+    context: Entry
+    server: str
+    proxy: str | None
+    server_hostname: str | None
+    trust: ssl.SSLContext
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    withheld: str
+    """Which credentials were not sent, and why, as a clause; empty if all were."""
 
-
-def read_kubeconfig(where: str, context: str | None = None) -> SelectedContext:
-    """Read the files of a kubeconfig and select a context.
-
-    Of entries with the same name, and of current contexts, the first file's counts, as for kubectl.
-
-    Args:
-        where: paths, separated as in `$KUBECONFIG`; missing files are skipped if one exists.
-        context: name of the context; None uses the current one.
-
-    Raises:
-        AccessError: there is no file, a file cannot be read, or the context is incomplete.
-    """
-    files = [(path, _read_file(path)) for path in _existing_files(where)]
-    if not files:
-        raise AccessError(f"{one_line(where)}: no such kubeconfig")
-    contexts = _entries(files, "context", ContextEntry)
-    clusters = _entries(files, "cluster", ClusterEntry)
-    users = _entries(files, "user", UserEntry)
-    name = context or next((file.current_context for _, file in files if file.current_context), None)
-    if not name:
-        raise AccessError(f"{one_line(where)}: no current-context, and no context was given")
-    if name not in contexts:
-        known = f"; contexts: {listed(contexts)}" if contexts else ""
-        raise AccessError(f"{one_line(where)}: no context {quoted(name)}{known}")
-    chosen = contexts[name]
-    cluster, user = chosen.value.cluster, chosen.value.user
-    if not cluster:
-        raise chosen.error("cluster: not set")
-    if cluster not in clusters:
-        raise chosen.error(f"cluster: no cluster {quoted(cluster)}")
-    if user and user not in users:
-        raise chosen.error(f"user: no user {quoted(user)}")
-    no_user = KubeconfigEntry("user", "", chosen.file, UserEntry())
-    return SelectedContext(chosen, clusters[cluster], users[user] if user else no_user)
+    @property
+    def namespace(self) -> str:
+        """The context's namespace, else `default`; raises AccessError if it is no name of a namespace."""
+        name = self.context.text("namespace") or "default"
+        if not is_dns_label(name):
+            raise self.context.error(f"namespace: {quoted(name)} is not the name of a namespace")
+        return name
 
 
-def context_namespace(context: KubeconfigEntry[ContextEntry]) -> str:
-    """Return the namespace of a context; `default` if it names none.
+async def log_in(where: str, context: str | None = None) -> Login:
+    """Read the files of `$KUBECONFIG`'s form and log in; missing ones are skipped if one exists.
+
+    A credential plugin has no time limit, because it may wait for a person.
 
     Raises:
-        AccessError: it is not the name of a namespace.
+        AccessError: the kubeconfig is incomplete or wrong, or a credential plugin fails.
     """
-    name = context.value.namespace or "default"
-    if not is_dns_label(name):
-        raise context.error(f"namespace: {quoted(name)} is not the name of a namespace")
-    return name
+    chosen, cluster, user = _select(where, context)
+    with cluster.checking("server: expected https://HOST:PORT"):
+        server = cluster.text("server")
+        url = _split_url(server if "://" in server else f"http://{server}")  # as kubectl
+        if url.username is not None:
+            raise ValueError
+    ca, headers, withheld = cluster.data("certificate-authority"), _impersonation(user), ""
+    with cluster.checking("certificate-authority: no certificate in PEM"):
+        trust = client_context(cadata=ca.decode("ascii", errors="replace") or None)
+    if cluster.get("insecure-skip-tls-verify", bool, False) and not ca:
+        trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    hostname = cluster.text("tls-server-name") or None
+    with cluster.checking("tls-server-name: not a host name"):  # each connection would fail otherwise
+        trust.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=hostname or "localhost")
+    if url.scheme == "https":
+        authorization, certificate, key = await _credentials(user, cluster, ca)
+        with user.checking("client-certificate: no certificate with its unencrypted key in PEM"):
+            if certificate:
+                load_pem(trust, certificate, key)
+        headers = [("Authorization", authorization), *headers] if authorization else headers
+    elif user.values:  # as kubectl, which sends no credentials without TLS
+        what = "token" if {"token", "tokenFile", "exec", "auth-provider"} & user.values.keys() else "login"
+        headers, withheld = [], f"your {what} was not sent, because the address is http://"
+    return Login(
+        context=chosen,
+        server=f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}",
+        proxy=_proxy(cluster, url),
+        server_hostname=hostname,
+        trust=trust,
+        headers=tuple(headers),
+        withheld=withheld,
+    )
 
 
-def server_url(cluster: KubeconfigEntry[ClusterEntry]) -> str:
-    """Return the address of the API server, `https://host:port` with an optional path.
-
-    An address without a scheme means HTTP, as for kubectl.
-
-    Raises:
-        AccessError: the server is not set, or is no URL of HTTP or HTTPS.
-    """
-    server = cluster.value.server
-    allowed = "allowed: https://HOST:PORT"
-    if not server:
-        raise cluster.error(f"server: not set; {allowed}")
-    parts = _split_url(server)
-    if parts is None or not parts.scheme or not parts.netloc:
-        parts = _split_url(f"http://{server}")
-        if parts is None or not parts.netloc or parts.path not in ("", "/"):
-            raise cluster.error(f"server: not a URL; {allowed}")
-    if parts.scheme not in ("http", "https"):
-        raise cluster.error(f"server: unknown scheme {quoted(parts.scheme)}; {allowed}")
-    if "@" in parts.netloc:
-        raise cluster.error(f"server: a user name is not allowed in it; {allowed}")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-
-
-def proxy_url(cluster: KubeconfigEntry[ClusterEntry]) -> str | None:
-    """Return the URL of the entry's proxy; None without one.
-
-    Raises:
-        AccessError: it is no URL of an HTTP proxy. The message quotes its scheme only, because the URL
-            can contain a password.
-    """
-    url = cluster.value.proxy_url
-    problem = proxy_problem(url) if url else ""
-    if problem:
-        raise cluster.error(f"proxy-url: {problem}; {PROXY_FORMS}")
-    return url or None
+def _select(where: str, context: str | None) -> tuple[Entry, Entry, Entry]:
+    """Merge the files; return the context, its cluster and its user."""
+    current = ""
+    entries: dict[str, dict[str, Entry]] = {"context": {}, "cluster": {}, "user": {}}
+    paths = [os.path.expanduser(path) for path in where.split(os.pathsep) if path]  # noqa: PTH111 - never fails
+    for path in [path for path in paths if os.path.exists(path)] or paths:  # noqa: PTH110 - as above
+        document = Entry(one_line(path), Path(path).parent.absolute(), _read(Path(path)))
+        current = current or document.text("current-context")  # as of entries, the first file's counts
+        for kind, known in entries.items():
+            for item in document.get(f"{kind}s", list[dict[str, Any]], []):
+                entry = Entry(f"{document.place}: {kind} {quoted(item.get('name'))}", document.folder, item)
+                values = entry.get(kind, dict[str, Any], {})
+                known.setdefault(entry.text("name"), Entry(entry.place, entry.folder, values))
+    context = context or current
+    chosen = entries["context"].get(context)
+    if chosen is None:
+        problem = f"no context {quoted(context)}" if context else "no current-context"
+        raise AccessError(f"{one_line(where)}: {problem}; contexts: {listed(entries['context']) or 'none'}")
+    cluster, user = (entries[kind].get(chosen.text(kind)) for kind in ("cluster", "user"))
+    if user is None and not chosen.text("user"):
+        user = Entry(chosen.place, chosen.folder, {})
+    if cluster is None or user is None:
+        kind = "user" if cluster else "cluster"
+        raise chosen.error(f"no {kind} {quoted(chosen.text(kind))}")
+    return chosen, cluster, user
 
 
-def proxy_problem(url: str) -> str:
-    """Return why a URL is not that of an HTTP proxy; empty if it is. Only its scheme is quoted."""
-    parts = _split_url(url)
-    if parts is None:
-        return "not a URL"
-    if not parts.scheme:
-        return "no scheme"
-    if parts.scheme not in _PROXY_SCHEMES:
-        return f"scheme {quoted(parts.scheme)} is not supported"
-    login = unquote(f"{parts.username}{parts.password}", errors="ignore")
-    if max(login, default="") > "\xff":  # aiohttp sends Latin-1
-        return "its user name or password has characters outside Latin-1"
-    return "" if parts.netloc else "no host"
-
-
-def _split_url(url: str) -> SplitResult | None:
-    """Split a URL; None if its host or port is invalid, or a character is not allowed."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port, (parts.hostname or "").encode("idna")  # as for the resolver
-    except ValueError:
-        return None
-    has_host = not parts.netloc or bool(parts.hostname)
-    return parts if has_host and url.isprintable() and " " not in url else None
-
-
-def _existing_files(where: str) -> list[Path]:
-    files = []
-    for text in where.split(os.pathsep):
-        try:
-            path = Path(text).expanduser()
-            if text and path.exists():
-                files.append(path)
-        except (RuntimeError, OSError, ValueError):  # no home directory; a NUL character
-            continue
-    return files
-
-
-def _read_file(path: Path) -> _File:
-    """Read one file.
-
-    Raises:
-        AccessError: the file cannot be read, is not YAML, or has a value of a wrong type.
-    """
-    import yaml  # noqa: PLC0415 - for a kubeconfig only, since a service in a cluster has none
+def _read(path: Path) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415 - a service in a pod has no kubeconfig
 
     try:
-        document = yaml.safe_load(path.read_bytes())
+        return msgspec.convert(yaml.safe_load(path.read_bytes()) or {}, dict[str, Any])
     except OSError as error:
-        raise AccessError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        # PyYAML raises most of them for a tag with an impossible value, such as `!!int ""`.
-        raise AccessError(f"{path}: not YAML{_place(error)}") from None
-    if document is None:
-        return _File()
-    if not isinstance(document, dict):
-        raise AccessError(f"{path}: not a kubeconfig")
-    try:
-        return msgspec.convert(document, _File)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise AccessError(f"{path}: {_type_error(error)}") from None
+        problem = "no such kubeconfig" if isinstance(error, FileNotFoundError) else error.strerror
+        raise AccessError(f"{path}: {problem}") from None
+    except Exception as error:  # noqa: BLE001 - PyYAML raises all kinds, such as for the tag `!!int ""`
+        mark = getattr(error, "problem_mark", None)  # the error's text may quote a secret
+        where = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise AccessError(f"{path}: not a kubeconfig in YAML{where}") from None
 
 
-def _place(error: Exception) -> str:
-    """Return the line of a syntax error; its text may quote a secret."""
-    mark = getattr(error, "problem_mark", None)
-    return f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+def _split_url(url: str) -> SplitResult:
+    """Split a URL of HTTP; raise ValueError if the host, the port or a character is not valid."""
+    parts = urlsplit(url)
+    _ = parts.port, (parts.hostname or "").encode("idna")  # as for the resolver
+    unquote(f"{parts.username}{parts.password}", errors="ignore").encode("latin-1")  # as aiohttp sends them
+    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
+        raise ValueError
+    return parts
 
 
-def _type_error(error: Exception) -> str:
-    match = _TYPE_ERROR.fullmatch(str(error))
-    if match is None:
-        return "not a kubeconfig"
-    expected, got, where = match[1].replace(" | null", ""), match[2], (match[3] or "").lstrip("$.")
-    return f"{where or 'the document'}: has the type {got}, expected {expected}"
+def _proxy(cluster: Entry, server: SplitResult) -> str | None:
+    """Return the URL of the cluster's proxy, else that of the environment; None to connect directly."""
+    key, url = "proxy-url", cluster.text("proxy-url")
+    if not url:
+        variables = getproxies_environment()
+        key, url = f"{server.scheme.upper()}_PROXY", variables.get(server.scheme, "")
+        exempt = ["localhost", "127.0.0.0/8", "::1", *variables.get("no", "").replace(" ", "").split(",")]
+        if not url or any(_covers(entry.lower(), server) for entry in exempt):
+            return None
+        url = url if "://" in url else f"http://{url}"
+    with cluster.checking(f"{key}: expected http://HOST:PORT or https://HOST:PORT"):
+        _split_url(url)
+    return url
 
 
-def _entries(files: Sequence[tuple[Path, _File]], kind: str, type_: type[T]) -> dict[str, KubeconfigEntry[T]]:
-    """Return the entries of a kind in all files by name; the first file with a name counts.
+def _covers(entry: str, server: SplitResult) -> bool:
+    """Whether an entry of NO_PROXY covers a server, as for golang.org/x/net/http/httpproxy."""
+    host, port = server.hostname or "", server.port or {"http": 80, "https": 443}[server.scheme]
+    with contextlib.suppress(ValueError):  # urllib knows no networks
+        return ip_address(host) in ip_network(entry, strict=False)
+    name, _, only_port = entry.partition(":")
+    if name in ("", "*") or only_port not in ("", str(port)) or host.replace(".", "").isdigit():
+        return entry in ("*", f"{host}:{port}")
+    return host.endswith(name.lstrip("*")) if name[0] in "*." else f".{host}".endswith(f".{name}")
 
-    Raises:
-        AccessError: two entries of a file have the same name.
+
+def _impersonation(user: Entry) -> list[tuple[str, str]]:
+    """Return the headers of an impersonation, in the form of client-go (transport/round_trippers.go)."""
+    headers = [("Impersonate-User", user.text("as")), ("Impersonate-Uid", user.text("as-uid"))]
+    headers += [("Impersonate-Group", group) for group in user.get("as-groups", list[str], [])]
+    for name, values in user.get("as-user-extra", dict[str, list[str]], {}).items():
+        escaped = quote(name, safe=_HEADER_NAME, errors="replace").lower()
+        headers += [(f"Impersonate-Extra-{escaped}", value) for value in values]
+    headers = [(name, value) for name, value in headers if value]
+    if headers and not user.text("as"):
+        raise user.error("as-uid, as-groups and as-user-extra need as, the user to impersonate")
+    for name, value in headers:  # HTTP/1.1 drops blanks, and the API server would see another user
+        if not value.isprintable() or value != value.strip():
+            raise user.error(f"{name}: a blank at an end, or a character that no header can carry")
+    return headers
+
+
+async def _credentials(user: Entry, cluster: Entry, ca: bytes) -> tuple[str, bytes, bytes]:
+    """Return the header Authorization, and a client certificate with its key; each may be empty."""
+    certificate, key = user.data("client-certificate"), user.data("client-key")
+    name, password = user.text("username"), user.text("password")
+    token = user.data("tokenFile").decode(errors="replace").strip() or user.text("token")  # as client-go
+    if not token and (name or password):
+        return (
+            "Basic " + base64.b64encode(f"{name}:{password}".encode(errors="replace")).decode(),
+            certificate,
+            key,
+        )
+    if not token and user.values.get("auth-provider"):
+        with user.checking("auth-provider: only oidc with a valid id-token, which kubectl renews"):
+            provider = user.values["auth-provider"]
+            token = provider["config"]["id-token"] if provider["name"] == "oidc" else ""
+            claims = msgspec.json.decode(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+            if claims.get("exp", math.inf) < time.time():
+                raise ValueError
+    if not token and user.values.get("exec"):
+        plugin = Entry(f"{user.place}: exec", user.folder, user.get("exec", dict[str, Any], {}))
+        status = await _run_plugin(plugin, cluster, ca)
+        certificate = status.get("clientCertificateData", "").encode(errors="replace") or certificate
+        token, key = status.get("token", ""), status.get("clientKeyData", "").encode(errors="replace") or key
+    if not token.isascii() or not token.isprintable():
+        raise user.error("the token is not one line of ASCII text")
+    return f"Bearer {token}" if token else "", certificate, key
+
+
+async def _run_plugin(plugin: Entry, cluster: Entry, ca: bytes) -> dict[str, str]:
+    """Run a credential plugin; return the status that it printed.
+
+    The plugin asks a person on standard error, and inherits a terminal there; other errors are captured.
     """
-    entries: dict[str, KubeconfigEntry[T]] = {}
-    for path, file in files:
-        names: set[str] = set()
-        for entry in getattr(file, f"{kind}s") or ():
-            if entry.name in names:
-                raise AccessError(f"{path}: {kind}s: the name {quoted(entry.name)} occurs twice")
-            names.add(entry.name)
-            value = getattr(entry, kind) or type_()
-            entries.setdefault(entry.name, KubeconfigEntry(kind, entry.name, path, value))
-    return entries
+    version, command = plugin.text("apiVersion"), plugin.text("command")
+    mode = plugin.text("interactiveMode") or ("IfAvailable" if version == f"{_EXEC}/v1beta1" else "")
+    if version not in (f"{_EXEC}/v1", f"{_EXEC}/v1beta1") or mode not in ("Never", "IfAvailable", "Always"):
+        raise plugin.error(f"apiVersion {quoted(version)}, interactiveMode {quoted(mode)}: not supported")
+    has_input, has_errors = (stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    if mode == "Always" and not has_input:
+        raise plugin.error("interactiveMode: Always needs a terminal as standard input")
+    spec: dict[str, Any] = {"interactive": mode != "Never" and has_input}
+    if plugin.get("provideClusterInfo", bool, False):
+        same = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
+        spec["cluster"] = {key: value for key, value in cluster.values.items() if key in same and value}
+        spec["cluster"] |= {"certificate-authority-data": base64.b64encode(ca).decode()} if ca else {}
+        for extension in cluster.get("extensions", list[dict[str, Any]], []):
+            if extension.get("name") == f"{_EXEC}/exec":
+                spec["cluster"]["config"] = extension.get("extension")
+    info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+    place = Entry(f"{plugin.place}: {one_line(command) or 'no command'}", plugin.folder, {})
+    with place.checking(one_line(plugin.text("installHint")) or "cannot be started"):
+        variables = {
+            each["name"]: each.get("value", "") for each in plugin.get("env", list[dict[str, str]], [])
+        }
+        process = await asyncio.create_subprocess_exec(
+            str(plugin.folder / command) if os.sep in command else command,
+            *plugin.get("args", list[str], []),
+            env={**os.environ, **variables, "KUBERNETES_EXEC_INFO": json.dumps(info, default=str)},
+            stdin=None if spec["interactive"] else DEVNULL,
+            stdout=PIPE,
+            stderr=None if has_errors else PIPE,
+        )
+    output, errors = await process.communicate()
+    if process.returncode:
+        message = one_line((errors or b"")[-LONGEST_LINE + 1 :].decode(errors="replace"))
+        raise place.error(f"exit status {process.returncode}: {message}".removesuffix(": "))
+    with place.checking(f"its output is no ExecCredential of {version} with a token or a certificate"):
+        credential = msgspec.json.decode(output)
+        status = {key: value for key, value in credential["status"].items() if value}
+        is_right = (credential["apiVersion"], credential["kind"]) == (version, "ExecCredential")
+        if not is_right or not {"token", "clientCertificateData"} & status.keys():
+            raise ValueError
+        return msgspec.convert(status, dict[str, str])

@@ -4,7 +4,6 @@ The right is the verb `get` on a nonResourceURL; see `right_url`.
 """
 
 import asyncio
-import json
 import os
 import time
 from collections import OrderedDict
@@ -12,19 +11,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from kube.access import AccessError
-from kube.answers import ApiError, Unreachable, decode_answer, expect_kind
+from kube.answers import REQUEST_ERRORS, decode_answer, expect_kind
 from kube.client import KubeClient
 from service.backoff import TokenBucket
 from service.http.authentication import AccessRefusal, BearerToken
 from service.text import one_line
 
-_PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+OWN_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_KINDS: Final = {
+    OWN_REVIEWS: "SelfSubjectAccessReview",
+    AUTHENTICATION_REVIEWS: "TokenReview",
+    ACCESS_REVIEWS: "SubjectAccessReview",
+}
 
 
 class AccessStatus(Struct):
@@ -36,11 +41,44 @@ class AccessStatus(Struct):
     error: str = msgspec.field(name="evaluationError", default="")
 
 
-class _Review(Struct):
+class _User(Struct):
+    username: str = ""
+    uid: str = ""
+    groups: Sequence[str] = ()
+    extra: Mapping[str, Sequence[str]] = {}
+
+
+class _TokenStatus(Struct):
+    authenticated: bool = False
+    user: _User | None = None
+    audiences: Sequence[str] = ()
+
+
+class _TokenReview(Struct):
+    status: _TokenStatus
+
+
+class _AccessReview(Struct):
     status: AccessStatus
 
 
-_review = msgspec.json.Decoder(_Review)
+ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+_token_review = msgspec.json.Decoder(_TokenReview)
+_access_review = msgspec.json.Decoder(_AccessReview)
+
+
+async def _review(
+    client: KubeClient, path: str, spec: object, decoder: "msgspec.json.Decoder[ReviewT]", **options: Any
+) -> ReviewT:
+    """Create a review, which the API server answers with its status. Raises as `KubeClient.request`."""
+    kind, version = _KINDS[path], path.removeprefix("/apis/").rpartition("/")[0]
+    body = msgspec.json.encode({"apiVersion": version, "kind": kind, "spec": spec})
+    answer = await client.request("POST", path, body=body, **options)
+    expect_kind(answer, kind, f"POST {path}")
+    return decode_answer(decoder, answer, f"POST {path}", expected=kind)
 
 
 async def review_right(
@@ -54,25 +92,14 @@ async def review_right(
 ) -> AccessStatus:
     """Ask whether the caller has one right in a namespace, or in every one if the namespace is empty.
 
-    Raises:
-        kube.answers.ApiError, kube.answers.Unreachable, kube.access.AccessError: there is no answer.
+    Raises as `KubeClient.request`.
     """
     attributes = {"verb": verb, "resource": resource, "group": group}
-    if subresource:
-        attributes["subresource"] = subresource
-    if namespace:
-        attributes["namespace"] = namespace
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = await client.request("POST", _PATH, body=msgspec.json.encode(body))
-    return decode_answer(_review, answer, f"POST {_PATH}", expected="a review").status
+    attributes |= {"subresource": subresource} if subresource else {}
+    attributes |= {"namespace": namespace} if namespace else {}
+    spec = {"resourceAttributes": attributes}
+    return (await _review(client, OWN_REVIEWS, spec, _access_review)).status
 
-
-AUTHENTICATION_REVIEWS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
-ACCESS_REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 ALLOWED_SECONDS: Final = 60.0
 """Time for which a right is not asked for again. A revoked token or role is in force after that time."""
@@ -129,35 +156,6 @@ def right_url(path: str) -> str:
     return path if path == "/metrics" else f"/kaishare{path}"
 
 
-class _User(Struct):
-    username: str = ""
-    uid: str = ""
-    groups: Sequence[str] = ()
-    extra: Mapping[str, Sequence[str]] = {}
-
-
-class _TokenStatus(Struct):
-    authenticated: bool = False
-    user: _User | None = None
-    audiences: Sequence[str] = ()
-
-
-class _TokenReview(Struct):
-    status: _TokenStatus
-
-
-class _AccessReview(Struct):
-    status: AccessStatus
-
-
-ReviewT = TypeVar("ReviewT", _TokenReview, _AccessReview)
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
-
-_token_review = msgspec.json.Decoder(_TokenReview)
-_access_review = msgspec.json.Decoder(_AccessReview)
-
-
 class _Lane:
     """The checks of one kind of token or of one client, within their limits."""
 
@@ -166,11 +164,7 @@ class _Lane:
         self._waiting = 0
         self.concurrent = asyncio.Semaphore(limits.concurrent)
         """Held during a check."""
-        self._bucket = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
-
-    def may_check(self) -> bool:
-        """Whether the rate allows one more check; count it."""
-        return self._bucket.take()
+        self.checks = TokenBucket(per_second=limits.per_second, burst=limits.burst, clock=clock)
 
     @property
     def is_full(self) -> bool:
@@ -195,11 +189,7 @@ class TokenAuthorizer:
     """
 
     def __init__(
-        self,
-        client: KubeClient,
-        *,
-        audience: str,
-        clock: Callable[[], float] = time.monotonic,
+        self, client: KubeClient, *, audience: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = client
         self._audience = audience
@@ -217,10 +207,7 @@ class TokenAuthorizer:
     async def refusal(self, token: BearerToken, path: str, client: str) -> AccessRefusal | None:
         """Return why the token's user may not get the path; None if the user may.
 
-        Args:
-            token: the request's token.
-            path: path of the request.
-            client: address of the connection's peer. The API server's is that of all users of its proxy.
+        The client is the address of the connection's peer: the API server's for all users of its proxy.
         """
         digest = blake2b(token.value.encode(), key=self._hash_key, digest_size=32).digest()
         key = (digest, token.is_own, path)
@@ -232,12 +219,16 @@ class TokenAuthorizer:
         until, refusal = self._refused.get(key, (0.0, None))
         if refusal is not None and now < until:
             return refusal
-        lanes = (self._known,) if is_known else (self._client_lane(client), self._unknown)
+        lanes: Sequence[_Lane] = (self._known,)
+        if not is_known:  # the lane of the client seen longest ago is forgotten
+            lane = self._clients.get(client) or _Lane(CLIENT_LIMITS, self._clock)
+            _remember(self._clients, client, lane, MOST_CLIENTS)
+            lanes = (lane, self._unknown)
         if any(lane.is_full for lane in lanes):
             return _BUSY
         check = self._checks.get(key)
         if check is None:
-            if not all(lane.may_check() for lane in lanes):
+            if not all(lane.checks.take() for lane in lanes):
                 return _BUSY
             check = self._checks[key] = asyncio.create_task(self._check(key, token, path, lanes))
             check.add_done_callback(lambda _: self._checks.pop(key, None))
@@ -245,12 +236,6 @@ class TokenAuthorizer:
             for lane in lanes:
                 waiting.enter_context(lane.waiting())
             return await asyncio.shield(check)
-
-    def _client_lane(self, client: str) -> _Lane:
-        """Return the lane of a client's unknown tokens; forget that of the client seen longest ago."""
-        lane = self._clients.get(client) or _Lane(CLIENT_LIMITS, self._clock)
-        _remember(self._clients, client, lane, MOST_CLIENTS)
-        return lane
 
     async def _check(
         self, key: _Key, token: BearerToken, path: str, lanes: Sequence[_Lane]
@@ -262,7 +247,7 @@ class TokenAuthorizer:
                 refusal = await self._review(token, path)
         except TimeoutError:
             return _unavailable("the API server gave no answer in time")
-        except (ApiError, Unreachable, AccessError) as error:
+        except REQUEST_ERRORS as error:
             return _unavailable(_without_token(str(error), token.value))
         if refusal is None:
             _remember(self._allowed, key, self._clock() + ALLOWED_SECONDS, MOST_ALLOWED)
@@ -273,16 +258,24 @@ class TokenAuthorizer:
         return refusal
 
     async def _review(self, token: BearerToken, path: str) -> AccessRefusal | None:
-        user = await self._user(token.value, self._audience) if token.is_own else None
-        if not token.is_own:
-            user = await self._user(token.value) or await self._user(token.value, self._audience)
+        user = None if token.is_own else await self._user(token.value)
+        user = user or await self._user(token.value, self._audience)
         if user is None:
             return AccessRefusal(status=401, problem="the token is not valid here")
         name = one_line(user.username)
         if len(msgspec.json.encode(user)) > MOST_USER_BYTES:
             problem = f"the token's user has more than {MOST_USER_BYTES} bytes of groups"
             return AccessRefusal(status=403, problem=problem, user=name)
-        if not await self._is_allowed(user, path):
+        spec = {
+            "user": user.username,
+            "uid": user.uid,
+            "groups": user.groups,
+            "extra": user.extra,
+            "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
+        }
+        client, limit = self._client, CHECK_SECONDS
+        status = (await _review(client, ACCESS_REVIEWS, spec, _access_review, seconds=limit)).status
+        if not status.allowed or status.denied:
             problem = (
                 f'the user may not get the nonResourceURL "{right_url(path)}"; a ClusterRole can allow it'
             )
@@ -294,32 +287,13 @@ class TokenAuthorizer:
         spec: dict[str, object] = {"token": token}
         if audience is not None:
             spec["audiences"] = [audience]
-        status = (await self._create(AUTHENTICATION_REVIEWS, "TokenReview", spec, _token_review)).status
+        client, limit = self._client, CHECK_SECONDS
+        status = (await _review(client, AUTHENTICATION_REVIEWS, spec, _token_review, seconds=limit)).status
         # The list is empty if the authenticator knows no audiences; the token is then for the API server.
         is_for_audience = audience is None or audience in status.audiences
         if not status.authenticated or not is_for_audience or status.user is None:
             return None
         return status.user if status.user.username else None
-
-    async def _is_allowed(self, user: _User, path: str) -> bool:
-        spec = {
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
-            "nonResourceAttributes": {"path": right_url(path), "verb": "get"},
-        }
-        review = await self._create(ACCESS_REVIEWS, "SubjectAccessReview", spec, _access_review)
-        return review.status.allowed and not review.status.denied
-
-    async def _create(
-        self, path: str, kind: str, spec: Mapping[str, object], decoder: "msgspec.json.Decoder[ReviewT]"
-    ) -> ReviewT:
-        version = path.removeprefix("/apis/").rpartition("/")[0]
-        body = json.dumps({"apiVersion": version, "kind": kind, "spec": spec}).encode()
-        answer = await self._client.request("POST", path, body=body, seconds=CHECK_SECONDS)
-        expect_kind(answer, kind, f"POST {path}")
-        return decode_answer(decoder, answer, f"POST {path}", expected=kind)
 
 
 def _without_token(text: str, token: str) -> str:

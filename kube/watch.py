@@ -23,9 +23,8 @@ from msgspec import Raw, Struct
 from kube.access import AccessError
 from kube.answers import ApiError, Silent, Unreachable, status_error
 from kube.client import KubeClient
-from kube.shallow import shallow_object
 from service.backoff import JITTER_DOWN, Backoff
-from service.json_depth import decode_deep
+from service.json_depth import decode_deep, shallow_object
 from service.tasks import LoopYield
 from service.text import MALFORMED, one_line
 
@@ -35,10 +34,7 @@ _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 class ObjectMetadata(Struct):
-    """The metadata of an object that a watch needs.
-
-    It is not `kube.kinds.ObjectMeta`, because the bookmarks of a watch have no name.
-    """
+    """The metadata of an object that a watch needs; a bookmark has no name."""
 
     name: str = ""
     namespace: str = ""
@@ -54,19 +50,17 @@ class _Event(Struct):
     object: Raw
 
 
-class _AnnotatedMetadata(Struct):
-    """The metadata of a bookmark; annotations of other objects are not decoded."""
-
+class _BookmarkMetadata(Struct):
     annotations: dict[str, str] = {}
 
 
-class _Annotated(Struct):
-    metadata: _AnnotatedMetadata
+class _Bookmark(Struct):
+    metadata: _BookmarkMetadata
 
 
 _event = msgspec.json.Decoder(_Event)
 _object = msgspec.json.Decoder(_Object)
-_annotated = msgspec.json.Decoder(_Annotated)
+_bookmark = msgspec.json.Decoder(_Bookmark)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +80,6 @@ class UnreadableObject(Exception):
 
 def read_event(line: bytes, request_line: str) -> WatchEvent:
     """Decode a line of a watch. An object that is nested too deep for a decoder is shortened.
-
-    Args:
-        line: the line, without its line end.
-        request_line: the request, for messages.
 
     Raises:
         ApiError: the line is an error of the API server.
@@ -116,15 +106,9 @@ def read_event(line: bytes, request_line: str) -> WatchEvent:
 
 
 def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) -> ObjectMetadata:
-    """Decode an object's metadata.
+    """Decode an object's metadata; raise UnreadableObject if the bytes are not an object with a name.
 
-    Args:
-        item: the object's JSON, not nested too deep.
-        request_line: the request, for messages.
-        is_bookmark: whether the object may lack a name.
-
-    Raises:
-        UnreadableObject: the bytes are not an object.
+    A bookmark may lack the name.
     """
     try:
         metadata = _object.decode(item).metadata
@@ -137,7 +121,7 @@ def read_metadata(item: bytes, request_line: str, *, is_bookmark: bool = False) 
 
 def _ends_initial_events(bookmark: bytes) -> bool:
     try:
-        return _annotated.decode(bookmark).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+        return _bookmark.decode(bookmark).metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
     except MALFORMED:
         return False
 
@@ -243,6 +227,8 @@ class Watch(Generic[T]):
         """Number of restarts: `closed`, `silent`, `gone`, `unreachable`, `credentials` or a status."""
         self.unreadable = 0
         """Number of objects whose name could not be decoded, so that they were skipped."""
+        self._skipped = 0
+        """The same, since the last whole state began."""
         self.objects: dict[Key, T] = {}
         self.states_read = 0
         """How often the whole state was read. Between two times, changes may have been missed."""
@@ -252,6 +238,7 @@ class Watch(Generic[T]):
         """The current problem in one line; empty if there is none."""
         self.cause = ""
         """Cause of the current problem, as in `restarts`; empty if there is none."""
+        self._request_line = f"watch {resource.path}"
         self._client = client
         self._read = read
         self._on_change = on_change
@@ -365,7 +352,7 @@ class Watch(Generic[T]):
     async def _list(self) -> None:
         """Read the whole state by a list."""
         objects: dict[Key, T] = {}
-        unreadable = self.unreadable
+        self._skipped = 0
         params = dict(self.resource.params)
         if self._not_older_than:
             params |= {"resourceVersion": self._not_older_than, "resourceVersionMatch": "NotOlderThan"}
@@ -379,9 +366,8 @@ class Watch(Generic[T]):
                     self._skip(error)
                 else:
                     self._put(objects, metadata, item)
-        self._require_readable(objects, unreadable)
-        self._record_contact()
         self._replace(objects, listed.resource_version)
+        self._record_contact()
 
     async def _watch(self) -> None:
         """Watch from the known version; without one, read the whole state as initial events first."""
@@ -439,17 +425,15 @@ class Watch(Generic[T]):
     async def _take_initial(self, batches: AsyncIterator[list[bytes]]) -> None:
         """Process initial events until the whole state is complete; the known objects stay until then.
 
-        After any failure the next attempt uses a list, which may take longer and may be older.
-
-        Raises:
-            ApiError, Unreachable: as `KubeClient.lines`, and if the stream ended first or took too long.
+        After any failure, such as an early end or a time-out, the next attempt uses a list, which may take
+        longer and may be older.
         """
         objects: dict[Key, T] = {}
-        unreadable = self.unreadable
+        self._skipped = 0
         try:
             async with asyncio.timeout(self._timing.initial):
                 async for batch in batches:
-                    await self._take(batch, objects, unreadable)
+                    await self._take(batch, objects)
                     if self._resource_version:
                         return
         except TimeoutError:
@@ -461,16 +445,8 @@ class Watch(Generic[T]):
                 self._list_instead()
         raise Unreachable(f"{self._request_line}: the stream ended within the initial events")
 
-    async def _take(
-        self, lines: list[bytes], initial: dict[Key, T] | None = None, unreadable: int = 0
-    ) -> None:
-        """Process a batch of events.
-
-        Args:
-            lines: the events.
-            initial: the incomplete whole state, while initial events arrive.
-            unreadable: number of skipped objects before the initial events.
-        """
+    async def _take(self, lines: list[bytes], initial: dict[Key, T] | None = None) -> None:
+        """Process a batch of events. Initial events complete the whole state `initial`."""
         is_changed = False
         try:
             for line in lines:
@@ -481,7 +457,6 @@ class Watch(Generic[T]):
                     continue
                 if not self._resource_version and initial is not None:
                     if event.ends_initial_events:
-                        self._require_readable(initial, unreadable)
                         self._replace(initial, event.metadata.resourceVersion)
                     elif not event.is_bookmark:
                         self._put(initial, event.metadata, None if event.is_deletion else event.object)
@@ -513,33 +488,22 @@ class Watch(Generic[T]):
     def _skip(self, error: UnreadableObject) -> None:
         """Count an object that cannot be decoded; its last readable state stays."""
         self.unreadable += 1
+        self._skipped += 1
         self._on_unreadable(str(error))
 
-    def _require_readable(self, objects: Mapping[Key, T], unreadable: int) -> None:
-        """Check that a whole state has a readable object, if it has any.
-
-        Args:
-            objects: the whole state.
-            unreadable: number of skipped objects before it was read.
+    def _replace(self, objects: dict[Key, T], version: str) -> None:
+        """Replace the known objects by a complete new state.
 
         Raises:
-            Unreachable: all objects were skipped, so the answer does not come from an API server.
+            Unreachable: all its objects were skipped, so the answer does not come from an API server.
         """
-        if not objects and self.unreadable > unreadable:
+        if not objects and self._skipped:
             raise Unreachable(f"{self._request_line}: not a list: no object can be decoded")
-
-    def _replace(self, objects: dict[Key, T], version: str) -> None:
-        """Replace the known objects by a complete new state."""
         self.objects = objects
         self._resource_version = self._not_older_than = version
         self._resource_version_at = self._clock()
         self.states_read += 1
         self._on_change(objects)
-
-    @property
-    def _request_line(self) -> str:
-        """The request in messages."""
-        return f"watch {self.resource.path}"
 
     def _record_contact(self) -> None:
         self._contact_at = self._clock()

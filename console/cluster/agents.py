@@ -21,6 +21,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from console.cluster.token_request import ServiceAccountTokens, TokenUnavailable
 from gpuagent.api_types import (
     HISTORY_PATH,
     SHARES_PATH,
@@ -34,7 +35,6 @@ from kube.access import Headers, Route
 from kube.answers import Unreachable, status_error
 from kube.client import AnyResponse, KubeClient
 from kube.kinds import PODS, Container, Pod
-from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from service.command import namespace_name, read_by
 from service.http.authentication import OWN_HEADER
 from service.names import is_dns_subdomain
@@ -271,7 +271,7 @@ class Agents:
         async with self._slots:
             try:
                 headers = {OWN_HEADER: token} if token else {}
-                response = await self._client.get_from_pod(path, headers=headers, seconds=self._seconds)
+                response = await self._client.send_through_proxy(path, headers=headers, seconds=self._seconds)
                 failure = ""
             except Unreachable as error:
                 failure = str(error).removeprefix(f"GET {path}: ")

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from kube.access import RequestLimitReached
+from console.cluster.served_kinds import ServedKind, discover_groups
 from kube.answers import REQUEST_ERRORS, ApiError
-from kube.client import KubeClient
-from kube.discovery import ServedKind, discover_groups
+from kube.client import KubeClient, RequestLimitReached
 from kube.kinds import Kind
-from kube.shallow import shallow_object
+from service.json_depth import shallow_object
 from service.names import is_dns_subdomain
 from service.text import MALFORMED, counted, listed, one_line
 from service.units import size
@@ -115,10 +114,7 @@ class FactReader:
             seconds: time limit of one read.
         """
         self._most = most_requests
-        if most_requests is None:
-            self.client, self._limit = client, None
-        else:
-            self.client, self._limit = client.limited(most_requests)
+        self.client = client if most_requests is None else client.limited(most_requests)
         self._seconds = seconds
         self._missing: dict[MissingRight, None] = {}
         self._failures: dict[str, None] = {}
@@ -126,9 +122,9 @@ class FactReader:
         self._served: Fact[tuple[ServedKind, ...]] | None = None
 
     @property
-    def remaining(self) -> int:
-        """Number of requests that can still be sent; a large one without a limit."""
-        return self._limit.remaining if self._limit else MOST_OBJECTS
+    def remaining(self) -> float:
+        """Number of requests that can still be sent; infinite without a limit."""
+        return self.client.remaining
 
     @property
     def missing_rights(self) -> tuple[MissingRight, ...]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
+from console.cluster.served_kinds import ServedKind, discover_groups
 from console.doctor.check_results import CheckResult, problem, unknown
 from console.doctor.shared_checks import API_SERVER
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from kube.discovery import ServedKind, discover_groups
 from kube.metadata import resource_path
 from service.text import MALFORMED, counted, listed, one_line
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
+from console.cluster.served_kinds import ServedKind, discover_groups
 from console.explain.document_parts import as_map, as_maps
 from console.explain.explainer import ExplainedPod, Explainer, UnexplainedObject
 from console.explain.gpu_sums import RunningPods, asked_now
@@ -39,7 +40,6 @@ from console.explain.operators import OPERATORS
 from console.explain.workload_kinds import WORKLOADS
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
-from kube.discovery import ServedKind, discover_groups
 from service.tasks import LoopYield
 from service.text import MALFORMED, counted, one_line
 

@@ -94,7 +94,7 @@ class _ThroughApiServer:
     async def post(self, path: str, form: bytes, seconds: float) -> Response:
         path = self._path + path
         try:
-            response = await self._client.post_to_service(
+            response = await self._client.send_through_proxy(
                 path, form, headers=self._headers, seconds=seconds, most_bytes=MOST_BYTES
             )
         except Unreachable as error:

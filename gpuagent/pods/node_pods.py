@@ -29,7 +29,7 @@ from kai import keys
 from kai.gpu_resources import gpus_at_once, names_gpu
 from kai.numbers import is_quantity, parse_quantity
 from kai.share import shows_share
-from kube.shallow import shallow_object
+from service.json_depth import shallow_object
 from service.names import LONGEST_LABEL
 from service.text import MALFORMED, one_line, quoted
 

@@ -47,6 +47,14 @@ def _context(load: LoadCertificate) -> ssl.SSLContext:
     return context
 
 
+def client_context(**trusted: Any) -> ssl.SSLContext:
+    """Return a client's TLS context; arguments and errors as `ssl.create_default_context`."""
+    context = ssl.create_default_context(**trusted)
+    # Python 3.13 is stricter than client-go, and not every cluster's CA passes the strict check.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 def load_pem(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     """Load a certificate and its key from memory, although `ssl` reads only files.
 

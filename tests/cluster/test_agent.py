@@ -86,4 +86,3 @@ async def test_pods_of_the_api_server_are_in_the_agent_within_a_gap_and_the_memo
         assert await asyncio.to_thread(running.stop) == 0
     loaded = (tmp_path / "loaded").read_text().split()
     assert "kube.watch" in loaded
-    assert "kubernetes_asyncio" not in loaded

@@ -130,7 +130,7 @@ async def read_all(agents: Agents, pods: list[AgentPod]) -> list[Any]:
 async def test_at_most_sixteen_agents_are_asked_at_once(plane: ControlPlane, fleet: AgentFleet) -> None:
     async with KubeClient(plane.access()) as client:
         running = most = 0
-        ask = client.get_from_pod
+        ask = client.send_through_proxy
 
         async def counted(path: str, **options: Any) -> Any:
             nonlocal running, most
@@ -141,7 +141,7 @@ async def test_at_most_sixteen_agents_are_asked_at_once(plane: ControlPlane, fle
             finally:
                 running -= 1
 
-        client.get_from_pod = counted  # type: ignore[method-assign]
+        client.send_through_proxy = counted  # type: ignore[method-assign]
         agents = Agents(client, seconds=2.0)
         await read_all(agents, await agents.list())
         assert most == MOST_AT_ONCE

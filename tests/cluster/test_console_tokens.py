@@ -19,10 +19,10 @@ from aiohttp import ClientSession, web
 
 from certs.authority import Authority
 from console.agents import AGENT_ACCOUNT, AgentPod, AgentReading, Agents
+from console.cluster.token_request import REPLACE_SECONDS, TOKEN_SECONDS
 from gpuagent.evaluation.status import Status
 from gpuagent.server.agent_server import AUDIENCE
 from kube.client import KubeClient
-from kube.token_request import REPLACE_SECONDS, TOKEN_SECONDS
 from kube.tokens import TokenAuthorizer
 from service.http.authentication import OWN_HEADER, Authentication
 from service.http.limits import Address

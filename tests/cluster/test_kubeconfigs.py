@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from console.cli import main
+from console.cluster.token_request import ServiceAccountTokens, TokenUnavailable
 from kube.access import KubeConfig
 from kube.client import KubeClient
-from kube.token_request import ServiceAccountTokens, TokenUnavailable
 from tests.support.control_plane import ADMIN_TOKEN, ControlPlane
 from tests.support.kubeconfigs import CASES, SECRET, Base, Case, write
 from tests.support.markers import sampled
@@ -93,7 +93,7 @@ async def test_the_api_server_sees_the_same_user_as_from_kubectl(base: Base) -> 
 
 async def test_requests_to_pods_and_for_tokens_are_impersonated(base: Base) -> None:
     async with KubeClient(await KubeConfig.load(str(write(Case(user={"as": "reader"}), base)))) as client:
-        answer = await client.get_from_pod("/api/v1/namespaces/default/pods/agent:9445/proxy/status")
+        answer = await client.send_through_proxy("/api/v1/namespaces/default/pods/agent:9445/proxy/status")
         assert answer.status == 403
         assert b'User "reader" cannot get resource "pods/proxy"' in answer.body.replace(b'\\"', b'"')
         tokens = ServiceAccountTokens(client, namespace="default", account="agent", audience="a")

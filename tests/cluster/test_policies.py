@@ -215,7 +215,6 @@ async def test_a_whole_webhook_needs_few_rights_little_memory_and_no_kubeconfig_
         assert await running.stop() == 0
     loaded = (tmp_path / "loaded").read_text().split()
     assert "kube.watch" in loaded
-    assert "kubernetes_asyncio" not in loaded
 
 
 async def test_a_bad_label_shows_in_the_metrics_the_log_and_one_event_of_all_replicas(

@@ -355,7 +355,7 @@ async def test_memory_of_results_is_bounded(
 ) -> None:
     most = 100
     monkeypatch.setattr("kube.tokens.MOST_REFUSED", most)  # fewer requests to the API server
-    port.authorizer._unknown._bucket._tokens = port.authorizer._unknown._bucket._burst = 10_000
+    port.authorizer._unknown.checks._tokens = port.authorizer._unknown.checks._burst = 10_000
     for number in range(most + 50):
         client = f"10.0.0.{number % 250}"
         refused = await port.authorizer.refusal(junk(number), "/metrics", client)

@@ -16,12 +16,12 @@ from gpuagent.pods.node_pods import MOST_CONTAINER_IDS
 from gpuagent.sampling.processes import THREADS_OF_A_PROCESS, THREADS_OF_A_SAMPLE
 from gpuagent.server.agent_server import AGENT_CONNECTIONS
 from kube import answers, tokens
-from kube.list_splitter import LONGEST_OBJECT
 from service import documents, log, log_writer
 from service import log as limited_log
 from service.http import bounded_server
 from service.http.limits import RESERVED_DESCRIPTORS
 from service.json_depth import DEEPEST
+from service.list_splitter import LONGEST_OBJECT
 from tests.support import yaml_text
 from tests.support.doc_tables import table_under
 from tests.support.helm_chart import CHART, EVERY_RIGHT, ROOT, Object, find_object, rendered
@@ -203,7 +203,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
     seconds = {part: agent.seconds_for_reading(int(agent.max_busy * part)) for part in (0.25, 0.5, 0.9)}
     assert seconds == {0.25: 7.5, 0.5: 5, 0.9: pytest.approx(1, abs=0.1)}
     assert VALUES["webhook"]["maxInFlight"] == MOST_IN_FLIGHT
-    assert answers._LONGEST_ANSWER == answers._LONGEST_LINE == LONGEST_OBJECT
+    assert answers.LONGEST_ANSWER == answers._LONGEST_LINE == LONGEST_OBJECT
     assert {row[0]: row[1] for row in rows(section("Bounds"))} == {
         "connections to 8443": f"{tls.max_connections}",
         "connections to 8080": f"{ops.max_connections}",

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from certs.authority import Authority
-from kube.access import AccessError, InCluster, RequestLimitReached
+from kube.access import AccessError, InCluster
 from kube.answers import ApiError, Unreachable
-from kube.client import KubeClient
+from kube.client import KubeClient, RequestLimitReached
 from tests.support.api_server import PODS, ApiServer, lists, pod, refuses, says, status_object
 from tests.support.certificates import serving_context
 from tests.support.markers import scaled
@@ -80,15 +80,20 @@ async def test_a_token_that_is_refused_twice_is_reported(server: ApiServer, clie
 
 
 async def test_a_limited_client_counts_each_http_request(server: ApiServer, client: KubeClient) -> None:
-    limited, access = client.limited(6)
+    limited = client.limited(6)
     await limited.get(PODS)
     server.answers = [refuses(401, "Unauthorized"), lists(pod("a"), more="next"), lists(pod("b"))]
     await read_list(limited)
-    assert (access.sent, access.remaining, len(server.requests)) == (4, 2, 4), "a repetition and two pages"
-    await limited.get_from_pod(f"{PODS}/a:80/proxy/")
+    assert (limited.remaining, len(server.requests)) == (2, 4), "a repetition and two pages"
+    await limited.send_through_proxy(f"{PODS}/a:80/proxy/")
     await limited.request("POST", PODS, body=b"{}")
-    for work in (limited.get(PODS), read_list(limited), limited.get_from_pod(PODS), read_lines(limited)):
-        with pytest.raises(RequestLimitReached, match="not requested: the limit of 6 requests is reached"):
+    for work in (
+        limited.get(PODS),
+        read_list(limited),
+        limited.send_through_proxy(PODS),
+        read_lines(limited),
+    ):
+        with pytest.raises(RequestLimitReached, match="not requested: the limit of requests is reached"):
             await work
     assert len(server.requests) == 6
     await client.get(PODS)
@@ -221,19 +226,18 @@ async def test_a_compressed_answer_is_refused_because_none_is_requested(
     assert {request.headers["Accept-Encoding"] for request in server.requests} == {"identity"}
 
 
-async def test_an_answer_without_end_is_given_up(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kube.answers._LONGEST_ANSWER", 100_000)
-    server.answers = [says(b" " * 1_000_000)]
-    with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):
+async def test_an_answer_without_end_is_given_up(server: ApiServer, client: KubeClient) -> None:
+    server.answers = [says(b" " * 20_000_000), says(b" " * 1_000_000)]
+    with pytest.raises(Unreachable, match="an answer of more than 16777216 bytes"):
         await client.get(PODS)
+    with pytest.raises(Unreachable, match="an answer of more than 100000 bytes"):
+        await client.send_through_proxy(PODS, most_bytes=100_000)
 
 
 async def test_an_object_without_end_is_given_up(
     server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kube.list_splitter.LONGEST_OBJECT", 100_000)
+    monkeypatch.setattr("service.list_splitter.LONGEST_OBJECT", 100_000)
     server.answers = [lists(pod("a", data="x" * 1_000_000))]
     with pytest.raises(Unreachable, match=f"GET {PODS}: not a list: an object of more than 100000 bytes"):
         await read_list(client)

@@ -1,13 +1,16 @@
-"""Kubeconfigs: each kind of credentials, and each kind of error."""
+"""Kubeconfigs; tests/cluster/test_kubeconfigs.py compares each form and each error with a real kubectl."""
 
 import asyncio
 import base64
 import json
 import os
-import ssl
+import pty
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +19,24 @@ import pytest
 from aiohttp import web
 
 from certs.authority import Authority
-from kube.access import AccessError, KubeConfig, find_access
+from kube.access import AccessError, InCluster, KubeConfig
 from kube.answers import ApiError, Unreachable
 from kube.client import KubeClient
 from tests.support.api_server import PODS, ApiServer, refuses
 from tests.support.certificates import client_pair, serving_context
 from tests.support.kubeconfigs import identity_token
+from tests.support.standard_streams import PATIENCE_SECONDS, ROOT
 
 V1 = "client.authentication.k8s.io/v1"
+NOWHERE = {"server": "https://127.0.0.1:1"}
+PROXY = "http://egress.example"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
 
 
 def kubeconfig(
@@ -32,8 +45,6 @@ def kubeconfig(
     """Write a kubeconfig with a single context."""
     path = folder / "kubeconfig"
     document = {
-        "apiVersion": "v1",
-        "kind": "Config",
         "clusters": [{"name": "c", "cluster": cluster}],
         "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
@@ -41,6 +52,13 @@ def kubeconfig(
     }
     path.write_text(json.dumps(document))
     return str(path)
+
+
+def plugin(folder: Path, program: str, mode: str = "Never") -> dict[str, Any]:
+    """Return a user with a credential plugin in Python."""
+    (folder / "plugin.py").write_text(program)
+    command = {"command": sys.executable, "args": [str(folder / "plugin.py")]}
+    return {"exec": {"apiVersion": V1, "interactiveMode": mode, **command}}
 
 
 def inline(pem: bytes) -> str:
@@ -63,55 +81,80 @@ async def strict_server(authority: Authority, tmp_path: Path) -> AsyncIterator[A
 
 
 @pytest.mark.parametrize(
-    ("current", "server"),
-    [
-        (("1", "2"), "https://127.0.0.1:1"),
-        ((None, "2"), "https://127.0.0.1:2"),
-        (("", "2"), "https://127.0.0.1:2"),
-        (("2", "1"), "https://127.0.0.1:2"),
-    ],
+    ("current", "number"), [(("1", "2"), "1"), ((None, "2"), "2"), (("", "2"), "2"), (("2", "1"), "2")]
 )
 async def test_of_several_kubeconfigs_the_first_current_context_counts_as_for_kubectl(
-    current: tuple[str | None, str], server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    current: tuple[str | None, str], number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [str(tmp_path / "missing")]
-    for number, context in zip("12", current, strict=True):
+    for name, context in zip("12", current, strict=True):
         document: dict[str, Any] = {
-            "clusters": [{"name": number, "cluster": {"server": f"https://127.0.0.1:{number}"}}],
-            "users": [{"name": number, "user": {"token": "t"}}],
-            "contexts": [{"name": number, "context": {"cluster": number, "user": number}}],
+            "clusters": [{"name": name, "cluster": {"server": f"https://127.0.0.1:{name}"}}],
+            "users": [{"name": name, "user": {"token": "t"}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         }
         document |= {} if context is None else {"current-context": context}
-        files.append(str(tmp_path / number))
-        (tmp_path / number).write_text(json.dumps(document))
+        files.append(str(tmp_path / name))
+        (tmp_path / name).write_text(json.dumps(document))
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(files))
-    assert (await KubeConfig.load()).server == server
+    assert (await KubeConfig.load()).server == f"https://127.0.0.1:{number}"
     assert (await KubeConfig.load(context="2")).server == "https://127.0.0.1:2"
 
 
-async def test_a_token(server: ApiServer, cluster: dict[str, str], tmp_path: Path) -> None:
+async def test_each_path_is_relative_to_the_file_that_has_it_and_the_first_entry_with_a_name_counts(
+    server: ApiServer, authority: Authority, tmp_path: Path
+) -> None:
     server.token = "a-token"
-    access = await find_access(kubeconfig(tmp_path, cluster, {"token": "a-token"}))
+    clusters, users = tmp_path / "clusters", tmp_path / "users"
+    clusters.mkdir()
+    users.mkdir()
+    (clusters / "ca.crt").write_bytes(authority.pair.certificate_pem)
+    (users / "token").write_text("a-token\n")
+    cluster = {"server": f"https://127.0.0.1:{server.port}", "certificate-authority": "ca.crt"}
+    (users / "config").write_text(json.dumps({"users": [{"name": "u", "user": {"tokenFile": "token"}}]}))
+    where = f"{users / 'config'}{os.pathsep}{kubeconfig(clusters, cluster, {'as': 'anne'})}"
+    access = await KubeConfig.load(where)
+    assert await access.headers() == (("Authorization", "Bearer a-token"),), "no second user's `as`"
     async with KubeClient(access) as client:
         await client.get(PODS)
-        assert client.server == f"https://127.0.0.1:{server.port}"
 
 
-async def test_a_relative_token_file_is_read_again(
+async def test_the_line_about_a_second_file_names_it(cluster: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "second").write_text("users:\n- token: s3cret: s3cret\n")
+    where = f"{kubeconfig(tmp_path, cluster, {'token': 't'})}{os.pathsep}{tmp_path / 'second'}"
+    with pytest.raises(AccessError, match=r"second: not a kubeconfig in YAML: line 2, column 16$"):
+        await KubeConfig.load(where)
+
+
+async def test_a_token_of_an_auth_provider_is_used_while_it_is_valid(tmp_path: Path) -> None:
+    for token in (identity_token("x"), identity_token("x", exp=time.time() + 60)):
+        user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+        access = await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, user))
+        assert await access.headers() == (("Authorization", f"Bearer {token}"),)
+
+
+async def test_a_token_file_is_read_again_when_its_token_is_refused(
     server: ApiServer, cluster: dict[str, str], tmp_path: Path
 ) -> None:
     server.token = "first"
     (tmp_path / "token").write_text("first\n")
-    async with KubeClient(
-        await KubeConfig.load(kubeconfig(tmp_path, cluster, {"tokenFile": "token"}))
-    ) as client:
+    access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {"tokenFile": "token"}))
+    async with KubeClient(access) as client:
         await client.get(PODS)
         server.token = "second"
         (tmp_path / "token").write_text("second\n")
         await client.get(PODS)
+        server.token = "third"
+        (tmp_path / "token").write_text("s3cret\ns3cret\n")
+        with pytest.raises(AccessError, match=r'user "u": the token is not one line of ASCII text$'):
+            await client.get(PODS)
 
 
-async def test_a_client_certificate(strict_server: ApiServer, authority: Authority, tmp_path: Path) -> None:
+async def test_a_client_certificate_leaves_no_key_on_the_disk(
+    strict_server: ApiServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     pair = client_pair(authority, "jane")
     cluster = {
         "server": f"https://127.0.0.1:{strict_server.port}",
@@ -121,40 +164,9 @@ async def test_a_client_certificate(strict_server: ApiServer, authority: Authori
     async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, user))) as client:
         await client.get(PODS)
         assert "Authorization" not in strict_server.requests[0].headers
+    assert list((tmp_path / "temporary").iterdir()) == []
     async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, {}))) as client:
         with pytest.raises(Unreachable):
-            await client.get(PODS)
-
-
-async def test_a_credential_plugin_runs_again_when_its_token_is_refused(
-    server: ApiServer, cluster: dict[str, str], tmp_path: Path
-) -> None:
-    plugin = tmp_path / "plugin.py"
-    plugin.write_text(
-        "import json, pathlib\n"
-        f"count = pathlib.Path({str(tmp_path / 'count')!r})\n"
-        "number = int(count.read_text()) + 1 if count.exists() else 1\n"
-        "count.write_text(str(number))\n"
-        "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', 'kind': 'ExecCredential',"
-        " 'status': {'token': f'token-{number}'}}))\n"
-    )
-    user = {
-        "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "command": sys.executable,
-            "args": [str(plugin)],
-            "interactiveMode": "Never",
-        }
-    }
-    server.token = "token-1"
-    async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, user))) as client:
-        await client.get(PODS)
-        await client.get(PODS)
-        server.token = "token-2"
-        await client.get(PODS)
-        assert (tmp_path / "count").read_text() == "2"
-        server.token = "token-9"
-        with pytest.raises(ApiError, match="401 Unauthorized"):
             await client.get(PODS)
 
 
@@ -168,16 +180,15 @@ async def test_requests_that_are_refused_at_the_same_time_start_the_plugin_once(
         "clientKeyData": pair.key_pem.decode(),
     }
     status = "{'token': f'token-{number}'}" if kind == "token" else repr(certificate)
-    (tmp_path / "plugin.py").write_text(
+    user = plugin(
+        tmp_path,
         "import json, pathlib\n"
         f"runs = pathlib.Path({str(tmp_path / 'runs')!r})\n"
         "with runs.open('a') as file:\n"
         "    file.write('run\\n')\n"
         "number = len(runs.read_text().splitlines())\n"
-        f"print(json.dumps({{'apiVersion': {V1!r}, 'kind': 'ExecCredential', 'status': {status}}}))\n"
+        f"print(json.dumps({{'apiVersion': {V1!r}, 'kind': 'ExecCredential', 'status': {status}}}))\n",
     )
-    command = {"command": sys.executable, "args": [str(tmp_path / "plugin.py")]}
-    user = {"exec": {"apiVersion": V1, "interactiveMode": "Never", **command}}
     all_sent = asyncio.Barrier(8)
 
     async def refuses_all(request: web.Request) -> web.StreamResponse:
@@ -189,131 +200,50 @@ async def test_requests_that_are_refused_at_the_same_time_start_the_plugin_once(
     async with KubeClient(access) as client:
         server.answers = [refuses_all] * 8
         await asyncio.gather(*(client.get(PODS) for _ in range(8)))
-    assert len(server.requests) == 16
-    if kind == "token":  # the answer to another request with the first token comes late
-        assert await access.headers(refused=first) == (("Authorization", "Bearer token-2"),)
-    assert (tmp_path / "runs").read_text() == "run\n" * 2
-
-
-async def test_a_name_of_the_server_other_than_its_address(
-    server: ApiServer, cluster: dict[str, str], tmp_path: Path
-) -> None:
-    named = {**cluster, "tls-server-name": "api.example"}
-    async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, named, {"token": "t"}))) as client:
-        await client.get(PODS)
-    other = {**cluster, "tls-server-name": "other.example"}
-    async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, other, {"token": "t"}))) as client:
-        with pytest.raises(Unreachable, match="its certificate is not trusted: Hostname mismatch"):
+        assert len(server.requests) == 16
+        if kind == "token":  # the answer to another request with the first token comes late
+            assert await access.headers(refused=first) == (("Authorization", "Bearer token-2"),)
+        assert (tmp_path / "runs").read_text() == "run\n" * 2
+        server.answers = [refuses(401, "Unauthorized")] * 2
+        with pytest.raises(ApiError, match="401 Unauthorized"):
             await client.get(PODS)
+    assert (tmp_path / "runs").read_text() == "run\n" * 3, "a second 401 starts nothing"
 
 
-async def test_a_cluster_without_certificate_verification(server: ApiServer, tmp_path: Path) -> None:
-    cluster = {"server": f"https://127.0.0.1:{server.port}", "insecure-skip-tls-verify": True}
-    access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {"token": "t"}))
-    assert access.trust().verify_mode is ssl.CERT_NONE
-    async with KubeClient(access) as client:
-        await client.get(PODS)
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "kubeconfig: no current-context, and no context was given$"),
-        ("[1, 2]", "kubeconfig: not a kubeconfig$"),
-        ("a: [", "kubeconfig: not YAML: line 1, column 5$"),
-        ("current-context: x", 'kubeconfig: no context "x"$'),
-        ("\0", "kubeconfig: not YAML$"),
-        ("[" * 5000, "kubeconfig: not YAML"),
-        ('a: !!int ""', "kubeconfig: not YAML$"),
-        ("a: !!timestamp x", "kubeconfig: not YAML$"),
-        ("a: !!bool x", "kubeconfig: not YAML$"),
-    ],
-)
-async def test_an_invalid_kubeconfig_is_an_error_of_one_line(tmp_path: Path, text: str, line: str) -> None:
-    path = tmp_path / "kubeconfig"
-    path.write_text(text)
-    with pytest.raises(AccessError, match=line) as caught:
-        await KubeConfig.load(str(path))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("cluster", "user", "line"),
-    [
-        ({}, {}, 'cluster "c": server: not set; allowed: https://HOST:PORT$'),
-        ({"insecure-skip-tls-verify": True}, {}, "server: not set"),
-        (
-            {"server": "https://127.0.0.1:1", "certificate-authority": "gone.crt"},
-            {},
-            'cluster "c": certificate-authority: gone.crt: No such file or directory$',
-        ),
-        ({"server": "https://127.0.0.1:1", "certificate-authority-data": "bm8="}, {}, "CA certificate"),
-        (
-            {"server": "https://127.0.0.1:1"},
-            {"client-certificate-data": "bm8=", "client-key-data": "bm8="},
-            "client certificate",
-        ),
-        (
-            {"server": "https://127.0.0.1:1"},
-            {"exec": {"apiVersion": V1, "command": "/no/such/plugin", "interactiveMode": "Never"}},
-            'user "u": exec: /no/such/plugin: No such file or directory$',
-        ),
-        (
-            {"server": "https://127.0.0.1:1"},
-            {"exec": {"apiVersion": V1, "command": "false", "interactiveMode": "Never"}},
-            'user "u": exec: false: exit status 1$',
-        ),
-    ],
-)
-async def test_a_wrong_field_of_a_kubeconfig_is_an_error_of_one_line(
-    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], line: str
-) -> None:
-    with pytest.raises(AccessError, match=line) as caught:
-        await KubeConfig.load(kubeconfig(tmp_path, cluster, user))
-    assert "\n" not in str(caught.value)
-
-
-async def test_each_path_is_relative_to_the_file_that_has_it(
-    server: ApiServer, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.token = "a-token"
-    clusters, users = tmp_path / "clusters", tmp_path / "users"
-    clusters.mkdir()
-    users.mkdir()
-    (clusters / "ca.crt").write_bytes(authority.pair.certificate_pem)
-    (users / "token").write_text("a-token\n")
-    cluster = {"server": f"https://127.0.0.1:{server.port}", "certificate-authority": "ca.crt"}
-    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
-    (clusters / "config").write_text(
-        json.dumps({"clusters": [{"name": "c", "cluster": cluster}], "contexts": [context]})
+def test_a_plugin_asks_a_person_on_the_terminal_and_the_error_line_does_not_repeat_it(tmp_path: Path) -> None:
+    answer = tmp_path / "answer"
+    os.mkfifo(answer)
+    program = (
+        "import sys\n"
+        "print('Open https://login.example', file=sys.stderr, flush=True)\n"
+        f"sys.exit(int(open({str(answer)!r}).read()))\n"
     )
-    (users / "config").write_text(
-        json.dumps({"users": [{"name": "u", "user": {"tokenFile": "token"}}], "current-context": "x"})
-    )
-    monkeypatch.setenv("KUBECONFIG", f"{clusters / 'config'}{os.pathsep}{users / 'config'}")
-    async with KubeClient(await KubeConfig.load()) as client:
-        await client.get(PODS)
+    path = kubeconfig(tmp_path, NOWHERE, plugin(tmp_path, program, "IfAvailable"))
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "console", "policies", "--kubeconfig", path],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert next_line(ours) == "Open https://login.example\r\n"
+        answer.write_text("3")
+        assert next_line(ours) == f'kaishare: {path}: user "u": exec: {sys.executable}: exit status 3\r\n'
+        assert process.wait(PATIENCE_SECONDS) == 2
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(theirs)
+        os.close(ours)
 
 
-async def test_of_users_with_the_same_name_the_first_file_s_is_used_whole(
-    cluster: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = tmp_path / "first"
-    first.write_text(json.dumps({"users": [{"name": "u", "user": {"as": "anne"}}]}))
-    second = kubeconfig(tmp_path, cluster, {"token": "t", "as-groups": ["g"]})
-    monkeypatch.setenv("KUBECONFIG", f"{first}{os.pathsep}{second}")
-    access = await KubeConfig.load()
-    assert await access.headers() == (("Impersonate-User", "anne"),)
-
-
-async def test_a_second_file_that_is_no_yaml_is_an_error_of_one_line(
-    cluster: dict[str, str], tmp_path: Path
-) -> None:
-    second = tmp_path / "second"
-    second.write_text("users:\n- token: s3cret: s3cret\n")
-    where = f"{kubeconfig(tmp_path, cluster, {'token': 't'})}{os.pathsep}{second}"
-    with pytest.raises(AccessError, match=r"second: not YAML: line 2, column 16$"):
-        await KubeConfig.load(where)
+def next_line(terminal: int) -> str:
+    """Read a line from the other end of a terminal."""
+    line = b""
+    while not line.endswith(b"\n"):
+        assert select.select([terminal], [], [], PATIENCE_SECONDS)[0], line
+        line += os.read(terminal, 1)
+    return line.decode()
 
 
 async def test_impersonation_is_sent_with_every_kind_of_request(
@@ -328,7 +258,7 @@ async def test_impersonation_is_sent_with_every_kind_of_request(
     }
     async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, user))) as client:
         await client.get(PODS)
-        await client.get_from_pod(PODS, headers={"impersonate-user": "other", "X-Own": "1"})
+        await client.send_through_proxy(PODS, headers={"impersonate-user": "other", "X-Own": "1"})
         async with client.list_objects(PODS) as objects:
             assert [item async for item in objects] == []
         async with client.lines(PODS, params={}, accept="*/*", idle_seconds=5):
@@ -347,89 +277,139 @@ async def test_impersonation_is_sent_with_every_kind_of_request(
         assert ("authorization", "Bearer t") in sent
 
 
-async def test_without_tls_no_credentials_are_sent_as_by_kubectl(tmp_path: Path) -> None:
-    user = {"token": "t", "as": "anne", "exec": {"command": "false", "apiVersion": V1}}
-    access = await KubeConfig.load(kubeconfig(tmp_path, {"server": "127.0.0.1:8001"}, user))
-    assert (access.server, await access.headers()) == ("http://127.0.0.1:8001", ())
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "Unauthorized"), (403, 'User "system:anonymous" cannot list pods')]
+)
+@pytest.mark.parametrize(
+    ("user", "what"),
+    [
+        ({"token": "s3cret", "as": "anne"}, "token"),
+        ({"exec": {"command": "false", "apiVersion": V1}}, "token"),
+        ({"username": "me", "password": "s3cret"}, "login"),
+    ],
+)
+async def test_without_tls_no_credentials_are_sent_and_a_refusal_says_so(
+    tmp_path: Path, user: dict[str, Any], what: str, status: int, message: str
+) -> None:
+    server = ApiServer(trust=None)
+    await server.start()
+    try:
+        address = {"server": f"127.0.0.1:{server.port}"}
+        access = await KubeConfig.load(kubeconfig(tmp_path, address, user))
+        assert (access.server, await access.headers()) == (f"http://{address['server']}", ())
+        async with KubeClient(access) as client:
+            await client.get(PODS)
+            line = rf"{status} R: {message}; your {what} was not sent, because the address is http://$"
+            for request in (client.get(PODS), client.send_through_proxy(PODS)):
+                server.answers = [refuses(status, "R", message)] * 2
+                with pytest.raises(AccessError, match=line):
+                    await request
+            server.answers = [refuses(403, "R", 'User "anne" cannot list pods')]  # behind `kubectl proxy`
+            with pytest.raises(ApiError, match=r'403 R: User "anne" cannot list pods$'):
+                await client.get(PODS)
+        async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, address, {}))) as client:
+            server.answers = [refuses(status, "R", message)] * 2
+            with pytest.raises(ApiError, match=f"{status} R: {message}$"):
+                await client.get(PODS)
+    finally:
+        await server.stop()
 
 
 @pytest.mark.parametrize(("name", "namespace"), [("team-a", "team-a"), (None, "default"), ("", "default")])
-async def test_the_namespace_is_the_context_s(
-    cluster: dict[str, str], tmp_path: Path, name: str | None, namespace: str
-) -> None:
-    path = kubeconfig(tmp_path, cluster, {}, namespace=name)
-    assert (await KubeConfig.load(path)).namespace == namespace
+async def test_the_namespace_is_the_context_s(tmp_path: Path, name: str | None, namespace: str) -> None:
+    assert (await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, {}, namespace=name))).namespace == namespace
 
 
 @pytest.mark.parametrize("name", ["a/b", "A", "a" * 64, "a\nb", ".."])
 async def test_a_namespace_that_no_path_can_have_is_an_error_where_it_is_used(
-    cluster: dict[str, str], tmp_path: Path, name: str
+    tmp_path: Path, name: str
 ) -> None:
-    access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {}, namespace=name))
+    access = await KubeConfig.load(kubeconfig(tmp_path, NOWHERE, {}, namespace=name))
     with pytest.raises(AccessError, match=r'context "x": namespace: ".*" is not the name of a namespace$'):
         _ = access.namespace
 
 
-async def test_a_token_that_no_header_can_carry_is_an_error_when_it_is_renewed(
-    server: ApiServer, cluster: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("server", "variables", "proxy"),
+    [
+        ("https://a.example", {}, None),
+        ("https://a.example", {"HTTPS_PROXY": PROXY}, PROXY),
+        ("https://a.example", {"https_proxy": "egress.example"}, PROXY),
+        ("https://a.example", {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, None),
+        ("http://a.example", {"HTTP_PROXY": PROXY}, PROXY),
+        ("http://a.example", {"HTTPS_PROXY": PROXY}, None),
+        *(
+            (server, {"HTTPS_PROXY": PROXY, "NO_PROXY": no_proxy}, None if is_direct else PROXY)
+            for server, no_proxy, is_direct in (
+                ("https://localhost:6443", "", True),
+                ("https://127.0.0.2:6443", "", True),
+                ("https://[::1]:6443", "", True),
+                ("https://10.1.2.3:6443", "", False),
+                ("https://10.1.2.3:6443", "*", True),
+                ("https://10.1.2.3:6443", "other.example, 10.0.0.0/8", True),
+                ("https://10.1.2.3:6443", "10.2.0.0/16,fd00::/8", False),
+                ("https://10.1.2.3:6443", "10.1.2.3", True),
+                ("https://10.1.2.3:6443", "10.1.2.3:6443", True),
+                ("https://10.1.2.3:6443", "10.1.2.3:443", False),
+                ("https://10.1.2.3:6443", "2.3", False),
+                ("https://[fd00::1]:6443", "fd00::/8", True),
+                ("https://api.example:6443", "example", True),
+                ("https://api.example:6443", "API.example", True),
+                ("https://api.example:6443", "*.example:6443", True),
+                ("https://api.example:6443", "*.example:443", False),
+                ("https://api.example:6443", "pi.example", False),
+                ("https://api.example:6443", ".api.example", False),
+                ("https://api.example:6443", "10.0.0.0/8,,:6443,[,example:port,/", False),
+            )
+        ),
+    ],
+)
+async def test_the_proxy_is_that_of_the_environment_unless_no_proxy_covers_the_server(
+    server: str, variables: dict[str, str], proxy: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.token = "second"
-    (tmp_path / "token").write_text("first\n")
-    access = await KubeConfig.load(kubeconfig(tmp_path, cluster, {"tokenFile": "token"}))
-    (tmp_path / "token").write_text("s3cret\ns3cret\n")
-    async with KubeClient(access) as client:
-        with pytest.raises(AccessError, match=r'"u": tokenFile: token: a token has one line, got 2 lines$'):
-            await client.get(PODS)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert (await KubeConfig.load(kubeconfig(tmp_path, {"server": server}, {}))).route.proxy == proxy
 
 
-async def test_no_private_key_stays_on_disk(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_proxy_of_the_cluster_precedes_and_a_pod_uses_none(
+    account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    pair = client_pair(authority, "jane")
-    user = {"client-certificate-data": inline(pair.certificate_pem), "client-key-data": inline(pair.key_pem)}
-    await KubeConfig.load(kubeconfig(tmp_path, {"server": "https://127.0.0.1:1"}, user))
-    assert list(temporary.iterdir()) == []
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@other.example:port")
+    with pytest.raises(AccessError, match="HTTPS_PROXY: expected http://HOST:PORT") as error:
+        await KubeConfig.load(kubeconfig(tmp_path, {"server": "https://10.96.0.1"}, {}))
+    assert "s3cret" not in str(error.value)
+    cluster = {"server": "https://10.96.0.1", "proxy-url": PROXY}
+    assert (await KubeConfig.load(kubeconfig(tmp_path, cluster, {}))).route.proxy == PROXY
+    environment = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    assert InCluster(folder=account, environment=environment).route.proxy is None
 
 
-async def test_an_auth_provider_in_an_image_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("answer", ["200 Connection established", "407 Proxy Authentication Required"])
+async def test_a_request_goes_through_the_proxy_whose_password_is_in_no_error(
+    server: ApiServer, cluster: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # as if it were not installed
-    provider = {"name": "oidc", "config": {"id-token": identity_token("x")}}
-    path = kubeconfig(tmp_path, {"server": "https://127.0.0.1:1"}, {"auth-provider": provider})
-    with pytest.raises(AccessError, match=r"auth-provider: oidc needs the package kubernetes-asyncio$"):
-        await KubeConfig.load(path)
+    requested: list[bytes] = []
 
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requested.append((await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0])
+        writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(copy(reader, to_server), copy(from_server, writer))
 
-def test_the_big_library_is_loaded_for_an_auth_provider_only(account: Path, tmp_path: Path) -> None:
-    cluster = {"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": True}
-    plain, provided = tmp_path / "plain", tmp_path / "provided"
-    plain.mkdir()
-    provided.mkdir()
-    path = kubeconfig(plain, cluster, {"token": "t"})
-    provider = {"name": "oidc", "config": {"id-token": identity_token("x")}}
-    other = kubeconfig(provided, cluster, {"auth-provider": provider})
-    program = f"""
-import asyncio, sys
-from pathlib import Path
-import kube.access, kube.client, kube.watch
-kube.access.InCluster(folder=Path({str(account)!r}))
-assert "yaml" not in sys.modules, "in a cluster"
-asyncio.run(kube.access.find_access({path!r}))
-assert "kubernetes_asyncio" not in sys.modules, "with a token"
-asyncio.run(kube.access.find_access({other!r}))
-assert "kubernetes_asyncio" in sys.modules, "this test can fail"
-"""
-    environment = {**os.environ, "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            target.write(data)
+        target.close()
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:s3cret@127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        cluster |= {"server": "https://cluster.invalid:6443", "tls-server-name": "localhost"}
+        async with KubeClient(await KubeConfig.load(kubeconfig(tmp_path, cluster, {"token": "t"}))) as client:
+            if answer.startswith("200"):
+                await client.get(PODS)
+            else:
+                with pytest.raises(Unreachable) as error:
+                    await client.get(PODS)
+                assert str(error.value) == f"GET {PODS}: the proxy answers {answer}"
+    assert requested == [b"CONNECT cluster.invalid:6443 HTTP/1.1"]

@@ -93,11 +93,10 @@ def test_an_image_gets_what_its_service_imports(group: str) -> None:
     requirements = PROJECT["dependency-groups"][group]
     names = {name_of(requirement) for requirement in requirements}
     # certs is the webhook's; the agent's image contains it without cryptography.
-    # No pod has a kubeconfig with an auth-provider, the only use of kubernetes-asyncio.
     needed = imported([p for p in packages if p != "certs" or group == "webhook"])
     # The view of `kaishare top` and completion are for people's machines, and no doctor reads a GPU.
-    console = {"kubernetes-asyncio", "rich", "textual", "shtab", "nvidia-ml-py"}
-    assert names == needed - (console if group == "webhook" else {"kubernetes-asyncio"})
+    console = {"rich", "textual", "shtab", "nvidia-ml-py"}
+    assert names == needed - (console if group == "webhook" else set())
     assert set(requirements) <= set(PROJECT["project"]["dependencies"])
     pinned = (ROOT / "requirements" / f"{group}.txt").read_text()
     assert names <= {name_of(line) for line in pinned.splitlines() if "==" in line}

@@ -13,6 +13,7 @@ SECRET: Final = "s3cret"
 
 _V1: Final = "client.authentication.k8s.io/v1"
 _LINE: Final = f"{SECRET}\nsecond-{SECRET}"
+_ONLY_OIDC: Final = 'user "u": auth-provider: only oidc with a valid id-token, which kubectl renews'
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,9 @@ def file_token(content: str | bytes) -> Callable[[Base], dict[str, Any]]:
     return user
 
 
-def identity_token(signature: str) -> str:
-    """Return a token of OpenID Connect that never expires."""
-    parts = ({"alg": "none"}, {"sub": "someone"})
+def identity_token(signature: str, **claims: Any) -> str:
+    """Return a token of OpenID Connect, which never expires by default."""
+    parts = ({"alg": "none"}, {"sub": "someone", **claims})
     encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
     return ".".join([*encoded, signature])
 
@@ -138,36 +139,23 @@ CASES: Final[Mapping[str, Case]] = {
     "server without a scheme, which means HTTP": Case(
         cluster=lambda base: {"server": base.server.removeprefix("https://")}, line="400 Bad Request"
     ),
-    "server with an upper-case scheme": Case(
-        cluster=lambda base: {"server": base.server.replace("https", "HTTPS")}
-    ),
     "server with a name and a password": Case(
         cluster=lambda base: {"server": base.server.replace("https://", f"https://me:{SECRET}@")},
-        line='cluster "c": server: a user name is not allowed in it',
+        line='cluster "c": server: expected https://HOST:PORT',
     ),
-    "server with an unknown scheme": Case(
-        cluster=lambda base: {"server": base.server.replace("https", "ftp")},
-        line='cluster "c": server: unknown scheme "ftp"; allowed: https://HOST:PORT',
-    ),
-    "server with a port that is no number": Case(
-        cluster={"server": "https://127.0.0.1:port"}, line='cluster "c": server: not a URL'
-    ),
-    "server with a blank": Case(cluster={"server": "https://127.0.0.1 :1"}, line="server: not a URL"),
-    "server with a line break": Case(cluster={"server": "https://127.0.0.1:1\n"}, line="server: not a URL"),
-    "server with an empty part of its name": Case(
-        cluster={"server": "https://a..b:1"}, line="server: not a URL"
-    ),
-    "server without a host": Case(cluster={"server": "https://"}, line="server: not a URL"),
-    "server as a number": Case(
-        cluster={"server": 6443}, line="clusters[0].cluster.server: has the type int, expected str"
-    ),
-    "no server": Case(cluster={"server": None}, line='cluster "c": server: not set'),
-    "nothing listens": Case(
-        cluster={"server": "https://127.0.0.1:1"}, line="127.0.0.1:1: Connection refused"
-    ),
-    "HTTP to the port of HTTPS": Case(
-        cluster=lambda base: {"server": base.server.replace("https", "http")}, line="400"
-    ),
+    **{
+        f"server {server!r}": Case(cluster={"server": server}, line='cluster "c": server: expected https://')
+        for server in (
+            "ftp://127.0.0.1:1",
+            "https://127.0.0.1:port",
+            "https://127.0.0.1 :1",
+            "https://127.0.0.1:1\n",
+            "https://a..b:1",
+            "https://",
+            "",
+        )
+    },
+    "server as a number": Case(cluster={"server": 6443}, line='"c": server: expected https://HOST:PORT'),
     "no certificate authority": Case(
         cluster={"certificate-authority-data": None}, line="its certificate is not trusted"
     ),
@@ -177,110 +165,53 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "certificate authority that is not PEM": Case(
         cluster={"certificate-authority-data": b64("no PEM")},
-        line='cluster "c": certificate-authority: CA certificate: no certificate in PEM',
-    ),
-    "certificate authority whose file is missing": Case(
-        cluster={"certificate-authority-data": None, "certificate-authority": "gone.crt"},
-        line='cluster "c": certificate-authority: gone.crt: No such file or directory',
-    ),
-    "certificate authority as a file and as data": Case(
-        cluster=lambda base: {"certificate-authority": str(base.ca_file)},
-        line="certificate-authority and certificate-authority-data are both set",
+        line='cluster "c": certificate-authority: no certificate in PEM',
     ),
     "no verification": Case(cluster={"certificate-authority-data": None, "insecure-skip-tls-verify": True}),
-    "no verification, but a certificate authority": Case(
-        cluster={"insecure-skip-tls-verify": True},
-        line="certificate-authority and insecure-skip-tls-verify are both set",
-    ),
     "name of the server that its certificate has": Case(cluster={"tls-server-name": "localhost"}),
     "name of the server that its certificate lacks": Case(
         cluster={"tls-server-name": "other.example"}, line="Hostname mismatch"
     ),
     "name of the server with a dot first": Case(
-        cluster={"tls-server-name": ".localhost"},
-        line='cluster "c": tls-server-name: ".localhost" is not a host name',
+        cluster={"tls-server-name": ".localhost"}, line='cluster "c": tls-server-name: not a host name'
     ),
-    "name of the server with a line break": Case(
-        cluster={"tls-server-name": "local\nhost"}, line="is not trusted: Hostname mismatch"
-    ),
-    "proxy without a scheme": Case(
-        cluster={"proxy-url": "nonsense"},
-        line='cluster "c": proxy-url: no scheme; allowed: http://HOST:PORT and https://HOST:PORT',
-    ),
-    "proxy with an unknown scheme": Case(
-        cluster={"proxy-url": f"ftp://me:{SECRET}@127.0.0.1:1"},
-        line='cluster "c": proxy-url: scheme "ftp" is not supported',
-    ),
-    "proxy of SOCKS": Case(
-        cluster={"proxy-url": "socks5://127.0.0.1:1"}, line='proxy-url: scheme "socks5" is not supported'
-    ),
-    "proxy that is no URL": Case(
-        cluster={"proxy-url": f"http://me:{SECRET}@[::1"}, line="proxy-url: not a URL"
-    ),
-    "proxy without a host": Case(cluster={"proxy-url": "http://"}, line="proxy-url: no host"),
+    **{
+        f"proxy {url!r}": Case(cluster={"proxy-url": url}, line='"c": proxy-url: expected http://HOST:PORT')
+        for url in (
+            "nonsense",
+            f"ftp://me:{SECRET}@127.0.0.1:1",
+            "socks5://127.0.0.1:1",
+            f"http://me:{SECRET}@[::1",
+            "http://",
+            f"http://me:{SECRET}-€@127.0.0.1:1",
+        )
+    },
     "proxy that does not listen": Case(
         cluster={"proxy-url": f"http://me:{SECRET}@127.0.0.1:1"}, line="Connection refused"
     ),
-    "empty proxy": Case(cluster={"proxy-url": ""}),
     "no token": Case(user={"token": None}, line="you may not list namespaces as system:anonymous"),
-    "wrong token": Case(user={"token": SECRET}, line="401 Unauthorized"),
-    "empty token": Case(user={"token": ""}, line="you may not list namespaces as system:anonymous"),
-    "token as a number": Case(user={"token": 12345}, line="users[0].user.token: has the type int"),
-    "token of two lines": Case(user={"token": _LINE}, line='user "u": token: a token has one line, got 2'),
-    "token with a line break at the end": Case(
-        user=lambda base: {"token": f"{base.token}\n"}, line='user "u": token: a line break or another'
-    ),
-    "token with a control character": Case(
-        user={"token": f"{SECRET}\x07"}, line='user "u": token: a line break or another character'
-    ),
-    "token with other characters than ASCII": Case(
-        user={"token": f"{SECRET}日本"}, line='user "u": token: a line break or another character'
-    ),
-    "token with a lone surrogate": Case(
-        user={"token": f"{SECRET}\ud800"}, line='user "u": token: a line break or another character'
-    ),
-    "token and password": Case(
-        user={"username": "me", "password": SECRET}, line="token and username are both set"
-    ),
+    "token as a number": Case(user={"token": 12345}, line='user "u": token: Expected `str`, got `int`'),
+    **{
+        f"token {token!r}": Case(user={"token": token}, line='user "u": the token is not one line of ASCII')
+        for token in (_LINE, f"{SECRET}\n", f"{SECRET}\x07", f"{SECRET}日本", f"{SECRET}\ud800")
+    },
     "password": Case(
-        user={"token": None, "username": "me", "password": f"{SECRET}\n"},
+        user={"token": None, "username": "me", "password": f"{SECRET}\n\ud800"},
         line="you may not list namespaces as system:anonymous",
     ),
-    "file with a token and a line break": Case(user=file_token("TOKEN\n")),
     "file with a token and blanks": Case(user=file_token(" \tTOKEN \r\n\n")),
-    "file with two lines": Case(
-        user=file_token(_LINE), line='user "u": tokenFile: token: a token has one line, got 2 lines'
-    ),
-    "file with other bytes than text": Case(
-        user=file_token(b"\xff" + SECRET.encode()), line="tokenFile: token: a line break or another character"
-    ),
-    "file without a token": Case(user=file_token("\n"), line='user "u": tokenFile: token: empty'),
+    "file with two lines": Case(user=file_token(_LINE), line="the token is not one line of ASCII text"),
     "file of the token missing": Case(
         user={"token": None, "tokenFile": "gone"}, line='user "u": tokenFile: gone: No such file or directory'
     ),
-    "file of the token is a folder": Case(
-        user={"token": None, "tokenFile": "."}, line='user "u": tokenFile: .: Is a directory'
-    ),
     "file before token": Case(user=lambda base: {**file_token("TOKEN")(base), "token": SECRET}),
-    "client certificate without a key": Case(
-        user={"client-certificate-data": b64("no PEM")}, line='user "u": client-key: not set'
-    ),
-    "client certificate that is not base64": Case(
-        user={"client-certificate-data": "%", "client-key-data": "%"},
-        line='user "u": client-certificate-data: not base64',
-    ),
-    "client certificate that is not PEM": Case(
-        user={"client-certificate-data": b64("no PEM"), "client-key-data": b64(SECRET)},
-        line='user "u": client-certificate: client certificate: ',
-    ),
-    "client key missing": Case(
-        user=lambda base: {"client-certificate": str(base.ca_file), "client-key": "gone.key"},
-        line='user "u": client-key: gone.key: No such file or directory',
-    ),
-    "client key that is not PEM": Case(
-        user=lambda base: {"client-certificate": str(base.ca_file), "client-key-data": b64(SECRET)},
-        line='user "u": client-certificate: client certificate: ',
-    ),
+    **{
+        f"client certificate {name}": Case(user=keys, line='"u": client-certificate: no certificate with its')
+        for name, keys in {
+            "without a key": {"client-certificate-data": b64("no PEM")},
+            "that is not PEM": {"client-certificate-data": b64("no PEM"), "client-key-data": b64(SECRET)},
+        }.items()
+    },
     "client key with a pass phrase": Case(
         user=lambda base: {
             "client-certificate": str(base.ca_file),
@@ -289,52 +220,34 @@ CASES: Final[Mapping[str, Case]] = {
                 "-----END ENCRYPTED PRIVATE KEY-----\n"
             ),
         },
-        line='user "u": client-certificate: client certificate: ',
-    ),
-    "impersonated user without rights": Case(
-        user={"as": "reader"}, line="you may not list namespaces as reader"
-    ),
-    "impersonated user with a group that has rights": Case(
-        user={"as": "reader", "as-groups": ["team", "system:masters"]}
-    ),
-    "impersonated user with groups without rights": Case(
-        user={"as": "reader", "as-groups": ["team", "other"]}, line="you may not list namespaces as reader"
+        line='user "u": client-certificate: no certificate with its unencrypted key',
     ),
     "impersonated user with everything": Case(
         user={
             "as": "jürgen",
             "as-uid": "1234",
-            "as-groups": ["system:masters"],
+            "as-groups": ["team", "system:masters"],
             "as-user-extra": {"Example.com/Reason %": ["a", "b"]},
         }
     ),
-    "empty impersonation": Case(user={"as": "", "as-groups": [], "as-user-extra": {}}),
-    "impersonated groups without a user": Case(
-        user={"as-groups": ["system:masters"]}, line='user "u": as-uid, as-groups and as-user-extra need as'
-    ),
-    "impersonated UID without a user": Case(
-        user={"as-uid": "1"}, line='user "u": as-uid, as-groups and as-user-extra need as'
-    ),
-    "impersonated extra without a user": Case(
-        user={"as-user-extra": {"a": ["b"]}}, line='user "u": as-uid, as-groups and as-user-extra need as'
-    ),
-    "impersonated user of two lines": Case(
-        user={"as": "a\nb", "as-groups": ["system:masters"]}, line='user "u": as: a line break or another'
-    ),
-    "impersonated group of two lines": Case(
-        user={"as": "a", "as-groups": ["system:masters", "b\r\nc: d"]},
-        line='user "u": as-groups: a line break or another',
-    ),
-    "impersonated extra of two lines": Case(
-        user={"as": "a", "as-groups": ["system:masters"], "as-user-extra": {"k": ["v\x00"]}},
-        line='user "u": as-user-extra: a line break or another',
-    ),
-    "impersonated user with a blank at the end": Case(
-        user={"as": "reader "}, line='user "u": as: a blank at the beginning or end of a value'
-    ),
+    **{
+        f"impersonation without a user: {keys}": Case(user=keys, line="as-user-extra need as")
+        for keys in ({"as-groups": ["system:masters"]}, {"as-uid": "1"}, {"as-user-extra": {"a": ["b"]}})
+    },
+    **{
+        f"impersonation with a wrong character: {keys!r}": Case(
+            user={"as": "a", **keys}, line="a blank at an end, or a character that no header can carry"
+        )
+        for keys in (
+            {"as": "a\nb"},
+            {"as-groups": ["b\r\nc: d"]},
+            {"as-user-extra": {"k": ["v\x00"]}},
+            {"as": "r "},
+        )
+    },
     "impersonated groups as a text": Case(
         user={"as": "a", "as-groups": "system:masters"},
-        line="users[0].user.as-groups: has the type str, expected array",
+        line='user "u": as-groups: Expected `array`, got `str`',
     ),
     "plugin": Case(user=printing({"token": "TOKEN"})),
     "plugin by a relative path": Case(
@@ -353,82 +266,69 @@ CASES: Final[Mapping[str, Case]] = {
     "plugin with an expired token": Case(
         user=printing({"token": "TOKEN", "expirationTimestamp": "2001-01-01T00:00:00Z"})
     ),
-    "plugin with an expiry that is no time": Case(
-        user=printing({"token": SECRET, "expirationTimestamp": "tomorrow"}),
-        line="is not an ExecCredential in JSON",
-    ),
-    "plugin with an empty token": Case(
-        user=printing({"token": ""}), line="its output has neither a token nor a certificate"
-    ),
-    "plugin with a token of two lines": Case(
-        user=printing({"token": _LINE}), line='user "u": exec: token: a token has one line, got 2 lines'
-    ),
-    "plugin with a certificate and no key": Case(
-        user=printing({"clientCertificateData": "x"}), line="a certificate or a key, but not both"
+    **{
+        f"plugin that prints the status {status!r}": Case(
+            user=printing(status), line="its output is no ExecCred"
+        )
+        for status in (None, SECRET, {"token": ""}, {"token": None}, {"token": [SECRET]})
+    },
+    **{
+        f"plugin that prints {text!r}": Case(
+            user=plugin(f"print({text!r})"), line="its output is no ExecCred"
+        )
+        for text in (
+            "",
+            SECRET,
+            "[]",
+            f'{{"apiVersion": "{_V1}", "kind": "Pod", "status": {{"token": "x"}}}}',
+        )
+    },
+    "plugin that prints another version": Case(
+        user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1beta1"),
+        line="its output is no ExecCredential of client.authentication.k8s.io/v1beta1",
     ),
     "plugin with a certificate that is not PEM": Case(
         user=printing({"clientCertificateData": "x", "clientKeyData": SECRET}),
-        line='user "u": exec: clientCertificateData: client certificate: ',
-    ),
-    "plugin without a status": Case(user=printing(None), line="its output has no status"),
-    "plugin with a text as status": Case(user=printing(SECRET), line="is not an ExecCredential in JSON"),
-    "plugin that prints no JSON": Case(
-        user=plugin(f"print('{SECRET}')"), line="its output of 7 bytes is not an ExecCredential in JSON"
-    ),
-    "plugin that prints nothing": Case(user=plugin(), line="its output of 0 bytes is not an ExecCredential"),
-    "plugin that prints another kind": Case(
-        user=plugin(f"""print('{{"apiVersion": "{_V1}", "kind": "Pod", "status": {{"token": "x"}}}}')"""),
-        line="the kind of its output is not ExecCredential",
-    ),
-    "plugin that prints another version": Case(
-        user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1beta1"),
-        line="the apiVersion of its output is not client.authentication.k8s.io/v1beta1",
+        line='user "u": client-certificate: no certificate with its unencrypted key',
     ),
     "plugin that fails": Case(
         user=plugin("import sys; sys.exit('first\\nsecond')"), line="exit status 1: first second"
     ),
-    "plugin that is killed": Case(user=plugin("import os; os.kill(os.getpid(), 9)"), line="exit status -9"),
     "plugin that does not exist": Case(
         user=plugin(command="kaishare-no-such-plugin", installHint="Install it.\nThen run it."),
-        line="kaishare-no-such-plugin: No such file or directory (Install it. Then run it.)",
+        line="kaishare-no-such-plugin: Install it. Then run it.: No such file or directory",
     ),
-    "plugin without a command": Case(user=plugin(command=None), line='user "u": exec: command: not set'),
+    "plugin without a command": Case(user=plugin(command=None), line='user "u": exec: no command'),
     "plugin of a removed version": Case(
         user=printing({"token": "TOKEN"}, apiVersion="client.authentication.k8s.io/v1alpha1"),
-        line='exec: apiVersion: "client.authentication.k8s.io/v1alpha1"; allowed: ',
-    ),
-    "plugin without a version": Case(
-        user=printing({"token": "TOKEN"}, apiVersion=None), line="exec: apiVersion: not set; allowed: "
+        line='exec: apiVersion "client.authentication.k8s.io/v1alpha1", ',
     ),
     "plugin without an interactive mode": Case(
-        user=printing({"token": "TOKEN"}, interactiveMode=None), line="exec: interactiveMode: not set"
+        user=printing({"token": "TOKEN"}, interactiveMode=None), line='interactiveMode "": not supported'
     ),
     "plugin that needs a terminal": Case(
         user=printing({"token": "TOKEN"}, interactiveMode="Always"),
         line="interactiveMode: Always needs a terminal",
     ),
-    "plugin and auth-provider": Case(
-        user=lambda base: {**printing({"token": "TOKEN"})(base), "auth-provider": {"name": "oidc"}},
-        line="exec and auth-provider are both set",
-    ),
     "plugin is not run for a user with a token": Case(
         user=lambda base: {**plugin("import sys; sys.exit(1)")(base), "token": base.token}
     ),
-    "auth-provider that is unknown": Case(
-        user={"token": None, "auth-provider": {"name": "azure"}},
-        line='user "u": auth-provider: "azure" is unknown; allowed: oidc and gcp',
-    ),
-    "auth-provider without a configuration": Case(
-        user={"token": None, "auth-provider": {"name": "oidc"}}, line="auth-provider: oidc: incomplete"
-    ),
+    **{
+        f"auth-provider {name}": Case(user={"token": None, "auth-provider": provider}, line=_ONLY_OIDC)
+        for name, provider in {
+            "that is unknown": {"name": "azure"},
+            "without a configuration": {"name": "oidc"},
+            "with an expired token": {"name": "oidc", "config": {"id-token": identity_token("x", exp=1)}},
+            "without a token": {"name": "oidc", "config": {"id-token": SECRET}},
+        }.items()
+    },
     "auth-provider with a token of two lines": Case(
         user={
             "token": None,
             "auth-provider": {"name": "oidc", "config": {"id-token": identity_token(_LINE)}},
         },
-        line="auth-provider: oidc: a token has one line, got 2 lines",
+        line="the token is not one line of ASCII text",
     ),
-    "namespace": Case(context={"namespace": "team-a"}),
     "namespace that no name is, where none is needed": Case(context={"namespace": "Team/A"}),
     "context that does not exist": Case(
         document={"current-context": "y"}, line='kubeconfig: no context "y"; contexts: x'
@@ -437,29 +337,27 @@ CASES: Final[Mapping[str, Case]] = {
         options=("--context", "z"), line='kubeconfig: no context "z"; contexts: x'
     ),
     "no current context": Case(document={"current-context": None}, line="kubeconfig: no current-context"),
-    "user that does not exist": Case(context={"user": "v"}, line='context "x": user: no user "v"'),
+    "user that does not exist": Case(context={"user": "v"}, line='context "x": no user "v"'),
     "no user": Case(context={"user": None}, line="you may not list namespaces as system:anonymous"),
-    "cluster that does not exist": Case(
-        context={"cluster": "d"}, line='context "x": cluster: no cluster "d"'
-    ),
-    "no cluster": Case(context={"cluster": None}, line='context "x": cluster: not set'),
-    "user twice": Case(
-        document={"users": [{"name": "u", "user": {}}] * 2}, line='users: the name "u" occurs twice'
-    ),
-    "users as a map": Case(document={"users": {"u": {}}}, line="users: has the type object, expected array"),
-    "users null": Case(
-        document={"users": None},
-        context={"user": None},
-        line="you may not list namespaces as system:anonymous",
-    ),
+    "cluster that does not exist": Case(context={"cluster": "d"}, line='context "x": no cluster "d"'),
+    "users as a map": Case(document={"users": {"u": {}}}, line="users: Expected `array`, got `object`"),
     "unknown keys": Case(document={"preferences": {}, "other": 1}, cluster={"other": 1}, user={"other": [1]}),
     "empty file": Case(text="", line="kubeconfig: no current-context"),
-    "list instead of a document": Case(text="[1, 2]", line="kubeconfig: not a kubeconfig"),
     "no YAML": Case(
-        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n", line="kubeconfig: not YAML: line 3, column"
+        text=f"users:\n- user:\n    token: {SECRET}: {SECRET}\n",
+        line="kubeconfig: not a kubeconfig in YAML: line 3, column",
     ),
-    "unknown YAML tag": Case(text=f"users: !{SECRET} 1\n", line="kubeconfig: not YAML: line 1, column"),
-    "NUL character": Case(text="\0", line="kubeconfig: not YAML"),
+    **{
+        f"YAML {text[:20]!r}": Case(text=text, line="kubeconfig: not a kubeconfig in YAML")
+        for text in (
+            f"users: !{SECRET} 1",
+            "\0",
+            "[" * 5000,
+            'a: !!int ""',
+            "a: !!timestamp x",
+            "a: !!bool x",
+        )
+    },
 }
 
 

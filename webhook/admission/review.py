@@ -15,8 +15,7 @@ import orjson
 from msgspec import Raw, Struct
 
 from kai.pod import explain_shape
-from kube.shallow import is_deep, without_managed_fields
-from service.json_depth import decode_deep
+from service.json_depth import decode_deep, is_deep, without_managed_fields
 from service.text import quoted
 from webhook.policy.patch import Operation
 

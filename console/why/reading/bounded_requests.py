@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from console.why.evidence import Absence
-from kube.access import RequestLimitReached
 from kube.answers import REQUEST_ERRORS, ApiError, Unreachable
-from kube.client import KubeClient
-from kube.shallow import shallow_object
+from kube.client import KubeClient, RequestLimitReached
+from service.json_depth import shallow_object
 from service.text import MALFORMED, counted, listed, one_line
 from service.units import size
 
@@ -37,16 +36,16 @@ class Requests:
         Args:
             client: for the API server, with the caller's rights.
         """
-        self.client, self._limit = client.limited(MOST_REQUESTS)
+        self.client = client.limited(MOST_REQUESTS)
         """The client that counts; every request of the answer is sent with it."""
         self._refused: dict[str, None] = {}
         self._failed: dict[str, None] = {}
         self._omitted: dict[str, None] = {}
 
     @property
-    def remaining(self) -> int:
+    def remaining(self) -> float:
         """Number of requests that can still be sent."""
-        return self._limit.remaining
+        return self.client.remaining
 
     @property
     def not_visible(self) -> tuple[str, ...]:

@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from console.cluster.served_kinds import ServedKind, discover_groups
 from console.why.evidence import Absence
 from console.why.evidence_objects import PodObject, WorkloadObject, decode_one_pod, decode_workload
 from console.why.membership import is_made_for
 from console.why.reading.bounded_requests import Requests
 from kube.answers import REQUEST_ERRORS
-from kube.discovery import ServedKind, discover_groups
 from kube.kinds import ObjectOwner
 from kube.metadata import LabelSelector
 from service.command import UsageError

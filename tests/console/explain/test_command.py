@@ -211,7 +211,7 @@ def test_explain_of_files_imports_no_server_and_no_client(tmp_path: Path) -> Non
     script = (
         "import sys; from console.cli import main; "
         f"main(['explain', '--policies', {POLICIES!r}, '-f', 'pod.yaml']); "
-        "print([m for m in ('aiohttp', 'cryptography', 'kube.client', 'kubernetes_asyncio') if m in sys.modules])"
+        "print([m for m in ('aiohttp', 'cryptography', 'kube.client', 'kube.kubeconfig') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -2,9 +2,9 @@
 
 import pytest
 
+from console.cluster.served_kinds import ServedKind
 from console.why.reading.target import Target, find_kind, owner_path, pod_label
 from console.why.why_options import parse_target
-from kube.discovery import ServedKind
 from kube.kinds import ObjectOwner
 
 

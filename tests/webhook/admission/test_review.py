@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kai.pod import decode_pod
-from kube.shallow import is_deep
+from service.json_depth import is_deep
 from tests.support.hostile_reviews import review
 from tests.support.large_objects import deep_fields
 from tests.support.markers import keeps_deep_values

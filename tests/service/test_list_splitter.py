@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kube import list_splitter
-from kube.list_splitter import ListSplitter, MalformedList
+from service import list_splitter
 from service.json_depth import string_end
+from service.list_splitter import ListSplitter, MalformedList
 
 _TEXT = st.text(max_size=8) | st.sampled_from(
     ['"', "\\", '\\"', "]}", "{[", '"items":[', "\u2028", "\U0001f600"]
@@ -76,7 +76,7 @@ def test_a_list_in_any_pieces_is_split_as_a_parser_reads_it(document: bytes, siz
     want = json.loads(document)
     items, metadata = split(document, sizes)
     assert items == (want["items"] or [])
-    assert metadata.resourceVersion == "5"
+    assert metadata.resource_version == "5"
     assert metadata.continue_ == want["metadata"].get("continue", "")
 
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from kube.shallow import shallow_object
-from service.json_depth import string_end
+from service.json_depth import shallow_object, string_end
 from service.text import MALFORMED, one_line
 
 LONGEST_OBJECT: Final = 16 * 1024 * 1024
@@ -26,10 +25,10 @@ class MalformedList(ValueError):
     """The bytes are not a Kubernetes list; the message is one line with the reason."""
 
 
-class ListMetadata(Struct):
+class ListMetadata(Struct, rename="camel"):
     """The metadata of a list."""
 
-    resourceVersion: str
+    resource_version: str
     continue_: str = msgspec.field(default="", name="continue")
     """Token for the next page; empty for the last page."""
 
@@ -51,9 +50,9 @@ _fields = msgspec.json.Decoder(dict[str, Any])
 class ListSplitter:
     """Yields the elements of the top-level key `items` as bytes; other keys may come before or after it.
 
-    The splitter finds the end of an object by its brackets and strings. The caller decodes the object and
-    thereby checks that it is valid JSON. An object that is nested too deep for a decoder is shortened: any
-    user who may create one of the objects could otherwise make the whole list unreadable.
+    The splitter finds the end of an object by its brackets and strings; the object's decoder checks the rest.
+    An object that is nested too deep for a decoder is shortened: any user who may create one of the objects
+    could otherwise make the whole list unreadable.
     """
 
     def __init__(self) -> None:
@@ -108,7 +107,7 @@ class ListSplitter:
             whole = _list.decode(self._text.decode())  # as text: msgspec skips strings unchecked
         except MALFORMED as error:
             raise MalformedList(one_line(str(error))) from None
-        if not whole.kind.endswith("List") or not whole.metadata.resourceVersion:
+        if not whole.kind.endswith("List") or not whole.metadata.resource_version:
             raise MalformedList(f"a {one_line(whole.kind)} without resourceVersion")
         return whole.metadata
 

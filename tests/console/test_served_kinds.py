@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from console.cluster.served_kinds import ServedKind, discover_groups
 from kube.answers import Unreachable
 from kube.client import KubeClient
-from kube.discovery import ServedKind, discover_groups
 from tests.support.api_server import ApiServer, says
 
 

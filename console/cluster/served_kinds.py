@@ -1,8 +1,7 @@
 """Discovers the kinds that an API server serves, by its aggregated discovery."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +15,6 @@ _DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisc
 
 
 class _ResponseKind(Struct):
-    group: str = ""
     kind: str = ""
 
 
@@ -31,12 +29,8 @@ class _Version(Struct):
     resources: list[_Resource] = []
 
 
-class _GroupName(Struct):
-    name: str = ""
-
-
 class _Group(Struct):
-    metadata: _GroupName = msgspec.field(default_factory=_GroupName)
+    metadata: dict[str, Any] = {}
     versions: list[_Version] = []
 
 
@@ -82,30 +76,20 @@ class ServedKind:
 async def discover_groups(client: KubeClient) -> list[ServedKind]:
     """Ask the API server for the kinds of all groups but the core group, preferred versions first.
 
-    Every authenticated account may ask.
-
-    Raises:
-        ApiError, Unreachable, kube.access.AccessError: as `KubeClient.request`. An API server without
-            aggregated discovery counts as unreachable.
+    Every authenticated account may ask. Raises as `KubeClient.request`; an API server without aggregated
+    discovery counts as unreachable.
     """
-    path = "/apis"
-    answer = await client.get(path, accept=_DISCOVERY)
+    answer = await client.get("/apis", accept=_DISCOVERY)
     return [
         ServedKind(
-            group=group,
-            version=version,
+            group=str(group.metadata.get("name", "")),
+            version=version.version,
             kind=resource.kind.kind,
             resource=resource.resource,
             is_namespaced=resource.scope == "Namespaced",
         )
-        for group, version, resource in _resources(answer, path)
+        for group in decode_answer(_groups, answer, "GET /apis", expected="aggregated discovery").items
+        for version in group.versions
+        for resource in version.resources
         if resource.kind is not None
     ]
-
-
-def _resources(answer: bytes, path: str) -> Iterator[tuple[str, str, _Resource]]:
-    """Yield each resource of an answer with its group and version."""
-    for group in decode_answer(_groups, answer, f"GET {path}", expected="aggregated discovery").items:
-        for version in group.versions:
-            for resource in version.resources:
-                yield group.metadata.name, version.version, resource

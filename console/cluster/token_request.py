@@ -1,7 +1,6 @@
 """Short-lived tokens of a service account for one audience, made by the API server's TokenRequest."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,11 +88,9 @@ class ServiceAccountTokens:
             audience: the only audience of the tokens, so that the API server itself does not accept them.
             clock: monotonic seconds.
         """
-        self._client = client
-        self._namespace = namespace
-        self._account = account
+        self._client, self._clock = client, clock
+        self._namespace, self._account = namespace, account
         self._audience = audience
-        self._clock = clock
         self._lock = asyncio.Lock()
         """Held during a request; concurrent callers wait for its result."""
         self._issued: _Issued | None = None
@@ -102,11 +99,7 @@ class ServiceAccountTokens:
         """Time until which the last failure counts, in monotonic seconds."""
 
     async def token(self) -> str:
-        """Return a valid token.
-
-        Raises:
-            TokenUnavailable: the API server issues none.
-        """
+        """Return a valid token; raise TokenUnavailable if the API server issues none."""
         async with self._lock:
             now = self._clock()
             issued = self._issued
@@ -122,10 +115,8 @@ class ServiceAccountTokens:
     async def token_after(self, refused: str) -> str:
         """Return the token to send after a server refused one; the refused one itself if it is recent.
 
-        A recent token is not replaced, because the server refuses it for another reason than its age.
-
-        Raises:
-            TokenUnavailable: the API server issues none.
+        A recent token is not replaced, because the server refuses it for another reason than its age. Raises
+        TokenUnavailable if the API server issues none.
         """
         async with self._lock:
             issued = self._issued
@@ -148,32 +139,25 @@ class ServiceAccountTokens:
         return self._issued.value
 
     async def _request(self) -> _Issued:
-        path = (
-            f"/api/v1/namespaces/{quote(self._namespace, safe='')}"
-            f"/serviceaccounts/{quote(self._account, safe='')}/token"
-        )
+        namespace, account = quote(self._namespace, safe=""), quote(self._account, safe="")
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         spec = {"audiences": [self._audience], "expirationSeconds": TOKEN_SECONDS}
-        body = json.dumps({"apiVersion": _API_VERSION, "kind": _KIND, "spec": spec}).encode()
+        body = msgspec.json.encode({"apiVersion": _API_VERSION, "kind": _KIND, "spec": spec})
         at = self._clock()
         try:
             answer = await self._client.request("POST", path, body=body, seconds=REQUEST_SECONDS)
+            made = _token_request.decode(answer)
         except ApiError as error:
             raise self._unavailable(error) from None
         except (Unreachable, AccessError) as error:
             raise TokenUnavailable(str(error)) from None
-        try:
-            made = _token_request.decode(answer)
         except MALFORMED:  # the error's text may quote the answer
             made = None
         if made is None or made.kind != _KIND or not is_token(made.status.token):
             raise TokenUnavailable(f"POST {path}: the answer is not a {_KIND}")
         lifetime = self._lifetime(made.status.expiration_timestamp)
-        return _Issued(
-            value=made.status.token,
-            at=at,
-            renew_at=at + max(lifetime / 2, RETRY_SECONDS),
-            expires_at=at + lifetime,
-        )
+        renew_at = at + max(lifetime / 2, RETRY_SECONDS)
+        return _Issued(value=made.status.token, at=at, renew_at=renew_at, expires_at=at + lifetime)
 
     def _lifetime(self, expires: datetime | None) -> float:
         """Return the remaining seconds by the API server's clock; this machine's wall clock may be wrong."""

@@ -9,9 +9,9 @@ import time
 import msgspec
 import pytest
 
-from kube.list_splitter import ListSplitter
-from kube.shallow import is_deep, shallow_object
 from kube.watch import read_event
+from service.json_depth import is_deep, shallow_object
+from service.list_splitter import ListSplitter
 from tests.support.large_objects import object_with_deep_fields
 from tests.support.markers import keeps_deep_values
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kube.client import KubeClient
-from kube.token_request import (
+from console.cluster.token_request import (
     REPLACE_SECONDS,
     REQUEST_SECONDS,
     RETRY_SECONDS,
@@ -17,6 +16,7 @@ from kube.token_request import (
     ServiceAccountTokens,
     TokenUnavailable,
 )
+from kube.client import KubeClient
 from tests.support.api_server import Answer, ApiServer, refuses, says
 from tests.support.token_requests import TokenIssuer
 
@@ -192,7 +192,7 @@ async def test_an_api_server_that_does_not_answer(tokens: Tokens, monkeypatch: p
         raise AssertionError
 
     tokens.answer(hang)  # type: ignore[arg-type]
-    monkeypatch.setattr("kube.token_request.REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr("console.cluster.token_request.REQUEST_SECONDS", 0.5)
     errors = await asyncio.gather(*(failure(tokens.source.token) for _ in range(40)))
     assert {str(error) for error in errors} == {f"POST {PATH}: no answer in time"}
     assert tokens.requested == 1
