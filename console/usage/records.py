@@ -1,0 +1,223 @@
+"""The records of deploy/mixin/usage.libsonnet: PromQL about them, and whether they cover a time.
+
+Only series that match the selector count, because any exporter can serve series with these names.
+"""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from console.cluster.prometheus import Prometheus, PrometheusError
+from console.usage.pod_use import Window, utc_minute
+from service.text import first_few, one_line
+
+SEEN: Final = "pod:kaishare_gpu_seen:timestamp"
+"""Unix seconds of each minute in which a pod was seen on a GPU."""
+HOURS_STEP: Final = 900
+"""Seconds between two records of hours."""
+EXPECTED: Final = "usage:kaishare_gpu_hours_expected:sum15m"
+"""A record that exists while there are pods."""
+
+_SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
+"""The agents' series that a pod with a share has."""
+_LOOKS: Final = 100
+"""Times at which it is asked whether there are records."""
+_LOOKS_AT_SERIES: Final = 24
+"""Most times without records at which it is asked whether there are pods. 1,000 pods take 30 ms."""
+_ENOUGH: Final = 0.95
+"""Part of the time with pods from which the records count as complete."""
+_REGEX_SYNTAX: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
+_INSTALL: Final = "install the recording rules: alerts.enabled in the chart, or deploy/alerts/README.md"
+
+
+def string(text: str) -> str:
+    """Return a text as a string of PromQL, in quotation marks."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def one_of(values: Iterable[str]) -> str:
+    """Return a string of PromQL with a regular expression that matches any of the values and no other."""
+    return string("|".join(_REGEX_SYNTAX.sub(r"\\\g<0>", value) for value in values))
+
+
+def range_of(seconds: float) -> str:
+    """Return the length of a range that counts each value once.
+
+    Prometheus 2 includes both ends of a range, Prometheus 3 only the last one.
+    """
+    return f"{round(seconds * 1000) - 1}ms"
+
+
+class Origin(NamedTuple):
+    """Where series come from; both are label values that any target can have."""
+
+    cluster: str
+    job: str
+
+    @classmethod
+    def of(cls, labels: Mapping[str, str]) -> "Origin":
+        """Return where a series comes from."""
+        return cls(labels.get("cluster", ""), labels.get("job", ""))
+
+
+def few(values: Iterable[str]) -> str:
+    """Return the first three values of a label, for a message."""
+    return first_few([one_line(value, 60) or "(none)" for value in sorted(values)], 3)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTime:
+    """How far the records cover the time with pods."""
+
+    origins: Collection[Origin]
+    part: float
+    """From 0 to 1. A gap between two records is known by the pods that are seen again after it."""
+    remarks: tuple[str, ...] = ()
+
+
+async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: str = "") -> RecordedTime:
+    """Compare the time with records with the time with pods, before any figure is read.
+
+    Args:
+        prometheus: the Prometheus.
+        window: the time.
+        namespace: the only namespace of the host cluster; empty for all.
+
+    Raises:
+        PrometheusError: Prometheus replaced the labels of the pods, there are no records, or no pods.
+        kube.access.AccessError: there are no credentials for the API server.
+    """
+    matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
+    await _require_own_labels(prometheus, window)
+    whole = range_of(max(window.length, HOURS_STEP))
+    step = max(window.length // _LOOKS, 60)
+    count = max(window.length // step, 1)
+    by_origin = "group by (cluster, job)"
+    records = f"last_over_time({EXPECTED}{{{matchers}}}[%s])"
+    recorded, at_looks = await asyncio.gather(
+        prometheus.instant(f"{by_origin} ({records % whole})", window.end),
+        prometheus.range(
+            f"{by_origin} ({records % f'{HOURS_STEP}s'})",
+            window.end - (count - 1) * step,
+            window.end,
+            step,
+        ),
+    )
+    origins = {Origin.of(series.labels) for series in recorded}
+    # The rules leave other jobs of a cluster out, too.
+    clusters = one_of(sorted({origin.cluster for origin in origins}))
+    others = f"{{{matchers}{f',cluster!~{clusters}' if origins else ''}}}"
+    without = await prometheus.instant(f"{by_origin} (last_over_time({_SHARE}{others}[{whole}]))", window.end)
+    lacking = {Origin.of(series.labels).cluster for series in without}
+    if not origins:
+        if not lacking:
+            raise no_pods(prometheus, namespace)
+        raise PrometheusError(f"{prometheus.address}: no recorded figures in this time; {_INSTALL}")
+    remarks = []
+    if lacking:
+        remarks.append(f"Left out: cluster {few(lacking)}, which has no recorded figures; {_INSTALL}.")
+    looks = {
+        Origin.of(each.labels): {round((window.end - at) / step) for at in each.times} for each in at_looks
+    }
+    part = await _part(prometheus, f"{_SHARE}{{{matchers}}}", looks, count=count, step=step, end=window.end)
+    if part < _ENOUGH:
+        remarks.append(
+            f"Recorded figures cover {part:.0%} of this time; those of the rest are unknown; {_INSTALL}."
+        )
+    return RecordedTime(origins, part if part < _ENOUGH else 1.0, tuple(remarks))
+
+
+async def _part(
+    prometheus: Prometheus,
+    selector: str,
+    recorded: Mapping[Origin, Collection[int]],
+    *,
+    count: int,
+    step: int,
+    end: float,
+) -> float:
+    """Return the part of the looks with pods that is neither before the first record nor after the last one.
+
+    A look is a number of steps before the end.
+    """
+    before = -(-HOURS_STEP // step)  # a record describes the 15 minutes before it
+    outside = {
+        origin: {look for look in range(count) if not min(own) <= look <= max(own) + before}
+        for origin, own in recorded.items()
+    }
+    missing = sorted(set().union(*outside.values()))
+    sampled = missing[:: -(-len(missing) // _LOOKS_AT_SERIES) or 1]
+    present: defaultdict[Origin, set[str]] = defaultdict(set)
+    if sampled:
+        group = f"group by (cluster, job) ({selector} offset %dms)"  # an offset of 0 is refused
+        looks = (
+            f'label_replace({group % (look * step * 1000 + 1)}, "look", "{look}", "", "")' for look in sampled
+        )
+        for series in await prometheus.instant(" or ".join(looks), end):
+            present[Origin.of(series.labels)].add(series.labels.get("look", ""))
+    covered = lost = 0.0
+    for origin, own in recorded.items():
+        asked = [str(look) for look in sampled if look in outside[origin]]
+        with_pods = len(present[origin].intersection(asked))
+        covered += len(own)
+        lost += len(outside[origin]) * with_pods / max(len(asked), 1)
+    return covered / (covered + lost) if covered else 1.0  # all records are between the looks
+
+
+async def _require_own_labels(prometheus: Prometheus, window: Window) -> None:
+    """Refuse series of which Prometheus replaced the namespace by that of the agent.
+
+    OpenShift's user workload monitoring does so whatever the monitor says: `enforcedNamespaceLabel` and
+    `overrideHonorLabels` (cluster-monitoring-operator, assets/prometheus-user-workload/prometheus.yaml).
+    """
+    replaced = f'{_SHARE}{{{prometheus.selector},exported_namespace!=""}}'
+    # The namespace of the agent stands in `namespace`, so that -n does not select these series.
+    last = await prometheus.instant(
+        f"max by (job) (max_over_time(timestamp({replaced})[{range_of(window.length)}:5m]))", window.end
+    )
+    if last:
+        at = utc_minute(max(series.value for series in last))
+        raise PrometheusError(
+            f"{prometheus.address}: series of kaishare have the label exported_namespace, last at {at} UTC:"
+            " set honor_labels: true for the agents' job (honorLabels: true in a PodMonitor), and give a"
+            " --since after that. OpenShift's user workload monitoring replaces labels always: label the"
+            " agents' namespace openshift.io/cluster-monitoring=true, so that the platform's Prometheus reads"
+            " it, or use a Prometheus of your own"
+        )
+
+
+def no_pods(prometheus: Prometheus, namespace: str = "") -> PrometheusError:
+    """Return the error of a time without pods."""
+    where = f" in namespace {namespace}" if namespace else ""
+    return PrometheusError(
+        f"{prometheus.address}: no pod with a share{where} in this time; check --selector"
+        f" {prometheus.selector}, --since and the scrape configuration"
+    )
+
+
+_EXAMPLES: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'job="NAME"'}
+"""Selectors that name one value of a label."""
+
+
+def require_one(prometheus: Prometheus, origins: Collection[Origin], *labels: str) -> None:
+    """Refuse series with several values of a label: a pod that two jobs report would count twice.
+
+    Args:
+        prometheus: the Prometheus.
+        origins: where the series come from.
+        labels: `job`, `cluster`.
+
+    Raises:
+        PrometheusError: a label has several values.
+    """
+    for label in labels:
+        names = {getattr(origin, label) for origin in origins}
+        if len(names) > 1:
+            raise PrometheusError(
+                f"{prometheus.address}: several {label}s match --selector {prometheus.selector}:"
+                f" {few(names)}; select one, such as --selector '{_EXAMPLES[label]}'"
+            )
