@@ -194,8 +194,8 @@ class _Answer(Struct, rename="camel", frozen=True):
 class _Header(Struct, rename="camel", frozen=True):
     """An answer without its data, for an error whose data has any type."""
 
-    status: str = ""
-    """`Failure` in an error of the API server."""
+    kind: str = ""
+    """`Status` in an error of the API server."""
     error_type: str = ""
     error: str = ""
     message: str = ""
@@ -411,7 +411,7 @@ class Prometheus:
         text = head.decode("utf-8", "replace")
         with contextlib.suppress(*MALFORMED):
             header = _header.decode(head)
-            if header.status == "Failure":
+            if header.kind == "Status":
                 text = status_error(head, "").message
             else:
                 text = ": ".join(filter(None, (header.error_type, header.error or header.message))) or text
@@ -426,7 +426,7 @@ class Prometheus:
 
 def _is_of_api_server(body: bytes) -> bool:
     with contextlib.suppress(*MALFORMED):
-        return _header.decode(body[:65536]).status == "Failure"
+        return _header.decode(body[:65536]).kind == "Status"
     return False
 
 
