@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from console.usage.records import EXPECTED
 from console.usage.report import RECORDS
 from tests.support.free_ports import free_port
 
@@ -153,7 +152,7 @@ def requests(pods: int, days: int, report_days: int) -> Iterator[bytes]:
     hours, always = {}, {}
     for number, own in enumerate(of_pods):
         described = {name: value for name, value in own.items() if name not in ("pod", "uid", "gpu_uuid")}
-        for name in (*RECORDS.values(), EXPECTED):
+        for name in RECORDS.values():
             hours[labels(name, described)] = (name, number % _PATTERNS)
         seen = labels(SERIES[0], own)
         always[seen] = minutes.pop(seen)

@@ -22,9 +22,8 @@ from console.cluster_reading import fetch_namespaces
 from kai.keys import QUEUE_LABEL
 from kube.access import client_context
 from kube.answers import TRANSPORT_ERRORS, ApiError, Unreachable, status_error, transport_error_text
-from kube.client import KubeClient
+from kube.client import AnyResponse, KubeClient
 from service.command import UsageError
-from service.names import is_dns_label
 from service.text import MALFORMED, counted, first_few, one_line
 from service.version import version
 from webhook.settings.decision_options import NAMESPACE
@@ -44,13 +43,12 @@ _MOST_SAMPLES: Final = 4_000_000
 """Of all series of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million."""
 _MOST_SAMPLES_OF_ONE: Final = 20_000
 """Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
-_LATEST: Final = 253_402_300_799.0
-"""End of the year 9999 in Unix seconds; `datetime` knows no later time."""
+_LATEST: Final = 253_402_300_799.0  # end of the year 9999; `datetime` knows no later time
 _LONGEST_REASON: Final = 200  # characters
+_LONGEST_HEAD: Final = 65_536  # bytes of an answer that are looked at for an error
 _SECRET_START: Final = 8
 """Characters by which a token is recognised in an error; shorter values are no secrets."""
-_PUBLIC_HEADERS: Final = frozenset({"x-scope-orgid"})
-"""Names of headers without a secret: Mimir repeats the name of its tenant in messages."""
+_PUBLIC_HEADERS: Final = frozenset({"x-scope-orgid"})  # Mimir repeats the name of its tenant in messages
 _ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
 """Beginnings of annotations about an expression (Prometheus since 2.48); the result is complete even so."""
 _HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
@@ -83,10 +81,8 @@ class ServiceAddress:
 
     namespace: str
     name: str
-    port: str
-    """Number or name of the port."""
-    prefix: str = ""
-    """Path before `/api/v1`, without a slash at its end."""
+    port: str  # number or name
+    prefix: str = ""  # path before `/api/v1`, without a slash at its end
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}:{self.port}{self.prefix}"
@@ -96,38 +92,29 @@ class ServiceAddress:
 class PrometheusOptions:
     """Address and credentials of a Prometheus, and the series that count."""
 
-    url: str = ""
-    """Without a slash at its end; empty with `service`, and before the address has been found."""
+    url: str = ""  # without a slash at its end; empty with `service`, and before it has been found
     service: ServiceAddress | None = None
     token: str = field(default="", repr=False)
     ca_file: str = ""
-    is_insecure: bool = False
-    """Whether the certificate is not verified."""
+    is_insecure: bool = False  # whether the certificate is not verified
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     selector: str = DEFAULT_SELECTOR
     """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
-    seconds: float = DEFAULT_SECONDS
-    """Time limit of all requests together."""
+    seconds: float = DEFAULT_SECONDS  # time limit of all requests together
     found: str = ""
     """A sentence that says where the address was found; empty if it was given."""
-
-
-class _Response(Struct, frozen=True):
-    status: int
-    reason: str
-    body: bytes
 
 
 class _NoResponse(Exception):
     """There is no complete response; the message is one line, which names neither address nor credentials."""
 
 
-_Post = Callable[[str, bytes, float], Awaitable[_Response]]
+_Post = Callable[[str, bytes, float], Awaitable[AnyResponse]]
 """Posts a form to a path below the prefix, with a time limit in seconds; raises `_NoResponse`."""
 
 
 def _direct(session: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> _Post:
-    async def post(path: str, form: bytes, seconds: float) -> _Response:
+    async def post(path: str, form: bytes, seconds: float) -> AnyResponse:
         limit = aiohttp.ClientTimeout(total=seconds)
         try:
             async with session.post(
@@ -138,7 +125,10 @@ def _direct(session: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> 
                     body += chunk
                     if len(body) > MOST_BYTES:
                         raise _NoResponse(_TOO_LARGE)
-                return _Response(response.status, response.reason or "", bytes(body))
+                reason = response.reason or ""
+                return AnyResponse(
+                    status=response.status, reason=reason, body=bytes(body), date="", warnings=()
+                )
         except TRANSPORT_ERRORS as error:
             raise _NoResponse(transport_error_text(error)) from None
 
@@ -148,16 +138,15 @@ def _direct(session: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> 
 def _through_api_server(client: KubeClient, service: ServiceAddress, headers: Mapping[str, str]) -> _Post:
     prefix = f"/api/v1/namespaces/{service.namespace}/services/{service.name}:{service.port}/proxy"
 
-    async def post(path: str, form: bytes, seconds: float) -> _Response:
+    async def post(path: str, form: bytes, seconds: float) -> AnyResponse:
         path = prefix + service.prefix + path
         try:
-            response = await client.post_to_service(
+            return await client.post_to_service(
                 path, form, headers=headers, seconds=seconds, most_bytes=MOST_BYTES
             )
         except Unreachable as error:
             problem = str(error).removeprefix(f"POST {path}: ")
             raise _NoResponse(_TOO_LARGE if problem.startswith("an answer of more") else problem) from None
-        return _Response(response.status, response.reason, response.body)
 
     return post
 
@@ -191,33 +180,40 @@ class _Answer(Struct, rename="camel", frozen=True):
     """VictoriaMetrics: some of its storage nodes did not answer."""
 
 
-class _Header(Struct, rename="camel", frozen=True):
-    """An answer without its data, for an error whose data has any type."""
+class _Error(Struct, rename="camel", frozen=True):
+    """An answer without its data, or a Status of the API server, for an error whose data has any type."""
 
     kind: str = ""
-    """`Status` in an error of the API server."""
     error_type: str = ""
     error: str = ""
     message: str = ""
 
+    @classmethod
+    def of(cls, body: bytes) -> "_Error":
+        with contextlib.suppress(*MALFORMED):
+            return _error.decode(body[:_LONGEST_HEAD])
+        return cls()
+
+    @property
+    def is_of_api_server(self) -> bool:
+        return self.kind == "Status"
+
 
 _answer = msgspec.json.Decoder(_Answer)
-_header = msgspec.json.Decoder(_Header)
+_error = msgspec.json.Decoder(_Error)
 _points = msgspec.json.Decoder(list[tuple[float, str]])
 
 
 class Prometheus:
     """Sends queries. All requests together have one time limit."""
 
-    def __init__(
-        self, post: _Post, options: PrometheusOptions, address: str, clock: Any = time.monotonic
-    ) -> None:
-        self.address = address
+    def __init__(self, options: PrometheusOptions, address: str, post: _Post, clock: Any) -> None:
+        self.address = one_line(address)
         """The address for messages."""
         self.selector = options.selector
         self._options = options
-        self._left_out = 0
         self._post = post
+        self._left_out = 0
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._clock = clock
         self._until = clock() + options.seconds
@@ -231,12 +227,7 @@ class Prometheus:
     async def open(
         cls, options: PrometheusOptions, client: KubeClient | None = None, clock: Any = time.monotonic
     ) -> AsyncIterator["Prometheus"]:
-        """Open the Prometheus of the options; its time limit begins.
-
-        Args:
-            options: address and credentials.
-            client: the API server, for a service.
-            clock: monotonic seconds.
+        """Open the Prometheus of the options, a service through the API server; its time limit begins.
 
         Raises:
             UsageError: the CA certificates cannot be read.
@@ -245,8 +236,8 @@ class Prometheus:
         if options.service is not None:
             if client is None:
                 raise ValueError("a service is read through the API server")
-            address = one_line(f"service {options.service} through {client.server}")
-            yield cls(_through_api_server(client, options.service, headers), options, address, clock)
+            address = f"service {options.service} through {client.server}"
+            yield cls(options, address, _through_api_server(client, options.service, headers), clock)
             return
         if options.token:
             headers["Authorization"] = f"Bearer {options.token}"
@@ -257,7 +248,7 @@ class Prometheus:
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         ) as session:
-            yield cls(_direct(session, options.url, trust), options, one_line(options.url), clock)
+            yield cls(options, options.url, _direct(session, options.url, trust), clock)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -374,21 +365,22 @@ class Prometheus:
             raise self._error("the result is incomplete: isPartial is true")
         return answer.data
 
-    def _refused(self, response: _Response) -> PrometheusError:
+    def _refused(self, response: AnyResponse) -> PrometheusError:
         """Describe a response with a status other than 200."""
         statement = self._statement(response.body)
-        reason = one_line(response.reason, 40)
-        status = f"{response.status} {self._hidden(reason, [response.reason])}".rstrip()
+        reason = self._hidden(one_line(response.reason, 40), [response.reason])
+        status = f"{response.status} {reason}".rstrip()
         return self._error(f"{status}{f': {statement}' if statement else ''}{self._advice(response)}")
 
-    def _advice(self, response: _Response) -> str:
+    def _advice(self, response: AnyResponse) -> str:
         """Return what to do about a status, which depends on the program that refused."""
         service = self._options.service
         match response.status:
-            case 401 | 403 if service is None:
-                rights = " and your rights" if response.status == 403 else ""
-                return f"; check --token-file{',' if rights else ' and'} --header{rights}"
-            case 401 | 403 if service is not None and not _is_of_api_server(response.body):
+            case 401 if service is None:
+                return "; check --token-file and --header"
+            case 403 if service is None:
+                return "; check --token-file, --header and your rights"
+            case 401 | 403 if not _Error.of(response.body).is_of_api_server:
                 return (
                     "; the service wants a login of its own, which the API server does not pass on: give"
                     " --prometheus with --token-file"
@@ -407,14 +399,12 @@ class Prometheus:
 
     def _statement(self, body: bytes) -> str:
         """Return what an answer says, in one line: the error of Prometheus or of the API server, or text."""
-        head = body[:65536]
-        text = head.decode("utf-8", "replace")
-        with contextlib.suppress(*MALFORMED):
-            header = _header.decode(head)
-            if header.kind == "Status":
-                text = status_error(head, "").message
-            else:
-                text = ": ".join(filter(None, (header.error_type, header.error or header.message))) or text
+        head = body[:_LONGEST_HEAD]
+        error = _Error.of(head)
+        text = ": ".join(filter(None, (error.error_type, error.error or error.message)))
+        if error.is_of_api_server:
+            text = status_error(head, "").message
+        text = text or head.decode("utf-8", "replace")
         return self._hidden(one_line(text, _LONGEST_REASON), [text])
 
     def _hidden(self, line: str, texts: Iterable[str]) -> str:
@@ -422,12 +412,6 @@ class Prometheus:
         if any(secret in text for text in texts for secret in self._secrets):
             return "the answer repeats a header of the request"
         return line
-
-
-def _is_of_api_server(body: bytes) -> bool:
-    with contextlib.suppress(*MALFORMED):
-        return _header.decode(body[:65536]).kind == "Status"
-    return False
 
 
 ADDRESS_ANNOTATION: Final = "kaishare.dev/prometheus"
@@ -441,7 +425,7 @@ _MOST_CANDIDATES: Final = 100
 class _Metadata(Struct):
     name: str = ""
     namespace: str = ""
-    annotations: dict[str, str] | None = None
+    annotations: dict[str, str] = {}
 
 
 class _Port(Struct):
@@ -449,14 +433,14 @@ class _Port(Struct):
 
 
 class _Spec(Struct):
-    ports: list[_Port] | None = None
+    ports: list[_Port] = []
 
 
 class _Object(Struct):
     """A ConfigMap or a Service."""
 
     metadata: _Metadata
-    spec: _Spec | None = None
+    spec: _Spec = msgspec.field(default_factory=_Spec)
 
 
 _object = msgspec.json.Decoder(_Object)
@@ -466,7 +450,7 @@ async def address_in_settings(client: KubeClient) -> str:
     """Return the address that the installation names; empty if there is none, or it cannot be read."""
     try:
         item = await client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")
-        return (_object.decode(item).metadata.annotations or {}).get(ADDRESS_ANNOTATION, "")
+        return _object.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
     except (ApiError, Unreachable, *MALFORMED):
         return ""
 
@@ -488,13 +472,10 @@ async def find_service(client: KubeClient) -> ServiceAddress:
         async with client.list_objects("/api/v1/services", params=selector) as items:
             async for item in items:
                 service = _object.decode(item)
-                ports = (service.spec and service.spec.ports) or []
                 name, namespace = service.metadata.name, service.metadata.namespace
-                if namespace not in managed and ports and is_dns_label(name) and is_dns_label(namespace):
-                    port = str(ports[0].port)
+                if service.spec.ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
+                    port = str(service.spec.ports[0].port)
                     services.append(ServiceAddress(namespace=namespace, name=name, port=port))
-                if len(services) > _MOST_CANDIDATES:
-                    break
     except (ApiError, Unreachable, *MALFORMED) as error:
         raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
     if len(services) != 1:

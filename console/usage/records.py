@@ -3,9 +3,7 @@
 Only series that match the selector count, because any exporter can serve series with these names.
 """
 
-import asyncio
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -26,7 +24,7 @@ _SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
 _LOOKS: Final = 100
 """Times at which it is asked whether there are records."""
 _LOOKS_AT_SERIES: Final = 24
-"""Most times without records at which it is asked whether there are pods. 1,000 pods take 30 ms."""
+"""Most times outside the records at which it is asked whether there are pods. 1,000 pods take 30 ms."""
 _ENOUGH: Final = 0.95
 """Part of the time with pods from which the records count as complete."""
 _REGEX_SYNTAX: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
@@ -91,28 +89,16 @@ async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: 
         PrometheusError: Prometheus replaced the labels of the pods, there are no records, or no pods.
         kube.access.AccessError: there are no credentials for the API server.
     """
-    matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
     await _require_own_labels(prometheus, window)
+    matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
     whole = range_of(max(window.length, HOURS_STEP))
-    step = max(window.length // _LOOKS, 60)
-    count = max(window.length // step, 1)
-    by_origin = "group by (cluster, job)"
-    records = f"last_over_time({EXPECTED}{{{matchers}}}[%s])"
-    recorded, at_looks = await asyncio.gather(
-        prometheus.instant(f"{by_origin} ({records % whole})", window.end),
-        prometheus.range(
-            f"{by_origin} ({records % f'{HOURS_STEP}s'})",
-            window.end - (count - 1) * step,
-            window.end,
-            step,
-        ),
-    )
-    origins = {Origin.of(series.labels) for series in recorded}
+    records = f"group by (cluster, job) (last_over_time({EXPECTED}{{{matchers}}}[%s]))"
+    origins = {Origin.of(series.labels) for series in await prometheus.instant(records % whole, window.end)}
     # The rules leave other jobs of a cluster out, too.
     clusters = one_of(sorted({origin.cluster for origin in origins}))
     others = f"{{{matchers}{f',cluster!~{clusters}' if origins else ''}}}"
-    without = await prometheus.instant(f"{by_origin} (last_over_time({_SHARE}{others}[{whole}]))", window.end)
-    lacking = {Origin.of(series.labels).cluster for series in without}
+    without = f"group by (cluster) (last_over_time({_SHARE}{others}[{whole}]))"
+    lacking = [each.labels.get("cluster", "") for each in await prometheus.instant(without, window.end)]
     if not origins:
         if not lacking:
             raise no_pods(prometheus, namespace)
@@ -120,10 +106,7 @@ async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: 
     remarks = []
     if lacking:
         remarks.append(f"Left out: cluster {few(lacking)}, which has no recorded figures; {_INSTALL}.")
-    looks = {
-        Origin.of(each.labels): {round((window.end - at) / step) for at in each.times} for each in at_looks
-    }
-    part = await _part(prometheus, f"{_SHARE}{{{matchers}}}", looks, count=count, step=step, end=window.end)
+    part = await _part(prometheus, records % f"{HOURS_STEP}s", f"{_SHARE}{{{matchers}}}", window)
     if part < _ENOUGH:
         remarks.append(
             f"Recorded figures cover {part:.0%} of this time; those of the rest are unknown; {_INSTALL}."
@@ -131,41 +114,24 @@ async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: 
     return RecordedTime(origins, part if part < _ENOUGH else 1.0, tuple(remarks))
 
 
-async def _part(
-    prometheus: Prometheus,
-    selector: str,
-    recorded: Mapping[Origin, Collection[int]],
-    *,
-    count: int,
-    step: int,
-    end: float,
-) -> float:
-    """Return the part of the looks with pods that is neither before the first record nor after the last one.
-
-    A look is a number of steps before the end.
-    """
-    before = -(-HOURS_STEP // step)  # a record describes the 15 minutes before it
-    outside = {
-        origin: {look for look in range(count) if not min(own) <= look <= max(own) + before}
-        for origin, own in recorded.items()
-    }
-    missing = sorted(set().union(*outside.values()))
-    sampled = missing[:: -(-len(missing) // _LOOKS_AT_SERIES) or 1]
-    present: defaultdict[Origin, set[str]] = defaultdict(set)
-    if sampled:
-        group = f"group by (cluster, job) ({selector} offset %dms)"  # an offset of 0 is refused
-        looks = (
-            f'label_replace({group % (look * step * 1000 + 1)}, "look", "{look}", "", "")' for look in sampled
-        )
-        for series in await prometheus.instant(" or ".join(looks), end):
-            present[Origin.of(series.labels)].add(series.labels.get("look", ""))
+async def _part(prometheus: Prometheus, records: str, pods: str, window: Window) -> float:
+    """Return the part of the time with pods that is not before the first record or after the last one."""
+    step = max(window.length // _LOOKS, 60)
+    last_look = max(window.length // step, 1) - 1
+    looks = await prometheus.range(records, window.end - last_look * step, window.end, step)
     covered = lost = 0.0
-    for origin, own in recorded.items():
-        asked = [str(look) for look in sampled if look in outside[origin]]
-        with_pods = len(present[origin].intersection(asked))
-        covered += len(own)
-        lost += len(outside[origin]) * with_pods / max(len(asked), 1)
-    return covered / (covered + lost) if covered else 1.0  # all records are between the looks
+    for series in looks:
+        # A record has the time before it, and there may be one between two looks.
+        first, last = series.times[0] - HOURS_STEP - step, series.times[-1] + step
+        times = [window.end - look * step for look in range(last_look + 1)]
+        outside = [at for at in times if not first <= at <= last]
+        covered += len(times) - len(outside)
+        sampled = outside[:: -(-len(outside) // _LOOKS_AT_SERIES) or 1]
+        own = Origin.of(series.labels)
+        selector = f"{pods[:-1]},cluster={string(own.cluster)},job={string(own.job)}}}"
+        found = [await prometheus.instant(f"group({selector})", at) for at in sampled]
+        lost += len(outside) * sum(map(bool, found)) / max(len(sampled), 1)
+    return covered / (covered + lost) if covered else 1.0  # all records may be between the looks
 
 
 async def _require_own_labels(prometheus: Prometheus, window: Window) -> None:

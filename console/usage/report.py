@@ -12,7 +12,6 @@ from console.cluster.prometheus import Prometheus
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.pod_use import HOUR, Window
 from console.usage.records import (
-    EXPECTED,
     HOURS_STEP,
     SEEN,
     few,
@@ -41,21 +40,18 @@ from service.text import quoted
 RECORDS: Final = {
     figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
     for figure in FIGURES
-    if figure != "expected"
 }
 _DESCRIBED: Final = (
     "cluster, job, namespace, node, queue, vcluster, virtual_namespace, size, workload_kind, workload, model"
 )
 """Other labels of a record tell the replicas of a Prometheus apart: each hour counts once."""
-_AT_ONCE: Final = 31 * 86_400
-"""Seconds that one query of hours reads."""
 _MOST_GPUS: Final = 1_000_000
 """Pods or GPUs of one row. Hours of more are a mistake or forged."""
 _PRICE: Final = re.compile(r"([^=]{1,100})=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 _CURRENCY: Final = re.compile(r"[A-Za-z]{1,8}|[€$£¥]")
 
 Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
-"""Hours by labels of a row, in several parts of the time, for each figure."""
+"""Hours by labels of a row, for each figure."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -147,31 +143,23 @@ async def read_sums(
     for cluster in clusters:
         require_one(prometheus, [origin for origin in recorded.origins if origin.cluster == cluster], "job")
     by = ", ".join((*labels, "model"))
-    queries = [
-        (figure, _hours(record, prometheus.selector, by, seconds), at)
-        for at, seconds in _periods(window)
-        for figure, record in RECORDS.items()
-    ]
-    minutes = await _minutes_of_hours(prometheus, window)
-    queries.append(("expected", _expected(prometheus.selector, by, minutes.length), minutes.end))
+    selector, end = prometheus.selector, window.end
+    queries = [_hours(record, selector, by, window.length) for record in RECORDS.values()]
+    queries.append(_span(selector, by, window))
     most = window.length / HOUR * _MOST_GPUS
-    answers = await asyncio.gather(*(prometheus.instant(query, at, most=most) for _, query, at in queries))
-    sums: dict[str, list[tuple[Mapping[str, str], float]]] = {figure: [] for figure in FIGURES}
-    for (figure, *_), series in zip(queries, answers, strict=True):
-        part = recorded.part if figure == "expected" else 1.0
-        sums[figure] += [(row.labels, row.value / part) for row in series]
+    answers = await asyncio.gather(*(prometheus.instant(query, end, most=most) for query in queries))
+    sums = {
+        figure: [(row.labels, row.value) for row in series]
+        for figure, series in zip(FIGURES, answers, strict=False)
+    }
+    spans = {frozenset(row.labels.items()): row.value for row in answers[-1]}
+    sums["expected"] = [
+        (labels, max(hours, spans.get(frozenset(labels.items()), 0.0)) / recorded.part)
+        for labels, hours in sums["expected"]
+    ]
     if not any(sums.values()):
         raise no_pods(prometheus)
     return sums, (*_added_up(clusters), *recorded.remarks, *prometheus.remarks)
-
-
-def _periods(window: Window) -> Iterator[tuple[float, int]]:
-    """Yield the end and the length of the periods that one query can read."""
-    left = window.length
-    while left > 0:
-        seconds = min(left, _AT_ONCE)
-        yield window.end - left + seconds, seconds
-        left -= seconds
 
 
 def _hours(record: str, selector: str, by: str, seconds: int) -> str:
@@ -180,29 +168,16 @@ def _hours(record: str, selector: str, by: str, seconds: int) -> str:
     return f"sum by ({by}) (max by ({_DESCRIBED}) ({hours}))"
 
 
-def _expected(selector: str, by: str, seconds: int) -> str:
-    """Return the time from the first to the last minute in which each pod was seen on a GPU, by row.
+def _span(selector: str, by: str, window: Window) -> str:
+    """Return the time from the first to the last look at which each pod was seen on a GPU, by row.
 
-    The record `EXPECTED` leaves out gaps of more than a day.
+    The record of the expected hours is exact, but leaves out gaps of more than a day. Looks are cheaper than
+    every minute, and find a little less.
     """
-    seen = f"{SEEN}{{{selector}}}[{range_of(seconds)}]"
+    seen = f"{SEEN}{{{selector}}}[{range_of(window.length)}:{max(window.step, HOURS_STEP)}s]"
     pod = f"uid, gpu_uuid, {_DESCRIBED}"
     last, first = f"max by ({pod}) (max_over_time({seen}))", f"min by ({pod}) (min_over_time({seen}))"
-    return f"sum by ({by}) ({last} - {first} + 60) / {HOUR}"
-
-
-async def _minutes_of_hours(prometheus: Prometheus, window: Window) -> Window:
-    """Return the time of the minutes that the records of hours in a window count.
-
-    A record has the 15 minutes before it, its own moment left out.
-    """
-    newest = f"timestamp({EXPECTED}{{{prometheus.selector}}})[{HOURS_STEP}s:1m]"
-    found = await prometheus.instant(f"max(max_over_time({newest}))", window.end)
-    if not found:
-        return window
-    last = found[0].value
-    count = math.ceil((last - window.start) / HOURS_STEP)
-    return Window(start=last - count * HOURS_STEP - 0.001, end=last - 0.001)
+    return f"sum by ({by}) ({last} - {first}) / {HOUR}"
 
 
 def _added_up(clusters: Sequence[str]) -> Iterator[str]:
