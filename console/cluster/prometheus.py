@@ -101,7 +101,7 @@ class PrometheusOptions:
     selector: str = DEFAULT_SELECTOR
     """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
     seconds: float = DEFAULT_SECONDS  # time limit of all requests together
-    found: str = ""
+    where: str = ""
     """A sentence that says where the address was found; empty if it was given."""
 
 
@@ -255,7 +255,7 @@ class Prometheus:
         """Sentences on where the address was found, and on values of the answers that were left out."""
         values = counted(self._left_out, "value")
         left_out = f"Left out: {values} of series that are negative, not finite or too large."
-        return tuple(filter(None, (self._options.found, left_out if self._left_out else "")))
+        return tuple(filter(None, (self._options.where, left_out if self._left_out else "")))
 
     async def instant(self, query: str, at: float, *, most: float = MOST_VALUE) -> list[InstantSeries]:
         """Return the value of each series of an expression at a time.

@@ -214,10 +214,10 @@ async def _found(client: KubeClient, options: PrometheusOptions) -> PrometheusOp
             url, service = (_url(text), None) if is_url else ("", _service(text))
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
-        found = f"Read {url or f'Service {service}'}, the address in {place}."
-        return replace(options, url=url, service=service, found=found)
+        where = f"Read {url or f'Service {service}'}, the address in {place}."
+        return replace(options, url=url, service=service, where=where)
     service = await find_service(client)
-    return replace(options, service=service, found=f"Read Service {service}, found by its operator's label.")
+    return replace(options, service=service, where=f"Read Service {service}, found by its operator's label.")
 
 
 def parse_selector(text: str) -> str:

@@ -129,8 +129,8 @@ async def _part(prometheus: Prometheus, records: str, pods: str, window: Window)
         sampled = outside[:: -(-len(outside) // _LOOKS_AT_SERIES) or 1]
         own = Origin.of(series.labels)
         selector = f"{pods[:-1]},cluster={string(own.cluster)},job={string(own.job)}}}"
-        found = [await prometheus.instant(f"group({selector})", at) for at in sampled]
-        lost += len(outside) * sum(map(bool, found)) / max(len(sampled), 1)
+        answers = [await prometheus.instant(f"group({selector})", at) for at in sampled]
+        lost += len(outside) * sum(map(bool, answers)) / max(len(sampled), 1)
     return covered / (covered + lost) if covered else 1.0  # all records may be between the looks
 
 

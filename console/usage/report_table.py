@@ -243,15 +243,15 @@ def _table(report: Report) -> tuple[list[str], list[str], list[tuple[list[str], 
     def cells(hours: Hours) -> list[str]:
         values = (hours.promised, hours.used, hours.active, hours.idle, hours.over, hours.saved)
         marks = ("", "", hours.activity_mark, hours.activity_mark, "", "")
-        shown = [
+        texts = [
             _NONE if value is None else f"{value:.1f}{mark}"
             for value, mark in zip(values, marks, strict=True)
         ]
-        shown.append(
+        texts.append(
             (_NONE if hours.coverage is None else f"{int(hours.coverage * 100 + 1e-6)}%") + hours.use_mark
         )
         cost = [_NONE if hours.cost is None else f"{hours.cost:.2f}"] if has_cost else []
-        return [*shown, *cost]
+        return [*texts, *cost]
 
     rows = [
         ([*(row.names.get(label) or _NONE for label in labels), row.model or _NONE], cells(row.hours))

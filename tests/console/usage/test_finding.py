@@ -114,9 +114,9 @@ async def test_the_address_of_the_installation_comes_first(
     address = running if form == "url" else "other/prometheus-operated:9090"
     cluster.add(service("monitoring"), settings(address))
     assert await ask(cluster) == 0
-    shown = address if form == "url" else f"Service {address}"
+    name = address if form == "url" else f"Service {address}"
     (remark,) = json.loads(capsys.readouterr().out)["remarks"]
-    assert remark == f"Read {shown}, the address in ConfigMap kaishare-settings."
+    assert remark == f"Read {name}, the address in ConfigMap kaishare-settings."
 
 
 async def test_an_option_wins(
