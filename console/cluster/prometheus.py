@@ -264,7 +264,6 @@ class Prometheus:
 
         Raises:
             PrometheusError: there is no usable answer in time.
-            kube.access.AccessError: there are no credentials for the API server.
         """
         data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
         samples = []
@@ -463,7 +462,6 @@ async def find_service(client: KubeClient) -> ServiceAddress:
 
     Raises:
         UsageError: there is not exactly one; the message is one line.
-        kube.access.AccessError: there are no credentials for the API server.
     """
     selector = {"labelSelector": f"{_OPERATOR_LABEL}=true"}
     try:

@@ -308,11 +308,7 @@ def commands_of(
 ) -> AdviceRow:
     """Return the row with the commands for the suggested share, or with a note on why there are none.
 
-    Args:
-        row: without commands.
-        namespaces: the namespaces by name; None if they could not be read.
-        options: how the advice is made.
-        is_covered: whether a GPU has what the pods need.
+    `is_covered` says whether a GPU has what the pods need.
     """
     command, note = "", ""
     if not options.by_workload and row.key.vcluster:

@@ -99,7 +99,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: an option is invalid, or standard output cannot be written.
         PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
-        AccessError: the kubeconfig cannot be read.
         ApiError, Unreachable: the namespaces cannot be read.
     """
     if arguments.output == "kubectl" and arguments.by == "workload":

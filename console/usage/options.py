@@ -51,13 +51,7 @@ _YEARS: Final = range(2000, 2101)
 
 
 def add_usage_options(command: argparse.ArgumentParser, *, since: str, shortest: str) -> None:
-    """Add the options of both commands.
-
-    Args:
-        command: the parser of a command.
-        since: default of `--since`.
-        shortest: its smallest value.
-    """
+    """Add the options of both commands; `since` and `shortest` are default and minimum of `--since`."""
     add_cluster_options(command)
     add = command.add_argument
     add(
@@ -178,13 +172,10 @@ async def open_prometheus(
 ) -> AsyncIterator[tuple[Prometheus, KubeClient | AccessError | None]]:
     """Open the Prometheus, and the API server if it is needed; an AccessError says why there is none.
 
-    Args:
-        arguments: of the command.
-        needs_cluster: whether the API server is opened even if the Prometheus is read without it.
+    With `needs_cluster` it is opened even if the Prometheus is read without it.
 
     Raises:
         UsageError: the options are unusable, or no Prometheus was given or found.
-        AccessError: the Prometheus is a service, and the kubeconfig cannot be read.
     """
     options = parse_prometheus_options(arguments)
     async with contextlib.AsyncExitStack() as stack:

@@ -76,13 +76,9 @@ def drawing(
     lines: Mapping[str, tuple[str, float]],
     window: Window,
 ) -> Drawing:
-    """Return the picture of a use over time against some amounts, for the template.
+    """Return the picture of a use over time against some amounts, as parts of a GPU, for the template.
 
-    Args:
-        title: describes the picture.
-        points: Unix seconds at the end of each part of the window, and the use in it, as a part of a GPU.
-        lines: text and amount of each line, by its kind.
-        window: the time of the picture.
+    A point is the end of a part of the window, and the use in it. A line has a text and an amount.
     """
     largest = max(use for _, use in points)
     top = max(largest, *(amount for _, amount in lines.values())) * _ROOM_ABOVE

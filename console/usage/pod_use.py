@@ -246,14 +246,7 @@ class Point:
 
 
 def by_share(use: PodUse, points: Sequence[Point], quantile: float, window: Window) -> list[PodUse]:
-    """Return the use of a pod once for each share that it had, in order of time.
-
-    Args:
-        use: the use in the whole time.
-        points: in order of time.
-        quantile: from 0 to 1.
-        window: the time; its step is the time between two points.
-    """
+    """Return the use of a pod once for each share that it had, in order of time."""
     step = window.step
     of_share: dict[int, list[Point]] = {}
     expected: defaultdict[int, float] = defaultdict(float)

@@ -50,14 +50,14 @@ def range_of(seconds: float) -> str:
     return f"{round(seconds * 1000) - 1}ms"
 
 
-class Origin(NamedTuple):
+class SeriesOrigin(NamedTuple):
     """Where series come from; both are label values that any target can have."""
 
     cluster: str
     job: str
 
     @classmethod
-    def of(cls, labels: Mapping[str, str]) -> "Origin":
+    def of(cls, labels: Mapping[str, str]) -> "SeriesOrigin":
         """Return where a series comes from."""
         return cls(labels.get("cluster", ""), labels.get("job", ""))
 
@@ -71,7 +71,7 @@ def few(values: Iterable[str]) -> str:
 class RecordedTime:
     """How far the records cover the time with pods."""
 
-    origins: Collection[Origin]
+    origins: Collection[SeriesOrigin]
     part: float
     """From 0 to 1. A gap between two records is known by the pods that are seen again after it."""
     remarks: tuple[str, ...] = ()
@@ -80,20 +80,18 @@ class RecordedTime:
 async def read_recorded_time(prometheus: Prometheus, window: Window, namespace: str = "") -> RecordedTime:
     """Compare the time with records with the time with pods, before any figure is read.
 
-    Args:
-        prometheus: the Prometheus.
-        window: the time.
-        namespace: the only namespace of the host cluster; empty for all.
+    An empty namespace of the host cluster stands for all.
 
     Raises:
         PrometheusError: Prometheus replaced the labels of the pods, there are no records, or no pods.
-        kube.access.AccessError: there are no credentials for the API server.
     """
     await _require_own_labels(prometheus, window)
     matchers = prometheus.selector + (f",namespace={string(namespace)}" if namespace else "")
     whole = range_of(max(window.length, HOURS_STEP))
     records = f"group by (cluster, job) (last_over_time({EXPECTED}{{{matchers}}}[%s]))"
-    origins = {Origin.of(series.labels) for series in await prometheus.instant(records % whole, window.end)}
+    origins = {
+        SeriesOrigin.of(series.labels) for series in await prometheus.instant(records % whole, window.end)
+    }
     # The rules leave other jobs of a cluster out, too.
     clusters = one_of(sorted({origin.cluster for origin in origins}))
     others = f"{{{matchers}{f',cluster!~{clusters}' if origins else ''}}}"
@@ -127,7 +125,7 @@ async def _part(prometheus: Prometheus, records: str, pods: str, window: Window)
         outside = [at for at in times if not first <= at <= last]
         covered += len(times) - len(outside)
         sampled = outside[:: -(-len(outside) // _LOOKS_AT_SERIES) or 1]
-        own = Origin.of(series.labels)
+        own = SeriesOrigin.of(series.labels)
         selector = f"{pods[:-1]},cluster={string(own.cluster)},job={string(own.job)}}}"
         answers = [await prometheus.instant(f"group({selector})", at) for at in sampled]
         lost += len(outside) * sum(map(bool, answers)) / max(len(sampled), 1)
@@ -169,13 +167,8 @@ _EXAMPLES: Final = {"cluster": 'job="kaishare-agent",cluster="NAME"', "job": 'jo
 """Selectors that name one value of a label."""
 
 
-def require_one(prometheus: Prometheus, origins: Collection[Origin], *labels: str) -> None:
+def require_one(prometheus: Prometheus, origins: Collection[SeriesOrigin], *labels: str) -> None:
     """Refuse series with several values of a label: a pod that two jobs report would count twice.
-
-    Args:
-        prometheus: the Prometheus.
-        origins: where the series come from.
-        labels: `job`, `cluster`.
 
     Raises:
         PrometheusError: a label has several values.

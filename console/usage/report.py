@@ -92,7 +92,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: an option is invalid, or standard output cannot be written.
         PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
-        AccessError: the kubeconfig cannot be read.
     """
     if arguments.currency and not arguments.price:
         raise UsageError("--currency needs --price MODEL=PRICE")
@@ -129,14 +128,8 @@ async def read_sums(
 ) -> tuple[Sums, tuple[str, ...]]:
     """Read the hours of each figure, and say how they were read.
 
-    Args:
-        prometheus: the Prometheus.
-        labels: labels of a row, without the model.
-        window: the time.
-
     Raises:
         PrometheusError: there is no usable answer, record or pod, or several jobs of a cluster match.
-        kube.access.AccessError: there are no credentials for the API server.
     """
     recorded = await read_recorded_time(prometheus, window)
     clusters = sorted({origin.cluster for origin in recorded.origins})

@@ -128,12 +128,8 @@ def build_report(
 ) -> Report:
     """Build the report.
 
-    Args:
-        sums: for each of `FIGURES` the hours by labels of a row, in any number of parts that are added.
-        labels: labels of a row, without the model.
-        prices: price of a promised GPU-hour, by model.
-        currency: of the prices.
-        remarks: sentences about how the figures were read.
+    `sums` has for each of `FIGURES` the hours by labels of a row, in any number of parts that are added. The
+    prices are of a promised GPU-hour, by model.
     """
     every = (*labels, "model")
     figures: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(dict)

@@ -62,14 +62,9 @@ def advise(
     dropped: int = 0,
     remarks: Sequence[str] = (),
 ) -> Advice:
-    """Make the advice.
+    """Make the advice; `namespaces` is None if they could not be read.
 
-    Args:
-        uses: the use of all pods. Pods with invalid names are dropped and counted.
-        namespaces: the namespaces by name; None if they could not be read.
-        options: how the advice is made.
-        dropped: pods that were dropped before.
-        remarks: sentences about the whole answer.
+    Pods with invalid names are dropped and counted, with those that were `dropped` before.
     """
     uses = list(uses)
     valid = [use for use in uses if use.names.are_valid]

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from console.cluster.prometheus import InstantSeries, Prometheus, RangeSeries
 from console.usage.pod_use import LOW, NEAR, Peaks, PodNames, PodUse, Point, Window, by_share, is_possible
-from console.usage.records import Origin, one_of, range_of, read_recorded_time, require_one, string
+from console.usage.records import SeriesOrigin, one_of, range_of, read_recorded_time, require_one, string
 from kai.share import MIB
 from kai.share_bytes import Card
 
@@ -84,15 +84,8 @@ async def read_usage(
 ) -> Usage:
     """Read the use of all pods; those with a figure that no GPU can have are left out.
 
-    Args:
-        prometheus: the Prometheus.
-        window: the time.
-        quantile: from 0 to 1.
-        namespace: the only namespace of the host cluster; empty for all.
-
     Raises:
         PrometheusError: there is no usable answer, record or pod, or there are several jobs or clusters.
-        kube.access.AccessError: there are no credentials for the API server.
     """
     recorded = await read_recorded_time(prometheus, window, namespace)
     require_one(prometheus, recorded.origins, "cluster", "job")
@@ -250,7 +243,7 @@ class _Reader:
         bucket = self._window.bucket
         query = self._queries.over_time("count_over_time", _SHARE, bucket, by=_LABELS)
         series = await self._range(query, self._window.first_bucket, bucket)
-        require_one(self._prometheus, [Origin.of(each.labels) for each in series], "cluster", "job")
+        require_one(self._prometheus, [SeriesOrigin.of(each.labels) for each in series], "cluster", "job")
         full = bucket / _STEP
         presences: dict[_Key, _Presence] = {}
         for each in series:
