@@ -12,8 +12,8 @@ from console.cluster.prometheus import Prometheus, PrometheusError
 from console.usage.pod_use import Window, utc_minute
 from service.text import first_few, one_line
 
-SEEN: Final = "pod:kaishare_gpu_seen:timestamp"
-"""Unix seconds of each minute in which a pod was seen on a GPU."""
+SEEN: Final = "pod:kaishare_gpu_seen:max15m"
+"""Unix seconds at which a pod was last seen on a GPU, each 15 minutes."""
 HOURS_STEP: Final = 900
 """Seconds between two records of hours."""
 EXPECTED: Final = "usage:kaishare_gpu_hours_expected:sum15m"

@@ -12,7 +12,6 @@ from console.cluster.prometheus import Prometheus
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.pod_use import HOUR, Window
 from console.usage.records import (
-    HOURS_STEP,
     SEEN,
     few,
     no_pods,
@@ -138,7 +137,7 @@ async def read_sums(
     by = ", ".join((*labels, "model"))
     selector, end = prometheus.selector, window.end
     queries = [_hours(record, selector, by, window.length) for record in RECORDS.values()]
-    queries.append(_span(selector, by, window))
+    queries.append(_span(selector, by, window.length))
     most = window.length / HOUR * _MOST_GPUS
     answers = await asyncio.gather(*(prometheus.instant(query, end, most=most) for query in queries))
     sums = {
@@ -161,13 +160,12 @@ def _hours(record: str, selector: str, by: str, seconds: int) -> str:
     return f"sum by ({by}) (max by ({_DESCRIBED}) ({hours}))"
 
 
-def _span(selector: str, by: str, window: Window) -> str:
-    """Return the time from the first to the last look at which each pod was seen on a GPU, by row.
+def _span(selector: str, by: str, seconds: int) -> str:
+    """Return the time from the first to the last quarter of an hour in which each pod was seen, by row.
 
-    The record of the expected hours is exact, but leaves out gaps of more than a day. Looks are cheaper than
-    every minute, and find a little less.
+    The record of the expected hours is exact to the minute, but leaves out gaps of more than a day.
     """
-    seen = f"{SEEN}{{{selector}}}[{range_of(window.length)}:{max(window.step, HOURS_STEP)}s]"
+    seen = f"{SEEN}{{{selector}}}[{range_of(seconds)}]"
     pod = f"uid, gpu_uuid, {_DESCRIBED}"
     last, first = f"max by ({pod}) (max_over_time({seen}))", f"min by ({pod}) (min_over_time({seen}))"
     return f"sum by ({by}) ({last} - {first}) / {HOUR}"

@@ -13,6 +13,7 @@ import pytest
 
 from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
 from console.usage.pod_use import Window
+from console.usage.records import SEEN
 from console.usage.report import RECORDS, read_sums
 from console.usage.report_table import (
     FIGURES,
@@ -436,9 +437,7 @@ async def test_records_of_two_replicas_count_once(tmp_path: Path) -> None:
             for at in range(START + 900, END + 1, 900)
         ]
         seen = rendered(labels | {"uid": "a", "gpu_uuid": "GPU-1"})
-        lines += [
-            f"pod:kaishare_gpu_seen:timestamp{seen} {at} {at}" for at in range(START - 7200, END + 1, 60)
-        ]
+        lines += [f"{SEEN}{seen} {at} {at}" for at in range(START - 7200, END + 1, 900)]
     create_blocks(tmp_path, lines)
     with prometheus_server.prometheus(tmp_path, {}) as running:
         total = (await report_of(running.url, "namespace", end=END)).total
