@@ -1,7 +1,6 @@
 """`advise` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
 
 import asyncio
-import dataclasses
 import html
 import json
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from console.cli import main
-from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
+from console.cluster.prometheus import Prometheus, PrometheusOptions
 from console.usage.advice import Advice, AdviceOptions, AdviceRow, KnownNamespace
 from console.usage.advise import as_html, as_json, as_text
 from console.usage.pod_use import Window
@@ -273,10 +272,6 @@ async def test_ten_minutes_are_ten_minutes(server: str) -> None:
     assert [use.known_seconds for use in usage.uses] == [600, 600]
 
 
-async def test_records_are_used(everything: Advice) -> None:
-    assert everything.remarks == ()
-
-
 async def test_share_that_changed_half_way(server: str) -> None:
     advice = await ask(server, namespace="rebound")
     for current, share in (("0.10", share_of(0.1)), ("0.20", share_of(0.2))):
@@ -363,12 +358,6 @@ async def test_pods_that_may_be_ranks_keep_whole_gpus(everything: Advice) -> Non
     assert web.notes[-1].startswith("no command: the label may also change pods that are, or may be, ranks")
 
 
-async def test_pod_with_a_constant_and_a_varying_gpu(server: str) -> None:
-    (only,) = (await ask(server, namespace="two")).rows
-    assert (only.pods, only.suggested) == (1, None)
-    assert sorted(use.is_flat for use in only.uses) == [False, True]
-
-
 async def test_labels_are_in_mib_under_a_cap_in_mib(everything: Advice) -> None:
     advice = everything
     need = -(-6 * 1024 * 115 // 100)
@@ -426,29 +415,6 @@ async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> N
                     assert each.suggested.bytes_on(use.gpu_bytes) >= min(
                         use.quantile_bytes, use.share_bytes if use.takes_all else 1e15
                     )
-
-
-async def test_selector_without_pods_is_one_line(server: str) -> None:
-    with pytest.raises(
-        PrometheusError, match=r'no pod with a share in this time; check --selector job="other"'
-    ):
-        await ask(server, selector='job="other"')
-
-
-async def test_balance_counts_the_pods_that_exist(server: str) -> None:
-    advice = await ask(server, namespace="mixed")
-    assert {each.key.namespace for each in advice.rows} == {"mixed"}
-    suggested = row(advice, "mixed", "dual", "0.50").suggested
-    assert suggested is not None
-    assert advice.balance is not None
-    assert advice.balance.promised == 1.0
-    assert advice.balance.suggested == pytest.approx(2 * suggested.hundredths / 100)
-
-
-def test_histories_have_unique_pods() -> None:
-    keys = [(pod.key, pod.job) for pod in PODS]
-    assert len(keys) == len(set(keys))
-    assert all(dataclasses.is_dataclass(pod) for pod in PODS)
 
 
 def run(server: str, *words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
@@ -509,11 +475,3 @@ def test_commands_need_rows_by_size(
 ) -> None:
     assert run(server, "--by", "workload", "-o", "kubectl", monkeypatch=monkeypatch, tmp_path=tmp_path) == 2
     assert "-o kubectl needs --by size" in capsys.readouterr().err
-
-
-def test_unreachable_prometheus_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert run("http://127.0.0.1:1", monkeypatch=monkeypatch, tmp_path=tmp_path) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(": http://127.0.0.1:1: 127.0.0.1:1: Connection refused")

@@ -1,16 +1,12 @@
 import pytest
 
-from console.policies import WebhookScope, read_scope
+from console.policies import WebhookScope
 from console.usage.advice import ShareValue
 from console.usage.advise import known_namespace, read_namespaces
 from kube.answers import ApiError
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, refuses
-from tests.support.published_settings import settings_object
-from webhook.policy.decision_settings import DecisionSettings
 from webhook.policy.labels import Mode, PolicyMetadata
-from webhook.settings.decision_options import NAMESPACE
-from webhook.settings.published_settings import NAME
 
 PATH = "/api/v1/namespaces"
 SCOPE = WebhookScope()
@@ -81,14 +77,3 @@ def test_labels_may_change_no_pod(labels: dict[str, str], scope: WebhookScope, w
     reason = known_namespace("vision", PolicyMetadata(labels), scope).without_effect
     assert words in reason
     assert bool(reason) is bool(words)
-
-
-async def test_the_scope_is_that_of_the_running_webhook(server: ApiServer, client: KubeClient) -> None:
-    rules = DecisionSettings(default_mode=Mode.OBSERVE, excluded_namespaces=frozenset({"vision"}))
-    item = settings_object(rules)
-    server.named = {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}": item}
-    scope = await read_scope(client)
-    assert (scope.default_mode, set(scope.excluded), scope.reads_labels) == (Mode.OBSERVE, {"vision"}, True)
-    assert (await read_scope(client, Mode.OFF)).default_mode is Mode.OFF
-    item["data"] = {key: text.replace('"cluster"', '"files"') for key, text in item["data"].items()}
-    assert not (await read_scope(client)).reads_labels

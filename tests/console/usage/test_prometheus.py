@@ -14,7 +14,7 @@ from console.cluster.prometheus import (
     ServiceAddress,
 )
 from kube.client import KubeClient
-from tests.support.api_server import Answer, ApiServer, refuses, says
+from tests.support.api_server import Answer, ApiServer, says
 from tests.support.prometheus_standin import Respond, prometheus_standin
 
 _TOKEN = "secret-token-of-a-user"
@@ -80,19 +80,14 @@ async def test_range_query() -> None:
             ),
             "400 Bad Request: bad_data: parse \ufffd[31merror",
         ),
-        "token refused": (web.Response(status=401, text="who?"), "401 Unauthorized: who?; check --token-file"),
-        "wrong path": (web.Response(status=404, text="404 page not found"), "check the path of the address"),
-        "overloaded": (web.Response(status=503, text="<h1>busy</h1>"), "503 Service Unavailable: <h1>busy</h1>"),
         "redirect": (
             web.Response(status=302, headers={"Location": "http://other"}),
             "302 Found; it redirects to another address: give that one",
         ),
-        "a login page": ("<html><title>Log in</title>", "the answer is not of a Prometheus: <html>"),
         "an error with status 200": (
             '{"status":"error","errorType":"internal","error":"store is gone"}',
             "internal: store is gone",
         ),
-        "partial": (_vector(warnings=["store eu\nis gone"]), "the result is incomplete: store eu is gone"),
         "partial in VictoriaMetrics": (_vector(isPartial=True), "the result is incomplete: isPartial is true"),
         "another type": (
             '{"status":"success","data":{"resultType":"scalar","result":[]}}',
@@ -224,13 +219,6 @@ async def test_time_of_decoding_counts() -> None:
                 await client.instant("up", 1.0)
 
 
-async def test_an_address_where_no_program_listens() -> None:
-    options = PrometheusOptions(url="http://127.0.0.1:1")
-    async with Prometheus.open(options) as client:
-        with pytest.raises(PrometheusError, match=r"^http://127.0.0.1:1: 127.0.0.1:1: Connection refused$"):
-            await client.instant("up", 1.0)
-
-
 _SERVICE = ServiceAddress(namespace="monitoring", name="prometheus", port="9090", prefix="/prefix")
 _PROXY = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/prefix/api/v1/query"
 
@@ -248,15 +236,3 @@ async def test_a_service_is_read_through_the_api_server(server: ApiServer, clien
     (request,) = server.requests
     assert (request.method, request.path) == ("POST", _PROXY)
     assert request.headers["X-Scope-OrgID"] == "team"
-
-
-async def test_errors_of_the_proxy_name_service_and_api_server(server: ApiServer, client: KubeClient) -> None:
-    forbidden = refuses(403, "Forbidden", 'User "jane" cannot create resource "services/proxy"')
-    with pytest.raises(PrometheusError) as error:
-        await _ask_through(server, client, forbidden)
-    beginning = f"service monitoring/prometheus:9090/prefix through {client.server}: 403 Forbidden: "
-    assert str(error.value).startswith(f'{beginning}User "jane" cannot create resource "services/proxy"')
-
-    absent = refuses(503, "ServiceUnavailable", 'no endpoints available for service "prometheus"')
-    with pytest.raises(PrometheusError, match=r"503 .*no endpoints available"):
-        await _ask_through(server, client, absent)

@@ -4,14 +4,11 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from html import unescape
-from pathlib import Path
 
 import pytest
 
 from console.cli import main
 from console.usage.report_table import Report, as_csv, as_html, as_json, as_text, build_report, row_labels
-from tests.support.browser import CHROMIUM, Browser
 
 T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
 
@@ -56,11 +53,6 @@ def test_unusable_options_are_one_line(
     options: Sequence[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert problem in refused(capsys, *options)
-
-
-def test_unreachable_prometheus_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    line = refused(capsys, "--prometheus", "http://127.0.0.1:9/prefix")
-    assert "http://127.0.0.1:9/prefix" in line
 
 
 def test_rows_are_by_model_with_the_largest_first() -> None:
@@ -118,32 +110,6 @@ def test_csv_comes_with_what_it_leaves_out_on_standard_error(
     )
 
 
-def test_names_that_no_object_can_have_are_dropped_and_stay_in_the_totals() -> None:
-    sums = {
-        "promised": [({"namespace": "=cmd()", "model": T4}, 1.0), ({"namespace": "a", "model": "@x"}, 1.0)]
-    }
-    dropping = build_report(sums, row_labels(["namespace"]), prices={})
-    assert (dropping.dropped, len(dropping.rows), dropping.total.promised) == (2, 0, 2.0)
-    outputs = [as_json(dropping), as_csv(dropping), as_html(dropping, "May"), *as_text(dropping)]
-    assert not any(word in text for text in outputs for word in ("cmd()", "@x"))
-
-
-@pytest.mark.parametrize(
-    ("by", "labels"),
-    [
-        (["namespace"], ("namespace", "vcluster", "virtual_namespace")),
-        (["queue", "queue", "node"], ("queue", "vcluster", "node")),
-        (
-            ["size", "workload"],
-            ("size", "namespace", "vcluster", "virtual_namespace", "workload_kind", "workload"),
-        ),
-    ],
-    ids=" ".join,
-)
-def test_labels_of_a_row(by: Sequence[str], labels: tuple[str, ...]) -> None:
-    assert row_labels(by) == labels
-
-
 def test_text_marks_rows_with_little_known_time() -> None:
     lines = list(as_text(report()))
     assert lines[0].split() == [
@@ -186,68 +152,3 @@ def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> 
         assert page.count(f'<td class="figure marked" data-name="active">0.1{mark}</td>') == (
             2 if mark else 0
         )
-
-
-def test_a_mark_in_the_totals_has_its_legend() -> None:
-    """Here every row is dropped."""
-    dropping = build_report(
-        {"promised": [({"namespace": "=cmd()", "model": T4}, 1.0)]}, row_labels(["namespace"]), prices={}
-    )
-    lines = list(as_text(dropping, columns=200))
-    assert lines[1].endswith("-!")
-    assert any(line.startswith("! the use") for line in lines)
-
-
-def test_html_is_one_page_that_loads_nothing() -> None:
-    text = as_html(report(prices={T4: 2.0}), "1 May to 1 June")
-    assert "default-src 'none'" in unescape(text)
-    assert "http" not in text.replace("http-equiv", "")
-    assert text.count("<tr") == 1 + 3 + 2 + 1
-
-
-def wide_report() -> Report:
-    """Return a report with the longest names, of a workload in a vCluster."""
-    names = {
-        "namespace": "vcluster-of-the-team-for-inference", "vcluster": "inference-of-team-vision",
-        "virtual_namespace": "production-inference-services", "workload_kind": "StatefulSet",
-        "workload": "a" * 200, "model": H100,
-    }  # fmt: skip
-    figures = (
-        "promised",
-        "whole",
-        "used",
-        "used_known",
-        "active",
-        "active_known",
-        "idle",
-        "over",
-        "expected",
-    )
-    sums = {figure: [(names, 100_000.0)] for figure in figures}
-    return build_report(sums, row_labels(["workload"]), prices={H100: 2.5}, currency="EUR")
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is not installed")
-async def test_html_in_chromium(tmp_path: Path) -> None:
-    """On a telephone and on a screen every figure is inside the window; between them a wide table scrolls."""
-    pages = {"usual": report("namespace", "workload", prices={T4: 2.0}), "wide": wide_report()}
-    outside = (
-        "[...document.querySelectorAll('td')].filter(cell => cell.getBoundingClientRect().right > innerWidth)"
-    )
-    figure = "document.querySelector('.figure[data-name=promised]')"
-    async with Browser.started(tmp_path / "profile") as browser:
-        for name, content in pages.items():
-            file = tmp_path / f"{name}.html"
-            file.write_text(as_html(content, "1 May to 1 June"))
-            for width in (390, 1000, 1440):
-                for is_dark in (False, True):
-                    await browser.show(width, is_dark=is_dark)
-                    await browser.open(file.as_uri())
-                    assert await browser.evaluate("document.documentElement.scrollWidth") <= width
-                    assert width == 1000 or await browser.evaluate(f"{outside}.length") == 0
-                    named = await browser.evaluate(f"getComputedStyle({figure}, '::before').content")
-                    assert named == ("none" if width > 960 else '"promised "')
-                    color = await browser.evaluate("getComputedStyle(document.body).color")
-                    assert color == ("rgb(236, 236, 240)" if is_dark else "rgb(23, 24, 28)")
-        assert not browser.complaints

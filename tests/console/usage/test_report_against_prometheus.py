@@ -237,12 +237,6 @@ async def test_a_time_without_pods_is_an_error(server: str) -> None:
         await report_of(server, "namespace", start=START - 86_400, end=START - 3_600)
 
 
-async def test_rows_of_a_vcluster_name_it(server: str) -> None:
-    report = await report_of(server, "namespace")
-    (row,) = [row for row in report.rows if row.names["vcluster"]]
-    assert row.names == {"namespace": "tenant-a", "vcluster": "red", "virtual_namespace": "default"}
-
-
 @pytest.mark.parametrize(
     ("by", "rows"),
     [
@@ -284,14 +278,6 @@ async def test_names_that_would_act_elsewhere_are_dropped_and_counted(server: st
     assert f" and {promised:.1f} GPU-hours promised. The totals contain them." in sentence
     for cells in csv.reader(io.StringIO(as_csv(report))):
         assert not any(re.match(r"[=@]|[+-](?![0-9.])", cell) for cell in cells)
-
-
-async def test_a_forged_exporter_counts_only_if_it_is_selected(server: str) -> None:
-    own = hours_of(await report_of(server, "namespace"), namespace="vision")
-    assert own.used == pytest.approx(of_pods("web-a", "web-b", "lies", "spaces").used, rel=0.01)
-    # The rules leave its job out, whatever is selected.
-    every = await report_of(server, "namespace", selector='job=~".+"')
-    assert hours_of(every, namespace="vision").used == pytest.approx(own.used)
 
 
 async def test_costs_are_of_promised_hours_by_model(server: str) -> None:

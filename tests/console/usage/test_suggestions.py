@@ -77,12 +77,6 @@ def test_options(options: AdviceOptions, suggested: str) -> None:
     assert str(only(pod(), options=options, size_small="0.5").suggested) == suggested
 
 
-def test_need_of_the_worst_pod_counts() -> None:
-    row = only(pod("a"), pod("b", quantile_bytes=30.0 * GIB, peak_bytes=31.0 * GIB), size_small="0.5")
-    assert (row.pods, row.quantile_bytes) == (2, 30 * GIB)
-    assert str(row.suggested) == "0.44"
-
-
 @pytest.mark.parametrize(
     ("labels", "commands"),
     {
@@ -154,18 +148,6 @@ def test_whole_gpu_as_a_size() -> None:
     assert row.commands == ("kubectl label namespace team size.kaishare.dev/small=1 --overwrite",)
 
 
-def test_ranks_keep_their_gpu() -> None:
-    row = only(pod(workload_kind="PyTorchJob", size="", share_bytes=H100))
-    assert (row.suggested, row.commands) == (None, ())
-
-
-def test_vcluster_with_several_shares_under_one_name_gets_no_command() -> None:
-    inside = {"vcluster": "red", "virtual_namespace": "default"}
-    rows = advise([pod("a", **inside), pod("b", share="0.25", **inside)], {}, OPTIONS).rows
-    assert [row.commands for row in rows] == [(), ()]
-    assert all(row.notes[-1].startswith("pods of this size have several shares") for row in rows)
-
-
 @pytest.mark.parametrize(
     "other",
     {
@@ -217,14 +199,6 @@ def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
         assert f"<h2>{host}/red/default · no size</h2>" in as_html(both, OPTIONS, window)
     assert "<h2>team · small</h2>" in as_html(both, OPTIONS, window)
     assert not any("host-a" in line for line in as_text(single, OPTIONS, columns=200))
-
-
-def test_balance() -> None:
-    balance = advise(
-        [pod("a"), pod("b"), pod("c", is_current=False)], namespaces(size_small="0.5"), OPTIONS
-    ).balance
-    assert balance is not None
-    assert (balance.promised, balance.suggested, round(balance.difference, 2)) == (1.0, 0.3, -0.7)
 
 
 @pytest.mark.parametrize(
@@ -479,11 +453,6 @@ def test_pod_whose_use_is_unknown_is_not_covered() -> None:
     assert row.coverage > 0.95
     assert row.notes == ("1 pod of 21 never had a known use: the advice does not cover their need",)
     assert row.suggested == only(pod(), size_small="0.5").suggested
-
-
-def test_pods_of_a_deployment_are_no_ranks() -> None:
-    uses = [pod(uid, workload_kind="Deployment", workload="web") for uid in "ab"]
-    assert only(*uses, size_small="0.5").notes == ()
 
 
 def test_quantile_is_that_of_prometheus() -> None:
