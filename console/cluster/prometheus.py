@@ -29,15 +29,13 @@ from service.version import version
 from webhook.settings.decision_options import NAMESPACE
 from webhook.settings.published_settings import NAME
 
-MOST_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of an answer."""
+MOST_BYTES: Final = 64 * 1024 * 1024  # maximum size of an answer
 MOST_VALUE: Final = 2.0**53
 """Largest value that counts. No amount of bytes, seconds or samples is larger, and sums stay finite."""
 DEFAULT_SECONDS: Final = 60.0
 DEFAULT_SELECTOR: Final = 'job="kaishare-agent"'
 
-_MOST_AT_ONCE: Final = 2
-"""Concurrent queries; a Prometheus also serves dashboards and rules meanwhile."""
+_MOST_AT_ONCE: Final = 2  # concurrent queries; a Prometheus also serves dashboards and rules meanwhile
 _MOST_SERIES: Final = 200_000
 _MOST_SAMPLES: Final = 4_000_000
 """Of all series of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million."""
@@ -70,8 +68,7 @@ class RangeSeries(Struct, frozen=True):
     """A series with its values over time."""
 
     labels: dict[str, str]
-    times: "array[float]"
-    """Unix seconds, ascending."""
+    times: "array[float]"  # Unix seconds, ascending
     values: "array[float]"
 
 
@@ -101,8 +98,7 @@ class PrometheusOptions:
     selector: str = DEFAULT_SELECTOR
     """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
     seconds: float = DEFAULT_SECONDS  # time limit of all requests together
-    where: str = ""
-    """A sentence that says where the address was found; empty if it was given."""
+    where: str = ""  # a sentence that says where the address was found; empty if it was given
 
 
 class _NoResponse(Exception):
@@ -176,8 +172,7 @@ class _Answer(Struct, rename="camel", frozen=True):
     status: str
     data: _Data | None = None
     warnings: list[str] | None = None
-    is_partial: bool = False
-    """VictoriaMetrics: some of its storage nodes did not answer."""
+    is_partial: bool = False  # VictoriaMetrics: some of its storage nodes did not answer
 
 
 class _Error(Struct, rename="camel", frozen=True):

@@ -27,8 +27,7 @@ _PLAIN: Final = {FRACTION: MEMORY, MEMORY: FRACTION}
 _TOLERANCE: Final = 0.004
 """Part of a card by which a share may differ from a label's: less than half of a hundredth. The driver's
 memory of a card and the node label that KAI reads may differ by some MiB."""
-_HUNDREDTHS: Final = range(2, 100)
-"""Fractions that a label may have."""
+_HUNDREDTHS: Final = range(2, 100)  # fractions that a label may have
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -163,10 +162,8 @@ class KnownNamespace:
     """The labels and annotations of a namespace, and the policy that they are."""
 
     metadata: PolicyMetadata
-    policy: NamespacePolicy | None
-    """None if the namespace is not managed."""
-    without_effect: str = ""
-    """Why its labels change no pod, such as its mode; empty if they do."""
+    policy: NamespacePolicy | None  # None if the namespace is not managed
+    without_effect: str = ""  # why its labels change no pod, such as its mode; empty if they do
 
     def share_of(self, size: str) -> ShareValue | None:
         """Return the share that a size has now, or the default share for an empty name."""
@@ -205,15 +202,11 @@ class AdviceOptions:
     """How the advice is made."""
 
     quantile: float = 0.99
-    headroom: float = 0.15
-    """Part of the quantile that is added to it."""
-    min_hours: float = 24.0
-    """Pod-hours below which a row has no advice."""
-    cover_peak: bool = False
-    """Whether the advice covers the peak, too."""
+    headroom: float = 0.15  # part of the quantile that is added to it
+    min_hours: float = 24.0  # pod-hours below which a row has no advice
+    cover_peak: bool = False  # whether the advice covers the peak, too
     by_workload: bool = False
-    cluster: TargetCluster = field(default_factory=TargetCluster)
-    """The cluster that the commands change."""
+    cluster: TargetCluster = field(default_factory=TargetCluster)  # the cluster that the commands change
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -227,8 +220,7 @@ class RowKey:
     workload_kind: str = ""
     workload: str = ""
     share: ShareValue
-    keeps_gpu: str = ""
-    """Why the pods keep a whole GPU each, for a note; empty if they may share one."""
+    keeps_gpu: str = ""  # why the pods keep a whole GPU each, for a note; empty if they may share one
 
     @property
     def label(self) -> tuple[str, ...]:
@@ -244,14 +236,11 @@ class AdviceRow:
     models: tuple[str, ...]
     pods: int
     pod_hours: float
-    suggested: ShareValue | None
-    """None if there is no advice."""
-    is_at_least: bool
-    """Whether the pods may need more than `suggested`."""
+    suggested: ShareValue | None  # None if there is no advice
+    is_at_least: bool  # whether the pods may need more than `suggested`
     peak_bytes: int | None
     quantile_bytes: int | None
-    over_hours: float | None
-    """None if no pod has the counter."""
+    over_hours: float | None  # None if no pod has the counter
     coverage: float
     notes: tuple[str, ...]
     commands: tuple[str, ...] = ()
@@ -286,12 +275,9 @@ class Advice:
     """The rows, the balance, and what could not be used."""
 
     rows: tuple[AdviceRow, ...]
-    balance: Balance | None
-    """None for rows by workload: a label gives all workloads of a size their share."""
-    dropped: int
-    """Pods with a name that no Kubernetes object can have, or a figure that no GPU can have."""
-    remarks: tuple[str, ...] = ()
-    """Sentences about the whole answer."""
+    balance: Balance | None  # None for rows by workload: a label gives all workloads of a size their share
+    dropped: int  # pods with a name that no Kubernetes object can have, or a figure that no GPU can have
+    remarks: tuple[str, ...] = ()  # sentences about the whole answer
 
     @property
     def commands(self) -> tuple[str, ...]:

@@ -14,17 +14,14 @@ from kai.share import MOST_BYTES
 from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind, is_label_value
 
 HOUR: Final = 3600
-LEAST_KNOWN: Final = 0.9
-"""Part of the time below which a figure counts as not well known, and is marked."""
-NEAR: Final = 0.95
-"""Part of the share from which a pod counts as using all of it."""
+LEAST_KNOWN: Final = 0.9  # part of the time below which a figure counts as not well known, and is marked
+NEAR: Final = 0.95  # part of the share from which a pod counts as using all of it
 FLAT: Final = 0.02
 """Part of the largest use by which the use of a pod varies at most that holds a constant amount."""
 MOST_OF_SHARE: Final = 0.7
 """Part of the share from which a constant use is a setting of the framework: vLLM takes 0.9 of the memory
 that it sees, and JAX 0.75. With the headroom, the advice would be near to the share again."""
-LOW: Final = 0.05
-"""The quantile that is compared with the share and the peak."""
+LOW: Final = 0.05  # the quantile that is compared with the share and the peak
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 _NAMES: Final = (
@@ -97,10 +94,8 @@ class Window:
 class Peaks(NamedTuple):
     """The largest use in each part of a time, at the end of the part."""
 
-    times: "array[float]"
-    """Unix seconds, ascending."""
-    values: "array[float]"
-    """Bytes."""
+    times: "array[float]"  # Unix seconds, ascending
+    values: "array[float]"  # bytes
 
 
 def is_possible(figure: float) -> bool:
@@ -146,32 +141,23 @@ class PodUse:
     """The figures of a pod on one GPU during the time in which it had one share."""
 
     names: PodNames
-    gpu_bytes: int | None
-    """Memory of the GPU; None if unknown, as for a MIG device."""
+    gpu_bytes: int | None  # memory of the GPU; None if unknown, as for a MIG device
     share_bytes: int
-    seconds: float
-    """Time with this share; gaps in the data are left out."""
-    known_seconds: float
-    """Time in which the use was known, too."""
+    seconds: float  # time with this share; gaps in the data are left out
+    known_seconds: float  # time in which the use was known, too
     expected_seconds: float
     """Time in which the pod had this share, gaps and the time outside the records included."""
-    first: float
-    """Unix seconds."""
-    last: float
-    """Unix seconds."""
-    peak_bytes: float | None
-    """None if the use was never known."""
+    first: float  # Unix seconds
+    last: float  # Unix seconds
+    peak_bytes: float | None  # None if the use was never known
     quantile_bytes: float | None
     low_bytes: float | None
     """The quantile `LOW`; None if the use is unknown, or neither near to the share nor constant."""
     over_seconds: float | None = None
     """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
-    is_current: bool = False
-    """Whether the pod exists at the end of the time."""
-    bucket: float = HOUR
-    """Seconds of each part of the time in `peaks`."""
-    peaks: Peaks | None = field(default=None, repr=False, compare=False)
-    """None if the use was never known."""
+    is_current: bool = False  # whether the pod exists at the end of the time
+    bucket: float = HOUR  # seconds of each part of the time in `peaks`
+    peaks: Peaks | None = field(default=None, repr=False, compare=False)  # None if the use was never known
 
     @property
     def is_possible(self) -> bool:
@@ -241,8 +227,7 @@ class Point:
     at: float
     share_bytes: int
     used_bytes: float | None
-    over_seconds: float = 0.0
-    """Time above the share since the last point, on any of the pod's GPUs."""
+    over_seconds: float = 0.0  # time above the share since the last point, on any of the pod's GPUs
 
 
 def by_share(use: PodUse, points: Sequence[Point], quantile: float, window: Window) -> list[PodUse]:

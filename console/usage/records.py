@@ -14,19 +14,14 @@ from service.text import first_few, one_line
 
 SEEN: Final = "pod:kaishare_gpu_seen:max15m"
 """Unix seconds at which a pod was last seen on a GPU, each 15 minutes."""
-HOURS_STEP: Final = 900
-"""Seconds between two records of hours."""
-EXPECTED: Final = "usage:kaishare_gpu_hours_expected:sum15m"
-"""A record that exists while there are pods."""
+HOURS_STEP: Final = 900  # seconds between two records of hours
+EXPECTED: Final = "usage:kaishare_gpu_hours_expected:sum15m"  # a record that exists while there are pods
 
-_SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"
-"""The agents' series that a pod with a share has."""
-_LOOKS: Final = 100
-"""Times at which it is asked whether there are records."""
+_SHARE: Final = "kaishare_pod_gpu_memory_share_bytes"  # the agents' series that a pod with a share has
+_LOOKS: Final = 100  # times at which it is asked whether there are records
 _LOOKS_AT_SERIES: Final = 24
 """Most times outside the records at which it is asked whether there are pods. 1,000 pods take 30 ms."""
-_ENOUGH: Final = 0.95
-"""Part of the time with pods from which the records count as complete."""
+_ENOUGH: Final = 0.95  # part of the time with pods from which the records count as complete
 _REGEX_SYNTAX: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 _INSTALL: Final = "install the recording rules: alerts.enabled in the chart, or deploy/alerts/README.md"
 

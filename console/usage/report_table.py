@@ -36,10 +36,8 @@ _KEYS: Final = {"virtual_namespace": "virtualNamespace", "workload_kind": "workl
 _HEADINGS: Final = {"virtual_namespace": "in vcluster", "workload_kind": "kind"}
 _OF_VCLUSTERS: Final = ("vcluster", "virtual_namespace")
 _NONE: Final = "-"
-_MARK: Final = "!"
-"""Beside figures that were known in less than 90 % of the time."""
-_LEAST: Final = 8
-"""Smallest width of a column of names."""
+_MARK: Final = "!"  # beside figures that were known in less than 90 % of the time
+_LEAST: Final = 8  # smallest width of a column of names
 _ACTS_IN_A_SPREADSHEET: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -47,19 +45,14 @@ _ACTS_IN_A_SPREADSHEET: Final = ("=", "+", "-", "@", "\t", "\r")
 class Hours:
     """Figures in hours; None is unknown."""
 
-    promised: float | None
-    """GPU-hours, as KAI charges them."""
+    promised: float | None  # GPU-hours, as KAI charges them
     used: float | None
     active: float | None
     idle: float | None
-    over: float | None
-    """Hours of pods."""
-    saved: float | None
-    """GPU-hours that the same pods would have taken more with whole GPUs."""
-    coverage: float | None
-    """Part of the time in which the use was known."""
-    active_coverage: float | None
-    """Part of the time in which the utilisation was known."""
+    over: float | None  # hours of pods
+    saved: float | None  # GPU-hours that the same pods would have taken more with whole GPUs
+    coverage: float | None  # part of the time in which the use was known
+    active_coverage: float | None  # part of the time in which the utilisation was known
     cost: float | None = None
 
     @property
@@ -87,8 +80,7 @@ class Hours:
 class ReportRow:
     """The hours of a group of pods on one model of card."""
 
-    names: Mapping[str, str]
-    """By label; an absent label is empty."""
+    names: Mapping[str, str]  # by label; an absent label is empty
     model: str
     hours: Hours
 
@@ -97,18 +89,14 @@ class ReportRow:
 class Report:
     """The whole report."""
 
-    labels: Sequence[str]
-    """Labels of a row, without the model."""
+    labels: Sequence[str]  # labels of a row, without the model
     rows: Sequence[ReportRow]
-    models: Mapping[str, Hours]
-    """Totals by model of card."""
+    models: Mapping[str, Hours]  # totals by model of card
     total: Hours
     dropped: int
     """Rows with names that no object can have. The totals contain them."""
-    dropped_promised: float
-    """GPU-hours promised of these rows."""
-    unpriced: Sequence[str]
-    """Models without a price, if there are prices."""
+    dropped_promised: float  # GPU-hours promised of these rows
+    unpriced: Sequence[str]  # models without a price, if there are prices
     currency: str = ""
     remarks: Sequence[str] = ()
 

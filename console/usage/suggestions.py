@@ -48,8 +48,7 @@ _CONSTANT: Final = (
 )
 _JOB: Final = "Job"
 _STATEFUL_SET: Final = "StatefulSet"
-_INDEX: Final = re.compile(r"-[0-9]{1,6}\Z")
-"""End of the name of a JobSet's Job: `train-workers-0`."""
+_INDEX: Final = re.compile(r"-[0-9]{1,6}\Z")  # end of the name of a JobSet's Job: `train-workers-0`
 _INDEXED_POD: Final = re.compile(r"-[0-9]{1,6}-[a-z0-9]{5}(?:-x-.*)?")
 """End of the name of an Indexed Job's pod, after that of the Job, and what a vCluster adds to it."""
 

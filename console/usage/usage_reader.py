@@ -23,18 +23,15 @@ _PEAK: Final = "pod:kaishare_gpu_used:max1m"
 _OVER: Final = "pod:kaishare_gpu_over:seconds1m"
 _COUNTED: Final = "gpu:kaishare_gpu_memory_counted_bytes:max"
 _Item = TypeVar("_Item")
-_STEP: Final = 60
-"""Seconds that a record stands for."""
+_STEP: Final = 60  # seconds that a record stands for
 _ON_GPU: Final = "uid, gpu_uuid"
 _LABELS: Final = (
     "cluster, job, namespace, pod, uid, gpu_uuid, vcluster, virtual_namespace, node, queue, size,"
     " workload_kind, workload, model"
 )
 """All labels of a record. Others tell the replicas of a Prometheus apart, which report one pod twice."""
-_PODS_AT_ONCE: Final = 100
-"""Pods of one query that names them."""
-_CHANGED_AT_ONCE: Final = 10
-"""Pods of one query for all their values."""
+_PODS_AT_ONCE: Final = 100  # pods of one query that names them
+_CHANGED_AT_ONCE: Final = 10  # pods of one query for all their values
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,8 @@ class Usage:
     """The use of all pods."""
 
     uses: tuple[PodUse, ...]
-    remarks: tuple[str, ...] = ()
-    """Sentences about how it was read."""
-    dropped: int = 0
-    """Pods with figures that no GPU can have."""
+    remarks: tuple[str, ...] = ()  # sentences about how it was read
+    dropped: int = 0  # pods with figures that no GPU can have
 
 
 class _Key(NamedTuple):
@@ -62,8 +57,7 @@ class _Presence(NamedTuple):
 
     labels: Mapping[str, str]
     samples: float
-    total: float
-    """Number of samples with any description."""
+    total: float  # number of samples with any description
     first: float
     last: float
 
@@ -75,8 +69,7 @@ class _Presence(NamedTuple):
 
 class _Gpu(NamedTuple):
     model: str = ""
-    total_bytes: int | None = None
-    """None if KAI would share no such GPU."""
+    total_bytes: int | None = None  # None if KAI would share no such GPU
 
 
 async def read_usage(
