@@ -5,12 +5,10 @@ import html
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from console.cli import main
 from console.cluster.prometheus import Prometheus, PrometheusOptions
 from console.usage.advice import Advice, AdviceOptions, AdviceRow, KnownNamespace
 from console.usage.advise import as_html, as_json, as_text
@@ -415,63 +413,3 @@ async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> N
                     assert each.suggested.bytes_on(use.gpu_bytes) >= min(
                         use.quantile_bytes, use.share_bytes if use.takes_all else 1e15
                     )
-
-
-def run(server: str, *words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
-    """Run the command line without a kubeconfig."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    until = datetime.fromtimestamp(END, UTC).isoformat()
-    return main(["advise", "--prometheus", server, "--since", "36h", "--until", until, *words])
-
-
-@pytest.mark.parametrize("output", ["text", "json", "html", "kubectl"])
-def test_command_line(
-    server: str,
-    output: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    words = ("-n", "mixed", "-o", output)
-    assert run(server, *words, monkeypatch=monkeypatch, tmp_path=tmp_path) == 0
-    text = capsys.readouterr().out
-    if output == "json":
-        document = json.loads(text)
-        (only,) = document["rows"]
-        assert (only["namespace"], only["size"], only["pods"], only["current"]) == (
-            "mixed",
-            "dual",
-            2,
-            "0.50",
-        )
-        assert document["balance"]["promised"] == 1.0
-    elif output == "kubectl":
-        assert text == ""  # without the labels no command is known to be accepted
-    elif output == "html":
-        assert text.count("<svg") == 1
-        assert "The Namespaces were not read (" in text
-    else:
-        assert [line.split()[:3] for line in text.splitlines()[:2]] == [
-            ["NAMESPACE", "SIZE", "PODS"],
-            ["mixed", "dual", "2"],
-        ]
-        assert "The Namespaces were not read" in " ".join(text.split())
-        assert all(len(line) <= 80 for line in text.splitlines())
-
-
-def test_rows_by_workload(
-    server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    words = ("-n", "whole", "--by", "workload", "-o", "json")
-    assert run(server, *words, monkeypatch=monkeypatch, tmp_path=tmp_path) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {(each["workloadKind"], each["workload"]) for each in rows} == {
-        ("Deployment", "web"), ("PyTorchJob", "train"), ("Job", "pair"),
-    }  # fmt: skip
-
-
-def test_commands_need_rows_by_size(
-    server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert run(server, "--by", "workload", "-o", "kubectl", monkeypatch=monkeypatch, tmp_path=tmp_path) == 2
-    assert "-o kubectl needs --by size" in capsys.readouterr().err

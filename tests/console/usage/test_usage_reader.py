@@ -116,32 +116,30 @@ class Hostile(Standin):
         return self._word in query and labels.get("uid") == "bad"
 
 
-SHARES, PEAKS = "max_over_time(pod:kaishare_gpu_share", "max_over_time(pod:kaishare_gpu_used:max1m"
+AMOUNTS = (
+    "max_over_time(pod:kaishare_gpu_share",
+    "max_over_time(pod:kaishare_gpu_used:max1m",
+    "quantile_over_time(",
+)
+COUNTS = (
+    "min_over_time(",
+    "count_over_time(pod:kaishare_gpu_share",
+    "count_over_time(pod:kaishare_gpu_used",
+    "gpu_over:",
+)
 
 
 @pytest.mark.parametrize(
     ("word", "value"),
-    [
-        *product((SHARES, PEAKS, "quantile_over_time("), (1e308, -1e308, -1.0, float(1 << 53))),
-        *product(("min_over_time(",), (1e308, -1e308, -1.0)),
-    ],
+    [*product(AMOUNTS, (1e308, -1e308, -1.0, float(1 << 53))), *product(COUNTS, (1e308, -1e308, -1.0))],
 )
-async def test_pods_with_amounts_that_no_gpu_has_are_dropped_and_counted(word: str, value: float) -> None:
+async def test_pods_with_figures_that_no_gpu_has_are_dropped_and_counted(word: str, value: float) -> None:
     prometheus: Any = Hostile(word, value)
     usage = await read_usage(prometheus, WINDOW, quantile=0.99)
     assert [use.names.uid for use in usage.uses] == ["good"]
     assert usage.dropped == 1
     advice = advise(usage.uses, None, AdviceOptions(), dropped=usage.dropped)
     assert "Dropped: 1 pod with names" in " ".join(as_text(advice, AdviceOptions()))
-
-
-@pytest.mark.parametrize("value", [1e308, -1e308, -1.0])
-@pytest.mark.parametrize("word", ["count_over_time(pod:kaishare_gpu_share", "count_over_time(pod:kaishare_gpu_used", "gpu_over:"])  # fmt: skip
-async def test_pods_with_counts_that_no_pod_has_are_dropped_and_counted(word: str, value: float) -> None:
-    prometheus: Any = Hostile(word, value)
-    usage = await read_usage(prometheus, WINDOW, quantile=0.99)
-    assert [use.names.uid for use in usage.uses] == ["good"]
-    assert usage.dropped == 1
 
 
 def of_a_constant_amount() -> PodUse:
@@ -170,20 +168,6 @@ def test_commands_come_with_their_notes_on_standard_error(
     notes = " ".join(captured.err.split())
     assert "red/v small 0.50: 1 pod of 1 held a constant amount" in notes
     assert "red/v small 0.50: labels and caps inside the vCluster are not known here" in notes
-
-
-def test_commands_alone_come_with_a_warning_if_namespaces_were_not_read(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async def without_pods(*_: Any, **__: Any) -> Usage:
-        return Usage(())
-
-    monkeypatch.setattr("console.usage.advise.read_usage", without_pods)
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "-o", "kubectl"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "no command is given, because labels and caps are not known" in " ".join(captured.err.split())
 
 
 @pytest.mark.parametrize(("over", "seconds"), [(True, 0.5), (False, None)])
@@ -215,3 +199,8 @@ def test_target_cluster_has_the_options_that_were_given(
     arguments = parser().parse_args(["advise", "--prometheus", "http://127.0.0.1:1", *words])
     arguments.kubeconfig = arguments.kubeconfig or default_kubeconfig()
     assert parse_target_cluster(arguments).kubectl == kubectl
+
+
+def test_commands_need_rows_by_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--prometheus", "http://127.0.0.1:1", "--by", "workload", "-o", "kubectl"]) == 2
+    assert "-o kubectl needs --by size" in capsys.readouterr().err
