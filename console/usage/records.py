@@ -113,7 +113,7 @@ async def _part(prometheus: Prometheus, records: str, pods: str, window: Window)
     last_look = max(window.length // step, 1) - 1
     looks = await prometheus.range(records, window.end - last_look * step, window.end, step)
     covered = lost = 0.0
-    for series in looks:
+    for series in (each for each in looks if each.times):
         # A record has the time before it, and there may be one between two looks.
         first, last = series.times[0] - HOURS_STEP - step, series.times[-1] + step
         times = [window.end - look * step for look in range(last_look + 1)]

@@ -79,6 +79,18 @@ async def test_pods_that_exist_are_those_with_a_share_at_the_end() -> None:
     assert uses["gap"].is_current
 
 
+async def test_series_without_a_value_are_no_error() -> None:
+    class Empty(Standin):
+        async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
+            return [
+                RangeSeries(each.labels, array("d"), array("d"))
+                for each in await super().range(query, start, end, step)
+            ]
+
+    prometheus: Any = Empty([counts("a", (0, 60))])
+    assert (await read_usage(prometheus, WINDOW, quantile=0.99)).uses == ()
+
+
 @pytest.mark.parametrize("label", ["job", "cluster"])
 async def test_series_of_several_origins_are_refused(label: str) -> None:
     series = [counts("a", (3600, 60), (0, 60), **{label: name}) for name in ("one", "two")]
