@@ -7,7 +7,7 @@ from two replicas of a Prometheus, or with two descriptions, are one pod here: t
 import asyncio
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
@@ -122,7 +122,13 @@ class _Queries:
         return f"max by (uid) ({self.total('sum_over_time', _OVER, seconds)})"
 
     def used_quantile(self, quantile: float) -> str:
-        """Return a quantile of the use at the window's steps, with all descriptions of a pod together."""
+        """Return a quantile of the use at the window's steps, for each description of a pod."""
+        step = "" if self.window.step == _STEP else f":{self.window.step}s"
+        used = f"{_USED}{{{self.matchers}}}[{range_of(self.window.length)}{step}]"
+        return f"max by ({_ON_GPU}) (quantile_over_time({quantile}, {used}))"
+
+    def merged_quantile(self, quantile: float) -> str:
+        """Return the same with all descriptions of a pod together, which is slower."""
         steps = f"{range_of(self.window.length)}:{self.window.step}s"
         return f"quantile_over_time({quantile}, ({self.now(_USED)})[{steps}])"
 
@@ -160,13 +166,26 @@ class _Reader:
         """Return the use of the pods, once for each share that a pod had."""
         length, queries = self._window.length, self._queries
         gpus, presences, peaks = await asyncio.gather(self._gpus(), self._presences(), self._peaks())
-        high, known, over, current, largest, smallest = await asyncio.gather(
+        high, known, over, current, changes = await asyncio.gather(
             self._by_pod(queries.used_quantile(self._quantile)),
             self._by_pod(queries.total("count_over_time", _USED, length)),
             self._by_pod(queries.over_share(length)),
             self._by_pod(queries.now(_SHARE)),  # at the end of the window, if the pod still exists
-            self._by_pod(queries.over_time("max_over_time", _SHARE, length)),
-            self._by_pod(queries.over_time("min_over_time", _SHARE, length, "min")),
+            self._by_pod(queries.over_time("changes", _SHARE, length)),
+        )
+        several = {key.uid for key, presence in presences.items() if presence.samples != presence.total}
+        high |= await self._of_pods(several, lambda queries: queries.merged_quantile(self._quantile))
+        largest = {
+            key: current[key]
+            for key in presences
+            if key in current and not changes.get(key) and key.uid not in several
+        }
+        others = {key.uid for key in presences.keys() - largest.keys()}
+        smallest = largest | await self._of_pods(
+            others, lambda queries: queries.over_time("min_over_time", _SHARE, length, "min")
+        )
+        largest |= await self._of_pods(
+            others, lambda queries: queries.over_time("max_over_time", _SHARE, length)
         )
         uses: dict[_Key, PodUse] = {}
         for key, presence in presences.items():
@@ -191,22 +210,27 @@ class _Reader:
                 bucket=self._window.bucket,
                 peaks=Peaks(peak.times, array("d", (p * unit for p in peak.values))) if peak else None,
             )
-        await self._add_low(uses)
+        await self._add_low(uses, several)
         changed = {key: use for key, use in uses.items() if smallest.get(key) != largest.get(key)}
         return [use for key, use in uses.items() if key not in changed] + await self._split(changed)
 
-    async def _add_low(self, uses: dict[_Key, PodUse]) -> None:
+    async def _of_pods(self, uids: Iterable[str], expression: Callable[[_Queries], str]) -> dict[_Key, float]:
+        """Return the value of some pods only."""
+        queries = map(self._queries.of_pods, _chunks(sorted(uids), _PODS_AT_ONCE))
+        answers = await asyncio.gather(*(self._by_pod(expression(each)) for each in queries))
+        return {key: value for answer in answers for key, value in answer.items()}
+
+    async def _add_low(self, uses: dict[_Key, PodUse], several: set[str]) -> None:
         """Add the low quantile of the pods that came near to their share, or whose peaks are flat."""
         uids = {
             use.names.uid
             for use in uses.values()
             if (use.peak_bytes or 0.0) >= NEAR * use.share_bytes or use.has_flat_peaks
         }
-        queries = map(self._queries.of_pods, _chunks(sorted(uids), _PODS_AT_ONCE))
-        for low in await asyncio.gather(*(self._by_pod(each.used_quantile(LOW)) for each in queries)):
-            for key in low.keys() & uses.keys():
-                unit = float(uses[key].gpu_bytes or 0)
-                uses[key] = replace(uses[key], low_bytes=low[key] * unit)
+        low = await self._of_pods(uids, lambda queries: queries.used_quantile(LOW))
+        low |= await self._of_pods(uids & several, lambda queries: queries.merged_quantile(LOW))
+        for key in low.keys() & uses.keys():
+            uses[key] = replace(uses[key], low_bytes=low[key] * float(uses[key].gpu_bytes or 0))
 
     async def _gpus(self) -> dict[str, _Gpu]:
         """Return the GPUs by UUID."""

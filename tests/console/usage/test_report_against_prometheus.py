@@ -374,6 +374,10 @@ async def test_an_agent_away_for_more_than_a_day_is_unknown_time(partly_recorded
     assert away.use_mark
     assert away.promised == pytest.approx(0.25 * 6, rel=0.01)
     assert hours_of(report, namespace="names").coverage == pytest.approx(1, rel=0.01)
+    query = grafana.load("fleet").expression("Time with known use").replace("$__range", f"{UNTIL - START}s")
+    running = prometheus_server.Prometheus(partly_recorded, None, Path())  # type: ignore[arg-type]
+    (sample,) = running.instant(grafana.load("fleet").interpolated(query), UNTIL)
+    assert float(sample["value"][1]) == pytest.approx(report.total.coverage, rel=0.01)
 
 
 async def test_time_before_the_records_is_unknown_and_never_scaled(partly_recorded: str) -> None:
