@@ -4,10 +4,10 @@ import argparse
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from console.caller import add_cluster_options, cluster_access, read_token
@@ -54,71 +54,46 @@ def add_usage_options(command: argparse.ArgumentParser, *, since: str, shortest:
     """Add the options of both commands; `since` and `shortest` are default and minimum of `--since`."""
     add_cluster_options(command)
     add = command.add_argument
-    add(
-        "--prometheus",
-        type=read_by(_url),
-        metavar="URL",
-        help="address of the Prometheus, Thanos or Mimir, such as https://thanos.example/prefix (default: the"
-        " one that the installation names, else that of the Prometheus operator)",
-    )
-    add(
-        "--service",
-        type=read_by(_service),
-        metavar="NAMESPACE/NAME:PORT",
-        help="read this service through the API server instead, with your kubeconfig, such as"
-        " monitoring/prometheus-operated:9090; your account needs the right to create services/proxy",
-    )
-    add(
-        "--token-file",
-        default="",
-        metavar="FILE",
-        help="with --prometheus: file with a bearer token; - reads it from standard input",
-    )
-    add(
-        "--ca-file", default="", metavar="FILE", help="with --prometheus: CA certificates (default: system's)"
-    )
-    add(
-        "--insecure-skip-tls-verify",
-        action="store_true",
-        help="with --prometheus: do not verify the certificate",
-    )
-    add(
-        "--header",
-        type=read_by(_header),
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="send this header, such as X-Scope-OrgID=team; repeatable",
-    )
-    add(
-        "--selector",
-        type=read_by(parse_selector),
-        default=DEFAULT_SELECTOR,
-        metavar="MATCHERS",
-        help="only series with these labels count; other exporters can use the same names"
-        " (default %(default)s)",
-    )
-    add(
-        "--timeout",
-        type=read_by(_timeout),
-        default=DEFAULT_SECONDS,
-        metavar="DURATION",
-        help="time limit of all requests to the Prometheus together (default 60s)",
-    )
-    add(
-        "--since",
-        type=read_by(lambda text: _since(text, shortest)),
-        default=_since(since, shortest),
-        metavar="DURATION",
-        help=f"how far to look back, such as 36h, 14d or 4w (default {since})",
-    )
-    add(
-        "--until",
-        type=read_by(_until),
-        metavar="TIME",
-        help="end of the time, such as 2026-05-12 or 2026-05-12T18:00:00Z; UTC unless it says otherwise"
-        " (default: now)",
-    )
+    texts: dict[str, tuple[str, Callable[[str], Any], object, str]] = {
+        "--prometheus": (
+            "URL", _url, None,
+            ("address of the Prometheus, Thanos or Mimir, such as https://thanos.example/prefix (default: the"
+             " one that the installation names, else that of the Prometheus operator)"),
+        ),
+        "--service": (
+            "NAMESPACE/NAME:PORT", _service, None,
+            ("read this service through the API server instead, with your kubeconfig, such as"
+             " monitoring/prometheus-operated:9090; your account needs the right to create services/proxy"),
+        ),
+        "--token-file": (
+            "FILE", str, "", "with --prometheus: file with a bearer token; - reads it from standard input",
+        ),
+        "--ca-file": ("FILE", str, "", "with --prometheus: CA certificates (default: system's)"),
+        "--selector": (
+            "MATCHERS", parse_selector, DEFAULT_SELECTOR,
+            ("only series with these labels count; other exporters can use the same names"
+             " (default %(default)s)"),
+        ),
+        "--timeout": (
+            "DURATION", _timeout, DEFAULT_SECONDS,
+            "time limit of all requests to the Prometheus together (default 60s)",
+        ),
+        "--since": (
+            "DURATION", lambda text: _since(text, shortest), _since(since, shortest),
+            f"how far to look back, such as 36h, 14d or 4w (default {since})",
+        ),
+        "--until": (
+            "TIME", _until, None,
+            ("end of the time, such as 2026-05-12 or 2026-05-12T18:00:00Z; UTC unless it says otherwise"
+             " (default: now)"),
+        ),
+    }  # fmt: skip
+    for name, (metavar, read, default, words) in texts.items():
+        add(name, type=read_by(read), default=default, metavar=metavar, help=words)
+    header = "send this header, such as X-Scope-OrgID=team; repeatable"
+    add("--header", type=read_by(_header), action="append", default=[], metavar="NAME=VALUE", help=header)
+    insecure = "with --prometheus: do not verify the certificate"
+    add("--insecure-skip-tls-verify", action="store_true", help=insecure)
 
 
 def parse_window(arguments: argparse.Namespace) -> Window:

@@ -52,7 +52,7 @@ class Standin:
 
     async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
         if query.startswith("group by (cluster, job)"):
-            times = array("d", [end - look * step for look in range(100)])
+            times = array("d", [end - look * step for look in reversed(range(100))])
             return [RangeSeries({"job": "kaishare-agent"}, times, array("d", [1.0] * 100))]
         return self._counts if "count_over_time" in query else []
 
@@ -89,6 +89,27 @@ async def test_series_without_a_value_are_no_error() -> None:
 
     prometheus: Any = Empty([counts("a", (0, 60))])
     assert (await read_usage(prometheus, WINDOW, quantile=0.99)).uses == ()
+
+
+async def test_time_outside_the_records_is_unknown() -> None:
+    class HalfRecorded(Standin):
+        async def instant(self, query: str, at: float) -> list[InstantSeries]:
+            has_pods = query.startswith("group(")
+            return [InstantSeries({}, 1.0)] if has_pods else await super().instant(query, at)
+
+        async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
+            series = await super().range(query, start, end, step)
+            if not query.startswith("group by"):
+                return series
+            return [RangeSeries(each.labels, each.times[50:], each.values[50:]) for each in series]
+
+    prometheus: Any = HalfRecorded([counts("a", (3600, 60), (0, 60))])
+    usage = await read_usage(prometheus, WINDOW, quantile=0.99)
+    (use,) = usage.uses
+    assert use.expected_seconds == pytest.approx(2 * use.seconds, rel=0.06)
+    assert usage.remarks[0].startswith("Recorded figures cover 5")
+    (row,) = advise(usage.uses, None, AdviceOptions(min_hours=1)).rows
+    assert any(note.startswith("use known in ") for note in row.notes)
 
 
 @pytest.mark.parametrize("label", ["job", "cluster"])
