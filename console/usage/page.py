@@ -70,10 +70,7 @@ def _rendered(nodes: "Iterable[_Node]", context: Mapping[str, Any]) -> Iterator[
 
 
 def drawing(
-    title: str,
-    points: Sequence[tuple[float, float]],
-    lines: Mapping[str, tuple[str, float]],
-    window: Window,
+    title: str, points: Sequence[tuple[float, float]], lines: Mapping[str, tuple[str, float]], window: Window
 ) -> Drawing:
     """Return the picture of a use over time against some amounts, as parts of a GPU, for the template.
 

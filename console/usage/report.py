@@ -11,14 +11,7 @@ from typing import Final
 from console.cluster.prometheus import Prometheus
 from console.usage.options import add_usage_options, open_prometheus, parse_window
 from console.usage.pod_use import HOUR, Window
-from console.usage.records import (
-    SEEN,
-    few,
-    no_pods,
-    range_of,
-    read_recorded_time,
-    require_one,
-)
+from console.usage.records import SEEN, few, no_pods, range_of, read_recorded_time, require_one
 from console.usage.report_table import (
     FIGURES,
     LABELS,

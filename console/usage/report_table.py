@@ -5,7 +5,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from console.text_table import column_widths, natural_widths, table_lines
@@ -31,8 +31,12 @@ LABELS: Final[Mapping[str, Sequence[str]]] = {
 """The labels of each grouping. A workload's name says nothing without its namespace. Where KAI runs inside a
 vCluster, a queue's name says nothing without the vCluster."""
 
-_KEYS: Final = {"virtual_namespace": "virtualNamespace", "workload_kind": "workloadKind"}
-"""Names of labels in JSON and CSV."""
+_KEYS: Final = {
+    "virtual_namespace": "virtualNamespace",
+    "workload_kind": "workloadKind",
+    "active_coverage": "activeCoverage",
+}
+"""Names of labels and figures in JSON and CSV that differ."""
 _HEADINGS: Final = {"virtual_namespace": "in vcluster", "workload_kind": "kind"}
 _OF_VCLUSTERS: Final = ("vcluster", "virtual_namespace")
 _NONE: Final = "-"
@@ -58,12 +62,10 @@ class Hours:
     @property
     def document(self) -> dict[str, float | None]:
         """The figures by their names in JSON and CSV, rounded."""
-        values = {
-            "promised": self.promised, "used": self.used, "active": self.active, "idle": self.idle,
-            "over": self.over, "saved": self.saved, "coverage": self.coverage,
-            "activeCoverage": self.active_coverage, "cost": self.cost,
-        }  # fmt: skip
-        return {name: None if value is None else round(value, 4) for name, value in values.items()}
+        return {
+            _KEYS.get(name, name): None if value is None else round(value, 4)
+            for name, value in asdict(self).items()
+        }
 
     @property
     def use_mark(self) -> str:

@@ -64,7 +64,9 @@ def test_the_config_map_has_no_data_for_upgrades_to_restore() -> None:
 def test_the_config_map_names_the_prometheus_of_advise_and_report() -> None:
     objects = rendered({"settings": {"prometheus": "monitoring/prometheus-operated:9090"}})
     config_map = find_object(objects, "ConfigMap", NAME)
-    assert config_map["metadata"]["annotations"] == {ADDRESS_ANNOTATION: "monitoring/prometheus-operated:9090"}
+    assert config_map["metadata"]["annotations"] == {
+        ADDRESS_ANNOTATION: "monitoring/prometheus-operated:9090"
+    }
     assert "data" not in config_map
     done = helm("template", "x", CHART, "--set", "settings.prometheus=http://me:secret@host")
     assert "/settings/prometheus" in done.stderr

@@ -315,9 +315,7 @@ async def test_totals_are_those_of_the_dashboard(server: str) -> None:
     assert teams["vision"] == pytest.approx(vision)
 
 
-def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_once(
-    server: str,
-) -> None:
+def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_once(server: str) -> None:
     board = grafana.load("namespace")
     running = prometheus_server.Prometheus(server, None, Path())  # type: ignore[arg-type]
 
