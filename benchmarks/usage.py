@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from console.report.gpu_hours import RECORDS
+from console.usage.records import SEEN
+from console.usage.report import RECORDS
 from tests.support.free_ports import free_port
 
 MOST_SECONDS: Final = 10.0
@@ -128,7 +129,7 @@ def _samples(values: Sequence[float], times: Sequence[int]) -> bytes:
 
 def _course(name: str, pattern: int, times: Sequence[int]) -> bytes:
     """Encode the samples of a series."""
-    if name == SERIES[0]:
+    if name in (SERIES[0], SEEN):
         return _samples(list(map(float, times)), times)
     return _samples([_value(name, pattern, (at - _END) // 60) for at in times], times)
 
@@ -153,16 +154,16 @@ def requests(pods: int, days: int, report_days: int) -> Iterator[bytes]:
         described = {name: value for name, value in own.items() if name not in ("pod", "uid", "gpu_uuid")}
         for name in RECORDS.values():
             hours[labels(name, described)] = (name, number % _PATTERNS)
+        hours[labels(SEEN, own)] = (SEEN, 0)
     for day in range(-max(days, report_days), 0):
         start = _END + day * _DAY
         has_minutes, has_hours = day >= -days, day >= -report_days
-        length = (
-            _HOUR if has_minutes else _DAY
-        )  # Prometheus accepts nothing that is much older than the newest
+        length = _HOUR  # Prometheus accepts nothing that is much older than the newest
         for begin in range(start, start + _DAY, length):
+            times = range(begin + _STEP, begin + length + 1, _STEP)
             body = _body(hours, range(begin + _QUARTER, begin + length + 1, _QUARTER)) if has_hours else b""
             if has_minutes:
-                body += _body(minutes, range(begin + _STEP, begin + length + 1, _STEP))
+                body += _body(minutes, times)
             yield body
 
 

@@ -31,11 +31,11 @@ _COMMANDS: Final = {
     "top": _Command("console.top.command", "show the agents of the cluster in one interactive view"),
     "ui": _Command("console.ui.command", "serve the agents' page over all nodes on a port of this machine"),
     "advise": _Command(
-        "console.advise.command",
+        "console.usage.advise",
         "suggest the share that each size or workload should have, from what it used",
     ),
     "report": _Command(
-        "console.report.command", "show GPU-hours by team: promised, used, idle, and saved by sharing"
+        "console.usage.report", "show GPU-hours by team: promised, used, idle, and saved by sharing"
     ),
     "render": _Command(
         "console.render.command",
@@ -71,7 +71,7 @@ def _run(name: str, argv: Sequence[str] | None) -> int:
 
 def _one_line_errors() -> tuple[type[Exception], ...]:
     """Return the errors whose message is one line for the user."""
-    from console.prometheus.query_api import PrometheusError  # noqa: PLC0415 - imported after an error only
+    from console.cluster.prometheus import PrometheusError  # noqa: PLC0415 - imported after an error only
     from kube.answers import AccessError, ApiError, Unreachable  # noqa: PLC0415
     from service.documents import DocumentError  # noqa: PLC0415
     from webhook.namespaces.file_policies import PoliciesError  # noqa: PLC0415

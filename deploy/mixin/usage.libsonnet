@@ -16,6 +16,9 @@
 //
 //   gpu:kaishare_gpu_memory_counted_bytes:max   (rules.libsonnet) the memory of a GPU that KAI counts, with its model
 //
+//   pod:kaishare_gpu_seen:max15m       every 15 minutes: the last of these timestamps. Over a long time it tells cheaply when a
+//                                      pod was first and last seen, however long the agent was away between.
+//
 // Records of the pods with the same labels (those above without pod, uid and gpu_uuid), every 15 minutes, in hours of these 15
 // minutes. Their sums over time are the figures of a report.
 //
@@ -133,6 +136,7 @@ local text = import 'text.libsonnet';
               max by (%(usage)s, uid) (sum_over_time(pod:kaishare_gpu_over:seconds1m%(window)s))
             ) / 3600
           ||| % { usage: usage, window: window }),
+          record('pod:kaishare_gpu_seen:max15m', 'max_over_time(pod:kaishare_gpu_seen:timestamp%s)' % window),
           // Time since the last record before these 15 minutes, else since the first record.
           record('usage:kaishare_gpu_hours_expected:sum15m', |||
             sum by (%(usage)s) (

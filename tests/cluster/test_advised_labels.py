@@ -19,8 +19,9 @@ from tests.support import prometheus_server
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import Serving, installed, kubectl, managed_namespace
 from tests.support.control_plane import ControlPlane
+from tests.support.known_metrics import recorded as names_of_records
 from tests.support.promtool import needed
-from tests.support.usage_history import END, GIB, MIB, MODELS, History, PodHistory, noisy
+from tests.support.usage_history import END, GIB, MIB, MODELS, History, PodHistory, noisy, recorded
 
 H100 = "NVIDIA H100 80GB HBM3"
 CARD = Card.from_mib(MODELS[H100])
@@ -77,6 +78,7 @@ async def test_each_command_is_accepted_and_gives_the_need(
     if shutil.which("kubectl") is None:
         pytest.skip("NOT VERIFIED: there is no kubectl")
     History(PODS).write(tmp_path)
+    recorded(tmp_path, *names_of_records())
     words = ["--since", "36h", "--until", datetime.fromtimestamp(END, UTC).isoformat(), "-o", "kubectl"]
     with prometheus_server.prometheus(tmp_path, {}) as running:
         advised = await asyncio.to_thread(

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from console.cluster.prometheus import ADDRESS_ANNOTATION
 from tests.deploy.test_chart_values import PUBLISHES
 from tests.support.chart_variants import AGENT, VARIANTS
 from tests.support.helm_chart import (
@@ -58,6 +59,17 @@ def test_the_config_map_has_no_data_for_upgrades_to_restore() -> None:
     config_map = find_object(rendered(), "ConfigMap", NAME)
     assert set(config_map) == {"apiVersion", "kind", "metadata"}
     assert "annotations" not in config_map["metadata"]
+
+
+def test_the_config_map_names_the_prometheus_of_advise_and_report() -> None:
+    objects = rendered({"settings": {"prometheus": "monitoring/prometheus-operated:9090"}})
+    config_map = find_object(objects, "ConfigMap", NAME)
+    assert config_map["metadata"]["annotations"] == {
+        ADDRESS_ANNOTATION: "monitoring/prometheus-operated:9090"
+    }
+    assert "data" not in config_map
+    done = helm("template", "x", CHART, "--set", "settings.prometheus=http://me:secret@host")
+    assert "/settings/prometheus" in done.stderr
 
 
 def test_without_the_option_nothing_is_published_and_previews_expect_the_charts_usual_namespace() -> None:

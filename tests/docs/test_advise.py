@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from console.advise.share_values import card_of, smallest_fraction
+from console.usage.advice import card_of, smallest_fraction
 from kai.share import MIB
 from tests.docs.test_shares import LABELS
 from tests.support.doc_tables import table_under

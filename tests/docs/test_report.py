@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from console.report.text import as_json
+from console.usage.report_table import as_json
 from kai.share import MIB
 from kai.share_bytes import Card
-from tests.console.report.test_command import T4, report
+from tests.console.usage.test_report import T4, report
 from tests.support.doc_tables import table_under
 
 PAGE = Path(__file__).parents[2] / "docs" / "report.md"

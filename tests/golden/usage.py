@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tests.console.advise.test_against_prometheus import LABELS, PODS, RECORDS
+from tests.console.usage.test_advise_against_prometheus import LABELS, PODS
 from tests.golden import product
 from tests.golden.api_server import hold
 from tests.support import prometheus_server
+from tests.support.known_metrics import recorded as names_of_records
 from tests.support.object_server import ObjectServer
 from tests.support.usage_history import END, History, recorded
 
@@ -28,7 +29,7 @@ def cases(folder: Path, server: ObjectServer) -> Iterator[tuple[str, Any]]:
     ]
     hold(server, _UNTIL, namespaces)
     History(PODS[::4]).write(folder)
-    recorded(folder, *RECORDS)
+    recorded(folder, *names_of_records())
     with prometheus_server.prometheus(folder, {}) as running:
         for question in _QUESTIONS:
             options = (

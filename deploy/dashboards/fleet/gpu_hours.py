@@ -27,12 +27,20 @@ def _saved(by: str = "cluster") -> str:
     return f"{_hours('gpu_hours_whole', by)} - {_hours('gpu_hours_promised', by)}"
 
 
+def _expected(by: str) -> str:
+    """Return the hours from the first to the last record of each pod, also over gaps of more than a day."""
+    seen = f"pod:kaishare_gpu_seen:max15m{{{_WHERE}}}[$__range]"
+    hours, span = _hours("gpu_hours_expected", by), f"max_over_time({seen}) - min_over_time({seen})"
+    span = f"sum by ({by}) ({span}) / 3600"
+    return f"({hours} >= {span} or {span} or {hours})"
+
+
 def _use_known(by: str = "cluster") -> str:
-    return f"{_hours('gpu_hours_used_known', by)} / {_hours('gpu_hours_expected', by)}"
+    return f"{_hours('gpu_hours_used_known', by)} / {_expected(by)}"
 
 
 def _activity_known(by: str) -> str:
-    return f"{_hours('gpu_hours_active_known', by)} / {_hours('gpu_hours_expected', by)}"
+    return f"{_hours('gpu_hours_active_known', by)} / {_expected(by)}"
 
 
 def panels() -> list[model.Panel]:

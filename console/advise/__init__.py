@@ -1,1 +1,0 @@
-"""`kaishare advise`: the share that each size or workload should have, from the memory that its pods used."""

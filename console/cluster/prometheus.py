@@ -1,0 +1,481 @@
+"""Reads a Prometheus, Thanos or Mimir with the caller's rights: at its address, or by the API server's proxy.
+
+The answers are not trusted. They are bounded, decoded to plain rows, and nothing in an error message reaches
+a terminal without `service.text`. A message never repeats the token or the value of a header.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from msgspec import Raw, Struct
+
+from console.cluster_reading import fetch_namespaces
+from kai.keys import QUEUE_LABEL
+from kube.access import client_context
+from kube.answers import TRANSPORT_ERRORS, ApiError, Unreachable, status_error, transport_error_text
+from kube.client import AnyResponse, KubeClient
+from service.command import UsageError
+from service.text import MALFORMED, counted, first_few, one_line
+from service.version import version
+from webhook.settings.decision_options import NAMESPACE
+from webhook.settings.published_settings import NAME
+
+MOST_BYTES: Final = 64 * 1024 * 1024  # maximum size of an answer
+MOST_VALUE: Final = 2.0**53
+"""Largest value that counts. No amount of bytes, seconds or samples is larger, and sums stay finite."""
+DEFAULT_SECONDS: Final = 60.0
+DEFAULT_SELECTOR: Final = 'job="kaishare-agent"'
+
+_MOST_AT_ONCE: Final = 2  # concurrent queries; a Prometheus also serves dashboards and rules meanwhile
+_MOST_SERIES: Final = 200_000
+_MOST_SAMPLES: Final = 4_000_000
+"""Of all series of an answer; those of 10,000 pods in 336 parts of a time are 3.4 million."""
+_MOST_SAMPLES_OF_ONE: Final = 20_000
+"""Of one series, whose samples are objects while they are decoded. Prometheus answers with 11,000 at most."""
+_LATEST: Final = 253_402_300_799.0  # end of the year 9999; `datetime` knows no later time
+_LONGEST_REASON: Final = 200  # characters
+_LONGEST_HEAD: Final = 65_536  # bytes of an answer that are looked at for an error
+_SECRET_START: Final = 8
+"""Characters by which a token is recognised in an error; shorter values are no secrets."""
+_PUBLIC_HEADERS: Final = frozenset({"x-scope-orgid"})  # Mimir repeats the name of its tenant in messages
+_ABOUT_PROMQL: Final = ("PromQL info", "PromQL warning")
+"""Beginnings of annotations about an expression (Prometheus since 2.48); the result is complete even so."""
+_HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+_TOO_LARGE: Final = f"the answer has more than {MOST_BYTES >> 20} MiB; give a shorter --since"
+
+
+class PrometheusError(Exception):
+    """The Prometheus gave no usable answer; the message is one line with its address and what it said."""
+
+
+class InstantSeries(Struct, frozen=True):
+    """A series with one value."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class RangeSeries(Struct, frozen=True):
+    """A series with its values over time."""
+
+    labels: dict[str, str]
+    times: "array[float]"  # Unix seconds, ascending
+    values: "array[float]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAddress:
+    """A service of the cluster that serves the API of Prometheus."""
+
+    namespace: str
+    name: str
+    port: str  # number or name
+    prefix: str = ""  # path before `/api/v1`, without a slash at its end
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}:{self.port}{self.prefix}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusOptions:
+    """Address and credentials of a Prometheus, and the series that count."""
+
+    url: str = ""  # without a slash at its end; empty with `service`, and before it has been found
+    service: ServiceAddress | None = None
+    token: str = field(default="", repr=False)
+    ca_file: str = ""
+    is_insecure: bool = False  # whether the certificate is not verified
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    selector: str = DEFAULT_SELECTOR
+    """Label matchers without braces, checked by `parse_selector`; each selector of a query has them."""
+    seconds: float = DEFAULT_SECONDS  # time limit of all requests together
+    where: str = ""  # a sentence that says where the address was found; empty if it was given
+
+
+class _NoResponse(Exception):
+    """There is no complete response; the message is one line, which names neither address nor credentials."""
+
+
+_Post = Callable[[str, bytes, float], Awaitable[AnyResponse]]
+"""Posts a form to a path below the prefix, with a time limit in seconds; raises `_NoResponse`."""
+
+
+def _direct(session: aiohttp.ClientSession, url: str, trust: ssl.SSLContext) -> _Post:
+    async def post(path: str, form: bytes, seconds: float) -> AnyResponse:
+        limit = aiohttp.ClientTimeout(total=seconds)
+        try:
+            async with session.post(
+                url + path, data=form, timeout=limit, ssl=trust, allow_redirects=False
+            ) as response:
+                body = bytearray()
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > MOST_BYTES:
+                        raise _NoResponse(_TOO_LARGE)
+                reason = response.reason or ""
+                return AnyResponse(
+                    status=response.status, reason=reason, body=bytes(body), date="", warnings=()
+                )
+        except TRANSPORT_ERRORS as error:
+            raise _NoResponse(transport_error_text(error)) from None
+
+    return post
+
+
+def _through_api_server(client: KubeClient, service: ServiceAddress, headers: Mapping[str, str]) -> _Post:
+    prefix = f"/api/v1/namespaces/{service.namespace}/services/{service.name}:{service.port}/proxy"
+
+    async def post(path: str, form: bytes, seconds: float) -> AnyResponse:
+        path = prefix + service.prefix + path
+        try:
+            return await client.send_through_proxy(
+                path, form, headers=headers, seconds=seconds, most_bytes=MOST_BYTES
+            )
+        except Unreachable as error:
+            problem = str(error).removeprefix(f"POST {path}: ")
+            raise _NoResponse(_TOO_LARGE if problem.startswith("an answer of more") else problem) from None
+
+    return post
+
+
+def _trust(options: PrometheusOptions) -> ssl.SSLContext:
+    try:
+        context = client_context(cafile=options.ca_file or None)
+    except OSError as error:  # ssl.SSLError is one
+        raise UsageError(f"{options.ca_file}: CA certificates: {error.strerror or error}") from None
+    if options.is_insecure:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+class _Result(Struct, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str] | None = None
+    values: Raw = Raw()
+
+
+class _Data(Struct, rename="camel", frozen=True):
+    result_type: str
+    result: list[_Result] = []
+
+
+class _Answer(Struct, rename="camel", frozen=True):
+    status: str
+    data: _Data | None = None
+    warnings: list[str] | None = None
+    is_partial: bool = False  # VictoriaMetrics: some of its storage nodes did not answer
+
+
+class _Error(Struct, rename="camel", frozen=True):
+    """An answer without its data, or a Status of the API server, for an error whose data has any type."""
+
+    kind: str = ""
+    error_type: str = ""
+    error: str = ""
+    message: str = ""
+
+    @classmethod
+    def of(cls, body: bytes) -> "_Error":
+        with contextlib.suppress(*MALFORMED):
+            return _error.decode(body[:_LONGEST_HEAD])
+        return cls()
+
+    @property
+    def is_of_api_server(self) -> bool:
+        return self.kind == "Status"
+
+
+_answer = msgspec.json.Decoder(_Answer)
+_error = msgspec.json.Decoder(_Error)
+_points = msgspec.json.Decoder(list[tuple[float, str]])
+
+
+class Prometheus:
+    """Sends queries. All requests together have one time limit."""
+
+    def __init__(self, options: PrometheusOptions, address: str, post: _Post, clock: Any) -> None:
+        self.address = one_line(address)
+        """The address for messages."""
+        self.selector = options.selector
+        self._options = options
+        self._post = post
+        self._left_out = 0
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._clock = clock
+        self._until = clock() + options.seconds
+        headers = (value for name, value in options.headers if name.lower() not in _PUBLIC_HEADERS)
+        self._secrets = [
+            text[:_SECRET_START] for text in (options.token, *headers) if len(text) >= _SECRET_START
+        ]
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(
+        cls, options: PrometheusOptions, client: KubeClient | None = None, clock: Any = time.monotonic
+    ) -> AsyncIterator["Prometheus"]:
+        """Open the Prometheus of the options, a service through the API server; its time limit begins.
+
+        Raises:
+            UsageError: the CA certificates cannot be read.
+        """
+        headers = _HEADERS | dict(options.headers)
+        if options.service is not None:
+            if client is None:
+                raise ValueError("a service is read through the API server")
+            address = f"service {options.service} through {client.server}"
+            yield cls(options, address, _through_api_server(client, options.service, headers), clock)
+            return
+        if options.token:
+            headers["Authorization"] = f"Bearer {options.token}"
+        trust = await asyncio.to_thread(_trust, options)
+        async with aiohttp.ClientSession(
+            # An answer could unpack to a thousand times its size.
+            headers={**headers, "User-Agent": f"kaishare/{version()}", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:
+            yield cls(options, options.url, _direct(session, options.url, trust), clock)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences on where the address was found, and on values of the answers that were left out."""
+        values = counted(self._left_out, "value")
+        left_out = f"Left out: {values} of series that are negative, not finite or too large."
+        return tuple(filter(None, (self._options.where, left_out if self._left_out else "")))
+
+    async def instant(self, query: str, at: float, *, most: float = MOST_VALUE) -> list[InstantSeries]:
+        """Return the value of each series of an expression at a time.
+
+        Values that are negative, not finite or larger than `most` are left out, and counted in `remarks`.
+
+        Raises:
+            PrometheusError: there is no usable answer in time.
+        """
+        data = await self._query("/api/v1/query", query, {"time": f"{at:.3f}"}, "vector")
+        samples = []
+        for result in data.result:
+            if result.value is not None:
+                value = self._number(result.value[1])
+                if 0 <= value <= most:
+                    samples.append(InstantSeries(result.metric, value))
+                else:
+                    self._left_out += 1
+        return samples
+
+    async def range(self, query: str, start: float, end: float, step: float) -> list[RangeSeries]:
+        """Return the values of each series from the start to the end, which is included; see `instant`."""
+        times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        data = await self._query("/api/v1/query_range", query, times, "matrix")
+        return [self._series(result) for result in data.result]
+
+    def _series(self, result: _Result) -> RangeSeries:
+        """Decode the values of one series; only those of one are Python objects at a time."""
+        self._require_time()
+        self._require_bounded(bytes(result.values), 0, _MOST_SAMPLES_OF_ONE + 1)
+        try:
+            points = _points.decode(result.values or b"[]")
+        except MALFORMED as error:
+            raise self._not_prometheus(one_line(str(error))) from None
+        if not all(0 <= at <= _LATEST for at, _ in points):
+            raise self._not_prometheus("a time is out of range")
+        values = [(at, self._number(text)) for at, text in points]
+        known = [(at, value) for at, value in values if 0 <= value <= MOST_VALUE]
+        self._left_out += len(values) - len(known)
+        times = array("d", [at for at, _ in known])
+        return RangeSeries(result.metric, times, array("d", [value for _, value in known]))
+
+    def _number(self, text: str) -> float:
+        try:
+            return float(text[:40])
+        except ValueError:
+            raise self._not_prometheus("a value is no number") from None
+
+    async def _query(self, path: str, query: str, times: Mapping[str, str], expected: str) -> _Data:
+        left = self._until - self._clock()
+        form = {"query": query, **times, "timeout": f"{max(int(left * 1000), 1)}ms"}
+        try:
+            async with asyncio.timeout(left), self._slots:
+                response = await self._post(path, urlencode(form).encode(), left + 1)
+        except TimeoutError:
+            raise self._late() from None
+        except _NoResponse as error:
+            raise self._error(str(error)) from None
+        if response.status != 200:
+            raise self._refused(response)
+        self._require_bounded(response.body, 2 * _MOST_SERIES + 1000, _MOST_SAMPLES + _MOST_SERIES)
+        data = self._decoded(response.body)
+        self._require_time()
+        if data.result_type != expected:
+            raise self._not_prometheus(f"a {one_line(data.result_type, 40)} instead of a {expected}")
+        return data
+
+    def _error(self, problem: str) -> PrometheusError:
+        return PrometheusError(f"{self.address}: {problem}")
+
+    def _late(self) -> PrometheusError:
+        seconds = self._options.seconds
+        return self._error(f"no answer within {seconds:g} s; give a longer --timeout or a shorter --since")
+
+    def _not_prometheus(self, statement: str) -> PrometheusError:
+        reason = f": {statement}" if statement else ""
+        return self._error(f"the answer is not of a Prometheus{reason}; check the path")
+
+    def _require_time(self) -> None:
+        if self._clock() > self._until:
+            raise self._late()
+
+    def _require_bounded(self, text: bytes, objects: int, arrays: int) -> None:
+        """Refuse too many series or samples before one is decoded.
+
+        Each series is two JSON objects, and each sample is an array. Brackets in names count as well.
+        """
+        if text.count(b"{") > objects or text.count(b"[") > arrays:
+            raise self._error(
+                "the answer has too many series or samples; give a shorter --since, or fewer series with"
+                " --selector"
+            )
+
+    def _decoded(self, body: bytes) -> _Data:
+        try:
+            answer = _answer.decode(body)
+        except MALFORMED:
+            raise self._not_prometheus(self._statement(body)) from None
+        if answer.status != "success" or answer.data is None:
+            raise self._error(self._statement(body))
+        partial = [line for line in answer.warnings or () if not line.startswith(_ABOUT_PROMQL)]
+        if partial:
+            lines = first_few([one_line(line, _LONGEST_REASON) for line in partial], 2)
+            raise self._error(f"the result is incomplete: {self._hidden(lines, partial)}")
+        if answer.is_partial:
+            raise self._error("the result is incomplete: isPartial is true")
+        return answer.data
+
+    def _refused(self, response: AnyResponse) -> PrometheusError:
+        """Describe a response with a status other than 200."""
+        statement = self._statement(response.body)
+        reason = self._hidden(one_line(response.reason, 40), [response.reason])
+        status = f"{response.status} {reason}".rstrip()
+        return self._error(f"{status}{f': {statement}' if statement else ''}{self._advice(response)}")
+
+    def _advice(self, response: AnyResponse) -> str:
+        """Return what to do about a status, which depends on the program that refused."""
+        service = self._options.service
+        match response.status:
+            case 401 if service is None:
+                return "; check --token-file and --header"
+            case 403 if service is None:
+                return "; check --token-file, --header and your rights"
+            case 401 | 403 if not _Error.of(response.body).is_of_api_server:
+                return (
+                    "; the service wants a login of its own, which the API server does not pass on: give"
+                    " --prometheus with --token-file"
+                )
+            case 401:
+                return "; the API server does not accept your credentials: log in again"
+            case 403 if service is not None:
+                return f"; you need the right to create services/proxy in namespace {service.namespace}"
+            case 404:
+                return "; check the path of the address"
+            case 422:
+                return "; give a shorter --since"
+            case status if 300 <= status < 400:
+                return "; it redirects to another address: give that one"
+        return ""
+
+    def _statement(self, body: bytes) -> str:
+        """Return what an answer says, in one line: the error of Prometheus or of the API server, or text."""
+        head = body[:_LONGEST_HEAD]
+        error = _Error.of(head)
+        text = ": ".join(filter(None, (error.error_type, error.error or error.message)))
+        if error.is_of_api_server:
+            text = status_error(head, "").message
+        text = text or head.decode("utf-8", "replace")
+        return self._hidden(one_line(text, _LONGEST_REASON), [text])
+
+    def _hidden(self, line: str, texts: Iterable[str]) -> str:
+        """Return a line of an answer; a sentence instead if its texts have the beginning of a secret."""
+        if any(secret in text for text in texts for secret in self._secrets):
+            return "the answer repeats a header of the request"
+        return line
+
+
+ADDRESS_ANNOTATION: Final = "kaishare.dev/prometheus"
+"""Annotation of the ConfigMap of the settings, which the chart writes from `settings.prometheus`."""
+_OPERATOR_LABEL: Final = "operated-prometheus"
+"""Label of the Service that the Prometheus operator makes for all Prometheus objects of a namespace
+(prometheus-operator v0.80, pkg/prometheus/server/statefulset.go)."""
+_MOST_CANDIDATES: Final = 100
+
+
+class _Metadata(Struct):
+    name: str = ""
+    namespace: str = ""
+    annotations: dict[str, str] = {}
+
+
+class _Port(Struct):
+    port: int
+
+
+class _Spec(Struct):
+    ports: list[_Port] = []
+
+
+class _Object(Struct):
+    """A ConfigMap or a Service."""
+
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_object = msgspec.json.Decoder(_Object)
+
+
+async def address_in_settings(client: KubeClient) -> str:
+    """Return the address that the installation names; empty if there is none, or it cannot be read."""
+    try:
+        item = await client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}")
+        return _object.decode(item).metadata.annotations.get(ADDRESS_ANNOTATION, "")
+    except (ApiError, Unreachable, *MALFORMED):
+        return ""
+
+
+async def find_service(client: KubeClient) -> ServiceAddress:
+    """Find the Prometheus of an operator by the label of its Service.
+
+    A tenant can write a Service with this label. So Services in managed namespaces do not count, and several
+    Services are an error.
+
+    Raises:
+        UsageError: there is not exactly one; the message is one line.
+    """
+    selector = {"labelSelector": f"{_OPERATOR_LABEL}=true"}
+    try:
+        managed = await fetch_namespaces(client, params={"labelSelector": QUEUE_LABEL})
+        services: list[ServiceAddress] = []
+        async with client.list_objects("/api/v1/services", params=selector) as items:
+            async for item in items:
+                service = _object.decode(item)
+                name, namespace = service.metadata.name, service.metadata.namespace
+                if service.spec.ports and namespace not in managed and len(services) < _MOST_CANDIDATES:
+                    port = str(service.spec.ports[0].port)
+                    services.append(ServiceAddress(namespace=namespace, name=name, port=port))
+    except (ApiError, Unreachable, *MALFORMED) as error:
+        raise UsageError(f"no Prometheus was found: {one_line(str(error))}; {GIVE_ONE}") from None
+    if len(services) != 1:
+        names = first_few([str(service) for service in services], 3)
+        problem = f"several Prometheus were found: {names}" if services else "no Prometheus was found"
+        raise UsageError(f"{problem}; {GIVE_ONE}")
+    return services[0]
+
+
+GIVE_ONE: Final = "give either --prometheus URL or --service NAMESPACE/NAME:PORT"

@@ -1,1 +1,0 @@
-"""Access to a Prometheus, for `kaishare advise` and `kaishare report`."""

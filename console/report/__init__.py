@@ -1,1 +1,0 @@
-"""`kaishare report`: GPU-hours by team, promised, used, active, idle, over, and saved by sharing."""

@@ -1,0 +1,1 @@
+"""`kaishare advise` and `kaishare report`: what pods used of their GPUs, from recorded series."""

@@ -1,0 +1,386 @@
+"""The command `advise`: reads a Prometheus and the labels of Namespaces, and prints the advice."""
+
+import argparse
+import asyncio
+import json
+import math
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from console.caller import add_running_default_mode, default_kubeconfig
+from console.cluster_reading import fetch_namespaces
+from console.policies import WebhookScope, read_scope
+from console.text_table import column_widths, natural_widths, table_lines
+from console.usage.advice import Advice, AdviceOptions, AdviceRow, Balance, KnownNamespace, TargetCluster
+from console.usage.options import add_usage_options, open_prometheus, parse_window
+from console.usage.page import Drawing, drawing, render
+from console.usage.pod_use import Window
+from console.usage.suggestions import advise
+from console.usage.usage_reader import read_usage
+from kai.keys import QUEUE_LABEL
+from kube.answers import ApiError
+from kube.client import KubeClient
+from service.command import (
+    DEFAULT_COLUMNS,
+    UsageError,
+    add_namespace,
+    columns_of,
+    read_by,
+    write_document,
+    write_lines,
+    write_warning,
+)
+from service.log_writer import discard_library_logs
+from service.text import counted, fold, one_line, quoted
+from service.units import size
+from webhook.policy.labels import Mode, NamespacePolicy, PolicyMetadata
+
+_NOT_READ: Final = (
+    "rows are by the share that pods had, and no command is given, because labels and caps are not known."
+)
+_NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_PERCENT: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4})?)%")
+_NONE: Final = "-"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of `advise`."""
+    command.description = (
+        "Suggests the share that each size of each namespace should have, from the memory that its pods used."
+        " Reads a Prometheus that scrapes the agents, and the labels of the Namespaces. Changes nothing."
+    )
+    add_usage_options(command, since="14d", shortest="10m")
+    add_namespace(command, "pods of this namespace only (default: all)")
+    add_running_default_mode(command)
+    command.add_argument(
+        "--by",
+        choices=("size", "workload"),
+        default="size",
+        help="what has a row of its own in each namespace (default %(default)s)",
+    )
+    command.add_argument(
+        "--quantile",
+        type=read_by(_number_from(0.5, 1)),
+        default=0.99,
+        help="quantile of the use that counts, of the pod that used most (default %(default)s)",
+    )
+    command.add_argument(
+        "--headroom",
+        type=read_by(_headroom),
+        default=0.15,
+        metavar="PERCENT",
+        help="added to the quantile (default 15%%)",
+    )
+    command.add_argument("--cover-peak", action="store_true", help="suggest no less than the peak")
+    command.add_argument(
+        "--min-hours",
+        type=read_by(_number_from(0, 1_000_000)),
+        default=24.0,
+        metavar="HOURS",
+        help="pod-hours below which there is no advice (default 24)",
+    )
+    command.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json", "html", "kubectl"),
+        default="text",
+        help="output format; html is one file with a picture for each row, kubectl prints the commands and"
+        " nothing else (default %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the advice; return 0.
+
+    Raises:
+        UsageError: an option is invalid, or standard output cannot be written.
+        PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
+        ApiError, Unreachable: the namespaces cannot be read.
+    """
+    if arguments.output == "kubectl" and arguments.by == "workload":
+        raise UsageError("-o kubectl needs --by size: labels belong to namespaces, not to workloads")
+    discard_library_logs()
+    options = AdviceOptions(
+        quantile=arguments.quantile,
+        headroom=arguments.headroom,
+        min_hours=arguments.min_hours,
+        cover_peak=arguments.cover_peak,
+        by_workload=arguments.by == "workload",
+        cluster=parse_target_cluster(arguments),
+    )
+    window = parse_window(arguments)
+    advice = asyncio.run(_advice(arguments, options, window))
+    if arguments.output == "json":
+        write_document(as_json(advice))
+    elif arguments.output == "html":
+        write_document(as_html(advice, options, window))
+    elif arguments.output == "kubectl":
+        write_lines(advice.commands)
+        for sentence in (*_notes(advice.rows, has_command=True), *remarks(advice)):
+            write_warning(sentence)
+    else:
+        write_lines(as_text(advice, options, columns=columns_of(sys.stdout)))
+    return 0
+
+
+async def _advice(arguments: argparse.Namespace, options: AdviceOptions, window: Window) -> Advice:
+    namespaces, notes = None, []
+    async with open_prometheus(arguments, needs_cluster=True) as (prometheus, client):
+        usage = await read_usage(
+            prometheus, window, quantile=options.quantile, namespace=arguments.namespace or ""
+        )
+        if isinstance(client, KubeClient):
+            scope = await read_scope(client, arguments.default_mode)
+            namespaces = await read_namespaces(client, arguments.namespace, scope)
+            notes = [f"{note[:1].upper()}{note[1:]}." for note in scope.notes]
+            if namespaces is None:
+                notes = [f"You may not read the Namespaces: {_NOT_READ}"]
+        else:
+            notes = [f"The Namespaces were not read ({one_line(str(client))}): {_NOT_READ}"]
+    remarks = (*usage.remarks, *prometheus.remarks, *notes)
+    return advise(usage.uses, namespaces, options, dropped=usage.dropped, remarks=remarks)
+
+
+async def read_namespaces(
+    client: KubeClient, namespace: str | None, scope: WebhookScope
+) -> dict[str, KnownNamespace] | None:
+    """Read the labels of all namespaces, or of one; return None if the caller may not.
+
+    Raises:
+        ApiError, Unreachable, kube.access.AccessError: the namespaces cannot be read for another reason.
+    """
+    try:
+        namespaces = await fetch_namespaces(client, namespace)
+    except ApiError as error:
+        if error.is_forbidden:
+            return None
+        if error.is_not_found:
+            return {}
+        raise
+    return {name: known_namespace(name, metadata, scope) for name, metadata in namespaces.items()}
+
+
+def known_namespace(name: str, metadata: PolicyMetadata, scope: WebhookScope) -> KnownNamespace:
+    """Return a namespace with its policy, and why it has no effect."""
+    policy = metadata.policy(name, scope.default_mode)
+    return KnownNamespace(metadata, policy, _without_effect(name, policy, scope))
+
+
+def _without_effect(name: str, policy: NamespacePolicy | None, scope: WebhookScope) -> str:
+    """Return why the labels of a namespace change no pod; empty if they do."""
+    if policy is None:
+        return "the namespace is not managed"
+    if not scope.reads_labels:
+        return "the webhook reads its policies from files: labels of the namespace change no pod"
+    if name in scope.excluded:
+        return "the webhook excludes the namespace: its labels change no pod"
+    if policy.queue is None:
+        return f"the label {QUEUE_LABEL} of the namespace is invalid: its labels change no pod"
+    if policy.mode in (Mode.OFF, Mode.OBSERVE):
+        default = ", the webhook's default" if policy.has_default_mode else ""
+        return f"the mode of the namespace is {policy.mode}{default}: its labels change no pod"
+    return ""
+
+
+def parse_target_cluster(arguments: argparse.Namespace) -> TargetCluster:
+    """Return the cluster that commands change; the kubeconfig is left out if kubectl reads it anyway."""
+    kubeconfig = arguments.kubeconfig or default_kubeconfig()
+    is_default = kubeconfig == default_kubeconfig()
+    return TargetCluster(
+        kubeconfig="" if is_default else str(Path(kubeconfig).expanduser()), context=arguments.context or ""
+    )
+
+
+def _headroom(text: str) -> float:
+    match = _PERCENT.fullmatch(text)
+    if match is None or float(match[1]) > 1000:
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: 0% to 1000%, such as 15%")
+    return float(match[1]) / 100
+
+
+def _number_from(least: float, most: float) -> Callable[[str], float]:
+    """Return a function that reads a plain number between two bounds."""
+
+    def read(text: str) -> float:
+        number = float(text) if _NUMBER.fullmatch(text) else math.nan
+        if not least <= number <= most:
+            raise ValueError(f"{quoted(text)} is not allowed; allowed: {least} to {most}")
+        return number
+
+    return read
+
+
+def places(rows: Iterable[AdviceRow]) -> Callable[[AdviceRow], str]:
+    """Return a function that names the namespace of a row, or the vCluster and the namespace inside.
+
+    The namespace of the host is before the name of a vCluster that two of its namespaces have.
+    """
+    hosts: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        hosts[row.key.vcluster].add(row.key.namespace)
+
+    def place(row: AdviceRow) -> str:
+        key = row.key
+        if not key.vcluster:
+            return key.namespace
+        inside = f"{key.vcluster}/{key.virtual_namespace}"
+        return f"{key.namespace}/{inside}" if len(hosts[key.vcluster]) > 1 else inside
+
+    return place
+
+
+def _subject(row: AdviceRow) -> str:
+    """Return the workload, or the size; a hyphen for the default share."""
+    key = row.key
+    return f"{key.workload_kind}/{key.workload}" if key.workload else key.size or _NONE
+
+
+def _suggestion(row: AdviceRow) -> str:
+    """Return the suggested share; `≥` before it if the pods may need more."""
+    return _NONE if row.suggested is None else f"{'≥ ' if row.is_at_least else ''}{row.suggested}"
+
+
+def as_text(advice: Advice, options: AdviceOptions, *, columns: int = DEFAULT_COLUMNS) -> Iterator[str]:
+    """Yield the lines of the table, the notes, the commands and the balance; a command is never broken."""
+    subject = "WORKLOAD" if options.by_workload else "SIZE"
+    quantile = f"P{options.quantile * 100:g}"
+    rows = [["NAMESPACE", subject, "PODS", "HOURS", "PEAK", quantile, "OVER", "SHARE", "ADVICE"]]
+    place = places(advice.rows)
+    for row in advice.rows:
+        amounts = (_NONE if own is None else size(own) for own in (row.peak_bytes, row.quantile_bytes))
+        over = _NONE if row.over_hours is None else f"{row.over_hours:.1f}h"
+        seen = str(row.pods), f"{row.pod_hours:.0f}"
+        rows.append([place(row), _subject(row), *seen, *amounts, over, str(row.current), _suggestion(row)])
+    widths = column_widths(rows, columns, [9, 8, *[0] * 7]) or natural_widths(rows)
+    yield from table_lines(rows, widths)
+    for number, note in enumerate(_notes(advice.rows)):
+        if not number:
+            yield ""
+        yield from fold(one_line(note, 1000), columns, indent="  ")
+    if advice.commands:
+        yield ""
+        yield from advice.commands
+    yield ""
+    for line in (_balance_sentence(advice.balance), *remarks(advice)):
+        yield from fold(one_line(line, 1000), columns)
+
+
+def _notes(rows: Sequence[AdviceRow], *, has_command: bool = False) -> Iterator[str]:
+    place = places(rows)
+    for row in rows:
+        if row.commands or not has_command:
+            yield from (f"{place(row)} {_subject(row)} {row.current}: {note}" for note in row.notes)
+
+
+def _balance_sentence(balance: Balance | None) -> str:
+    """Return what the advice would change in GPUs."""
+    if balance is None:
+        return "No balance by workload: a label gives all workloads of a size the same share."
+    begin = f"Promised now: {balance.promised:.2f} GPUs; with this advice: {balance.suggested:.2f}"
+    difference = round(balance.difference, 2)
+    if difference:
+        change = "must be added" if difference > 0 else "are gained"
+        return f"{begin}; {abs(difference):.2f} GPUs {change}."
+    return f"{begin}; nothing changes."
+
+
+def remarks(advice: Advice) -> Iterator[str]:
+    """Yield the sentences about the whole answer."""
+    yield from advice.remarks
+    if advice.dropped:
+        yield (
+            f"Dropped: {counted(advice.dropped, 'pod')} with names that no Kubernetes object can have, or"
+            " with figures that no GPU can have."
+        )
+
+
+def as_json(advice: Advice) -> str:
+    """Format the advice as a JSON document in ASCII; unknown values are null."""
+    balance = advice.balance and {
+        "promised": advice.balance.promised,
+        "suggested": advice.balance.suggested,
+        "difference": round(advice.balance.difference, 2),
+    }
+    rows = [_json_row(row) for row in advice.rows]
+    document = {"rows": rows, "balance": balance, "dropped": advice.dropped, "remarks": list(advice.remarks)}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _json_row(row: AdviceRow) -> dict[str, Any]:
+    key = row.key
+    return {
+        "namespace": key.namespace,
+        "vcluster": key.vcluster,
+        "virtualNamespace": key.virtual_namespace,
+        "size": key.size,
+        "workloadKind": key.workload_kind or None,
+        "workload": key.workload or None,
+        "model": row.models[0] if len(row.models) == 1 else None,
+        "pods": row.pods,
+        "podHours": round(row.pod_hours, 2),
+        "current": str(row.current),
+        "suggested": None if row.suggested is None else str(row.suggested),
+        "atLeast": row.is_at_least,
+        "peakBytes": row.peak_bytes,
+        "quantileBytes": row.quantile_bytes,
+        "overHours": None if row.over_hours is None else round(row.over_hours, 2),
+        "coverage": round(row.coverage, 4),
+        "notes": list(row.notes),
+    }
+
+
+def as_html(advice: Advice, options: AdviceOptions, window: Window) -> str:
+    """Format the advice as one page with a picture for each row."""
+    place = places(advice.rows)
+    rule = f"Quantile {options.quantile:g} of the pod that used most, plus {options.headroom:.0%}"
+    return render(
+        title="GPU shares: what would have done",
+        about=f"{window}. {rule}{', and no less than the peak' if options.cover_peak else ''}.",
+        sum=_balance_sentence(advice.balance),
+        remarks=remarks(advice),
+        sections=[_section(row, place(row), options, window) for row in advice.rows],
+    )
+
+
+def _section(row: AdviceRow, place: str, options: AdviceOptions, window: Window) -> dict[str, Any]:
+    figures = {
+        "share": str(row.current),
+        "advice": _suggestion(row),
+        "pods": str(row.pods),
+        "pod-hours": f"{row.pod_hours:.1f}",
+        "peak": size(row.peak_bytes),
+        f"quantile {options.quantile:g}": size(row.quantile_bytes),
+        "over the share": "unknown" if row.over_hours is None else f"{row.over_hours:.1f} h",
+        "use known": f"{row.coverage:.0%}",
+        "card" if len(row.models) <= 1 else "cards": ", ".join(row.models) or "unknown",
+    }
+    subject = _subject(row)
+    return {
+        "heading": f"{place} · {'no size' if subject == _NONE else subject}",
+        "figures": [
+            {"name": name, "value": value, "kind": "change" if name == "advice" and row.is_change else ""}
+            for name, value in figures.items()
+        ],
+        "pictures": _picture(row, f"Use over time against the share of {place} {subject}", window),
+        "lists": [{"notes": row.notes}] if row.notes else [],
+        "commands": "\n".join(row.commands),
+    }
+
+
+def _picture(row: AdviceRow, title: str, window: Window) -> list[Drawing]:
+    """Return the picture of a row, in parts of a GPU; with several models the largest part counts."""
+    largest: defaultdict[float, float] = defaultdict(float)
+    gpus = {use.gpu_bytes for use in row.uses if use.gpu_bytes is not None}
+    for use in row.uses:
+        for at, peak in use.peaks_by_time if use.gpu_bytes else ():
+            largest[at] = max(largest[at], peak / (use.gpu_bytes or 1))
+    if not largest:
+        return []
+    lines = {"share": (str(row.current), max(row.current.bytes_on(gpu) / gpu for gpu in gpus))}
+    if row.suggested is not None:
+        lines["advice"] = _suggestion(row), max(row.suggested.bytes_on(gpu) / gpu for gpu in gpus)
+    return [drawing(title, sorted(largest.items()), lines, window)]

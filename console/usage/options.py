@@ -1,0 +1,285 @@
+"""The options of both commands: the Prometheus, the series that count, and the time."""
+
+import argparse
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from console.caller import add_cluster_options, cluster_access, read_token
+from console.cluster.prometheus import (
+    DEFAULT_SECONDS,
+    DEFAULT_SELECTOR,
+    GIVE_ONE,
+    Prometheus,
+    PrometheusOptions,
+    ServiceAddress,
+    address_in_settings,
+    find_service,
+)
+from console.usage.pod_use import Window
+from kube.answers import AccessError
+from kube.client import KubeClient
+from service.command import UsageError, read_by
+from service.names import is_dns_label
+from service.text import one_line, quoted
+from service.units import parse_duration
+from webhook.settings.published_settings import NAME
+
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100})=([\x20-\x7e]{0,4000})")
+_LONGEST_URL: Final = 2000  # characters
+_OWN_HEADERS: Final = frozenset(
+    {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
+)
+_SERVICE: Final = re.compile(
+    r"([^/]{1,63})/([^/:]{1,63}):([a-z0-9-]{1,15})((?:/[A-Za-z0-9._~-]{1,100}){0,8})/?"
+)
+_LONGEST_SELECTOR: Final = 1000  # characters
+_MATCHER: Final = re.compile(
+    r"""\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')\s*"""
+)
+_NOT_TEXT: Final = re.compile("[\x00\ud800-\udfff]")
+"""Zero, and surrogates, which are bytes of the command line that are not UTF-8."""
+_DAYS: Final = re.compile(r"([0-9]{1,5})([mhdw])")
+_SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST_SECONDS: Final = 400 * 86400
+_YEARS: Final = range(2000, 2101)
+
+
+def add_usage_options(command: argparse.ArgumentParser, *, since: str, shortest: str) -> None:
+    """Add the options of both commands; `since` and `shortest` are default and minimum of `--since`."""
+    add_cluster_options(command)
+    add = command.add_argument
+    texts: dict[str, tuple[str, Callable[[str], Any], object, str]] = {
+        "--prometheus": (
+            "URL", _url, None,
+            ("address of the Prometheus, Thanos or Mimir, such as https://thanos.example/prefix (default: the"
+             " one that the installation names, else that of the Prometheus operator)"),
+        ),
+        "--service": (
+            "NAMESPACE/NAME:PORT", _service, None,
+            ("read this service through the API server instead, with your kubeconfig, such as"
+             " monitoring/prometheus-operated:9090; your account needs the right to create services/proxy"),
+        ),
+        "--token-file": (
+            "FILE", str, "", "with --prometheus: file with a bearer token; - reads it from standard input",
+        ),
+        "--ca-file": ("FILE", str, "", "with --prometheus: CA certificates (default: system's)"),
+        "--selector": (
+            "MATCHERS", parse_selector, DEFAULT_SELECTOR,
+            ("only series with these labels count; other exporters can use the same names"
+             " (default %(default)s)"),
+        ),
+        "--timeout": (
+            "DURATION", _timeout, DEFAULT_SECONDS,
+            "time limit of all requests to the Prometheus together (default 60s)",
+        ),
+        "--since": (
+            "DURATION", lambda text: _since(text, shortest), _since(since, shortest),
+            f"how far to look back, such as 36h, 14d or 4w (default {since})",
+        ),
+        "--until": (
+            "TIME", _until, None,
+            ("end of the time, such as 2026-05-12 or 2026-05-12T18:00:00Z; UTC unless it says otherwise"
+             " (default: now)"),
+        ),
+    }  # fmt: skip
+    for name, (metavar, read, default, words) in texts.items():
+        add(name, type=read_by(read), default=default, metavar=metavar, help=words)
+    header = "send this header, such as X-Scope-OrgID=team; repeatable"
+    add("--header", type=read_by(_header), action="append", default=[], metavar="NAME=VALUE", help=header)
+    insecure = "with --prometheus: do not verify the certificate"
+    add("--insecure-skip-tls-verify", action="store_true", help=insecure)
+
+
+def parse_window(arguments: argparse.Namespace) -> Window:
+    """Return the time of `--since` and `--until`."""
+    end = time.time() if arguments.until is None else arguments.until
+    return Window(start=end - arguments.since, end=end)
+
+
+def parse_prometheus_options(arguments: argparse.Namespace) -> PrometheusOptions:
+    """Return the values of the options; reads the token.
+
+    Raises:
+        UsageError: options exclude each other, or there is no token.
+    """
+    url, service = arguments.prometheus, arguments.service
+    if url is not None and service is not None:
+        raise UsageError(GIVE_ONE)
+    names = [name.lower() for name, _ in arguments.header]
+    if len(names) != len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"--header {twice} is given more than once")
+    if arguments.token_file and "authorization" in names:
+        raise UsageError("give either --token-file or --header Authorization")
+    if url is None:
+        if arguments.token_file or arguments.ca_file or arguments.insecure_skip_tls_verify:
+            raise UsageError(
+                "--token-file, --ca-file and --insecure-skip-tls-verify are for --prometheus only"
+            )
+        # An address that was found gets no secret, and the API server reads headers of its own.
+        forbidden = next((name for name in names if name == "authorization" or "impersonate-" in name), None)
+        if forbidden is not None:
+            raise UsageError(f"--header {forbidden} is not allowed without --prometheus")
+    token = arguments.token_file and read_token(
+        arguments.token_file, "expected one line with a bearer token for the Prometheus"
+    )
+    return PrometheusOptions(
+        url=url or "",
+        service=service,
+        token=token,
+        ca_file=arguments.ca_file,
+        is_insecure=arguments.insecure_skip_tls_verify,
+        headers=tuple(arguments.header),
+        selector=arguments.selector,
+        seconds=arguments.timeout,
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_prometheus(
+    arguments: argparse.Namespace, *, needs_cluster: bool = False
+) -> AsyncIterator[tuple[Prometheus, KubeClient | AccessError | None]]:
+    """Open the Prometheus, and the API server if it is needed; an AccessError says why there is none.
+
+    With `needs_cluster` it is opened even if the Prometheus is read without it.
+
+    Raises:
+        UsageError: the options are unusable, or no Prometheus was given or found.
+    """
+    options = parse_prometheus_options(arguments)
+    async with contextlib.AsyncExitStack() as stack:
+        client: KubeClient | AccessError | None = None
+        if needs_cluster or not options.url:
+            try:
+                client = await stack.enter_async_context(KubeClient(await cluster_access(arguments)))
+            except AccessError as error:
+                if options.service is not None:
+                    raise
+                client = error
+        if options.service is None and not options.url:
+            if not isinstance(client, KubeClient):
+                raise UsageError(f"{GIVE_ONE} ({one_line(str(client))})")
+            options = await _found(client, options)
+        through = client if isinstance(client, KubeClient) else None
+        yield await stack.enter_async_context(Prometheus.open(options, through)), client
+
+
+async def _found(client: KubeClient, options: PrometheusOptions) -> PrometheusOptions:
+    """Return the options with the address that the installation names, else that of an operator's Service."""
+    text = await address_in_settings(client)
+    if text:
+        place = f"ConfigMap {NAME}"
+        try:
+            is_url = "://" in text
+            url, service = (_url(text), None) if is_url else ("", _service(text))
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from None
+        where = f"Read {url or f'Service {service}'}, the address in {place}."
+        return replace(options, url=url, service=service, where=where)
+    service = await find_service(client)
+    return replace(options, service=service, where=f"Read Service {service}, found by its operator's label.")
+
+
+def parse_selector(text: str) -> str:
+    """Check the label matchers of `--selector`; return them separated by commas, without braces.
+
+    Raises:
+        ValueError: the text is not a list of at least one matcher; the message is one line.
+    """
+    inner = text.strip()
+    if inner.startswith("{") and inner.endswith("}"):
+        inner = inner[1:-1]
+    matchers = []
+    position = 0
+    is_text = len(text) <= _LONGEST_SELECTOR and not _NOT_TEXT.search(text)
+    while is_text and (match := _MATCHER.match(inner, position)):
+        matchers.append("".join(match.groups()))
+        position = match.end()
+        if position == len(inner):
+            return ",".join(matchers)
+        if inner[position] != ",":
+            break
+        position += 1
+    raise ValueError(
+        f"{quoted(text)} is not a list of label matchers; allowed: such as {DEFAULT_SELECTOR},"
+        f" of at most {_LONGEST_SELECTOR} characters of UTF-8"
+    )
+
+
+def _url(text: str) -> str:
+    """Read an address; the message about a wrong one does not repeat its user and password."""
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+        is_valid = parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+        is_valid = is_valid and len(text) <= _LONGEST_URL
+        text.encode()
+        host.encode("idna")
+    except ValueError:  # UnicodeError is one
+        is_valid = False
+    if is_valid and "@" in parts.netloc:
+        raise ValueError("a user or password in the address is not allowed; use --token-file or --header")
+    if not is_valid or parts.query or parts.fragment or not text.isprintable() or " " in text:
+        subject = "the text" if "@" in text else quoted(text)
+        raise ValueError(
+            f"{subject} is not an address; allowed: http:// or https://, host and path, such as"
+            " http://localhost:9090"
+        )
+    return text.rstrip("/").removesuffix("/api/v1")
+
+
+def _service(text: str) -> ServiceAddress:
+    match = _SERVICE.fullmatch(text)
+    is_valid = match is not None and is_dns_label(match[1]) and is_dns_label(match[2])
+    if match is None or not is_valid or {".", ".."}.intersection(match[4].split("/")):
+        raise ValueError(
+            f"{quoted(text)} is not a service; allowed: NAMESPACE/NAME:PORT, such as"
+            " monitoring/prometheus-operated:9090"
+        )
+    return ServiceAddress(namespace=match[1], name=match[2], port=match[3], prefix=match[4])
+
+
+def _header(text: str) -> tuple[str, str]:
+    """Read a header; the message about a wrong one does not repeat its value."""
+    match = _HEADER.fullmatch(text)
+    if match is None:
+        raise ValueError("a header has the form NAME=VALUE, in printable ASCII characters")
+    if match[1].lower() in _OWN_HEADERS:
+        raise ValueError(f"the header {match[1]} is not allowed: kaishare sets it")
+    return match[1], match[2].strip()
+
+
+def _timeout(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds < 1:
+        raise ValueError(f"{quoted(text)} is too short; allowed: 1s and more")
+    return seconds
+
+
+def _since(text: str, shortest: str) -> float:
+    def seconds_of(words: str) -> int:
+        match = _DAYS.fullmatch(words)
+        return int(match[1]) * _SECONDS[match[2]] if match else 0
+
+    if not seconds_of(shortest) <= seconds_of(text) <= _LONGEST_SECONDS:
+        allowed = f"{shortest} to 400d, in m, h, d or w, such as 14d"
+        raise ValueError(f"{quoted(text)} is not allowed; allowed: {allowed}")
+    return float(seconds_of(text))
+
+
+def _until(text: str) -> float:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.year not in _YEARS:
+        raise ValueError(
+            f"{quoted(text)} is not a time; allowed: the years 2000 to 2100, such as 2026-05-12T18:00:00Z"
+        )
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

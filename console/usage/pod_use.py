@@ -1,0 +1,289 @@
+"""The time that is looked at, and what one pod used of one GPU in it while it had one share. Pure."""
+
+import math
+import re
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from kai.kaishare_keys import is_size_name
+from kai.share import MOST_BYTES
+from service.names import is_dns_label, is_dns_subdomain, is_gpu_model, is_kind, is_label_value
+
+HOUR: Final = 3600
+LEAST_KNOWN: Final = 0.9  # part of the time below which a figure counts as not well known, and is marked
+NEAR: Final = 0.95  # part of the share from which a pod counts as using all of it
+FLAT: Final = 0.02
+"""Part of the largest use by which the use of a pod varies at most that holds a constant amount."""
+MOST_OF_SHARE: Final = 0.7
+"""Part of the share from which a constant use is a setting of the framework: vLLM takes 0.9 of the memory
+that it sees, and JAX 0.75. With the headroom, the advice would be near to the share again."""
+LOW: Final = 0.05  # the quantile that is compared with the share and the peak
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
+_NAMES: Final = (
+    "namespace", "vcluster", "virtual_namespace", "size", "workload_kind", "workload", "model",
+)  # fmt: skip
+
+
+_SYNTAX: Final = {
+    "namespace": is_dns_label,
+    "vcluster": is_dns_label,
+    "virtual_namespace": is_dns_label,
+    "queue": is_label_value,
+    "workload_kind": is_kind,
+    "workload": is_dns_subdomain,
+    "size": is_size_name,
+    "node": is_dns_subdomain,
+    "model": is_gpu_model,
+}
+
+
+def are_names(labels: Mapping[str, str]) -> bool:
+    """Whether each value is empty or has the syntax of its label, so that it can be printed and pasted."""
+    return all(not name or _SYNTAX[label](name) for label, name in labels.items())
+
+
+def utc_minute(seconds: float) -> str:
+    """Format Unix seconds for a heading, such as `2026-05-12 18:00`, in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The time that is looked at, in Unix seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def length(self) -> int:
+        """Seconds."""
+        return round(self.end - self.start)
+
+    @property
+    def step(self) -> int:
+        """Seconds between two values that count, a multiple of 60: at most 5,000 values of a series."""
+        return max(-(-self.length // (5000 * 60)) * 60, 60)
+
+    @property
+    def bucket(self) -> int:
+        """Seconds of at most 336 equal parts of the time: at most an hour each, or several whole hours.
+
+        They begin with the window, except for less than a second a part.
+        """
+        longest = -(-self.length // (336 * HOUR)) * HOUR
+        return -(-self.length // -(-self.length // longest))
+
+    @property
+    def first_bucket(self) -> float:
+        """End of the first part, in Unix seconds; the last one ends with the window."""
+        return self.end - (-(-self.length // self.bucket) - 1) * self.bucket
+
+    def bucket_end(self, at: float) -> float:
+        """Return the end of the part that has a time, in Unix seconds."""
+        return self.first_bucket + max(math.ceil((at - self.first_bucket) / self.bucket), 0) * self.bucket
+
+    def __str__(self) -> str:
+        return f"{utc_minute(self.start)} to {utc_minute(self.end)} UTC"
+
+
+class Peaks(NamedTuple):
+    """The largest use in each part of a time, at the end of the part."""
+
+    times: "array[float]"  # Unix seconds, ascending
+    values: "array[float]"  # bytes
+
+
+def is_possible(figure: float) -> bool:
+    """Whether a count, an amount of bytes or a time can be of a pod on a GPU: from 0 to 8 PiB."""
+    return 0 <= figure <= MOST_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNames:
+    """The names of a pod on one GPU; empty if unknown. `are_valid` must hold before one is printed."""
+
+    uid: str
+    gpu_uuid: str
+    namespace: str
+    pod: str
+    vcluster: str = ""
+    virtual_namespace: str = ""
+    size: str = ""
+    workload_kind: str = ""
+    workload: str = ""
+    model: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The namespace of the host, and the vCluster with the namespace inside."""
+        return self.namespace, self.vcluster, self.virtual_namespace
+
+    @property
+    def are_valid(self) -> bool:
+        """Whether every name has the syntax of its kind, and may be printed or pasted into a shell."""
+        return (
+            _IDENTIFIER.fullmatch(self.uid) is not None
+            and _IDENTIFIER.fullmatch(self.gpu_uuid) is not None
+            and is_dns_subdomain(self.pod)
+            and bool(self.namespace)
+            and bool(self.vcluster) >= bool(self.virtual_namespace)
+            and are_names({label: getattr(self, label) for label in _NAMES})
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUse:
+    """The figures of a pod on one GPU during the time in which it had one share."""
+
+    names: PodNames
+    gpu_bytes: int | None  # memory of the GPU; None if unknown, as for a MIG device
+    share_bytes: int
+    seconds: float  # time with this share; gaps in the data are left out
+    known_seconds: float  # time in which the use was known, too
+    expected_seconds: float
+    """Time in which the pod had this share, gaps and the time outside the records included."""
+    first: float  # Unix seconds
+    last: float  # Unix seconds
+    peak_bytes: float | None  # None if the use was never known
+    quantile_bytes: float | None
+    low_bytes: float | None
+    """The quantile `LOW`; None if the use is unknown, or neither near to the share nor constant."""
+    over_seconds: float | None = None
+    """Time above the share, on any of the pod's GPUs; None if the counter has no values."""
+    is_current: bool = False  # whether the pod exists at the end of the time
+    bucket: float = HOUR  # seconds of each part of the time in `peaks`
+    peaks: Peaks | None = field(default=None, repr=False, compare=False)  # None if the use was never known
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a GPU can have these amounts; a share of 0 is none."""
+        amounts = (self.share_bytes, self.peak_bytes, self.quantile_bytes, self.low_bytes)
+        return self.share_bytes > 0 and all(amount is None or is_possible(amount) for amount in amounts)
+
+    @property
+    def peaks_by_time(self) -> Iterator[tuple[float, float]]:
+        """The end of each part of the time with a known use, and the largest use in it."""
+        return iter(()) if self.peaks is None else zip(self.peaks.times, self.peaks.values, strict=True)
+
+    @property
+    def is_mostly_full(self) -> bool:
+        """Whether the use is at 95 % of the share or more in 95 % of the time."""
+        return self.low_bytes is not None and self.low_bytes >= NEAR * self.share_bytes
+
+    @property
+    def _has_started(self) -> float:
+        """Unix seconds at which a part of the time ends that does not contain the pod's first hour."""
+        return self.first + max(2 * HOUR, self.bucket)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the pod fills its share from its first hour on; then its use does not show its need."""
+        full = (at for at, peak in self.peaks_by_time if at > self.first and peak >= NEAR * self.share_bytes)
+        return self.is_mostly_full and next(full, math.inf) <= self._has_started
+
+    @property
+    def has_flat_peaks(self) -> bool:
+        """Whether the largest use of each part of the time is the same, from the first hour on."""
+        later = [peak for at, peak in self.peaks_by_time if at >= self._has_started]
+        return bool(later) and bool(self.peak_bytes) and min(later) >= (1 - FLAT) * (self.peak_bytes or 0.0)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the pod holds a constant amount below its share, as a framework that allocates in advance.
+
+        Then its use may show a setting and not its need. A pod that fills its share has another rule.
+        """
+        if self.low_bytes is None or self.peak_bytes is None or self.is_mostly_full:
+            return False
+        return self.has_flat_peaks and self.low_bytes >= (1 - FLAT) * self.peak_bytes
+
+    @property
+    def is_allocated_in_advance(self) -> bool:
+        """Whether the pod holds a constant amount that is most of its share."""
+        return self.is_flat and (self.low_bytes or 0.0) >= MOST_OF_SHARE * self.share_bytes
+
+    @property
+    def keeps_share(self) -> bool:
+        """Whether the use shows what the pod was given and not its need, so that it gets no smaller share."""
+        return self.takes_all or self.is_allocated_in_advance
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the pod filled its share without exceeding it, so that it may need more."""
+        slack = max(256 << 20, 0.05 * self.share_bytes)
+        peak = self.peak_bytes
+        return peak is not None and NEAR * self.share_bytes <= peak <= self.share_bytes + slack
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The figures of a pod on one GPU at a time."""
+
+    at: float
+    share_bytes: int
+    used_bytes: float | None
+    over_seconds: float = 0.0  # time above the share since the last point, on any of the pod's GPUs
+
+
+def by_share(use: PodUse, points: Sequence[Point], quantile: float, window: Window) -> list[PodUse]:
+    """Return the use of a pod once for each share that it had, in order of time."""
+    step = window.step
+    of_share: dict[int, list[Point]] = {}
+    expected: defaultdict[int, float] = defaultdict(float)
+    last: Point | None = None
+    for point in points:
+        is_same = last is not None and last.share_bytes == point.share_bytes
+        expected[point.share_bytes] += point.at - last.at if last and is_same else step
+        of_share.setdefault(point.share_bytes, []).append(point)
+        last = point
+    over = sum(point.over_seconds for point in points)
+    parts = []
+    for share, own in of_share.items():
+        used = sorted(point.used_bytes for point in own if point.used_bytes is not None)
+        part = replace(
+            use,
+            share_bytes=share,
+            seconds=len(own) * step,
+            known_seconds=len(used) * step,
+            first=own[0].at - step,
+            last=own[-1].at,
+            peak_bytes=used[-1] if used else None,
+            quantile_bytes=quantile_of(used, quantile),
+            low_bytes=quantile_of(used, LOW),
+            over_seconds=_part_of(use.over_seconds, sum(point.over_seconds for point in own), over),
+            is_current=use.is_current and points[-1].share_bytes == share,
+            expected_seconds=expected[share],
+            peaks=_peaks(own, window),
+        )
+        parts.append(part)
+    return parts
+
+
+def _peaks(points: Iterable[Point], window: Window) -> Peaks | None:
+    """Return the largest use in each part of the window; None if the use was never known."""
+    largest: dict[float, float] = {}
+    for point in points:
+        if point.used_bytes is not None:
+            end = window.bucket_end(point.at)
+            largest[end] = max(largest.get(end, 0.0), point.used_bytes)
+    return Peaks(array("d", largest), array("d", largest.values())) if largest else None
+
+
+def _part_of(seconds: float | None, part: float, total: float) -> float | None:
+    """Return the part of a sum; None if the sum is not 0 and the time of none of it is known."""
+    return seconds * part / total if seconds and total else None if seconds else seconds
+
+
+def quantile_of(values: Sequence[float], quantile: float) -> float | None:
+    """Return a quantile of ascending values as `quantile_over_time` does: linear between two values."""
+    if not values:
+        return None
+    rank = quantile * (len(values) - 1)
+    lower = int(rank)
+    upper = min(lower + 1, len(values) - 1)
+    return values[lower] + (values[upper] - values[lower]) * (rank - lower)

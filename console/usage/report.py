@@ -1,0 +1,186 @@
+"""The command `report`: reads GPU-hours from a Prometheus, and prints them by team."""
+
+import argparse
+import asyncio
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from console.cluster.prometheus import Prometheus
+from console.usage.options import add_usage_options, open_prometheus, parse_window
+from console.usage.pod_use import HOUR, Window
+from console.usage.records import SEEN, few, no_pods, range_of, read_recorded_time, require_one
+from console.usage.report_table import (
+    FIGURES,
+    LABELS,
+    Report,
+    as_csv,
+    as_html,
+    as_json,
+    as_text,
+    build_report,
+    caveats,
+    row_labels,
+)
+from service.command import UsageError, columns_of, read_by, write_document, write_lines, write_warning
+from service.log_writer import discard_library_logs
+from service.names import is_gpu_model
+from service.text import quoted
+
+RECORDS: Final = {
+    figure: f"usage:kaishare_{'pod' if figure == 'over' else 'gpu'}_hours_{figure}:sum15m"
+    for figure in FIGURES
+}
+_DESCRIBED: Final = (
+    "cluster, job, namespace, node, queue, vcluster, virtual_namespace, size, workload_kind, workload, model"
+)
+"""Other labels of a record tell the replicas of a Prometheus apart: each hour counts once."""
+_MOST_GPUS: Final = 1_000_000
+"""Pods or GPUs of one row. Hours of more are a mistake or forged."""
+_PRICE: Final = re.compile(r"([^=]{1,100})=([0-9]{1,9}(?:\.[0-9]{1,9})?)")
+_CURRENCY: Final = re.compile(r"[A-Za-z]{1,8}|[€$£¥]")
+
+Sums = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+"""Hours by labels of a row, for each figure."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the options of `report`."""
+    command.description = (
+        "Shows GPU-hours by team: promised, used, active, idle, over, and saved by sharing. Reads a"
+        " Prometheus that scrapes the agents. Changes nothing."
+    )
+    add_usage_options(command, since="30d", shortest="15m")
+    command.add_argument(
+        "--by",
+        choices=tuple(LABELS),
+        action="append",
+        help="what has a row of its own for each model of card; repeatable; workload includes its namespace"
+        " (default namespace)",
+    )
+    command.add_argument(
+        "--price",
+        type=read_by(_price),
+        action="append",
+        default=[],
+        metavar="MODEL=PRICE",
+        help='price of a promised GPU-hour, such as "Tesla T4=0.35"; repeatable',
+    )
+    command.add_argument("--currency", type=read_by(_currency), metavar="NAME", help="currency of the prices")
+    command.add_argument(
+        "-o",
+        "--output",
+        choices=("table", "csv", "json", "html"),
+        default="table",
+        help="output format; html is one self-contained page (default %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; return 0.
+
+    Raises:
+        UsageError: an option is invalid, or standard output cannot be written.
+        PrometheusError: the Prometheus gives no usable answer, or has no records or no pod.
+    """
+    if arguments.currency and not arguments.price:
+        raise UsageError("--currency needs --price MODEL=PRICE")
+    models = [model for model, _ in arguments.price]
+    for model in models:
+        if models.count(model) > 1:
+            raise UsageError(f"--price {quoted(model)} is given more than once")
+    discard_library_logs()
+    window = parse_window(arguments)
+    report = asyncio.run(_report(arguments, window))
+    if arguments.output == "json":
+        write_document(as_json(report))
+    elif arguments.output == "csv":
+        write_document(as_csv(report))
+        for sentence in caveats(report):  # CSV has no place for them
+            write_warning(sentence)
+    elif arguments.output == "html":
+        write_document(as_html(report, str(window)))
+    else:
+        write_lines(as_text(report, columns=columns_of(sys.stdout)))
+    return 0
+
+
+async def _report(arguments: argparse.Namespace, window: Window) -> Report:
+    labels = row_labels(arguments.by or ["namespace"])
+    async with open_prometheus(arguments) as (prometheus, _):
+        sums, remarks = await read_sums(prometheus, labels, window)
+    prices = dict(arguments.price)
+    return build_report(sums, labels, prices=prices, currency=arguments.currency or "", remarks=remarks)
+
+
+async def read_sums(
+    prometheus: Prometheus, labels: Iterable[str], window: Window
+) -> tuple[Sums, tuple[str, ...]]:
+    """Read the hours of each figure, and say how they were read.
+
+    Raises:
+        PrometheusError: there is no usable answer, record or pod, or several jobs of a cluster match.
+    """
+    recorded = await read_recorded_time(prometheus, window)
+    clusters = sorted({origin.cluster for origin in recorded.origins})
+    for cluster in clusters:
+        require_one(prometheus, [origin for origin in recorded.origins if origin.cluster == cluster], "job")
+    by = ", ".join((*labels, "model"))
+    selector, end = prometheus.selector, window.end
+    queries = [_hours(record, selector, by, window.length) for record in RECORDS.values()]
+    queries.append(_span(selector, by, window.length))
+    most = window.length / HOUR * _MOST_GPUS
+    answers = await asyncio.gather(*(prometheus.instant(query, end, most=most) for query in queries))
+    sums = {
+        figure: [(row.labels, row.value) for row in series]
+        for figure, series in zip(FIGURES, answers, strict=False)
+    }
+    spans = {frozenset(row.labels.items()): row.value for row in answers[-1]}
+    sums["expected"] = [
+        (labels, max(hours, spans.get(frozenset(labels.items()), 0.0)) / recorded.part)
+        for labels, hours in sums["expected"]
+    ]
+    if not any(sums.values()):
+        raise no_pods(prometheus)
+    return sums, (*_added_up(clusters), *recorded.remarks, *prometheus.remarks)
+
+
+def _hours(record: str, selector: str, by: str, seconds: int) -> str:
+    """Return the hours of a figure in the last seconds, by row."""
+    hours = f"sum_over_time({record}{{{selector}}}[{range_of(seconds)}])"
+    return f"sum by ({by}) (max by ({_DESCRIBED}) ({hours}))"
+
+
+def _span(selector: str, by: str, seconds: int) -> str:
+    """Return the time from the first to the last quarter of an hour in which each pod was seen, by row.
+
+    The record of the expected hours is exact to the minute, but leaves out gaps of more than a day.
+    """
+    seen = f"{SEEN}{{{selector}}}[{range_of(seconds)}]"
+    pod = f"uid, gpu_uuid, {_DESCRIBED}"
+    last, first = f"max by ({pod}) (max_over_time({seen}))", f"min by ({pod}) (min_over_time({seen}))"
+    return f"sum by ({by}) ({last} - {first}) / {HOUR}"
+
+
+def _added_up(clusters: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence if rows contain several clusters."""
+    if len(clusters) > 1:
+        names = few(clusters)
+        yield f'Rows add up {len(clusters)} clusters: {names}. --selector with cluster="NAME" selects one.'
+
+
+def _price(text: str) -> tuple[str, float]:
+    match = _PRICE.fullmatch(text)
+    if match is None or not is_gpu_model(match[1]) or not math.isfinite(float(match[2])):
+        raise ValueError(f'{quoted(text)} is not a price; allowed: MODEL=PRICE, such as "Tesla T4=0.35"')
+    return match[1], float(match[2])
+
+
+def _currency(text: str) -> str:
+    if _CURRENCY.fullmatch(text) is None:
+        raise ValueError(
+            f"{quoted(text)} is not a currency; allowed: up to 8 letters, or a sign, such as EUR"
+        )
+    return text

@@ -1,0 +1,415 @@
+"""`advise` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
+
+import asyncio
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from console.cluster.prometheus import Prometheus, PrometheusOptions
+from console.usage.advice import Advice, AdviceOptions, AdviceRow, KnownNamespace
+from console.usage.advise import as_html, as_json, as_text
+from console.usage.pod_use import Window
+from console.usage.suggestions import advise
+from console.usage.usage_reader import read_usage
+from tests.support import prometheus_server
+from tests.support.known_metrics import recorded as names_of_records
+from tests.support.promtool import needed
+from tests.support.usage_history import (
+    END,
+    GIB,
+    HOURS,
+    MIB,
+    MODELS,
+    START,
+    STEP,
+    History,
+    PodHistory,
+    always,
+    noisy,
+    recorded,
+)
+from webhook.policy.labels import PolicyMetadata, label_problems
+
+H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
+
+
+def share_of(fraction: float, model: str = H100) -> float:
+    """Return the bytes of a fraction: KAI counts whole hundreds of MiB."""
+    return int(fraction * (MODELS[model] // 100 * 100)) * MIB
+
+
+def fraction(value: float, model: str = H100) -> dict[str, object]:
+    return {"share": always(share_of(value, model)), "model": model}
+
+
+PODS = (
+    # Two pods of a size; the agent of one was replaced, and did not answer for four hours.
+    PodHistory(
+        namespace="vision", pod="web-a", size="small", used=noisy(6 * GIB, 2 * GIB, seed=1), gaps=((10, 14),),
+        restarts=(14.0,), **fraction(0.25),
+    ),
+    PodHistory(namespace="vision", pod="web-b", size="small", used=noisy(9 * GIB, 3 * GIB, seed=2), agents=2, **fraction(0.25)),
+    # A StatefulSet gives a new pod the name of the last one.
+    PodHistory(namespace="vision", pod="web-0", uid="first", size="small", used=always(3 * GIB), hours=(0, 10), **fraction(0.25)),
+    PodHistory(namespace="vision", pod="web-0", uid="second", size="small", used=always(4 * GIB), hours=(10, 36), **fraction(0.25)),
+    # An exporter of a tenant claims that web-b uses the whole GPU.
+    PodHistory(namespace="vision", pod="web-b", size="small", used=always(79 * GIB), job="tenant", **fraction(0.9)),
+    # A pod that says that it has the size, and has another share; and one that had it before the label changed.
+    PodHistory(namespace="vision", pod="liar", size="small", used=noisy(58 * GIB, 3 * GIB, seed=7), **fraction(0.9)),
+    PodHistory(namespace="vision", pod="old", size="small", used=noisy(29 * GIB, 2 * GIB, seed=8), hours=(0, 30), **fraction(0.5)),
+    # KAI bound the pod again with another share.
+    PodHistory(
+        namespace="rebound", pod="again", size="small", used=lambda hour: (5 if hour <= 18 else 9) * GIB,
+        share=lambda hour: share_of(0.1 if hour <= 18 else 0.2), over=False,
+    ),
+    # Two models of card.
+    PodHistory(namespace="mixed", pod="on-t4", size="dual", used=noisy(5 * GIB, GIB, seed=3), **fraction(0.5, T4)),
+    PodHistory(namespace="mixed", pod="on-a100", size="dual", used=noisy(20 * GIB, GIB, seed=4), **fraction(0.5, A100)),
+    # The use is unknown in a third of the time.
+    PodHistory(namespace="blind", pod="partly", size="small", used=lambda hour: None if 10 < hour <= 22 else 8 * GIB, **fraction(0.25)),
+    PodHistory(namespace="blind", pod="never", size="large", used=lambda hour: None, **fraction(0.5)),
+    # Above its share for six hours, seen by a counter that an agent's restart resets.
+    PodHistory(
+        namespace="over", pod="greedy", used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True,
+        restarts=(9.0, 20.0), **fraction(0.1),
+    ),
+    # Frameworks that take what they are given, and a pod that reached its share once.
+    PodHistory(namespace="llm", pod="vllm", size="serve", used=always(round(share_of(0.5) * 0.97)), kind="StatefulSet", **fraction(0.5)),
+    PodHistory(
+        namespace="llm", pod="grows", size="grow",
+        used=lambda hour: share_of(0.5) if hour > 35 else 10 * GIB, **fraction(0.5),
+    ),
+    # Frameworks that take 0.9 and three quarters of what they may use, and a model that holds its weights.
+    PodHistory(namespace="flat", pod="constant", size="serve", used=always(round(share_of(0.5) * 0.9)), **fraction(0.5)),
+    PodHistory(namespace="flat", pod="jax", size="jax", used=always(round(share_of(0.4) * 0.75)), **fraction(0.4)),
+    PodHistory(namespace="flat", pod="weights", size="weights", used=always(round(share_of(0.3) * 0.5)), **fraction(0.3)),
+    # Whole GPUs of a TrainJob, an Indexed Job of the Trainer v2, beside a pod without such a controller.
+    *(
+        PodHistory(
+            namespace="trainer", pod=f"t-node-0-{rank}-x4k2p", kind="Job", workload="t-node-0", used=always(12 * GIB),
+            share=always(81559 * MIB),
+        )
+        for rank in (0, 1)
+    ),
+    PodHistory(namespace="trainer", pod="no-rank", used=always(12 * GIB), share=always(81559 * MIB)),
+    # Whole GPUs.
+    PodHistory(namespace="whole", pod="idle", used=always(12 * GIB), share=always(81559 * MIB)),
+    PodHistory(namespace="whole", pod="rank-0", kind="PyTorchJob", workload="train", used=always(12 * GIB), share=always(81559 * MIB)),
+    PodHistory(namespace="whole", pod="both", kind="Job", workload="pair", used=always(12 * GIB), share=always(81559 * MIB), gpus=2),
+    # Two GPUs, of which one is filled and the other one varies.
+    PodHistory(
+        namespace="two", pod="u1", gpus=2, share=always(81559 * MIB),
+        used=noisy(2 * GIB, GIB, seed=6), used_on_second=always(12 * GIB),
+    ),
+    # A cap in MiB.
+    PodHistory(namespace="mib", pod="small", used=lambda hour: (6 if hour > 18 else 4) * GIB, share=always(8192 * MIB)),
+    PodHistory(namespace="mib", pod="large", size="big", used=lambda hour: (18 if hour > 18 else 9) * GIB, share=always(20480 * MIB)),
+    # A size whose need no label covers, and one seen for two hours.
+    PodHistory(namespace="capped", pod="over", size="small", used=always(45 * GIB), **fraction(0.5)),
+    PodHistory(namespace="capped", pod="short", size="brief", used=always(4 * GIB), hours=(34, 36), **fraction(0.25)),
+    # Pods of a vCluster.
+    PodHistory(
+        namespace="vcluster-red", pod="web-x-default-x-red", size="small", vcluster="red",
+        virtual_namespace="default", used=always(6 * GIB), **fraction(0.25),
+    ),
+    # Names that act in a shell, a spreadsheet or a terminal.
+    PodHistory(namespace="shell", pod="p1", size="a;reboot", used=always(GIB), **fraction(0.25)),
+    PodHistory(namespace="shell", pod="p2", workload="$(reboot)", used=always(GIB), **fraction(0.25)),
+    PodHistory(namespace="=cmd()", pod="p3", used=always(GIB), **fraction(0.25)),
+    PodHistory(namespace="shell", pod="p4", kind="\x1b[31mJob", used=always(GIB), **fraction(0.25)),
+    PodHistory(namespace="vcluster-red", pod="p5", vcluster="red", virtual_namespace="a b", used=always(GIB), **fraction(0.25)),
+)  # fmt: skip
+
+QUEUE = {"kai.scheduler/queue": "team"}
+LABELS = {
+    "vision": {**QUEUE, "size.kaishare.dev/small": "0.25"},
+    "rebound": {**QUEUE, "size.kaishare.dev/small": "0.20"},
+    "mixed": {**QUEUE, "size.kaishare.dev/dual": "0.5"},
+    "blind": {**QUEUE, "size.kaishare.dev/small": "0.25", "size.kaishare.dev/large": "0.5"},
+    "over": {**QUEUE, "kaishare.dev/gpu-fraction": "0.10"},
+    "llm": {**QUEUE, "size.kaishare.dev/serve": "0.5", "size.kaishare.dev/grow": "0.5"},
+    "flat": {**QUEUE, "size.kaishare.dev/serve": "0.5", "size.kaishare.dev/jax": "0.40", "size.kaishare.dev/weights": "0.3"},
+    "trainer": QUEUE,
+    "whole": QUEUE,
+    "mib": {**QUEUE, "kaishare.dev/gpu-memory": "8192", "kaishare.dev/max-gpu-memory": "24000", "size.kaishare.dev/big": "20Gi"},
+    "capped": {**QUEUE, "kaishare.dev/max-gpu-fraction": "0.50", "size.kaishare.dev/small": "0.5", "size.kaishare.dev/brief": "0.25"},
+}  # fmt: skip
+OPTIONS = AdviceOptions()
+
+
+def known(labels: dict[str, str]) -> KnownNamespace:
+    metadata = PolicyMetadata(labels)
+    return KnownNamespace(metadata, metadata.policy("n"))
+
+
+NAMESPACES = {name: known(labels) for name, labels in LABELS.items()}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus with the histories and the records about them; yield its address."""
+    needed("prometheus")
+    folder: Path = tmp_path_factory.mktemp("recorded")
+    History(PODS).write(folder)
+    recorded(folder, *names_of_records())
+    with prometheus_server.prometheus(folder, {}) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def everything(server: str) -> Advice:
+    """Return the advice about all pods."""
+    return asyncio.run(ask(server))
+
+
+async def ask(server: str, *, namespace: str = "", selector: str = 'job="kaishare-agent"') -> Advice:
+    options = PrometheusOptions(url=server, selector=selector)
+    async with Prometheus.open(options) as client:
+        usage = await read_usage(client, Window(start=START, end=END), quantile=0.99, namespace=namespace)
+    return advise(usage.uses, NAMESPACES, OPTIONS, remarks=usage.remarks)
+
+
+@dataclass
+class Reference:
+    """Figures of a row from the raw samples."""
+
+    hours: float = 0.0
+    over_hours: float | None = None
+    peak: float = 0.0
+    quantile: float = 0.0
+    samples: int = 0
+    expected: float = 0.0
+
+    @property
+    def coverage(self) -> float:
+        return self.samples / self.expected
+
+
+def reference(*uids: str, share: float | None = None) -> Reference:
+    """Compute the figures of some pods by reading every sample of the agents."""
+    figures = Reference()
+    for pod in PODS:
+        if pod.key not in uids or pod.job != "kaishare-agent":
+            continue
+        times = [(at, hour) for at, hour in pod.times() if share is None or pod.share(hour) == share]
+        used = sorted(value for _, hour in times if (value := pod.used(hour)) is not None)
+        figures.hours += len(times) * STEP / 3600
+        if pod.over:  # the others have no counter
+            seconds = sum(STEP for _, hour in times if (pod.used(hour) or 0) > pod.share(hour) * 1.05)
+            figures.over_hours = (figures.over_hours or 0.0) + seconds / 3600
+        figures.samples += len(used)
+        figures.expected += (times[-1][0] - times[0][0]) / STEP + 1
+        if used:
+            rank = 0.99 * (len(used) - 1)
+            low, high = used[int(rank)], used[min(int(rank) + 1, len(used) - 1)]
+            figures.quantile = max(figures.quantile, low + (high - low) * (rank - int(rank)))
+            figures.peak = max(figures.peak, used[-1])
+    return figures
+
+
+def smallest(need: float, model: str = H100) -> str:
+    """Return the smallest label of two decimals whose share has the bytes."""
+    return next(f"0.{h:02d}" for h in range(2, 100) if share_of(h / 100, model) >= need)
+
+
+def row(advice: Advice, namespace: str, size: str, current: str) -> AdviceRow:
+    (match,) = [
+        each
+        for each in advice.rows
+        if (each.key.namespace, each.key.size, str(each.current)) == (namespace, size, current)
+        and not each.key.keeps_gpu
+    ]
+    return match
+
+
+def assert_equal(actual: AdviceRow, expected: Reference) -> None:
+    assert actual.pod_hours == pytest.approx(expected.hours, rel=0.01)
+    if expected.over_hours is None:
+        assert actual.over_hours is None
+    else:
+        assert actual.over_hours == pytest.approx(expected.over_hours, rel=0.01, abs=0.01)
+    assert actual.coverage == pytest.approx(expected.coverage, rel=0.01)
+    if expected.samples:
+        assert actual.peak_bytes == pytest.approx(expected.peak, rel=0.01)
+        assert actual.quantile_bytes == pytest.approx(expected.quantile, rel=0.01)
+    else:
+        assert actual.peak_bytes is actual.quantile_bytes is None
+
+
+ROWS = {
+    "gap, restart, renamed pods, two agents, a forging exporter": ("vision", "small", "0.25", ("web-a", "web-b", "first", "second"), H100),
+    "a pod that lies about its size": ("vision", "small", "0.90", ("liar",), H100),
+    "the share before the label changed": ("vision", "small", "0.50", ("old",), H100),
+    "use unknown in a third of the time": ("blind", "small", "0.25", ("partly",), H100),
+    "counter with resets": ("over", "", "0.10", ("greedy",), H100),
+    "reached its share": ("llm", "grow", "0.50", ("grows",), H100),
+    "whole GPU": ("whole", "", "1", ("idle",), H100),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("namespace", "size", "current", "uids", "model"), ROWS.values(), ids=ROWS)
+async def test_row_equals_the_reference(
+    everything: Advice, namespace: str, size: str, current: str, uids: tuple[str, ...], model: str
+) -> None:
+    actual, expected = row(everything, namespace, size, current), reference(*uids)
+    assert_equal(actual, expected)
+    assert actual.pods == len(uids)
+    assert str(actual.suggested) == smallest(expected.quantile * 1.15, model)
+
+
+async def test_ten_minutes_are_ten_minutes(server: str) -> None:
+    """Prometheus 2 includes both ends of a range."""
+    async with Prometheus.open(PrometheusOptions(url=server)) as client:
+        usage = await read_usage(client, Window(start=END - 600, end=END), quantile=0.99, namespace="mixed")
+    assert [use.seconds for use in usage.uses] == [600, 600]
+    assert [use.known_seconds for use in usage.uses] == [600, 600]
+
+
+async def test_share_that_changed_half_way(server: str) -> None:
+    advice = await ask(server, namespace="rebound")
+    for current, share in (("0.10", share_of(0.1)), ("0.20", share_of(0.2))):
+        actual = row(advice, "rebound", "small", current)
+        assert_equal(actual, reference("again", share=share))
+    assert row(advice, "rebound", "small", "0.10").notes == (
+        "too few hours: 18.0 of 24",
+        "had 0.10 until 2025-12-31; the size is 0.20 now",
+    )
+    assert row(advice, "rebound", "small", "0.10").commands == ()
+
+
+async def test_largest_fraction_of_several_models_counts(everything: Advice) -> None:
+    advice = everything
+    actual = row(advice, "mixed", "dual", "0.50")
+    on_t4 = smallest(reference("on-t4").quantile * 1.15, T4)
+    on_a100 = smallest(reference("on-a100").quantile * 1.15, A100)
+    assert str(actual.suggested) == max(on_t4, on_a100)
+    assert on_t4 != on_a100
+    assert actual.notes == (f"several models of card, the largest counts: {A100} {on_a100}, {T4} {on_t4}",)
+
+
+async def test_what_is_not_known_is_stated(everything: Advice) -> None:
+    advice = everything
+    assert "use known in 67% of the time" in row(advice, "blind", "small", "0.25").notes
+    never = row(advice, "blind", "large", "0.50")
+    assert (never.suggested, never.notes) == (None, ("the use is unknown",))
+    brief = row(advice, "capped", "brief", "0.25")
+    assert (brief.suggested, brief.notes) == (None, ("too few hours: 2.0 of 24",))
+
+
+async def test_pods_that_fill_their_share(everything: Advice) -> None:
+    advice = everything
+    vllm = row(advice, "llm", "serve", "0.50")
+    assert str(vllm.suggested) == "0.50"
+    assert vllm.is_at_least
+    assert vllm.commands == ()
+    assert vllm.notes[0].startswith("1 pod of 1 filled the share from the start: ")
+    grows = row(advice, "llm", "grow", "0.50")
+    assert grows.is_at_least
+    assert grows.notes == ("a pod filled its share and may need more",)
+
+
+async def test_pods_that_hold_a_constant_amount_get_a_note(server: str) -> None:
+    advice = await ask(server, namespace="flat")
+    # vLLM takes 0.9 of what it may use, and JAX three quarters.
+    for size, current in (("serve", "0.50"), ("jax", "0.40")):
+        flat = row(advice, "flat", size, current)
+        assert (str(flat.suggested), flat.commands) == (current, ())
+        assert [note.partition(",")[0] for note in flat.notes] == [
+            "1 pod of 1 held a constant amount of 70% of the share or more"
+        ]
+    weights = row(advice, "flat", "weights", "0.30")
+    assert str(weights.suggested) == smallest(share_of(0.3) * 0.5 * 1.15)
+    assert [note.partition(",")[0] for note in weights.notes] == ["1 pod of 1 held a constant amount"]
+    assert weights.commands
+    rows = {each["size"]: each["notes"] for each in json.loads(as_json(advice))["rows"]}
+    assert rows["weights"] == list(weights.notes)
+    assert weights.notes[0] in html.unescape(as_html(advice, OPTIONS, Window(start=START, end=END)))
+
+
+async def test_ranks_and_several_gpus_keep_whole_gpus(everything: Advice) -> None:
+    advice = everything
+    kept = [each for each in advice.rows if each.key.keeps_gpu and each.key.namespace == "whole"]
+    assert [(each.pods, each.suggested, each.commands) for each in kept] == [(1, None, ())] * 2
+    assert [each.notes for each in kept] == [
+        ("pods with several GPUs: each keeps a whole GPU",), ("ranks of a distributed job: each keeps a whole GPU",),
+    ]  # fmt: skip
+    # Two GPUs of one pod count once.
+    assert [each.pod_hours for each in kept] == pytest.approx([HOURS, HOURS], rel=0.01)
+    assert row(advice, "whole", "", "1").commands == (
+        f"kubectl label namespace whole kaishare.dev/gpu-fraction={smallest(12 * GIB * 1.15)} --overwrite",
+    )
+
+
+async def test_pods_that_may_be_ranks_keep_whole_gpus(everything: Advice) -> None:
+    (kept,) = [each for each in everything.rows if each.key.keeps_gpu and each.key.namespace == "trainer"]
+    assert (kept.pods, kept.suggested, kept.commands) == (2, None, ())
+    assert kept.notes[0].startswith(
+        "pods of an Indexed Job, a JobSet or a LeaderWorkerSet that ran at the same time"
+    )
+    web = row(everything, "trainer", "", "1")
+    assert (str(web.suggested), web.commands) == (smallest(12 * GIB * 1.15), ())
+    assert web.notes[-1].startswith("no command: the label may also change pods that are, or may be, ranks")
+
+
+async def test_labels_are_in_mib_under_a_cap_in_mib(everything: Advice) -> None:
+    advice = everything
+    need = -(-6 * 1024 * 115 // 100)
+    assert row(advice, "mib", "", "8192Mi").commands == (
+        f"kubectl label namespace mib kaishare.dev/gpu-memory={need} --overwrite",
+    )
+    assert row(advice, "mib", "big", "20480Mi").commands == (
+        f"kubectl label namespace mib size.kaishare.dev/big={-(-18 * 1024 * 115 // 100)}Mi --overwrite",
+    )
+
+
+async def test_sentence_where_no_label_covers_the_need(everything: Advice) -> None:
+    advice = everything
+    capped = row(advice, "capped", "small", "0.50")
+    assert str(capped.suggested) == smallest(45 * GIB * 1.15)
+    assert capped.commands == ()
+    note = capped.notes[-1]
+    assert note.startswith("no label covers the need: size.kaishare.dev/small: ")
+    assert "is above this namespace's own kaishare.dev/max-gpu-fraction 0.50" in note
+
+
+async def test_vcluster_gets_commands_for_its_own_context(everything: Advice) -> None:
+    advice = everything
+    (red,) = [each for each in advice.rows if each.key.vcluster]
+    assert (red.key.vcluster, red.key.virtual_namespace) == ("red", "default")
+    begin = "vcluster connect red --namespace vcluster-red -- kubectl label namespace default"
+    assert red.commands == (f"{begin} size.kaishare.dev/small={smallest(6 * GIB * 1.15)} --overwrite",)
+
+
+async def test_names_that_would_act_elsewhere_are_dropped_and_counted(everything: Advice) -> None:
+    advice = everything
+    assert advice.dropped == 5
+    outputs = [as_json(advice), *as_text(advice, OPTIONS), *advice.commands]
+    assert not any(word in line for line in outputs for word in ("reboot", "cmd()", "\x1b", "a b"))
+
+
+async def test_commands_are_accepted_and_cover_the_need(everything: Advice) -> None:
+    advice = everything
+    commands = list(advice.commands)
+    assert len(commands) >= 8
+    for command in commands:
+        words = command.split()
+        assert words[-1] == "--overwrite"
+        if words[0] != "kubectl":
+            continue
+        assert words[:3] == ["kubectl", "label", "namespace"]
+        key, value = words[4].split("=")
+        before = PolicyMetadata(LABELS[words[3]])
+        problems = label_problems(PolicyMetadata({**LABELS[words[3]], key: value}), before)
+        assert problems.count == 0, (command, problems)
+    for each in advice.rows:
+        if each.suggested is not None:
+            for use in each.uses:
+                if use.quantile_bytes is not None and use.gpu_bytes is not None:
+                    assert each.suggested.bytes_on(use.gpu_bytes) >= min(
+                        use.quantile_bytes, use.share_bytes if use.takes_all else 1e15
+                    )

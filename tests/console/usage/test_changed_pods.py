@@ -1,0 +1,151 @@
+"""Pods whose share or description changed, and records of two replicas, on a real Prometheus with records of 40 days."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from console.cluster.prometheus import Prometheus, PrometheusOptions
+from console.usage.pod_use import PodUse, Window
+from console.usage.records import EXPECTED
+from console.usage.usage_reader import read_usage
+from tests.support import prometheus_server
+from tests.support.promtool import needed
+from tests.support.usage_history import END, GIB, JOB, create_blocks, rendered
+
+DAYS = 40
+START = END - DAYS * 86400
+GPU_BYTES = 80 * GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The records of a pod, by days since the start."""
+
+    namespace: str
+    begin: float = 0.0
+    """Days since the start."""
+    share: Callable[[float], float] = lambda _: 0.25
+    used: Callable[[float], float] = lambda _: 0.1
+    size: Callable[[float], str] = lambda _: "small"
+    over: Callable[[float], bool] | None = None
+    """Whether the pod is above its share in the minute that ends; None if it has no counter."""
+    replicas: tuple[str, ...] = ("",)
+    """Replicas of the Prometheus that have written the records; an empty name is no label."""
+
+    def lines(self, record: str, figure: Callable[[float], float]) -> Iterator[str]:
+        for at in range(START + round(self.begin * 86400) + 60, END + 1, 60):
+            day = (at - START) / 86400
+            labels = {
+                "job": JOB, "namespace": self.namespace, "pod": "p", "uid": self.namespace, "gpu_uuid": "GPU-1",
+                "size": self.size(day), "workload_kind": "Deployment", "workload": "web", "model": "H100",
+            }  # fmt: skip
+            for replica in self.replicas:
+                written = labels | ({"prometheus_replica": replica} if replica else {})
+                yield f"{record}{rendered(written)} {figure(day)!r} {at}"
+
+
+def minute(day: float) -> int:
+    """Return the minute of the hour that ends."""
+    return round(day * 1440) % 60
+
+
+PODS = (
+    # Above its share in four minutes of each hour, of which none is in the five minutes before a full 12 minutes.
+    Recorded(
+        namespace="moved", share=lambda day: 0.25 if day <= 20 else 0.5,
+        over=lambda day: day <= 20 and 13 <= minute(day) <= 16,
+    ),
+    # Fills its share in ten days between two times with a smaller one, of which it uses little.
+    Recorded(
+        namespace="back", share=lambda day: 0.5 if 15 < day <= 25 else 0.25,
+        used=lambda day: 0.5 if 15 < day <= 25 else 0.1,
+    ),
+    # The owner writes another size in the last six minutes, in which the use is another one, too.
+    Recorded(
+        namespace="renamed", begin=DAYS - 1.5, used=lambda day: 0.375 if day > DAYS - 6 / 1440 else 0.05,
+        size=lambda day: "other" if day > DAYS - 6 / 1440 else "small",
+    ),
+    Recorded(namespace="replicas", begin=DAYS - 1.5, replicas=("a", "b"), over=lambda day: minute(day) < 30),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus with the records; yield its address."""
+    needed("prometheus")
+    folder: Path = tmp_path_factory.mktemp("records")
+    create_blocks(folder, lines())
+    with prometheus_server.prometheus(folder, {}) as running:
+        yield running.url
+
+
+def lines() -> Iterator[str]:
+    counted = "gpu:kaishare_gpu_memory_counted_bytes:max"
+    labels = rendered({"job": JOB, "gpu_uuid": "GPU-1", "model": "H100"})
+    yield from (f"{counted}{labels} {GPU_BYTES} {at}" for at in range(START + 60, END + 1, 3600))
+    for pod in PODS:
+        begin = START + round(pod.begin * 86400)
+        hours = rendered({"job": JOB, "namespace": pod.namespace})
+        yield from (f"{EXPECTED}{hours} 0.25 {at}" for at in range(begin + 900, END + 1, 900))
+        yield from pod.lines("pod:kaishare_gpu_share:ratio", pod.share)
+        yield from pod.lines("pod:kaishare_gpu_used:ratio", pod.used)
+        yield from pod.lines("pod:kaishare_gpu_used:max1m", pod.used)
+        if (over := pod.over) is not None:
+            yield from pod.lines("pod:kaishare_gpu_over:seconds1m", lambda day, over=over: 60.0 * over(day))
+
+
+async def uses_of(server: str, namespace: str, *, days: float = DAYS) -> list[PodUse]:
+    """Return the uses of a pod by share."""
+    async with Prometheus.open(PrometheusOptions(url=server)) as client:
+        window = Window(start=END - days * 86400, end=END)
+        usage = await read_usage(client, window, quantile=0.99, namespace=namespace)
+    assert usage.remarks == ()
+    return sorted(usage.uses, key=lambda use: use.share_bytes)
+
+
+async def test_time_over_the_share_stays_with_the_share(server: str) -> None:
+    before, after = await uses_of(server, "moved")
+    assert before.over_seconds == pytest.approx(32 * 3600)
+    assert after.over_seconds == 0
+
+
+async def test_share_that_returned_is_known_all_the_time(server: str) -> None:
+    smaller, larger = await uses_of(server, "back")
+    for use, days in ((smaller, 30), (larger, 10)):
+        assert use.known_seconds == pytest.approx(days * 86400, rel=0.001)
+        assert use.expected_seconds == pytest.approx(use.known_seconds)
+
+
+async def test_peaks_are_those_of_the_share(server: str) -> None:
+    smaller, larger = await uses_of(server, "back")
+    assert smaller.peaks is not None
+    assert larger.peaks is not None
+    assert set(smaller.peaks.values) == {0.1 * GPU_BYTES}
+    assert set(larger.peaks.values) == {0.5 * GPU_BYTES}
+    assert (smaller.has_flat_peaks, smaller.takes_all) == (True, False)
+    assert larger.takes_all
+    assert smaller.peaks.times[0] == START + smaller.bucket
+    assert larger.peaks.times[0] == START + 15 * 86400 + larger.bucket
+    assert len(smaller.peaks.times) + len(larger.peaks.times) == DAYS * 86400 / smaller.bucket
+
+
+@pytest.mark.parametrize("days", [1.5, DAYS], ids=["every minute", "at steps"])
+async def test_quantile_of_a_pod_with_two_sizes_is_that_of_all_its_time(server: str, days: float) -> None:
+    (use,) = await uses_of(server, "renamed", days=days)
+    assert use.names.size == "small"
+    assert use.peak_bytes == 0.375 * GPU_BYTES
+    assert use.quantile_bytes == pytest.approx(0.05 * GPU_BYTES, rel=0.01)
+    assert use.low_bytes == 0.05 * GPU_BYTES
+    assert not use.is_mostly_full
+
+
+@pytest.mark.parametrize("days", [1.5, DAYS], ids=["every minute", "at steps"])
+async def test_records_of_two_replicas_count_once(server: str, days: float) -> None:
+    """Thanos without its replica label, or two replicas that write to one storage."""
+    (use,) = await uses_of(server, "replicas", days=days)
+    assert use.seconds == use.known_seconds == 1.5 * 86400
+    assert use.expected_seconds == pytest.approx(1.5 * 86400)
+    assert use.over_seconds == 18 * 3600
+    assert use.quantile_bytes == 0.1 * GPU_BYTES

@@ -1,0 +1,79 @@
+import pytest
+
+from console.policies import WebhookScope
+from console.usage.advice import ShareValue
+from console.usage.advise import known_namespace, read_namespaces
+from kube.answers import ApiError
+from kube.client import KubeClient
+from tests.support.api_server import ApiServer, refuses
+from webhook.policy.labels import Mode, PolicyMetadata
+
+PATH = "/api/v1/namespaces"
+SCOPE = WebhookScope()
+VISION = {
+    "metadata": {
+        "name": "vision",
+        "labels": {
+            "kai.scheduler/queue": "team",
+            "size.kaishare.dev/small": "0.25",
+            "kaishare.dev/gpu-memory": "8192",
+        },
+    }
+}
+
+
+async def test_all_namespaces_are_read(server: ApiServer, client: KubeClient) -> None:
+    server.path = PATH
+    server.pods = {"vision": VISION, "plain": {"metadata": {"name": "plain"}}}
+    known = await read_namespaces(client, None, SCOPE)
+    assert known is not None
+    assert known["vision"].share_of("small") == ShareValue(hundredths=25)
+    assert known["vision"].share_of("") == ShareValue(mib=8192)
+    assert known["vision"].share_of("absent") is None
+    assert known["plain"].policy is None
+
+
+async def test_one_namespace_is_read(server: ApiServer, client: KubeClient) -> None:
+    server.named = {f"{PATH}/vision": VISION}
+    assert list(await read_namespaces(client, "vision", SCOPE) or ()) == ["vision"]
+    assert await read_namespaces(client, "absent", SCOPE) == {}
+
+
+@pytest.mark.parametrize("namespace", [None, "vision"])
+async def test_without_the_right_the_labels_are_unknown(
+    server: ApiServer, client: KubeClient, namespace: str | None
+) -> None:
+    server.refusals = {PATH: refuses(403, "Forbidden")}
+    assert await read_namespaces(client, namespace, SCOPE) is None
+
+
+async def test_other_errors_are_raised(server: ApiServer, client: KubeClient) -> None:
+    server.refusals = {PATH: refuses(500, "InternalError")}
+    with pytest.raises(ApiError, match="500"):
+        await read_namespaces(client, None, SCOPE)
+
+
+QUEUE = {"kai.scheduler/queue": "team"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "scope", "words"),
+    [
+        (QUEUE, SCOPE, ""),
+        ({}, SCOPE, "is not managed"),
+        (QUEUE | {"kaishare.dev/mode": "observe"}, SCOPE, "the mode of the namespace is observe: its labels"),
+        (
+            QUEUE,
+            WebhookScope(default_mode=Mode.OFF),
+            "is off, the webhook's default: its labels change no pod",
+        ),
+        (QUEUE | {"kaishare.dev/mode": "default"}, WebhookScope(default_mode=Mode.OBSERVE), ""),
+        (QUEUE, WebhookScope(excluded=["vision"]), "excludes the namespace"),
+        (QUEUE, WebhookScope(reads_labels=False), "from files"),
+        ({"kai.scheduler/queue": "Team!"}, SCOPE, "kai.scheduler/queue of the namespace is invalid"),
+    ],
+)
+def test_labels_may_change_no_pod(labels: dict[str, str], scope: WebhookScope, words: str) -> None:
+    reason = known_namespace("vision", PolicyMetadata(labels), scope).without_effect
+    assert words in reason
+    assert bool(reason) is bool(words)

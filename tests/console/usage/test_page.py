@@ -1,0 +1,155 @@
+"""The pages of `advise` and `report`, in Chromium and as text."""
+
+from array import array
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.usage.advice import Advice, AdviceOptions, KnownNamespace
+from console.usage.advise import as_html
+from console.usage.pod_use import Peaks, PodNames, PodUse, Window
+from console.usage.report_table import FIGURES, Report, build_report, row_labels
+from console.usage.report_table import as_html as as_report_page
+from console.usage.suggestions import advise
+from tests.console.usage.test_report import H100, T4, report
+from tests.support.browser import CHROMIUM, Browser
+from webhook.policy.labels import PolicyMetadata
+
+GIB = 1 << 30
+GPU = 81559 << 20
+END = 1_767_225_600.0
+WINDOW = Window(start=END - 14 * 86400, end=END)
+_HOURS = 336
+
+
+def use(pod: str, *, size: str = "small", share: float = 0.5, gap: bool = False, **names: Any) -> PodUse:
+    """Return a pod's use that rises and falls every day."""
+    hours = [hour for hour in range(_HOURS) if not (gap and 100 < hour < 160)]
+    peaks = [(14 + 6 * abs(12 - hour % 24) / 12) * GIB for hour in hours]
+    return PodUse(
+        names=PodNames(uid=pod, gpu_uuid="GPU-1", namespace="vision", pod=pod, size=size, model="NVIDIA H100", **names),
+        gpu_bytes=GPU, share_bytes=int(share * 81500) << 20, seconds=len(hours) * 3600.0, known_seconds=len(hours) * 3600.0,
+        expected_seconds=END - WINDOW.start, first=WINDOW.start, last=END, peak_bytes=20 * GIB, quantile_bytes=19.5 * GIB, low_bytes=14 * GIB, is_current=True,
+        peaks=Peaks(array("d", (WINDOW.start + 3600 * (hour + 1) for hour in hours)), array("d", peaks)),
+    )  # fmt: skip
+
+
+def advice_page() -> str:
+    labels = {
+        "kai.scheduler/queue": "team",
+        "size.kaishare.dev/small": "0.5",
+        "size.kaishare.dev/serve": "0.25",
+    }
+    metadata = PolicyMetadata(labels)
+    uses = [use("a"), use("b", gap=True), use("c", size="serve", share=0.25), use("d", size="", share=0.1)]
+    advice = advise(uses, {"vision": KnownNamespace(metadata, metadata.policy("vision"))}, AdviceOptions())
+    return as_html(advice, AdviceOptions(), WINDOW)
+
+
+class _Elements(HTMLParser):
+    """Collects the elements of a document with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+
+def test_each_row_has_a_picture() -> None:
+    elements = _Elements(advice_page()).elements
+    pictures = [named for tag, named in elements if tag == "svg"]
+    assert len(pictures) == 3
+    areas = [named["d"] or "" for tag, named in elements if tag == "path"]
+    assert len(areas) == 3  # the other pod of the size has values in the gap
+    assert all(path.startswith("M") and path.endswith("Z") for path in areas)
+
+
+def test_gap_interrupts_the_area() -> None:
+    advice = advise([use("b", gap=True)], None, AdviceOptions())
+    page = as_html(advice, AdviceOptions(), WINDOW)
+    assert page.count("<path ") == 2
+
+
+def test_every_text_is_escaped() -> None:
+    remark = '<script>alert(1)</script> & "quotes"'
+    advice = advise([use("a")], None, AdviceOptions(), remarks=[remark])
+    page = as_html(advice, AdviceOptions(), WINDOW)
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;quotes&quot;" in page
+
+
+def test_empty_advice_is_a_document() -> None:
+    empty: Advice = advise([], {}, AdviceOptions(), dropped=2)
+    page = as_html(empty, AdviceOptions(), WINDOW)
+    assert "Dropped: 2 pods" in page
+    assert page.endswith("</html>\n")
+
+
+def wide_report() -> Report:
+    """Return a report with the longest names, of a workload in a vCluster."""
+    names = {
+        "namespace": "vcluster-of-the-team-for-inference", "vcluster": "inference-of-team-vision",
+        "virtual_namespace": "production-inference-services", "workload_kind": "StatefulSet",
+        "workload": "a" * 200, "model": H100,
+    }  # fmt: skip
+    sums = {figure: [(names, 100_000.0)] for figure in FIGURES}
+    return build_report(sums, row_labels(["workload"]), prices={H100: 2.5}, currency="EUR")
+
+
+PAGES = {
+    "advice": advice_page,
+    "report": lambda: as_report_page(report("namespace", "workload", prices={T4: 2.0}), "1 May to 1 June"),
+    "wide report": lambda: as_report_page(wide_report(), "1 May to 1 June"),
+}
+OUTSIDE = (
+    "[...document.querySelectorAll('td')].filter(cell => cell.getBoundingClientRect().right > innerWidth)"
+)
+FIGURE = "document.querySelector('.figure[data-name=promised]')"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_loads_nothing(name: str) -> None:
+    text = PAGES[name]()
+    elements = _Elements(text).elements
+    assert {"script", "link", "img", "iframe", "object", "use"}.isdisjoint({tag for tag, _ in elements})
+    assert not any(
+        attribute in ("src", "href", "style") or attribute.startswith("on")
+        for _, named in elements
+        for attribute in named
+    )
+    assert not any(word in text for word in ("url(", "@import", "{{", "}}"))
+    assert "default-src 'none'" in text
+    assert text.endswith("</html>\n")
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="NOT VERIFIED: Chromium is not installed")
+async def test_pages_in_chromium(tmp_path: Path) -> None:
+    """On a telephone and on a screen all is inside the window; between them a wide table scrolls."""
+    async with Browser.started(tmp_path / "profile") as browser:
+        for name, page in PAGES.items():
+            file = tmp_path / f"{name}.html"
+            file.write_text(page())
+            for width in (390, 1000, 1440):
+                for is_dark in (False, True):
+                    await browser.show(width, is_dark=is_dark)
+                    await browser.open(file.as_uri())
+                    assert await browser.evaluate("document.documentElement.scrollWidth") <= width
+                    paper = await browser.evaluate("getComputedStyle(document.body).backgroundColor")
+                    assert paper == ("rgb(19, 20, 24)" if is_dark else "rgb(255, 255, 255)")
+                    (tmp_path / f"{name}-{width}-{is_dark}.png").write_bytes(await browser.picture())
+                    if name == "advice":
+                        areas = "[...document.querySelectorAll('svg path')].map(area => area.getBoundingClientRect().width)"
+                        widths = await browser.evaluate(areas)
+                        assert len(widths) == 3
+                        assert min(widths) > 200
+                        continue
+                    assert width == 1000 or await browser.evaluate(f"{OUTSIDE}.length") == 0
+                    named = await browser.evaluate(f"getComputedStyle({FIGURE}, '::before').content")
+                    assert named == ("none" if width > 960 else '"promised "')
+        assert not browser.complaints

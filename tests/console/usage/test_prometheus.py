@@ -1,0 +1,238 @@
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from console.cluster.prometheus import (
+    MOST_BYTES,
+    InstantSeries,
+    Prometheus,
+    PrometheusError,
+    PrometheusOptions,
+    ServiceAddress,
+)
+from kube.client import KubeClient
+from tests.support.api_server import Answer, ApiServer, says
+from tests.support.prometheus_standin import Respond, prometheus_standin
+
+_TOKEN = "secret-token-of-a-user"
+
+
+def _vector(*series: Any, **more: Any) -> str:
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": list(series)}, **more})
+
+
+async def _ask(respond: Respond | web.Response | str, **options: Any) -> Any:
+    async with prometheus_standin(respond) as standin:
+        settings = PrometheusOptions(url=f"{standin.url}/prefix", token=_TOKEN, **options)
+        async with Prometheus.open(settings) as prometheus:
+            return await prometheus.instant("up", 1000.0), standin
+
+
+async def test_instant_query() -> None:
+    answer = _vector(
+        {"metric": {"a": "1"}, "value": [1000, "1.5e9"]},
+        {"metric": {"a": "2"}, "value": [1000, "NaN"]},
+        {"metric": {"a": "3"}, "value": [1000, "+Inf"]},
+        {"metric": {"a": "4"}, "value": [1000, "-5"]},
+        {"metric": {"a": "5"}, "value": [1000, "1e16"]},
+    )
+    (samples, standin) = await _ask(answer, headers=(("X-Scope-OrgID", "team"),))
+    assert [(sample.labels, sample.value) for sample in samples] == [({"a": "1"}, 1.5e9)]
+    assert standin.paths == ["/prefix/api/v1/query"]
+    assert standin.forms[0]["query"] == "up"
+    assert standin.forms[0]["time"] == "1000.000"
+    assert standin.headers[0]["Authorization"] == f"Bearer {_TOKEN}"
+    assert standin.headers[0]["X-Scope-OrgID"] == "team"
+
+
+async def test_range_query() -> None:
+    answer = json.dumps(
+        {
+            "status": "success",
+            "data": {
+                "resultType": "matrix",
+                "result": [
+                    {"metric": {}, "values": [[1, "1"], [2, "NaN"], [2, "-1"], [2, "1e16"], [3, "2"]]}
+                ],
+            },
+        }
+    )
+    async with (
+        prometheus_standin(answer) as standin,
+        Prometheus.open(PrometheusOptions(url=standin.url)) as client,
+    ):
+        (series,) = await client.range("up", 1.0, 3.0, 1.0)
+    assert client.remarks == ("Left out: 3 values of series that are negative, not finite or too large.",)
+    assert list(series.times) == [1, 3]
+    assert list(series.values) == [1, 2]
+    assert standin.forms[0].items() >= {"start": "1.000", "end": "3.000", "step": "1.000"}.items()
+
+
+@pytest.mark.parametrize(
+    ("respond", "message_part"),
+    {
+        "wrong query": (
+            web.Response(
+                status=400, text='{"status":"error","errorType":"bad_data","error":"parse \\u001b[31merror"}'
+            ),
+            "400 Bad Request: bad_data: parse \ufffd[31merror",
+        ),
+        "redirect": (
+            web.Response(status=302, headers={"Location": "http://other"}),
+            "302 Found; it redirects to another address: give that one",
+        ),
+        "an error with status 200": (
+            '{"status":"error","errorType":"internal","error":"store is gone"}',
+            "internal: store is gone",
+        ),
+        "partial in VictoriaMetrics": (_vector(isPartial=True), "the result is incomplete: isPartial is true"),
+        "another type": (
+            '{"status":"success","data":{"resultType":"scalar","result":[]}}',
+            "a scalar instead of a vector",
+        ),
+        "no number": (_vector({"metric": {}, "value": [1, "one"]}), "a value is no number"),
+        "deep": ("[" * 100_000, "the answer is not of a Prometheus"),
+        "its token": (
+            web.Response(status=500, text=f"no access for Bearer {_TOKEN}"),
+            "500 Internal Server Error: the answer repeats a header of the request",
+        ),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+async def test_unusable_answer_is_one_line_with_the_address(respond: Any, message_part: str) -> None:
+    with pytest.raises(PrometheusError) as error:
+        await _ask(respond)
+    message = str(error.value)
+    assert message.startswith("http://127.0.0.1:")
+    assert message_part in message
+    assert message.isprintable()
+    assert len(message) < 500
+    assert _TOKEN[:8] not in message
+
+
+@pytest.mark.parametrize("at", [1e300, -1])
+async def test_times_that_no_date_has_are_refused(at: float) -> None:
+    data = {"resultType": "matrix", "result": [{"metric": {}, "values": [[at, "5"]]}]}
+    async with (
+        prometheus_standin(json.dumps({"status": "success", "data": data})) as standin,
+        Prometheus.open(PrometheusOptions(url=standin.url)) as client,
+    ):
+        with pytest.raises(PrometheusError, match="a time is out of range"):
+            await client.range("up", 1.0, 3.0, 1.0)
+
+
+async def test_the_name_of_a_tenant_is_no_secret() -> None:
+    refused = web.Response(status=422, text="tenant research-team: too many series")
+    with pytest.raises(PrometheusError, match="tenant research-team: too many series"):
+        await _ask(refused, headers=(("X-Scope-OrgID", "research-team"),))
+    refused = web.Response(status=422, text="key research-team: too many series")
+    with pytest.raises(PrometheusError, match="the answer repeats a header"):
+        await _ask(refused, headers=(("X-Key", "research-team"),))
+
+
+async def test_annotations_about_promql_do_not_make_a_result_partial() -> None:
+    samples, _ = await _ask(_vector(warnings=["PromQL warning: quantile value should be between 0 and 1"]))
+    assert samples == []
+
+
+async def test_a_silent_prometheus_costs_the_time_limit_once() -> None:
+    async def silent(request: web.Request) -> web.StreamResponse:
+        if len(standin.paths) > 1:
+            await asyncio.sleep(60)
+        return web.Response(text=_vector(), content_type="application/json")
+
+    async with (
+        prometheus_standin(silent) as standin,
+        Prometheus.open(PrometheusOptions(url=standin.url, seconds=0.3)) as client,
+    ):
+        await client.instant("up", 1.0)
+        for _ in range(2):  # the second query has no time left
+            with pytest.raises(PrometheusError, match=r"no answer within 0\.3 s; give a longer --timeout"):
+                await client.instant("up", 1.0)
+
+
+async def test_a_slow_answer_does_not_extend_the_time_limit() -> None:
+    async def drops(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.05)
+
+    with pytest.raises(PrometheusError, match="no answer within"):
+        await _ask(drops, seconds=0.5)
+
+
+async def test_too_large_an_answer_is_refused_while_it_arrives() -> None:
+    sent = 0
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * (1 << 20))
+            sent += 1 << 20
+
+    with pytest.raises(PrometheusError, match="more than 64 MiB; give a shorter --since"):
+        await _ask(endless)
+    assert sent < MOST_BYTES + (64 << 20)
+
+
+async def _refusal_of_matrix(*values: str) -> str:
+    result = ",".join(f'{{"metric":{{}},"values":[{own}]}}' for own in values)
+    answer = f'{{"status":"success","data":{{"resultType":"matrix","result":[{result}]}}}}'
+    async with (
+        prometheus_standin(answer) as standin,
+        Prometheus.open(PrometheusOptions(url=standin.url)) as client,
+    ):
+        with pytest.raises(PrometheusError) as refused:
+            await client.range("up", 1.0, 3.0, 1.0)
+    return str(refused.value)
+
+
+_TOO_MANY = "too many series or samples; give a shorter --since, or fewer series with --selector"
+
+
+async def test_too_many_series_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prometheus, "_decoded", None)
+    series = ",".join(['{"metric":{},"value":[0,"1"]}'] * 210_000)
+    answer = f'{{"status":"success","data":{{"resultType":"vector","result":[{series}]}}}}'
+    with pytest.raises(PrometheusError, match=_TOO_MANY):
+        await _ask(answer)
+
+
+async def test_too_many_samples_are_refused() -> None:
+    assert _TOO_MANY in await _refusal_of_matrix(",".join(['[0,"1"]'] * 20_001))
+    assert _TOO_MANY in await _refusal_of_matrix(*[",".join(['[0,"1"]'] * 20_000)] * 211)
+
+
+async def test_time_of_decoding_counts() -> None:
+    times = iter([0.0, 0.0, 61.0])
+    async with prometheus_standin(_vector({"metric": {}, "value": [1, "1"]})) as standin:
+        options = PrometheusOptions(url=standin.url)
+        async with Prometheus.open(options, clock=lambda: next(times)) as client:
+            with pytest.raises(PrometheusError, match="no answer within 60 s"):
+                await client.instant("up", 1.0)
+
+
+_SERVICE = ServiceAddress(namespace="monitoring", name="prometheus", port="9090", prefix="/prefix")
+_PROXY = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/prefix/api/v1/query"
+
+
+async def _ask_through(server: ApiServer, client: KubeClient, answer: Answer) -> list[InstantSeries]:
+    server.refusals = {"/proxy/": answer}
+    options = PrometheusOptions(service=_SERVICE, headers=(("X-Scope-OrgID", "team"),))
+    async with Prometheus.open(options, client) as prometheus:
+        return await prometheus.instant("up", 1000.0)
+
+
+async def test_a_service_is_read_through_the_api_server(server: ApiServer, client: KubeClient) -> None:
+    samples = await _ask_through(server, client, says(_vector({"metric": {}, "value": [1, "2"]})))
+    assert [sample.value for sample in samples] == [2.0]
+    (request,) = server.requests
+    assert (request.method, request.path) == ("POST", _PROXY)
+    assert request.headers["X-Scope-OrgID"] == "team"

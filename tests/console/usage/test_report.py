@@ -1,0 +1,154 @@
+"""The command `report`: options, and output without a cluster."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from console.cli import main
+from console.usage.report_table import Report, as_csv, as_html, as_json, as_text, build_report, row_labels
+
+T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
+
+
+def report(*by: str, **more: object) -> Report:
+    """Return a report on a team with two models of card, and on a team with an unknown use."""
+    vision, speech = {"namespace": "vision", "model": T4}, {"namespace": "speech", "model": H100}
+    labels = row_labels(by or ("namespace",))
+    sums = {
+        "promised": [(vision, 10.0), (vision, 5.0), ({**vision, "model": H100}, 4.0), (speech, 2.0)],
+        "whole": [(vision, 60.0), ({**vision, "model": H100}, 4.0), (speech, 8.0)],
+        "used": [(vision, 6.0)],
+        "used_known": [(vision, 45.0)],
+        "expected": [(vision, 60.0), ({**vision, "model": H100}, 4.0), (speech, 8.0)],
+        "over": [(vision, 0.5)],
+    }
+    return build_report(sums, labels, **{"prices": {}, **more})  # type: ignore[arg-type]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Run the command with unusable options; return its one line."""
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main(["report", *options]))
+    assert ended.value.code == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--price", "T4"], "is not a price; allowed: MODEL=PRICE"),
+        (["--price", "=cmd()=1"], "is not a price"),
+        (["--price", "T4=-1"], "is not a price"),
+        (["--price", "T4=1", "--currency", "=EUR"], "is not a currency"),
+        (["--currency", "EUR"], "--currency needs --price"),
+        (["--price", "T4=1", "--price", "T4=2"], "is given more than once"),
+        (["--by", "pod"], "invalid choice"),
+        ([], "give either --prometheus URL or --service"),
+    ],
+)
+def test_unusable_options_are_one_line(
+    options: Sequence[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert problem in refused(capsys, *options)
+
+
+def test_rows_are_by_model_with_the_largest_first() -> None:
+    rows = report().rows
+    assert [(row.names["namespace"], row.model, row.hours.promised) for row in rows] == [
+        ("vision", T4, 15.0),
+        ("vision", H100, 4.0),
+        ("speech", H100, 2.0),
+    ]
+    assert [row.hours.saved for row in rows] == [45.0, 0.0, 6.0]
+    assert [row.hours.coverage for row in rows] == [0.75, 0.0, 0.0]
+    assert [row.hours.used for row in rows] == [6.0, None, None]
+
+
+def test_unknown_is_null_and_an_empty_cell() -> None:
+    document = json.loads(as_json(report()))
+    speech = document["rows"][2]
+    assert (speech["used"], speech["active"], speech["cost"], speech["vcluster"]) == (None, None, None, None)
+    assert document["totals"]["promised"] == 21.0
+    assert [row["model"] for row in document["totals"]["models"]] == [H100, T4]
+    cells = list(csv.DictReader(io.StringIO(as_csv(report()))))[2]
+    assert (cells["namespace"], cells["used"], cells["promised"]) == ("speech", "", "2.0")
+
+
+def test_cost_is_by_model_and_names_models_without_a_price() -> None:
+    priced = report(prices={T4: 2.0}, currency="EUR")
+    assert [row.hours.cost for row in priced.rows] == [30.0, None, None]
+    assert priced.total.cost == 30.0
+    assert next(as_text(priced, columns=200)).endswith("COST EUR")
+    assert list(priced.unpriced) == [H100]
+    assert f"No price for {H100}: the cost leaves these out." in list(as_text(priced, columns=200))
+
+
+def test_csv_comes_with_what_it_leaves_out_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sums(*_: object, **__: object) -> tuple[object, tuple[str, ...]]:
+        names = [
+            {"namespace": "a", "model": T4},
+            {"namespace": "a", "model": H100},
+            {"namespace": "=cmd()", "model": T4},
+        ]
+        return {"promised": [(own, 2.5) for own in names]}, ("How they were read.",)
+
+    monkeypatch.setattr("console.usage.report.read_sums", sums)
+    assert main(["report", "--prometheus", "http://127.0.0.1:9", "--price", f"{T4}=1", "-o", "csv"]) == 0
+    captured = capsys.readouterr()
+    assert [row["cost"] for row in csv.DictReader(io.StringIO(captured.out))] == ["", "2.5"]
+    warnings = " ".join(captured.err.split())
+    assert f"No price for {H100}: the cost leaves these out." in warnings
+    assert "How they were read." in warnings
+    assert (
+        "Dropped: 1 row with names that no Kubernetes object can have, and 2.5 GPU-hours promised."
+        in warnings
+    )
+
+
+def test_text_marks_rows_with_little_known_time() -> None:
+    lines = list(as_text(report()))
+    assert lines[0].split() == [
+        "NAMESPACE",
+        "MODEL",
+        "PROMISED",
+        "USED",
+        "ACTIVE",
+        "IDLE",
+        "OVER",
+        "SAVED",
+        "KNOWN",
+    ]
+    assert lines[1].split()[-1] == "75%!"
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_active_and_idle_are_marked_where_the_utilisation_was_rarely_known() -> None:
+    vision = {"namespace": "vision", "model": T4}
+    known = {
+        "promised": 10.0,
+        "used": 4.0,
+        "used_known": 100.0,
+        "active": 0.1,
+        "idle": 0.2,
+        "expected": 100.0,
+    }
+    for active_known, mark in ((2.0, "!"), (100.0, "")):
+        figures = {**known, "active_known": active_known}
+        active = build_report(
+            {figure: [(vision, hours)] for figure, hours in figures.items()},
+            row_labels(["namespace"]),
+            prices={},
+        )
+        lines = list(as_text(active, columns=200))
+        assert lines[1].split()[-7:] == ["10.0", "4.0", f"0.1{mark}", f"0.2{mark}", "-", "-", "100%"]
+        assert lines[2].split()[-5:-3] == [f"0.1{mark}", f"0.2{mark}"]
+        assert any(line.startswith("! the use") for line in lines) == bool(mark)
+        page = as_html(active, "May")
+        assert page.count(f'<td class="figure marked" data-name="active">0.1{mark}</td>') == (
+            2 if mark else 0
+        )

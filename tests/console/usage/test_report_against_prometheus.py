@@ -1,0 +1,433 @@
+"""`report` on a real Prometheus with known data, compared with a brute-force reference of the same samples."""
+
+import csv
+import io
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from console.cluster.prometheus import Prometheus, PrometheusError, PrometheusOptions
+from console.usage.pod_use import Window
+from console.usage.records import SEEN
+from console.usage.report import RECORDS, read_sums
+from console.usage.report_table import (
+    FIGURES,
+    Hours,
+    Report,
+    as_csv,
+    as_html,
+    as_json,
+    as_text,
+    build_report,
+    row_labels,
+)
+from kai.share_bytes import Card
+from tests.support import grafana, prometheus_server
+from tests.support.known_metrics import recorded as names_of_records
+from tests.support.promtool import needed
+from tests.support.usage_history import (
+    END,
+    GIB,
+    HOURS,
+    JOB,
+    MIB,
+    MODELS,
+    START,
+    STEP,
+    History,
+    PodHistory,
+    always,
+    create_blocks,
+    recorded,
+    rendered,
+)
+
+UNTIL = END + 900
+"""The last record of the hours is written up to 15 minutes after the last sample."""
+
+H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"
+
+
+def share_of(fraction: float, model: str = H100) -> float:
+    """Return the bytes of a fraction: KAI counts whole hundreds of MiB."""
+    return int(fraction * (MODELS[model] // 100 * 100)) * MIB
+
+
+def pod(namespace: str, name: str, fraction: float = 0.25, model: str = H100, **more: object) -> PodHistory:
+    settings = {"share": always(share_of(fraction, model)), "used": always(4 * GIB), "model": model, **more}
+    return PodHistory(namespace=namespace, pod=name, **settings)  # type: ignore[arg-type]
+
+
+PODS = (
+    # The agent was away for four hours and then replaced. Idle in the first half.
+    pod("vision", "web-a", gaps=((10, 14),), restarts=(14.0,), size="small", utilization=lambda hour: 0 if hour <= 18 else 0.5),
+    # Two agents report it, and an exporter of a tenant claims that it has the whole GPU.
+    pod("vision", "web-b", agents=2, size="small", utilization=always(0.25)),
+    pod("vision", "web-b", 1.0, job="tenant", size="small", used=always(70 * GIB), utilization=always(1.0)),
+    # A StatefulSet gives a new pod the name of the last one.
+    pod("names", "db-0", uid="first", hours=(0, 10), kind="StatefulSet", workload="db"),
+    pod("names", "db-0", uid="second", hours=(11, HOURS), kind="StatefulSet", workload="db"),
+    pod("rebound", "again", share=lambda hour: share_of(0.1 if hour <= 18 else 0.2)),
+    pod("rebound", "other", 0.1),
+    pod("mixed", "on-t4", 0.5, T4, queue="science"),
+    pod("mixed", "on-a100", 0.5, A100, queue="science"),
+    # KAI charges 10,000 MiB as 0.13 of an H100.
+    pod("mixed", "in-mib", queue="science", share=always(10_000 * MIB)),
+    pod("blind", "partly", used=lambda hour: None if 10 < hour <= 22 else 8 * GIB),
+    pod("blind", "never", used=lambda _: None),
+    # Above its share for six hours; the agent's restarts reset the counter.
+    pod("over", "greedy", 0.1, used=lambda hour: (12 if 6 < hour <= 12 else 4) * GIB, over=True, restarts=(9.0, 20.0)),
+    # Another queue from hour 12 on: the pod is two series.
+    pod("moved", "pod", 0.1, hours=(0, 12), used=lambda hour: (12 if hour > 8 else 4) * GIB, over=True),
+    pod("moved", "pod", 0.1, hours=(12, HOURS), used=lambda hour: (12 if hour <= 15 else 4) * GIB, over=True, queue="science", restarts=(12.0,)),
+    pod("tenant-a", "x-default", vcluster="red", virtual_namespace="default"),
+    pod("whole", "train", share=always(MODELS[H100] * MIB), gpus=2, kind="Job", workload="train"),
+    # Names that would act in a spreadsheet.
+    pod("vision", "lies", size="=cmd()"),
+    pod("vision", "spaces", workload="a b"),
+)  # fmt: skip
+
+_LINE = re.compile(r"(\w+)\{(.*)\} (\S+) (\d+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@cache
+def reference() -> dict[tuple[str, str], dict[str, float]]:
+    """Return the hours of each pod on each GPU, from every raw sample of the agents, by UID and UUID."""
+    samples: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    counters: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    over: dict[tuple[str, str], float] = defaultdict(float)
+    for line in History(PODS).openmetrics():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            continue
+        labels = dict(_LABEL.findall(match[2]))
+        if labels["job"] != JOB or "uid" not in labels or "gpu_uuid" not in labels:
+            continue
+        key, value, at = (labels["uid"], labels["gpu_uuid"]), float(match[3]), int(match[4])
+        if match[1] == "kaishare_pod_over_share_seconds_total":
+            before = counters[key].get(labels["instance"], 0.0)
+            counters[key][labels["instance"]] = value
+            over[key] += value - before
+            continue
+        series = samples[(match[1], *key)]
+        series[at] = max(series.get(at, value), value)
+    pods: dict[tuple[str, str], dict[str, float]] = {}
+    for (name, uid, gpu), shares in samples.items():
+        if not name.endswith("share_bytes"):
+            continue
+        mib = next(mib for index, mib in enumerate(MODELS.values()) if gpu.startswith(f"GPU-{index}-"))
+        card = Card.from_mib(mib)
+        used = samples.get(("kaishare_pod_gpu_memory_used_bytes", uid, gpu), {})
+        active = samples.get(("kaishare_pod_gpu_utilization_ratio", uid, gpu), {})
+        charged = {at: min(card.portion_of_memory(int(share / MIB)), 1.0) for at, share in shares.items()}
+        memory = card.units * card.unit_bytes
+        figures = {
+            "promised": sum(charged.values()) / 60,
+            "whole": len(charged) / 60,
+            "used": sum(value / memory for value in used.values()) / 60 if used else None,
+            "used_known": len(used) / 60 if used else None,
+            "active": sum(active.values()) / 60 if active else None,
+            "active_known": len(active) / 60 if active else None,
+            "idle": sum(charged[at] for at, value in active.items() if not value) / 60 if active else None,
+            "over": over[(uid, gpu)] / 3600 if (uid, gpu) in over else None,
+            "expected": (max(shares) - min(shares) + 60) / 3600,
+        }
+        pods[(uid, gpu)] = {figure: value for figure, value in figures.items() if value is not None}
+    return pods
+
+
+def of_pods(*uids: str) -> Hours:
+    """Return the reference of some pods as one row."""
+    sums = {
+        figure: [({}, own[figure]) for (uid, _), own in reference().items() if uid in uids and figure in own]
+        for figure in FIGURES
+    }
+    return build_report(sums, (), prices={}).total
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus with the histories and their records; yield its address."""
+    needed("prometheus")
+    folder: Path = tmp_path_factory.mktemp("recorded")
+    History(PODS).write(folder)
+    recorded(folder, *names_of_records())
+    with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
+        yield running.url
+
+
+async def report_of(
+    url: str,
+    *by: str,
+    selector: str = f'job="{JOB}"',
+    start: float = START,
+    end: float = UNTIL,
+    **more: object,
+) -> Report:
+    labels = row_labels(by)
+    async with Prometheus.open(PrometheusOptions(url=url, selector=selector)) as client:
+        sums, remarks = await read_sums(client, labels, Window(start=start, end=end))
+    settings = {"prices": {}, **more}
+    return build_report(sums, labels, remarks=remarks, **settings)  # type: ignore[arg-type]
+
+
+def hours_of(report: Report, model: str = H100, **names: str) -> Hours:
+    (row,) = [
+        row
+        for row in report.rows
+        if row.model == model and all(row.names.get(label, "") == name for label, name in names.items())
+    ]
+    return row.hours
+
+
+def assert_equal(actual: Hours, expected: Hours) -> None:
+    for figure in ("promised", "used", "active", "idle", "over", "saved", "coverage", "active_coverage"):
+        value = getattr(expected, figure)
+        approximate = None if value is None else pytest.approx(value, rel=0.01, abs=1e-6)
+        assert getattr(actual, figure) == approximate, figure
+
+
+BY_NAMESPACE = {
+    "gap, restart and two agents": ("vision", H100, ("web-a", "web-b", "lies", "spaces")),
+    "renamed pod": ("names", H100, ("first", "second")),
+    "share that changed": ("rebound", H100, ("again", "other")),
+    "a small card": ("mixed", T4, ("on-t4",)),
+    "a large card": ("mixed", A100, ("on-a100",)),
+    "share in MiB": ("mixed", H100, ("in-mib",)),
+    "unknown use": ("blind", H100, ("partly", "never")),
+    "counter with resets": ("over", H100, ("greedy",)),
+    "changed description": ("moved", H100, ("pod",)),
+    "vCluster": ("tenant-a", H100, ("x-default",)),
+    "two whole GPUs": ("whole", H100, ("train",)),
+}
+
+
+@pytest.mark.slow
+async def test_rows_equal_the_reference(server: str) -> None:
+    report = await report_of(server, "namespace")
+    assert len(report.rows) == len(BY_NAMESPACE)
+    for namespace, model, uids in BY_NAMESPACE.values():
+        assert_equal(hours_of(report, model, namespace=namespace), of_pods(*uids))
+    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
+    assert report.dropped == 0
+    assert report.remarks == ()
+
+
+async def test_unknown_time_is_marked_and_never_scaled_up(server: str) -> None:
+    report = await report_of(server, "namespace")
+    blind = hours_of(report, namespace="blind")
+    assert blind.coverage == pytest.approx(24 / 72, rel=0.01)
+    assert blind.active is blind.idle is None
+    assert blind.use_mark
+    assert hours_of(report, namespace="names").coverage == pytest.approx(1, rel=0.01)
+    (line,) = [line for line in as_text(report) if line.startswith("blind")]
+    assert line.endswith("33%!")
+    vision = next(row for row in json.loads(as_json(report))["rows"] if row["namespace"] == "vision")
+    assert vision["coverage"] == pytest.approx(1 - 4 / (4 * HOURS), rel=0.01)
+
+
+async def test_a_time_without_pods_is_an_error(server: str) -> None:
+    with pytest.raises(PrometheusError, match="no pod with a share in this time"):
+        await report_of(server, "namespace", start=START - 86_400, end=START - 3_600)
+
+
+@pytest.mark.parametrize(
+    ("by", "rows"),
+    [
+        (
+            ["queue"],
+            {
+                ("science", "", T4),
+                ("science", "", A100),
+                ("science", "", H100),
+                ("team", "", H100),
+                ("team", "red", H100),
+            },
+        ),
+        (["size"], {("", H100), ("small", H100), ("", T4), ("", A100)}),
+        (["node", "size"], {("n1", "", H100), ("n1", "small", H100), ("n1", "", T4), ("n1", "", A100)}),
+    ],
+    ids=["queue", "size", "node and size"],
+)
+async def test_every_grouping_has_the_same_totals(
+    server: str, by: Sequence[str], rows: set[tuple[str, ...]]
+) -> None:
+    report = await report_of(server, *by)
+    assert {(*row.names.values(), row.model) for row in report.rows} == rows
+    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
+    assert report.dropped == (1 if "size" in by else 0)
+
+
+async def test_names_that_would_act_elsewhere_are_dropped_and_counted(server: str) -> None:
+    report = await report_of(server, "workload", "size", prices={H100: 2.0}, currency="EUR")
+    assert report.dropped == 2
+    outputs = [as_json(report), as_csv(report), as_html(report, "May"), *as_text(report)]
+    assert not any(word in text for text in outputs for word in ("cmd()", "a b"))
+    (sentence,) = [
+        text for text in as_text(report, columns=500) if text.startswith("Dropped: 2 rows with names")
+    ]
+    rows = sum(row.hours.promised or 0 for row in report.rows)
+    promised = (report.total.promised or 0) - rows
+    assert promised == pytest.approx(of_pods("lies", "spaces").promised, rel=0.01)
+    assert f" and {promised:.1f} GPU-hours promised. The totals contain them." in sentence
+    for cells in csv.reader(io.StringIO(as_csv(report))):
+        assert not any(re.match(r"[=@]|[+-](?![0-9.])", cell) for cell in cells)
+
+
+async def test_costs_are_of_promised_hours_by_model(server: str) -> None:
+    report = await report_of(server, "namespace", prices={H100: 2.0, A100: 1.5}, currency="EUR")
+    a100 = hours_of(report, A100, namespace="mixed")
+    assert a100.cost == pytest.approx(1.5 * 0.5 * HOURS, rel=0.01)
+    assert hours_of(report, T4, namespace="mixed").cost is None
+    expected = 2.0 * (report.models[H100].promised or 0) + (a100.cost or 0)
+    assert report.total.cost == pytest.approx(expected)
+    assert "No price for Tesla T4: the cost leaves these out." in list(as_text(report, columns=200))
+
+
+async def test_totals_are_those_of_the_dashboard(server: str) -> None:
+    board = grafana.load("fleet")
+    report = await report_of(server, "namespace")
+    running = prometheus_server.Prometheus(server, None, Path())  # type: ignore[arg-type]
+    for title, value in (
+        ("GPU-hours promised", report.total.promised),
+        ("GPU-hours used", report.total.used),
+        ("GPU-hours idle", report.total.idle),
+        ("GPU-hours saved", report.total.saved),
+        ("Time with known use", report.total.coverage),
+    ):
+        query = board.interpolated(board.expression(title).replace("$__range", f"{UNTIL - START}s"))
+        (sample,) = running.instant(query, UNTIL)
+        assert float(sample["value"][1]) == pytest.approx(value), title
+    query = board.expression("GPU-hours by team", "activity known").replace("$__range", f"{UNTIL - START}s")
+    teams = {
+        sample["metric"]["namespace"]: float(sample["value"][1])
+        for sample in running.instant(board.interpolated(query), UNTIL)
+    }
+    vision = hours_of(report, namespace="vision").active_coverage
+    assert vision is not None
+    assert vision < 0.9
+    assert teams["vision"] == pytest.approx(vision)
+
+
+def test_the_advice_of_a_namespace_is_by_share_and_counts_pods_on_several_gpus_once(server: str) -> None:
+    board = grafana.load("namespace")
+    running = prometheus_server.Prometheus(server, None, Path())  # type: ignore[arg-type]
+
+    def of_column(column: str, namespace: str) -> dict[str, float]:
+        query = board.expression("Use against share, by workload", column)
+        query = query.replace("$__range", f"{UNTIL - START}s")
+        samples = running.instant(board.interpolated(query, {"namespace": namespace}), UNTIL)
+        return {sample["metric"]["share"]: float(sample["value"][1]) for sample in samples}
+
+    used = 4 * GIB / (MODELS[H100] // 100 * 100 * MIB)
+    rebound = of_column("pod-hours", "rebound")
+    assert rebound == {"0.1": pytest.approx(HOURS, rel=0.01), "0.2": pytest.approx(HOURS, rel=0.01)}
+    for column in ("used in 99 % of the time", "peak"):
+        assert of_column(column, "rebound") == {"0.1": pytest.approx(used), "0.2": pytest.approx(used)}
+    assert of_column("pod-hours", "whole") == {"1": pytest.approx(HOURS, rel=0.01)}
+    assert of_column("hours over the share", "moved") == {"0.1": pytest.approx(7, rel=0.01)}
+    assert of_column("hours over the share", "over") == {"0.1": pytest.approx(6, rel=0.01)}
+
+
+@pytest.fixture(scope="module")
+def partly_recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a Prometheus with records of two pods, one away for 30 hours, and with pods that no rule saw.
+
+    These are a pod of cluster b, and one of cluster a for a day before the records.
+    """
+    needed("prometheus")
+    folder: Path = tmp_path_factory.mktemp("partly")
+    History((pod("names", "db-0", uid="in-a"), pod("gone", "away", gaps=((4, 34),)))).write(folder)
+    recorded(folder, *names_of_records())
+    unseen = {
+        "": range(START - 36 * 3600, START + 1, STEP),
+        "b": range(START + 3 * 3600, START + 8 * 3600, STEP),
+    }
+    lines = []
+    for cluster, times in unseen.items():
+        labels = {
+            "job": JOB,
+            "cluster": cluster,
+            "namespace": "early",
+            "uid": f"u{cluster}",
+            "gpu_uuid": "GPU-x",
+        }
+        labels = rendered({name: value for name, value in labels.items() if value})
+        lines += [f"kaishare_pod_gpu_memory_share_bytes{labels} {share_of(0.25)} {at}" for at in times]
+    create_blocks(folder, lines)
+    with prometheus_server.prometheus(folder, {}, lookback="1m") as running:
+        yield running.url
+
+
+async def test_an_agent_away_for_more_than_a_day_is_unknown_time(partly_recorded: str) -> None:
+    report = await report_of(partly_recorded, "namespace")
+    away = hours_of(report, namespace="gone")
+    assert away.coverage == pytest.approx(6 / 36, rel=0.02)
+    assert away.use_mark
+    assert away.promised == pytest.approx(0.25 * 6, rel=0.01)
+    assert hours_of(report, namespace="names").coverage == pytest.approx(1, rel=0.01)
+    query = grafana.load("fleet").expression("Time with known use").replace("$__range", f"{UNTIL - START}s")
+    running = prometheus_server.Prometheus(partly_recorded, None, Path())  # type: ignore[arg-type]
+    (sample,) = running.instant(grafana.load("fleet").interpolated(query), UNTIL)
+    assert float(sample["value"][1]) == pytest.approx(report.total.coverage, rel=0.01)
+
+
+async def test_time_before_the_records_is_unknown_and_never_scaled(partly_recorded: str) -> None:
+    report = await report_of(partly_recorded, "namespace", start=START - 36 * 3600)
+    names = hours_of(report, namespace="names")
+    assert names.promised == pytest.approx(0.25 * HOURS, rel=0.01)
+    assert names.coverage == pytest.approx(0.5, abs=0.03)
+    assert names.use_mark
+    (remark,) = [text for text in report.remarks if text.startswith("Recorded figures cover ")]
+    assert "install the recording rules: alerts.enabled in the chart, or deploy/alerts/README.md" in remark
+    assert (await report_of(partly_recorded, "namespace", start=START - 300)).remarks[1:] == ()
+
+
+@pytest.mark.parametrize("days", [0, 35], ids=["looks in the time of the pod", "rare looks"])
+async def test_a_cluster_without_records_is_named(partly_recorded: str, days: int) -> None:
+    report = await report_of(partly_recorded, "namespace", start=START - days * 86_400)
+    assert {row.names["namespace"] for row in report.rows} == {"names", "gone"}
+    assert report.remarks[0].startswith(
+        "Left out: cluster b, which has no recorded figures; install the recording"
+    )
+
+
+async def test_without_records_one_line_says_how_to_install_them(partly_recorded: str) -> None:
+    with pytest.raises(
+        PrometheusError, match=r"^http://[^ ]*: no recorded figures in this time; install the rec"
+    ):
+        await report_of(partly_recorded, "namespace", selector=f'job="{JOB}",cluster="b"')
+
+
+async def test_records_between_the_looks_are_records(server: str) -> None:
+    """Looks at 400 days are four days apart; none is in the 36 hours."""
+    report = await report_of(server, "namespace", start=END - 398 * 86_400, end=END + 2 * 86_400)
+    assert_equal(report.total, of_pods(*(uid for uid, _ in reference())))
+    assert report.remarks == ()
+
+
+async def test_records_of_two_replicas_count_once(tmp_path: Path) -> None:
+    """Thanos without its replica label, or two replicas that write to one storage."""
+    needed("prometheus")
+    values = {"promised": 1, "used_known": 1}
+    lines = []
+    for replica in ("a", "b"):
+        labels = {"job": JOB, "namespace": "vision", "model": H100, "prometheus_replica": replica}
+        lines += [
+            f"{record}{rendered(labels)} {values.get(figure, 2)} {at}"
+            for figure, record in RECORDS.items()
+            for at in range(START + 900, END + 1, 900)
+        ]
+        seen = rendered(labels | {"uid": "a", "gpu_uuid": "GPU-1"})
+        lines += [f"{SEEN}{seen} {at} {at}" for at in range(START - 7200, END + 1, 900)]
+    create_blocks(tmp_path, lines)
+    with prometheus_server.prometheus(tmp_path, {}) as running:
+        total = (await report_of(running.url, "namespace", end=END)).total
+    assert (total.promised, total.used, total.saved) == (4 * HOURS, 8 * HOURS, 4 * HOURS)
+    assert total.coverage == pytest.approx(0.5, rel=1e-6)

@@ -1,0 +1,461 @@
+"""The rules of the advice, and properties that hold for every need and card."""
+
+import json
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.policies import WebhookScope
+from console.usage.advice import (
+    Advice,
+    AdviceOptions,
+    AdviceRow,
+    Balance,
+    KnownNamespace,
+    ShareValue,
+    TargetCluster,
+    card_of,
+    smallest_fraction,
+    smallest_memory,
+)
+from console.usage.advise import as_html, as_json, as_text, known_namespace
+from console.usage.pod_use import Peaks, PodNames, PodUse, Window, quantile_of
+from console.usage.suggestions import advise, needed_bytes
+from kai.share import MIB
+from webhook.policy.labels import PolicyMetadata, label_problems
+
+GIB = 1 << 30
+H100 = 81559 * MIB
+DAY = 86400.0
+OPTIONS = AdviceOptions()
+
+
+def pod(uid: str = "a", *, size: str = "small", share: str = "0.50", **changes: Any) -> PodUse:
+    """Return the use of a pod that was seen for two days: a quantile of 10 GiB, a peak of 20 GiB."""
+    names = {"namespace": "team", "pod": uid, "gpu_uuid": "GPU-1", "model": "H100", "uid": uid, "size": size}
+    names |= {
+        key: changes.pop(key)
+        for key in ("vcluster", "virtual_namespace", "workload_kind", "workload")
+        if key in changes
+    }
+    use = PodUse(
+        names=PodNames(**names), gpu_bytes=H100, share_bytes=int(float(share) * 81500) * MIB, seconds=2 * DAY,
+        known_seconds=2 * DAY, expected_seconds=2 * DAY, first=0.0, last=2 * DAY, peak_bytes=20.0 * GIB, quantile_bytes=10.0 * GIB, low_bytes=None,
+        is_current=True,
+    )  # fmt: skip
+    return replace(use, **changes)
+
+
+def namespaces(**labels: str) -> dict[str, KnownNamespace]:
+    own = {
+        key.replace("_", "-").replace("size-", "size.kaishare.dev/"): value for key, value in labels.items()
+    }
+    own = {key if "/" in key else f"kaishare.dev/{key}": value for key, value in own.items()}
+    metadata = PolicyMetadata({"kai.scheduler/queue": "team", **own})
+    return {"team": known_namespace("team", metadata, WebhookScope())}
+
+
+def only(*uses: PodUse, options: AdviceOptions = OPTIONS, **labels: str) -> AdviceRow:
+    (row,) = advise(uses, namespaces(**labels), options).rows
+    return row
+
+
+@pytest.mark.parametrize(
+    ("options", "suggested"),
+    [
+        (AdviceOptions(), "0.15"),
+        (AdviceOptions(headroom=0), "0.13"),
+        (AdviceOptions(cover_peak=True), "0.26"),
+        (AdviceOptions(min_hours=49), "None"),
+    ],
+)
+def test_options(options: AdviceOptions, suggested: str) -> None:
+    assert str(only(pod(), options=options, size_small="0.5").suggested) == suggested
+
+
+@pytest.mark.parametrize(
+    ("labels", "commands"),
+    {
+        "fraction": ({"size_small": "0.5"}, ["size.kaishare.dev/small=0.15"]),
+        "memory": ({"size_small": "40750Mi"}, ["size.kaishare.dev/small=11776Mi"]),
+        "cap in memory": ({"size_small": "40750Mi", "max_gpu_memory": "50000"}, ["size.kaishare.dev/small=11776Mi"]),
+        "below a cap": ({"size_small": "0.5", "max_gpu_fraction": "0.5"}, ["size.kaishare.dev/small=0.15"]),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_commands_of_a_size(labels: dict[str, str], commands: list[str]) -> None:
+    row = only(pod(), **labels)
+    assert row.commands == tuple(f"kubectl label namespace team {word} --overwrite" for word in commands)
+
+
+def test_commands_name_the_cluster_that_was_given() -> None:
+    options = AdviceOptions(cluster=TargetCluster(kubeconfig="/home/a b/config", context="prod;reboot"))
+    (command,) = only(pod(), options=options, size_small="0.5").commands
+    assert command.startswith(
+        "kubectl '--context=prod;reboot' '--kubeconfig=/home/a b/config' label namespace team "
+    )
+    inside = pod(vcluster="red", virtual_namespace="default")
+    (command,) = only(inside, options=options).commands
+    assert command.startswith(
+        "KUBECONFIG='/home/a b/config' vcluster connect red --namespace team '--context=prod;reboot' -- kubectl label"
+    )
+
+
+def test_default_share_in_another_unit_is_removed_by_the_same_command() -> None:
+    row = only(pod(size=""), gpu_fraction="0.5", max_gpu_memory="50000")
+    assert row.commands == (
+        "kubectl label namespace team kaishare.dev/gpu-fraction- kaishare.dev/gpu-memory=11776 --overwrite",
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_current", "labels", "note"),
+    [
+        (True, {"size_small": "0.25"}, "pods have 0.50; the size is 0.25 now"),
+        (False, {"size_small": "0.25"}, "had 0.50 until 1970-01-03; the size is 0.25 now"),
+        (False, {}, "had 0.50 until 1970-01-03; the size does not exist now"),
+    ],
+)
+def test_pods_with_another_share_than_their_size(is_current: bool, labels: dict[str, str], note: str) -> None:
+    row = only(pod(is_current=is_current), **labels)
+    assert (row.notes, row.commands) == ((note,), ())
+
+
+def test_whole_gpu_is_no_default_share() -> None:
+    row = only(pod(size="", quantile_bytes=68.9 * GIB, peak_bytes=76.0 * GIB), gpu_fraction="0.5")
+    assert (str(row.suggested), row.commands) == ("1", ())
+    assert row.notes[-1].startswith("needs a whole GPU: no default share covers it")
+
+
+@pytest.mark.parametrize("inside", [{}, {"vcluster": "red", "virtual_namespace": "default"}])
+@pytest.mark.parametrize("size", ["small", ""])
+def test_no_command_for_a_label_that_does_not_cover_the_need(size: str, inside: dict[str, str]) -> None:
+    use = pod(size=size, quantile_bytes=75.0 * GIB, peak_bytes=76.0 * GIB, **inside)
+    row = only(use, size_small="0.5", gpu_fraction="0.5")
+    assert (str(row.suggested), row.commands) == ("1", ())
+    assert row.notes == (
+        "the need with headroom is more than a GPU has",
+        "no command: no label covers the need",
+    )
+
+
+def test_whole_gpu_as_a_size() -> None:
+    row = only(pod(quantile_bytes=68.9 * GIB, peak_bytes=70.0 * GIB), size_small="0.5")
+    assert row.commands == ("kubectl label namespace team size.kaishare.dev/small=1 --overwrite",)
+
+
+@pytest.mark.parametrize(
+    "other",
+    {
+        "needs its share": pod("b", quantile_bytes=34.0 * GIB, peak_bytes=35.0 * GIB),
+        "too few hours": pod("b", seconds=3600.0),
+        "ranks": pod("b", workload_kind="PyTorchJob"),
+        "ended": pod("b", is_current=False),
+    }.values(),
+    ids=lambda value: "",
+)
+def test_vcluster_gets_no_command_where_another_share_of_the_size_has_none(other: PodUse) -> None:
+    inside = {"vcluster": "red", "virtual_namespace": "default"}
+    advice = advise(
+        [
+            pod("a", share="0.25", quantile_bytes=5.0 * GIB, peak_bytes=5.0 * GIB, **inside),
+            replace(other, names=replace(other.names, **inside)),
+        ],
+        {},
+        OPTIONS,
+    )
+    assert [row.commands for row in advice.rows] == [(), ()]
+    assert advice.rows[0].notes[-1].startswith("pods of this size have several shares")
+    assert advice.balance is not None
+    assert advice.balance.difference == 0
+
+
+def test_vcluster_with_ranks_of_the_same_share_gets_a_command() -> None:
+    inside = {"vcluster": "red", "virtual_namespace": "default"}
+    rows = advise([pod("a", **inside), pod("b", workload_kind="PyTorchJob", **inside)], {}, OPTIONS).rows
+    assert [bool(row.commands) for row in rows] == [True, False]
+
+
+def in_vclusters(*hosts: str) -> Advice:
+    """Return the advice for a pod with a note in a vCluster of each namespace of the host, and one in none."""
+    inside = {"vcluster": "red", "virtual_namespace": "default", "size": ""}
+    uses = [pod(host, **inside) for host in hosts]
+    uses = [replace(use, names=replace(use.names, namespace=use.names.uid)) for use in uses]
+    return advise([*uses, pod("other")], {}, OPTIONS)
+
+
+def test_vclusters_of_one_name_are_named_with_their_host_namespace() -> None:
+    window = Window(start=0.0, end=2 * DAY)
+    both, single = in_vclusters("host-a", "host-b"), in_vclusters("host-a")
+    for host in ("host-a", "host-b"):
+        lines = [
+            line.split()[0] for line in as_text(both, OPTIONS, columns=200) if f"{host}/red/default" in line
+        ]
+        assert len(lines) == 2, "the table and the notes"
+        assert f"<h2>{host}/red/default · no size</h2>" in as_html(both, OPTIONS, window)
+    assert "<h2>team · small</h2>" in as_html(both, OPTIONS, window)
+    assert not any("host-a" in line for line in as_text(single, OPTIONS, columns=200))
+
+
+@pytest.mark.parametrize(
+    ("use", "labels"),
+    {
+        "a share of the pod's own": (pod(size=""), {}),
+        "a size with another share": (pod(), {"size_small": "0.25"}),
+        "a cap below the need": (pod(quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB), {"size_small": "0.5", "max_gpu_fraction": "0.5"}),
+        "mode off": (pod(), {"size_small": "0.5", "mode": "off"}),
+        "mode observe": (pod(), {"size_small": "0.5", "mode": "observe"}),
+        "an unknown default share of a vCluster": (pod(size="", vcluster="red", virtual_namespace="default"), {}),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_balance_counts_only_advice_that_a_label_gives(use: PodUse, labels: dict[str, str]) -> None:
+    advice = advise([use], namespaces(**labels), OPTIONS)
+    (row,) = advice.rows
+    assert (row.is_change, row.commands) == (True, ())
+    assert row.notes
+    assert advice.balance == Balance(0.5, 0.5)
+
+
+@pytest.mark.parametrize("gpu", [15360 * MIB, H100])
+def test_pod_that_fills_a_share_in_memory_keeps_its_label(gpu: int) -> None:
+    card = card_of(gpu)
+    given = card.fraction_bytes(card.portion_of_memory(4096))
+    assert given > 4096 * MIB
+    use = pod(
+        gpu_bytes=gpu, share_bytes=given, quantile_bytes=given * 0.98, peak_bytes=given * 0.99, low_bytes=given * 0.97,
+        peaks=Peaks(array("d", [3600]), array("d", [given])),
+    )  # fmt: skip
+    row = only(use, size_small="4096Mi")
+    assert (str(row.suggested), row.commands) == ("4096Mi", ())
+    other = replace(
+        use, peaks=None, names=replace(use.names, uid="b"), quantile_bytes=given * 1.5, peak_bytes=given * 1.5
+    )
+    assert only(use, other, size_small="4096Mi").commands != ()
+
+
+def test_time_over_the_share_without_a_counter_is_unknown() -> None:
+    advice = advise([pod()], namespaces(size_small="0.5"), OPTIONS)
+    assert advice.rows[0].over_hours is None
+    assert json.loads(as_json(advice))["rows"][0]["overHours"] is None
+    table = list(as_text(advice, OPTIONS))
+    assert table[1].split()[-3:] == ["-", "0.50", "0.15"]
+    known = only(pod("a"), pod("b", over_seconds=0.0), pod("c", over_seconds=7200.0), size_small="0.5")
+    assert known.over_hours == 2
+
+
+def test_pods_outside_the_balance_are_named() -> None:
+    advice = advise([pod("a"), pod("b", gpu_bytes=None)], namespaces(size_small="0.5"), OPTIONS)
+    assert advice.remarks == (
+        "Not in the balance: 1 pod on a GPU whose memory is unknown, as for MIG devices.",
+    )
+
+
+def test_rows_by_workload_have_no_balance() -> None:
+    options = AdviceOptions(by_workload=True)
+    advice = advise([pod()], namespaces(size_small="0.5"), options)
+    assert advice.balance is None
+    assert json.loads(as_json(advice))["balance"] is None
+    assert "No balance by workload" in " ".join(as_text(advice, options))
+
+
+CARDS = st.sampled_from([15360, 23028, 24564, 40960, 46068, 81559, 81920, 143771, 189471]).map(
+    lambda mib: mib * MIB
+)
+
+
+@given(
+    pods=st.lists(st.tuples(CARDS, st.floats(0.001, 0.98)), min_size=1, max_size=4), is_memory=st.booleans()
+)
+def test_suggested_share_covers_each_need_is_the_smallest_and_is_accepted(
+    pods: list[tuple[int, float]], is_memory: bool
+) -> None:
+    needs = [(part * card_of(gpu).units * MIB, gpu) for gpu, part in pods]
+    share = smallest_memory(needs) if is_memory else smallest_fraction(needs)
+    assert all(share.bytes_on(gpu) >= need for need, gpu in needs)
+    smaller = ShareValue(mib=share.mib - 1) if share.mib else ShareValue(hundredths=share.hundredths - 1)
+    if not share.is_whole and max(smaller.mib, smaller.hundredths - 1) > 0:
+        granted = [smaller.mib * MIB if smaller.mib else smaller.bytes_on(gpu) for _, gpu in needs]
+        assert any(given < need for given, (need, _) in zip(granted, needs, strict=True))
+    labels = {"kai.scheduler/queue": "team", "size.kaishare.dev/small": "0.5"}
+    after = PolicyMetadata({**labels, "size.kaishare.dev/small": str(share)})
+    assert label_problems(after, PolicyMetadata(labels)).count == 0
+    assert all(share.is_share(share.bytes_on(gpu), gpu) for _, gpu in needs)
+
+
+@given(gpu=CARDS, hundredths=st.integers(2, 99))
+def test_share_of_a_fraction_is_recognised(gpu: int, hundredths: int) -> None:
+    share = ShareValue(hundredths=hundredths)
+    assert ShareValue.seen(share.bytes_on(gpu), gpu) == share
+    others = (ShareValue(hundredths=other) for other in (hundredths - 1, hundredths + 1) if 2 <= other <= 99)
+    assert not any(other.is_share(share.bytes_on(gpu), gpu) for other in others)
+
+
+def test_pod_that_takes_all_needs_its_share() -> None:
+    share = int(0.5 * 81500) * MIB
+    use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97)
+    late = Peaks(array("d", [3600, 7200, 10800]), array("d", [GIB, GIB, share]))
+    early = Peaks(array("d", [3600]), array("d", [share]))
+    assert not replace(use, peaks=late).takes_all
+    full = replace(use, peaks=early)
+    assert full.takes_all
+    assert needed_bytes(full, OPTIONS) == share
+    row = only(full, size_small="0.5")
+    assert (str(row.suggested), row.is_at_least, row.commands) == ("0.50", True, ())
+
+
+@pytest.mark.parametrize("hours", [1, 2, 3, 7])
+def test_pod_that_takes_all_is_recognised_in_long_windows(hours: int) -> None:
+    share = int(0.5 * 81500) * MIB
+    bucket = hours * 3600.0
+    use = pod(quantile_bytes=share * 0.98, peak_bytes=share * 0.99, low_bytes=share * 0.97, bucket=bucket)
+    peaks = Peaks(array("d", [bucket, 2 * bucket]), array("d", [share, share]))
+    row = only(replace(use, peaks=peaks), size_small="0.5")
+    assert (str(row.suggested), row.commands) == ("0.50", ())
+
+
+def flat(part: float, *, late: float | None = None, low: float | None = None) -> PodUse:
+    """Return the use of a pod that holds a part of its share from its second hour on."""
+    share = int(0.5 * 81500) * MIB
+    amounts = [0.1 * share, part * share, (late or part) * share]
+    return pod(
+        quantile_bytes=part * share, peak_bytes=max(amounts), low_bytes=(low or part) * share,
+        peaks=Peaks(array("d", [3600, 7200, 10800]), array("d", amounts)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", [0.92, 0.9, 0.75, 0.7])
+def test_pod_that_allocates_most_of_its_share_in_advance_keeps_it(part: float) -> None:
+    """vLLM takes 0.9 of what it may use, and JAX 0.75."""
+    row = only(flat(part), size_small="0.5")
+    assert (str(row.suggested), row.commands, row.is_at_least) == ("0.50", (), False)
+    assert row.notes[0].startswith(
+        "1 pod of 1 held a constant amount of 70% of the share or more, as vLLM and JAX"
+    )
+
+
+@pytest.mark.parametrize("part", [0.69, 0.2])
+def test_pod_that_holds_a_smaller_constant_amount_keeps_the_advice_and_gets_a_note(part: float) -> None:
+    row = only(flat(part), size_small="0.5")
+    assert row.suggested == smallest_fraction([(part * 1.15 * int(0.5 * 81500) * MIB, H100)])
+    assert row.notes[0].startswith(
+        "1 pod of 1 held a constant amount, as frameworks do that allocate in advance"
+    )
+    assert bool(row.commands) == row.is_change
+
+
+def test_pod_that_needs_more_decides_beside_one_that_allocates_in_advance() -> None:
+    other = pod("b", quantile_bytes=45.0 * GIB, peak_bytes=46.0 * GIB)
+    row = only(flat(0.9), other, size_small="0.5")
+    assert row.suggested == smallest_fraction([(45 * 1.15 * GIB, H100)])
+    assert row.commands != ()
+    assert str(only(flat(0.9), pod("b"), size_small="0.5").suggested) == "0.50"
+
+
+@pytest.mark.parametrize(
+    "use", [flat(0.75, late=0.8), flat(0.75, low=0.7), flat(0.98)], ids=["grows", "dips", "fills the share"]
+)
+def test_use_that_varies_or_fills_the_share_is_not_constant(use: PodUse) -> None:
+    assert not use.is_flat
+    assert not any("constant amount" in note for note in only(use, size_small="0.5").notes)
+
+
+@pytest.mark.parametrize(
+    ("pods", "note"),
+    {
+        "pods of a Job": ([("train", 0.0), ("train", DAY / 2)], "2 pods of 2 ran beside another pod"),
+        "Jobs of a JobSet": ([("train-workers-0", 0.0), ("train-workers-1", 0.0)], "2 pods of 2 ran beside"),
+        "of a JobSet and of another Job": (
+            [("a-0", 0.0), ("a-1", 0.0), ("b", 0.0)],
+            "2 pods of 3 ran beside",
+        ),
+        "one after the other": ([("train", 0.0), ("train", 2 * DAY)], ""),
+        "two Jobs": ([("one", 0.0), ("other", 0.0)], ""),
+    }.values(),
+    ids=lambda value: "",
+)
+def test_jobs_with_several_pods_at_one_time_get_a_note(pods: list[tuple[str, float]], note: str) -> None:
+    """A Job owns the pods of a JobSet and of a TrainJob, so that its kind does not show ranks."""
+    uses = [
+        pod(str(number), workload_kind="Job", workload=job, first=first, last=first + 2 * DAY)
+        for number, (job, first) in enumerate(pods)
+    ]
+    notes = [each for each in only(*uses, size_small="0.5").notes if "beside" in each]
+    assert [each[: len(note)] for each in notes] == ([note] if note else [])
+
+
+def whole(uid: str, kind: str, workload: str, *, first: float = 0.0, **changes: Any) -> PodUse:
+    """Return the use of a pod with a whole GPU."""
+    more = {"workload_kind": kind, "workload": workload, "share_bytes": H100, "size": "", **changes}
+    return pod(uid, first=first, last=first + 2 * DAY, **more)
+
+
+PLAIN_JOB = [whole("train-x4k2p", "Job", "train"), whole("train-a1b2c", "Job", "train")]
+INDEXED_JOB = [whole("train-0-x4k2p", "Job", "train"), whole("train-1-a1b2c", "Job", "train")]
+JOB_SET = [whole(f"s-w-{job}-0-x4k2p", "Job", f"s-w-{job}") for job in (0, 1)]
+LEADER_WORKER_SET = [whole("lws-0", "StatefulSet", "lws"), whole("lws-0-1", "StatefulSet", "lws-0")]
+
+
+@pytest.mark.parametrize(
+    ("uses", "kept"),
+    {
+        "Indexed Job": (INDEXED_JOB, 2),
+        "Jobs of a JobSet": (JOB_SET, 2),
+        "LeaderWorkerSet": ([*LEADER_WORKER_SET, whole("lws-1", "StatefulSet", "lws")], 2),
+        "Indexed Job in a vCluster": (
+            [replace(use, names=replace(use.names, pod=f"{use.names.pod}-x-default-x-red")) for use in INDEXED_JOB],
+            2,
+        ),
+        "Indexed Jobs one after the other": ([INDEXED_JOB[0], replace(INDEXED_JOB[1], first=2 * DAY, last=4 * DAY)], 0),
+        "plain Job": (PLAIN_JOB, 0),
+        "independent Jobs of a sweep": ([whole(f"sweep-{n}-x4k2p", "Job", f"sweep-{n}") for n in (1, 2)], 0),
+        "StatefulSet": ([whole(f"web-{n}", "StatefulSet", "web") for n in (0, 1)], 0),
+        "Indexed Job with a share": ([replace(use, share_bytes=int(0.5 * 81500) * MIB) for use in INDEXED_JOB], 0),
+    }.values(),
+    ids=lambda value: "",
+)  # fmt: skip
+def test_pods_that_may_be_ranks_keep_their_gpu(uses: list[PodUse], kept: int) -> None:
+    rows = advise(uses, namespaces(), OPTIONS).rows
+    ranks = [row for row in rows if row.key.keeps_gpu]
+    assert sum(row.pods for row in ranks) == kept
+    assert all((row.suggested, row.commands) == (None, ()) for row in ranks)
+    assert all("may be ranks: each keeps a whole GPU" in row.notes[0] for row in ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "labels", "has_command"),
+    {
+        "a default share for pods that may be ranks": (INDEXED_JOB, {}, False),
+        "a default share for ranks that the webhook knows": ([whole("r", "PyTorchJob", "train")], {}, True),
+        "a size of ranks": ([whole("r", "PyTorchJob", "train", size="small")], {"size_small": "1"}, False),
+        "a size of others": (INDEXED_JOB, {"size_small": "1"}, True),
+    }.values(),
+    ids=lambda value: "",
+)
+def test_no_command_changes_the_whole_gpus_of_ranks(
+    ranks: list[PodUse], labels: dict[str, str], has_command: bool
+) -> None:
+    other = whole("web", "Deployment", "web", size="small" if labels else "")
+    rows = advise([*ranks, other], namespaces(**labels), OPTIONS).rows
+    (row,) = [row for row in rows if not row.key.keeps_gpu]
+    assert row.is_change
+    assert bool(row.commands) == has_command
+    assert has_command == (not row.notes)
+
+
+def test_pod_whose_use_is_unknown_is_not_covered() -> None:
+    unknown = pod("b", quantile_bytes=None, peak_bytes=None, known_seconds=0.0)
+    row = only(*(pod(str(number)) for number in range(20)), unknown, size_small="0.5")
+    assert row.coverage > 0.95
+    assert row.notes == ("1 pod of 21 never had a known use: the advice does not cover their need",)
+    assert row.suggested == only(pod(), size_small="0.5").suggested
+
+
+def test_quantile_is_that_of_prometheus() -> None:
+    assert quantile_of([1.0, 2.0, 3.0, 4.0], 0.5) == 2.5
+    assert quantile_of([1.0], 0.99) == 1.0
+    assert quantile_of([], 0.99) is None
