@@ -202,7 +202,7 @@ class ExplainedDocument:
         if self.source is None or self.document is None:
             yield from ((None, item) for item in self.items)
             return
-        lines = DocumentLines(self.source, self.document)
+        lines = DocumentLines(self.document)
         for item in self.items:
             place = item.object_place if isinstance(item, ExplainedPod) else item.place
             yield Location(self.source.name, lines.line_of(place)), item
@@ -224,7 +224,7 @@ def explain(sources: Iterable[ManifestSource], explainer: "Explainer") -> Iterat
                     for item in explainer.explain(value, place, Path(source.name).name)
                 ]
             except TemplateError as error:
-                line = DocumentLines(source, document).line_of(error.place)
+                line = DocumentLines(document).line_of(error.place)
                 raise DocumentError(f"{source.name}, line {line}: {error}") from None
             yield ExplainedDocument(source, document, items)
 

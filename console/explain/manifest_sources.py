@@ -3,11 +3,8 @@
 import json
 import re
 import sys
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,13 +24,6 @@ from service.documents import (
 
 STANDARD_INPUT: Final = "-"
 
-_MARKER: Final = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
-"""The line that begins a document. YAML allows it nowhere else, not even in a block of text."""
-_DIRECTIVE: Final = re.compile(r"^%", re.MULTILINE)
-"""The line of a directive such as `%YAML 1.2`, which belongs to the document after it."""
-_END: Final = re.compile(r"^(?:%|\.\.\.(?=[ \t\r\n]|\Z))", re.MULTILINE)
-"""The line after a document: its `...`, or a directive."""
-
 _HELM_REFERENCE: Final = re.compile(r'\{\{-?[ \t]{0,8}(?:\.Values|\.Release|\.Chart|include[ \t]{1,8}")')
 """An expression that only Helm's templates have; others (Argo Workflows, alert rules) have braces, too."""
 
@@ -48,12 +38,10 @@ class SourceDocument:
     """One document of an input."""
 
     value: Any
-    start: int
-    """Index of the document's text in the input, which begins with its directives and its `---` line."""
-    end: int
-    """Index after the text, which a line `...` does not belong to."""
+    text: str
+    """The document's text, from the beginning of its first line."""
     lines_before: int
-    """Number of line breaks in the input before the document."""
+    """Number of line breaks in the input before the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +49,18 @@ class ManifestSource:
     """One input with its documents."""
 
     name: str
-    text: str
     documents: Sequence[SourceDocument]
 
 
 class DocumentLines:
     """The lines of the parts of one document."""
 
-    def __init__(self, source: ManifestSource, document: SourceDocument) -> None:
+    def __init__(self, document: SourceDocument) -> None:
         self._lines_before = document.lines_before
-        text = source.text[document.start : document.end]
-        self._root = yaml.compose(text, Loader=LOADER)
+        try:
+            self._root = yaml.compose(document.text, Loader=LOADER)
+        except yaml.YAMLError:
+            self._root = None  # the document needs its directives; every part has the document's line
 
     def line_of(self, place: Place) -> int:
         """Return the line, counted from 1, of a part; of its nearest parent if the text has no such part."""
@@ -156,33 +145,15 @@ def read_source(text: str, name: str) -> ManifestSource:
         if "{{" in text:
             raise DocumentError(f"{name}, line {_line(text, text.index('{{'))}: {_HELM} ({error})") from None
         raise
-    parts = _parts(text, parsed)
-    starts = [start for start, _ in parts]
     documents = []
     lines_before = counted = 0
     for document in parsed:
-        start, end = parts[bisect_right(starts, document.start) - 1]
+        start = text.rfind("\n", 0, document.start) + 1
         lines_before += text.count("\n", counted, start)
         counted = start
-        documents.append(SourceDocument(document.value, start, end, lines_before))
-    _refuse_helm(text, name, documents)
-    return ManifestSource(name, text, documents)
-
-
-def _parts(text: str, documents: Sequence[ParsedDocument]) -> list[tuple[int, int]]:
-    """Return start and end of the parts of a text that each hold one document, or none."""
-    markers = [*(match.start() for match in _MARKER.finditer(text)), len(text)]
-    remaining = deque(documents)
-    parts, start = [], 0
-    for marker, following in pairwise([0, *markers]):
-        content_end = marker
-        while remaining and remaining[0].start < following:
-            content_end = remaining.popleft().end
-        end = _END.search(text, content_end, following)
-        directive = _DIRECTIVE.search(text, content_end, following)
-        parts.append((start, end.start() if end else following))
-        start = directive.start() if directive else following
-    return parts
+        _refuse_helm(text, name, document)
+        documents.append(SourceDocument(document.value, text[start : document.end], lines_before))
+    return ManifestSource(name, documents)
 
 
 def _character(match: re.Match[str]) -> str:
@@ -197,19 +168,13 @@ def _character(match: re.Match[str]) -> str:
 _HELM: Final = "a Helm template, which is not rendered: explain the output of helm template RELEASE CHART"
 
 
-def _refuse_helm(text: str, name: str, documents: Sequence[SourceDocument]) -> None:
-    """Refuse a Helm template that happens to be YAML.
-
-    ConfigMaps and Secrets may hold a template as data.
-    """
-    if "{{" not in text:
+def _refuse_helm(text: str, name: str, document: ParsedDocument) -> None:
+    """Refuse a Helm template that happens to be YAML; ConfigMaps and Secrets may hold one as data."""
+    if isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret"):
         return
-    for document in documents:
-        if isinstance(document.value, dict) and document.value.get("kind") in ("ConfigMap", "Secret"):
-            continue
-        match = _HELM_REFERENCE.search(text, document.start, document.end)
-        if match is not None:
-            raise DocumentError(f"{name}, line {_line(text, match.start())}: {_HELM}")
+    match = _HELM_REFERENCE.search(text, document.start, document.end)
+    if match is not None:
+        raise DocumentError(f"{name}, line {_line(text, match.start())}: {_HELM}")
 
 
 def _line(text: str, index: int) -> int:
