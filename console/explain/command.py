@@ -11,7 +11,7 @@ from typing import Final
 
 from console.explain.document_parts import as_map, texts
 from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
-from console.explain.formats import as_json, as_patch, as_yaml
+from console.explain.formats import as_json, as_patch
 from console.explain.manifest_sources import ManifestSource, read_sources
 from console.explain.policy_edits import CLUSTER, NamespaceEdits, Policies
 from console.explain.text import as_table, as_text, namespace_lines, sums, unadmitted_sentence
@@ -33,7 +33,7 @@ from webhook.namespaces.file_policies import read_namespaces
 from webhook.policy.labels import LabelProblems, PolicyMetadata
 from webhook.settings.decision_options import KnownSettings
 
-OUTPUTS: Final = ("text", "table", "json", "yaml", "patch")
+OUTPUTS: Final = ("text", "table", "json", "patch")
 _DEFAULT_NAMESPACE: Final = "default"
 _MOST_AS_TEXT: Final = 4
 """Number of pods up to which the default output is text."""
@@ -261,8 +261,6 @@ def _print(settings: ExplainSettings, answer: Answer) -> None:
         write_warning(f"{program}: {note}")
     if output == "json":
         write_document(_joined(as_json(documents, problems)))
-    elif output == "yaml":
-        write_document(_joined(as_yaml(documents, problems)))
     else:
         write_document(_joined(as_patch(documents)))
     for refusal in _refusals(answer):

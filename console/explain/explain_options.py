@@ -166,7 +166,7 @@ def _check(arguments: argparse.Namespace, *, has_edits: bool) -> None:
         raise UsageError("give -n or --all-namespaces, not both")
     if uses_cluster and arguments.output == "patch":
         option = "--live" if arguments.live else "--server"
-        raise UsageError(f"{option} has no output patch; allowed: table, text, json, yaml")
+        raise UsageError(f"{option} has no output patch; allowed: table, text, json")
     if arguments.policies is None and not has_edits and not uses_cluster:
         raise UsageError("give --policies, --label, --annotation, --server or --live")
     if arguments.context is not None and arguments.policies != CLUSTER and not uses_cluster:

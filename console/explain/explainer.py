@@ -68,8 +68,8 @@ class ServerAnswer:
     """The API server's whole message; empty if the pod is admitted."""
     warnings: Sequence[str] = ()
     """The warnings to the pod's author, word for word."""
-    changes: Sequence[str] = ()
-    """Lines of a diff between the pod that was sent and the one that came back, without defaults."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """What was admitted in the fields that kaishare writes, such as `annotation gpu-fraction`."""
     differences: Sequence[AnswerDifference] = ()
     """What kaishare decides and the cluster answered differently."""
     causes: Sequence[str] = ()

@@ -1,14 +1,11 @@
-"""The results of `explain` for programs: JSON, YAML and patches."""
+"""The results of `explain` for programs: JSON and patches."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from console.explain.explainer import ExplainedDocument, ExplainedPod, ServerAnswer, UnexplainedObject
 from console.explain.manifest_sources import Location
-from console.explain.text import Dumper
 from webhook.policy.labels import LabelProblems
 from webhook.policy.reasons import Finding
 from webhook.policy.sizes import Source
@@ -17,12 +14,6 @@ from webhook.policy.sizes import Source
 def as_json(documents: Iterable[ExplainedDocument], problems: Mapping[str, LabelProblems]) -> Iterator[str]:
     """Yield one JSON document: a list with an object for each pod, and for each object without known pods."""
     yield json.dumps(_all_fields(documents, problems), indent=2, ensure_ascii=False)
-
-
-def as_yaml(documents: Iterable[ExplainedDocument], problems: Mapping[str, LabelProblems]) -> Iterator[str]:
-    """Yield the content of `as_json` as YAML."""
-    fields = _all_fields(documents, problems)
-    yield yaml.dump(fields, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1000).rstrip()
 
 
 def as_patch(documents: Iterable[ExplainedDocument]) -> Iterator[str]:
@@ -97,7 +88,7 @@ def _answer(answer: ServerAnswer) -> dict[str, Any]:
         "refusedBy": answer.refused_by or None,
         "refusal": answer.refusal or None,
         "warnings": list(answer.warnings),
-        "changes": list(answer.changes),
+        "fields": dict(answer.fields),
         "differences": [
             {"field": each.field, "predicted": each.predicted, "answered": each.answered}
             for each in answer.differences

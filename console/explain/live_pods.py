@@ -10,7 +10,6 @@ from msgspec import Struct
 from console.explain.document_parts import as_map, as_maps
 from console.explain.gpu_sums import GpuAmount, RunningPods
 from console.explain.manifest_pods import FoundPod
-from console.explain.pod_defaults import DEFAULT_TOLERATIONS, token_volumes, without_token_volumes
 from kai import keys
 from kai.key_classes import is_written_by_kai_only
 from kai.pod import Owner
@@ -143,17 +142,7 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED_SPEC}
     if "nodeName" in spec and _creator_wrote_node(metadata.get("managedFields")):
         new_spec["nodeName"] = spec["nodeName"]
-    tolerations = new_spec.get("tolerations")
-    if isinstance(tolerations, list):
-        new_spec["tolerations"] = [each for each in tolerations if each not in DEFAULT_TOLERATIONS]
-        if not new_spec["tolerations"]:
-            del new_spec["tolerations"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": new_metadata,
-        "spec": without_token_volumes(new_spec, token_volumes(new_spec)),
-    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": new_metadata, "spec": new_spec}
 
 
 def _creator_wrote_node(entries: Any) -> bool:

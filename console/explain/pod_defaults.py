@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from console.explain.document_parts import as_map, as_maps, with_containers
+from console.explain.document_parts import as_map, with_containers
 from kai import keys
 from kube.kinds import ObjectMeta
 
@@ -101,13 +101,6 @@ SERVER_METADATA: Final = frozenset(
 )
 """Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
 
-DEFAULT_TOLERATIONS: Final = tuple(
-    {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-    for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-)
-"""What the plugin DefaultTolerationSeconds adds."""
-
-_TOKEN_VOLUME: Final = "kube-api-access-"  # noqa: S105 - a prefix of names
 _KINDS: Final = ("limits", "requests")
 _MAPS: Final = ("labels", "annotations")
 
@@ -176,37 +169,3 @@ def _with_requests(container: dict[str, Any]) -> dict[str, Any]:
     if not limits or not isinstance(limits, dict) or not isinstance(requests, dict):
         return container
     return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
-
-
-def token_volumes(spec: Any) -> frozenset[str]:
-    """Return the names of the volumes in which the plugin ServiceAccount mounts a token."""
-    return frozenset(
-        name
-        for volume in as_maps(as_map(spec).get("volumes"))
-        if isinstance(name := volume.get("name"), str)
-        and name.startswith(_TOKEN_VOLUME)
-        and any(
-            "serviceAccountToken" in source
-            for source in as_maps(as_map(volume.get("projected")).get("sources"))
-        )
-    )
-
-
-def without_token_volumes(spec: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """Return a pod's spec without the volumes of those names, and without their mounts."""
-    if not names:
-        return spec
-    cleaned: dict[str, Any] = with_containers(
-        spec, lambda container: _without_named(container, "volumeMounts", names)
-    )
-    return _without_named(cleaned, "volumes", names)
-
-
-def _without_named(holder: dict[str, Any], part: str, names: frozenset[str]) -> dict[str, Any]:
-    """Return a map without the items of a list that have one of the names; an empty list is removed."""
-    items = holder.get(part)
-    if not isinstance(items, list):
-        return dict(holder)
-    left = [item for item in items if as_map(item).get("name") not in names]
-    kept = {name: value for name, value in holder.items() if name != part}
-    return {**kept, part: left} if left else kept

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from console.explain.document_parts import as_json
-from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, ServerAnswer, UnexplainedObject
+from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, UnexplainedObject
 from console.explain.gpu_sums import GpuAmount, asked_by, asked_now
 from console.explain.manifest_sources import Location
 from console.explain.policy_edits import Policies
@@ -198,6 +198,7 @@ def server_sentences(item: ExplainedPod) -> Iterator[str]:
     yield f"server: {word}" + (f": {answer.problem}" if answer.problem else "")
     if answer.refusal and answer.refused_by != RBAC:
         yield f"server says: {answer.refusal}"
+    yield from (f"admitted with {field}: {value}" for field, value in answer.fields.items())
     yield from (f"server warning: {warning}" for warning in answer.warnings)
     if item.is_decided:
         yield from (f"differs: {difference.sentence}" for difference in answer.differences)
@@ -433,19 +434,10 @@ class _TextReport:
             yield from self._indented(f"note: {note}")
         for sentence in server_sentences(item):
             yield from self._indented(sentence)
-        if item.server is not None:
-            yield from self._server_changes(item.server)
-        elif item.planned:
+        if item.server is None and item.planned:
             before, after = _written(item.pod.template), _written(item.after)
             yield from (f"  {line}" for line in diff(before, after, colour=self.colour))
         yield ""
-
-    def _server_changes(self, answer: ServerAnswer) -> Iterator[str]:
-        """Yield what the whole cluster changes in the pod; this replaces the diff of our own patch."""
-        if not answer.is_admitted:
-            return
-        yield "  what the cluster changes:" if answer.changes else "  the cluster changes nothing"
-        yield from (f"  {paint(line, line[:1], colour=self.colour)}" for line in answer.changes)
 
     def other(self, item: UnexplainedObject, location: Location | None) -> Iterator[str]:
         """Yield the lines about an object without known pods."""

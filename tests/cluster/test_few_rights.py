@@ -208,7 +208,6 @@ CASES = [
     case(f"{OF_TEAM} -o text", CHANGED),
     case(f"{OF_TEAM} -o table", answer(f"pod.yaml:1 {TEAM} changed 0.5 whole-gpu-converted - 1 pod: 1 changed.")),
     case(f"{OF_TEAM} -o json", answer('"reason": "whole-gpu-converted"'), has_long_lines=True),
-    case(f"{OF_TEAM} -o yaml", answer("reason: whole-gpu-converted"), has_long_lines=True),
     case(f"{OF_TEAM} -o patch", answer('"gpu-fraction": "0.5"'), has_long_lines=True),
     case("explain --policies cluster -f pod.yaml", CHANGED),
     case("explain --policies cluster -f elsewhere.yaml", NOT_OTHER),

@@ -81,7 +81,9 @@ def command_cases(server: ObjectServer) -> Iterator[tuple[str, Json]]:
         for manifest, option in itertools.product(
             ("train-resnet", "vllm", "own-share"), ("--policies=cluster", "--server")
         ):
-            path = product.ROOT / "examples" / "workloads" / f"{manifest}.yaml"
+            text = (product.ROOT / "examples" / "workloads" / f"{manifest}.yaml").read_text()
+            path = server.kubeconfig.parent / f"{manifest}.yaml"
+            path.write_text(re.sub(r"\n  namespace: \S+", "", text))
             for output in ("text", "json"):
                 case = f"explain {option} {manifest} {output} {name}"
                 yield case, _run(server, "explain", option, "-f", str(path), "-n", "team-a", "-o", output)
@@ -130,7 +132,8 @@ def corpus_cases(folder: Path) -> Iterator[tuple[str, Json]]:
 
 def _run(server: ObjectServer, command: str, *options: str) -> list[str]:
     arguments = (*options, "--kubeconfig", str(server.kubeconfig))
-    ended = product.run(command, *arguments, home=server.kubeconfig.parent, hide={server.server: "SERVER"})
+    hide = {server.server: "SERVER", f"{server.kubeconfig.parent}/": ""}
+    ended = product.run(command, *arguments, home=server.kubeconfig.parent, hide=hide)
     return ended.lines
 
 

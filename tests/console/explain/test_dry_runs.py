@@ -93,13 +93,6 @@ async def test_no_connection_is_a_problem(server: ApiServer, client: KubeClient)
     assert "Connect call failed" in answer.problem or "refused" in answer.problem
 
 
-async def test_a_name_that_is_always_taken_is_a_problem(server: ApiServer, client: KubeClient) -> None:
-    server.always = refuses(409, "AlreadyExists", 'pods "p" already exists')
-    answer = await ask(client)
-    assert answer.is_admitted is None
-    assert len(server.requests) == 2
-
-
 async def test_a_proxy_that_removes_dry_run_is_reported(server: ApiServer, client: KubeClient) -> None:
     stored = bare_pod("p")
     stored["metadata"]["resourceVersion"] = "5"
@@ -131,23 +124,25 @@ async def test_many_warnings_arrive(server: ApiServer, client: KubeClient) -> No
     assert (await ask(client)).warnings == tuple(map(str, range(800)))
 
 
-async def test_texts_of_the_diff_are_printable(server: ApiServer, client: KubeClient) -> None:
-    stored = bare_pod("p", annotations={"a": "\u202e\x1b[31m", "b": "x" * 5000})
+async def test_admitted_fields_are_printable(server: ApiServer, client: KubeClient) -> None:
+    names = {f"kaishare.dev/{number}": "x" * 5000 for number in range(500)}
+    stored = bare_pod("p", annotations={"gpu-fraction": "\u202e\x1b[31m", **names, "other": "x"})
     server.always = says(json.dumps(stored), status=201)
-    changes = (await ask(client)).changes
-    assert all(line.isprintable() and len(line) <= 1000 for line in changes)
-    assert len(changes) > 2
+    fields = (await ask(client)).fields
+    assert all(value.isprintable() and len(value) <= 1000 for value in fields.values())
+    assert (len(fields), fields["annotation gpu-fraction"]) == (503, "\N{REPLACEMENT CHARACTER}" * 2 + "[31m")
 
 
-@pytest.mark.parametrize(("entries", "lines"), [(5000, 2001), (60_000, 1)])
-async def test_a_large_answer_is_shown_in_part(
-    server: ApiServer, client: KubeClient, entries: int, lines: int
+@pytest.mark.parametrize(
+    ("message", "sent"),
+    [('pods "p" already exists', 2), ('admission webhook "a.b" denied the request: no', 1)],
+)
+async def test_only_a_name_that_is_taken_is_sent_again(
+    server: ApiServer, client: KubeClient, message: str, sent: int
 ) -> None:
-    stored = bare_pod("p", annotations={f"key-{number}": "x" for number in range(entries)})
-    server.always = says(json.dumps(stored), status=201)
-    changes = (await ask(client)).changes
-    assert len(changes) == lines
-    assert "…" in changes[-1]
+    server.always = refuses(409, "AlreadyExists", message)
+    await ask(client)
+    assert len(server.requests) == sent
 
 
 # --- the pods that are sent --------------------------------------------------------------------------------

@@ -155,11 +155,10 @@ MANIFEST = [
 KAI = "--kai-version=0.13.0"
 
 
-def test_json_and_yaml_hold_the_same(explain: Explain) -> None:
+def test_the_fields_of_json(explain: Explain) -> None:
     status, as_json = explain(MANIFEST, QUEUE, HALF, ENFORCE, KAI, "-o", "json")
     explanations = json.loads(as_json)
     assert status == 1
-    assert yaml.safe_load(explain(MANIFEST, QUEUE, HALF, ENFORCE, KAI, "-o", "yaml")[1]) == explanations
     web, out, service = explanations
     assert (web["kind"], web["name"], web["namespace"], web["path"]) == (
         "Deployment",

@@ -144,7 +144,7 @@ def test_a_template_with_a_field_of_another_type_is_malformed(
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("output", ["text", "table", "json", "yaml", "patch"])
+@pytest.mark.parametrize("output", ["text", "table", "json", "patch"])
 def test_deep_nesting_that_is_read_ends_no_output_with_a_traceback(run: Run, output: str) -> None:
     deep = "[" * 480 + "]" * 480
     text = (
@@ -245,14 +245,13 @@ def test_a_directive_belongs_to_the_document_after_it(run: Run, output: str) -> 
         assert [each["line"] for each in json.loads(result.out)][:2] == lines
 
 
-@pytest.mark.parametrize("output", ["json", "yaml"])
-def test_documents_are_utf_8_in_every_locale(output: str, tmp_path: Path) -> None:
+def test_documents_are_utf_8_in_every_locale(tmp_path: Path) -> None:
     (tmp_path / "pod.json").write_text(
         '{"kind": "Pod", "metadata": {"name": "größe≥"}, "spec": {"containers": [{"name": "main"}]}}',
         encoding="utf-8",
     )
     result = subprocess.run(
-        [sys.executable, "-m", "console", "explain", QUEUE, "-o", output, "-f", str(tmp_path / "pod.json")],
+        [sys.executable, "-m", "console", "explain", QUEUE, "-o", "json", "-f", str(tmp_path / "pod.json")],
         capture_output=True,
         check=True,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},

@@ -32,19 +32,6 @@ from webhook.policy.reasons import Reason
 PODS = ServedKind(group="", version="v1", kind="Pod", resource="pods", is_namespaced=True)
 
 TEMPLATE = {"spec": {"containers": [gpu_container("tensorflow")]}}
-TOKEN_MOUNT = {"name": "kube-api-access-x7d2k", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
-TOKEN = {
-    "name": "kube-api-access-x7d2k",
-    "projected": {"sources": [{"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}}]},
-}
-DATA = {"name": "data", "emptyDir": {}}
-NOT_READY = {
-    "key": "node.kubernetes.io/not-ready",
-    "operator": "Exists",
-    "effect": "NoExecute",
-    "tolerationSeconds": 300,
-}
-GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
 def node_of(manager: dict[str, Any]) -> dict[str, Any]:
@@ -96,22 +83,7 @@ def pod_with(**spec: Any) -> dict[str, Any]:
             },
             {},
         ),
-        (pod_with(tolerations=[NOT_READY, GPU_TAINT]), {}, {"tolerations": [GPU_TAINT]}),
-        (pod_with(tolerations=[NOT_READY]), {}, {"tolerations": None}),
-        (pod_with(tolerations=[{**NOT_READY, "tolerationSeconds": 60}]), {}, {
-            "tolerations": [{**NOT_READY, "tolerationSeconds": 60}]
-        }),
         (pod_with(priority=0, ephemeralContainers=[{}]), {}, {"priority": None, "ephemeralContainers": None}),
-        (pod_with(volumes=[DATA, TOKEN]), {}, {"volumes": [DATA]}),
-        (pod_with(volumes=[TOKEN]), {}, {"volumes": None}),
-        (pod_with(volumes=[{"name": "kube-api-access-own", "emptyDir": {}}]), {}, {
-            "volumes": [{"name": "kube-api-access-own", "emptyDir": {}}]
-        }),
-        (
-            pod_with(volumes=[TOKEN], containers=[gpu_container(volumeMounts=[TOKEN_MOUNT])]),
-            {},
-            {"containers": [gpu_container()]},
-        ),
     ],
     ids=[
         "node of a scheduler, without managed fields",
@@ -122,14 +94,7 @@ def pod_with(**spec: Any) -> dict[str, Any]:
         "generated name",
         "name of another prefix",
         "keys of KAI and kubectl",
-        "default and own tolerations",
-        "default tolerations only",
-        "toleration with another time",
         "priority and ephemeral containers",
-        "token and own volumes",
-        "token volume only",
-        "own volume with the token's prefix",
-        "mount of the token",
     ],
 )  # fmt: skip
 def test_a_live_pod_as_a_new_one(pod: dict[str, Any], metadata: dict[str, Any], spec: dict[str, Any]) -> None:
@@ -148,7 +113,7 @@ def test_any_part_of_a_live_pod_may_be_malformed(part: Any) -> None:
     for pod in (
         {"metadata": part, "spec": part},
         {"metadata": {"labels": part, "annotations": part, "generateName": part, "name": part}},
-        {"spec": {**dict.fromkeys(fields, part), "volumes": [TOKEN, part]}},
+        {"spec": {**dict.fromkeys(fields, part), "volumes": [part]}},
         {"metadata": {"managedFields": part}, "spec": {"nodeName": "n"}},
     ):
         assert as_new(pod)["kind"] == "Pod"

@@ -319,7 +319,7 @@ ADDED = ("WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "training.kubeflow.org", "ow
 
 
 def test_the_additions_are_not_shown(run: Run) -> None:
-    for output in ("text", "json", "yaml", "patch"):
+    for output in ("text", "json", "patch"):
         result = run(JOB, *OPTIONS, "-o", output)
         assert result.status == 0, output
         for name in ADDED:

@@ -5,7 +5,7 @@ The messages are recorded from Kubernetes 1.30.14 and 1.36.3; both write the sam
 
 import pytest
 
-from console.explain.server_answers import ErrorAnswer, is_unanswered_webhook, read_refusal
+from console.explain.server_dry_runs import read_refusal
 
 DENIED = 'admission webhook "pods.validate.kaishare.dev" denied the request: the pod\'s queue is not set'
 POLICY = "ValidatingAdmissionPolicy 'vap' with binding 'vap-bind' denied request: no \"pods\" here"
@@ -63,7 +63,7 @@ def forbidden(message: str) -> str:
     ],
 )  # fmt: skip
 def test_refusals(status: int, message: str, refused_by: str) -> None:
-    assert read_refusal(status, "Any", message, "team") == ErrorAnswer(refused_by)
+    assert read_refusal(status, "Any", message, "team") == (refused_by, "")
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,4 @@ def test_refusals(status: int, message: str, refused_by: str) -> None:
 def test_answers_that_say_nothing_about_the_pod(
     status: int, reason: str, message: str, refused_by: str, problem: str
 ) -> None:
-    assert read_refusal(status, reason, message, "team") == ErrorAnswer(refused_by, problem)
-
-
-def test_a_name_that_is_taken() -> None:
-    assert read_refusal(409, "AlreadyExists", 'pods "p" already exists', "team").is_name_taken
-
-
-@pytest.mark.parametrize(("message", "is_it"), [(NO_CALL, True), (DENIED, False), ("", False)])
-def test_webhooks_that_did_not_answer(message: str, is_it: bool) -> None:
-    assert is_unanswered_webhook(message) is is_it
+    assert read_refusal(status, reason, message, "team") == (refused_by, problem)

@@ -56,7 +56,7 @@ def test_explain_of_denied_pods_keeps_its_status_when_its_output_pipe_closes(tmp
 
 @pytest.mark.parametrize(
     ("output", "streams"),
-    sampled(product(("text", "json", "yaml", "patch"), (">&-", ">/dev/full")), 3),
+    sampled(product(("text", "json", "patch"), (">&-", ">/dev/full")), 3),
 )
 def test_explain_without_a_writable_output_ends_with_2_and_one_line(
     output: str, streams: str, tmp_path: Path
@@ -70,7 +70,7 @@ def test_explain_without_a_writable_output_ends_with_2_and_one_line(
     assert line.startswith("kaishare: standard output: ")
 
 
-@pytest.mark.parametrize("output", sampled(["text", "json", "yaml", "patch"], 4))
+@pytest.mark.parametrize("output", sampled(["text", "json", "patch"], 4))
 def test_explain_of_admitted_pods_keeps_status_0_when_its_output_pipe_closes(
     output: str, tmp_path: Path
 ) -> None:
