@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from console.explain.document_parts import as_map, texts
 from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
 from console.explain.formats import as_json, as_patch
 from console.explain.manifest_sources import ManifestSource, read_sources
+from console.explain.pod_defaults import as_map, texts
 from console.explain.policy_edits import CLUSTER, NamespaceEdits, Policies
 from console.explain.text import as_table, as_text, namespace_lines, sums, unadmitted_sentence
 from console.explain.workload_kinds import makes_no_pods

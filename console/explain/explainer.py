@@ -6,13 +6,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from console.explain.document_parts import annotations_of, as_json, as_map, texts
 from console.explain.gpu_sums import RunningPods
 from console.explain.manifest_pods import FoundPod, TemplateError, find_pods, gpu_requests
 from console.explain.manifest_sources import DocumentLines, Location, ManifestSource, SourceDocument
-from console.explain.pod_defaults import ContainerDefaults, filled_in, normalized
+from console.explain.pod_defaults import (
+    ContainerDefaults,
+    annotations_of,
+    as_json,
+    as_map,
+    filled_in,
+    normalized,
+    texts,
+)
 from console.explain.workload_kinds import (
     is_kustomization,
     is_kustomize_file,
@@ -22,7 +30,7 @@ from console.explain.workload_kinds import (
 )
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE
-from kai.pod import MalformedPod, PodView, decode_pod
+from kai.pod import MalformedPod, Owner, PodView, decode_pod
 from service.documents import DocumentError, Place, list_items
 from service.text import one_line, quoted
 from webhook.policy.decide import Changes, Decision, skip_malformed
@@ -33,6 +41,7 @@ from webhook.policy.patch import Mutation, Operation, apply_to_document, mutate,
 from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.verify import Requester, Verification, verify
 
+_NAME_SHOWN: Final = 63
 RBAC: Final = "RBAC"
 """The author of a refusal because the right to create pods is missing."""
 
@@ -78,9 +87,47 @@ class ServerAnswer:
     """Sentences about how the answer was got, where that was not by the pod as its controller sends it."""
 
 
+ObjectKey = tuple[str, str]
+"""Namespace and uid. An owner in another namespace does not count, as in Kubernetes' garbage collector."""
+
+
+class OwnerReference(Owner):
+    """One of `metadata.ownerReferences`, with what identifies the owner."""
+
+    uid: str | None = None
+    controller: bool | None = None
+
+    @property
+    def title(self) -> str:
+        """Kind and name in one line."""
+        return f"{one_line(self.kind or '', _NAME_SHOWN)} {one_line(self.name or '', _NAME_SHOWN)}"
+
+
+class OwnedMetadata(Struct):
+    """`metadata` of an object: what identifies it, its owners, and what tells its template."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    ownerReferences: list[OwnerReference] | None = None  # noqa: N815 - the name in JSON
+    creationTimestamp: str | None = None  # noqa: N815 - the same
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+    @property
+    def key(self) -> ObjectKey:
+        """Namespace and uid."""
+        return self.namespace, self.uid
+
+    @property
+    def owner(self) -> OwnerReference | None:
+        """The controller, else the first owner; None without owners."""
+        owners = self.ownerReferences or ()
+        return next((owner for owner in owners if owner.controller), owners[0] if owners else None)
+
+
 _DAEMON_SET_CONTROLLER: Final = Requester("system:serviceaccount:kube-system:daemon-set-controller")
 _USER: Final = Requester("")
-_NAME_SHOWN: Final = 63
 
 
 @dataclass(frozen=True, slots=True)

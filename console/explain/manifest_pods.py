@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from console.explain.document_parts import as_list, as_map, as_maps, texts
 from console.explain.operators import Additions, additions_of, with_names, with_variables
+from console.explain.pod_defaults import as_list, as_map, as_maps, texts
 from console.explain.workload_kinds import (
     HASH,
     STATEFUL_SET_POD,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Final
 
-from console.explain.document_parts import as_list, as_map, with_containers
+from console.explain.pod_defaults import as_list, as_map, with_containers
 from console.explain.workload_kinds import HASH, UID, group_of, job_labels, stateful_set_labels
 from service.documents import Place
 

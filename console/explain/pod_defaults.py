@@ -1,4 +1,4 @@
-"""What the API server fills into a pod before it calls webhooks, LimitRanges included. Pure.
+"""Pods as documents: their parts, whose types nothing has checked, and what the API server fills in. Pure.
 
 Source: Kubernetes 1.36 plugin/pkg/admission/limitranger/admission.go, mergePodResourceRequirements.
 
@@ -7,16 +7,75 @@ pkg/api/resource/quantity.go (UnmarshalJSON). The order is decoding, defaults, t
 Priority, then webhooks (seen on Kubernetes 1.36.3).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from console.explain.document_parts import as_map, with_containers
 from kai import keys
+from kai.key_classes import is_written_by_kai_only
 from kube.kinds import ObjectMeta
+from service.documents import DocumentError
+
+
+def as_map(value: Any) -> dict[str, Any]:
+    """Return a map as it is; empty for another value."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is; empty for another value."""
+    return value if isinstance(value, list) else []
+
+
+def as_maps(value: Any) -> list[dict[str, Any]]:
+    """Return the maps of a list; empty for another value."""
+    return [item for item in as_list(value) if isinstance(item, dict)]
+
+
+def texts(entries: Any) -> dict[str, str]:
+    """Return the entries of a map whose values are texts; empty for another value."""
+    return {key: value for key, value in as_map(entries).items() if isinstance(value, str)}
+
+
+def annotations_of(document: Any) -> dict[str, Any]:
+    """Return the annotations of an object; empty if there are none."""
+    return as_map(as_map(as_map(document).get("metadata")).get("annotations"))
+
+
+def with_containers(
+    spec: Any,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    groups: Sequence[str] = ("containers", "initContainers"),
+) -> Any:
+    """Return a pod's spec with changed containers; what is no map or no list stays as it is.
+
+    Args:
+        spec: the spec, which is not changed.
+        change: returns a container in place of another.
+        groups: the lists of containers to change.
+    """
+    lists = {group: spec[group] for group in groups if isinstance(as_map(spec).get(group), list)}
+    changed = {
+        group: [change(container) if isinstance(container, dict) else container for container in containers]
+        for group, containers in lists.items()
+    }
+    return spec | changed if changed else spec
+
+
+def as_json(document: Any) -> bytes:
+    """Encode a parsed document as JSON. YAML dates become text, as in kubectl.
+
+    Raises:
+        DocumentError: the document contains a value that JSON cannot represent.
+    """
+    try:
+        return msgspec.json.encode(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
+
 
 _CONTAINER: Final = "Container"
 
@@ -169,3 +228,40 @@ def _with_requests(container: dict[str, Any]) -> dict[str, Any]:
     if not limits or not isinstance(limits, dict) or not isinstance(requests, dict):
         return container
     return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
+
+
+_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
+_NOT_CREATED: Final = ("nodeName", "priority", "ephemeralContainers")
+
+
+def as_new(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return a live pod as its creator would send it again.
+
+    The result lacks what only the cluster can have written: status, uid and other fields of the API server,
+    keys that only KAI may write, the number of the PriorityClass, ephemeral containers, a generated name, and
+    the node. A node that the creator wrote stays: `managedFields` record it for the creator, and not for a
+    scheduler's binding (seen on Kubernetes 1.36.3).
+
+    Everything else stays, because any creator may have written it: defaults of the API server, and the share,
+    queue, scheduler and annotations of an earlier change by the webhook. `ExplainedPod.earlier` tells about
+    the earlier change.
+    """
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    new_metadata: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
+    for part in ("labels", "annotations"):
+        if isinstance(new_metadata.get(part), dict):
+            entries = new_metadata[part].items()
+            new_metadata[part] = {
+                key: text for key, text in entries if key != _APPLIED and not is_written_by_kai_only(key)
+            }
+    prefix, name = new_metadata.get("generateName"), new_metadata.get("name")
+    if prefix and isinstance(prefix, str) and str(name).startswith(prefix):
+        del new_metadata["name"]
+    new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED}
+    if "nodeName" in spec and any(
+        "f:nodeName" in as_map(as_map(entry.get("fieldsV1")).get("f:spec")) and not entry.get("subresource")
+        for entry in as_maps(metadata.get("managedFields"))
+    ):
+        new_spec["nodeName"] = spec["nodeName"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": new_metadata, "spec": new_spec}

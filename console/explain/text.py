@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import yaml
 
-from console.explain.document_parts import as_json
 from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, UnexplainedObject
 from console.explain.gpu_sums import GpuAmount, asked_by, asked_now
 from console.explain.manifest_sources import Location
+from console.explain.pod_defaults import as_json
 from console.explain.policy_edits import Policies
 from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys

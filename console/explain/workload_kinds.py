@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from console.explain.document_parts import as_map
+from console.explain.pod_defaults import as_map
 from service.text import LONGEST_VALUE, one_line, quoted
 
 UID: Final = "00000000-0000-0000-0000-000000000000"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from console.explain.live_pods import OwnedMetadata, OwnerReference
+from console.explain.explainer import OwnedMetadata, OwnerReference
 
 
 @pytest.mark.parametrize(
