@@ -16,7 +16,7 @@ from console.cluster_reading import (
     may_not_list,
     read_settings,
 )
-from console.explain.pod_defaults import ContainerDefaults, decode_defaults
+from console.explain.pod_documents import ContainerDefaults, decode_defaults
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient
 from service.command import namespace_name

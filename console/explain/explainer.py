@@ -9,24 +9,27 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from console.explain.gpu_sums import RunningPods
-from console.explain.manifest_pods import FoundPod, TemplateError, find_pods, gpu_requests
+from console.explain.manifest_pods import (
+    FoundPod,
+    TemplateError,
+    find_pods,
+    gpu_requests,
+    is_kustomization,
+    is_kustomize_file,
+    kind_problem,
+    makes_no_pods,
+    workload_kind,
+)
 from console.explain.manifest_sources import DocumentLines, Location, ManifestSource, SourceDocument
-from console.explain.pod_defaults import (
+from console.explain.pod_documents import (
     ContainerDefaults,
+    RunningPods,
     annotations_of,
     as_json,
     as_map,
     filled_in,
     normalized,
     texts,
-)
-from console.explain.workload_kinds import (
-    is_kustomization,
-    is_kustomize_file,
-    kind_problem,
-    makes_no_pods,
-    workload_kind,
 )
 from kai import keys
 from kai.kaishare_keys import REASON, SIZE

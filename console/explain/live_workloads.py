@@ -28,11 +28,9 @@ from console.explain.explainer import (
     OwnerReference,
     UnexplainedObject,
 )
-from console.explain.gpu_sums import GpuAmount, RunningPods, asked_now
-from console.explain.manifest_pods import FoundPod
+from console.explain.manifest_pods import WORKLOADS, FoundPod
 from console.explain.operators import OPERATORS
-from console.explain.pod_defaults import as_map, as_maps, as_new
-from console.explain.workload_kinds import WORKLOADS
+from console.explain.pod_documents import GpuAmount, RunningPods, as_map, as_maps, as_new, asked_now
 from kai import keys
 from kube.answers import REQUEST_ERRORS, ApiError
 from kube.client import KubeClient

@@ -5,31 +5,126 @@ structure: any object with a list of containers is a pod spec, in a JobSet or an
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from console.explain.operators import Additions, additions_of, with_names, with_variables
-from console.explain.pod_defaults import as_list, as_map, as_maps, texts
-from console.explain.workload_kinds import (
+from console.explain.operators import (
     HASH,
     STATEFUL_SET_POD,
     UID,
-    WORKLOADS,
-    WorkloadKind,
+    Additions,
     added_labels,
-    workload_kind,
+    additions_of,
+    group_of,
+    with_names,
+    with_variables,
 )
+from console.explain.pod_documents import as_list, as_map, as_maps, texts
 from kai.gpu_resources import names_gpu
 from service.documents import Place
-from service.text import one_line, quoted
+from service.text import LONGEST_VALUE, one_line, quoted
 
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
 
 _LONGEST_KEY: Final = 40
 _NAME_SHOWN: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadKind:
+    """A built-in kind that holds a pod or a pod template."""
+
+    groups: frozenset[str]
+    """The API groups of the kind, today's and former ones."""
+    template: tuple[str, ...]
+    """Path of the object with the pod's `metadata` and `spec`; empty for a Pod."""
+    between: str = ""
+    """Kind of the objects between the workload and its pods; empty if there are none."""
+
+    @property
+    def group(self) -> str:
+        """Today's API group."""
+        return min(self.groups)
+
+
+_CORE: Final = frozenset({""})
+_APPS: Final = frozenset({"apps", "extensions"})
+_BATCH: Final = frozenset({"batch"})
+_TEMPLATE: Final = ("spec", "template")
+
+WORKLOADS: Final[Mapping[str, WorkloadKind]] = {
+    "Pod": WorkloadKind(_CORE, ()),
+    "PodTemplate": WorkloadKind(_CORE, ("template",)),
+    "ReplicationController": WorkloadKind(_CORE, _TEMPLATE),
+    "Deployment": WorkloadKind(_APPS, _TEMPLATE, between="ReplicaSet"),
+    "ReplicaSet": WorkloadKind(_APPS, _TEMPLATE),
+    "StatefulSet": WorkloadKind(_APPS, _TEMPLATE),
+    "DaemonSet": WorkloadKind(_APPS, _TEMPLATE),
+    "Job": WorkloadKind(_BATCH, _TEMPLATE),
+    "CronJob": WorkloadKind(_BATCH, ("spec", "jobTemplate", *_TEMPLATE), between="Job"),
+}
+"""The built-in kinds that make pods, by kind."""
+
+_WITHOUT_PODS: Final = frozenset({
+    "APIService", "Binding", "ComponentStatus", "ConfigMap", "ControllerRevision", "Endpoints", "Event",
+    "Eviction", "HorizontalPodAutoscaler", "Ingress", "LimitRange", "Namespace", "NetworkPolicy", "Node",
+    "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PodSecurityPolicy", "ResourceQuota",
+    "Scale", "Secret", "Service", "ServiceAccount",
+})  # fmt: skip
+"""The kinds of the groups without a dot (core, apps, batch, autoscaling, policy, extensions) without pods."""
+_GROUPS_WITHOUT_PODS: Final = frozenset({
+    "admission", "admissionregistration", "apiextensions", "apiregistration", "app", "authentication",
+    "authorization", "autoscaling", "certificates", "coordination", "custom.metrics", "discovery", "events",
+    "external.metrics", "externaldns", "flowcontrol.apiserver", "gateway.networking", "groupsnapshot.storage",
+    "imagepolicy", "internal.apiserver", "metrics", "networking", "node", "policy.networking",
+    "rbac.authorization", "resource", "scheduling", "snapshot.storage", "storage", "storagemigration",
+})  # fmt: skip
+"""Groups below `k8s.io` without workloads. Others there may make pods, such as sparkoperator.k8s.io."""
+
+
+def makes_no_pods(api_version: str, kind: str) -> bool:
+    """Whether an object is of a kind of Kubernetes that has nothing to do with pods."""
+    group = group_of(api_version)
+    if group.endswith(".k8s.io") and group.removesuffix(".k8s.io") in _GROUPS_WITHOUT_PODS:
+        return True
+    return "." not in group and (kind in _WITHOUT_PODS or kind.endswith("List"))
+
+
+def kind_problem(api_version: str, kind: str) -> str | None:
+    """Say why the API server does not know a kind of one of its own groups without a dot; None if it does."""
+    if not api_version or "." in group_of(api_version) or makes_no_pods(api_version, kind):
+        return None
+    problem = f"{quoted(api_version)} has no kind {one_line(kind, LONGEST_VALUE)}"
+    workload = WORKLOADS.get(kind)
+    if workload is not None:
+        is_of_group = group_of(api_version) in workload.groups
+        return None if is_of_group else f'{problem}; its API group is "{workload.group}"'
+    near = difflib.get_close_matches(kind[:LONGEST_VALUE], [*WORKLOADS, *_WITHOUT_PODS], n=1)
+    return f"{problem}; the nearest kind is {near[0]}" if near else problem
+
+
+def is_kustomization(api_version: str, kind: str) -> bool:
+    """Whether an object is a file of kustomize instead of an object of the API."""
+    return kind in ("Kustomization", "Component") and group_of(api_version) in ("", "kustomize.config.k8s.io")
+
+
+def is_kustomize_file(file_name: str) -> bool:
+    """Whether a file has a name that kustomize reads (api/konfig, RecognizedKustomizationFileNames).
+
+    In such a file `kind` and `apiVersion` may be missing.
+    """
+    return file_name in ("kustomization.yaml", "kustomization.yml", "Kustomization")
+
+
+def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:
+    """Return the built-in kind of an object; None for other kinds. A missing apiVersion matches."""
+    workload = WORKLOADS.get(kind)
+    if workload is None or (api_version and group_of(api_version) not in workload.groups):
+        return None
+    return workload
 
 
 class TemplateError(ValueError):

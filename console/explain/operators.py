@@ -1,8 +1,9 @@
-"""What the controllers of training and serving operators add to their pods, by kind.
+"""What controllers add to the pods of a template: Kubernetes' own, and training and serving operators.
 
 The additions are those of the first pod of each template, read from the sources that each row of `OPERATORS`
-names. Labels are complete, with stand-ins for uids and hashes. Variables and annotations are only those that
-`webhook.policy.distributed` reads; addresses in them are stand-ins.
+names. Labels are complete, with stand-ins for uids and hashes; those of the built-in kinds were verified with
+the controllers of Kubernetes 1.36.3 (tests/cluster/test_controller_labels.py). Variables and annotations are
+only those that `webhook.policy.distributed` reads; addresses in them are stand-ins. Pure.
 """
 
 import json
@@ -11,10 +12,13 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, Final
 
-from console.explain.pod_defaults import as_list, as_map, with_containers
-from console.explain.workload_kinds import HASH, UID, group_of, job_labels, stateful_set_labels
+from console.explain.pod_documents import as_list, as_map, with_containers
 from service.documents import Place
 
+UID: Final = "00000000-0000-0000-0000-000000000000"
+HASH: Final = "0"
+"""Stand-ins for a uid and a hash, which exist only in a cluster."""
+STATEFUL_SET_POD: Final = "statefulset.kubernetes.io/pod-name"
 _MOST_TASKS: Final = 20_000
 """Tasks that a `TF_CONFIG` lists at most. The real one would not fit into an object of the API server."""
 _JOB: Final = ("batch/v1", "Job")
@@ -22,6 +26,52 @@ _STATEFUL_SET: Final = ("apps/v1", "StatefulSet")
 _TRAINING: Final = "training.kubeflow.org"
 _JOB_SET: Final = "jobset.sigs.k8s.io"
 _LWS: Final = "leaderworkerset.sigs.k8s.io"
+
+
+def group_of(api_version: str) -> str:
+    """Return the API group of an apiVersion; empty for the core group."""
+    group, slash, _ = api_version.partition("/")
+    return group if slash else ""
+
+
+def stateful_set_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that the StatefulSet controller adds to the first pod."""
+    first = as_map(spec.get("ordinals")).get("start")
+    ordinal = str(first) if isinstance(first, int) else "0"
+    return {
+        "apps.kubernetes.io/pod-index": ordinal,
+        "controller-revision-hash": f"{name}-{HASH}",
+        STATEFUL_SET_POD: f"{name}-{ordinal}",
+    }
+
+
+def job_labels(name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that the Job controller adds to the first pod."""
+    labels = {
+        "batch.kubernetes.io/controller-uid": UID,
+        "batch.kubernetes.io/job-name": name,
+        "controller-uid": UID,
+        "job-name": name,
+    }
+    if spec.get("completionMode") == "Indexed":
+        labels["batch.kubernetes.io/job-completion-index"] = "0"
+    return labels
+
+
+def added_labels(kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels that the controller of a built-in kind adds to a pod of a workload's `spec`."""
+    match kind:
+        case "Deployment":
+            return {"pod-template-hash": HASH}
+        case "DaemonSet":
+            return {"controller-revision-hash": HASH, "pod-template-generation": "1"}
+        case "StatefulSet":
+            return stateful_set_labels(name, spec)
+        case "Job":
+            return job_labels(name, spec)
+        case "CronJob":  # the number of its Job is a stand-in
+            return job_labels(f"{name}-0", as_map(as_map(spec.get("jobTemplate")).get("spec")))
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

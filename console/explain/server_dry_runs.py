@@ -19,7 +19,7 @@ from console.explain.explainer import (
     ExplainedPod,
     ServerAnswer,
 )
-from console.explain.pod_defaults import SERVER_METADATA, annotations_of, as_json, as_list, as_map
+from console.explain.pod_documents import SERVER_METADATA, annotations_of, as_json, as_list, as_map
 from kai import keys
 from kai.gpu_resources import names_gpu
 from kai.kaishare_keys import PREFIX, REASON

@@ -9,9 +9,8 @@ from typing import Any, Final
 import yaml
 
 from console.explain.explainer import RBAC, ExplainedDocument, ExplainedPod, UnexplainedObject
-from console.explain.gpu_sums import GpuAmount, asked_by, asked_now
 from console.explain.manifest_sources import Location
-from console.explain.pod_defaults import as_json
+from console.explain.pod_documents import GpuAmount, as_json, asked_by, asked_now
 from console.explain.policy_edits import Policies
 from console.text_table import column_widths, natural_widths, table_lines
 from kai import keys
@@ -345,28 +344,18 @@ _LONGEST_NAMESPACE: Final = 40
 """Largest width of a namespace in a title; the object's name is shortened further."""
 
 
-def as_text(
-    documents: Sequence[ExplainedDocument],
-    problems: Mapping[str, LabelProblems],
-    policies: Policies,
-    *,
-    colour: bool,
-    columns: int,
-) -> Iterator[str]:
+def as_text(documents: Sequence[ExplainedDocument], *, colour: bool, columns: int) -> Iterator[str]:
     """Yield the lines of a text report.
 
     The report has for each pod its title, file, action, reason, warnings and diff, then the objects without
-    known pods, and first the problems of the namespaces. No sentence about one pod occurs twice.
+    known pods. No sentence about one pod occurs twice.
 
     Args:
         documents: the explained documents.
-        problems: the invalid labels and annotations by namespace.
-        policies: the policies of the namespaces.
         colour: whether to colour the text for a terminal.
         columns: width of the lines; lines of a diff may be longer.
     """
     report = _TextReport(colour=colour, columns=columns)
-    yield from namespace_lines(problems, policies, colour=colour, columns=columns)
     others: list[tuple[Location | None, UnexplainedObject]] = []
     has_pods = False
     for document in documents:

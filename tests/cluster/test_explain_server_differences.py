@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from console.explain.explainer import AnswerDifference, ServerAnswer
-from console.explain.pod_defaults import ContainerDefaults
+from console.explain.pod_documents import ContainerDefaults
 from console.explain.server_dry_runs import ask_server
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import (

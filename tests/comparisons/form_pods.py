@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from console.explain.manifest_pods import find_pods
-from console.explain.pod_defaults import as_json
+from console.explain.pod_documents import as_json
 from kai import kaishare_keys, keys
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.comparisons.generated_clusters import CLASS, GeneratedCluster, generated_cluster

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -190,16 +191,18 @@ class _Creation:
     def __init__(self, folder: Path, items: list[Json], *, refusal: str) -> None:
         self._policies, self._refusal = folder / "namespaces.json", refusal
         self._namespaces = [each for each in items if each["kind"] == "Namespace"]
+        self._lock = threading.Lock()
 
     def __call__(self, path: str, sent: Json) -> tuple[int, Json]:
         if self._refusal:
             return 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": self._refusal}
         if not path.endswith("/pods"):
             return 201, sent
-        self._policies.write_text(json.dumps({"kind": "List", "items": self._namespaces}))
-        ((answer, _),) = product.Webhooks(self._policies).answers(
-            [("/mutate", reviews.review(sent, path.split("/")[4]))]
-        )
+        with self._lock:
+            self._policies.write_text(json.dumps({"kind": "List", "items": self._namespaces}))
+            ((answer, _),) = product.Webhooks(self._policies).answers(
+                [("/mutate", reviews.review(sent, path.split("/")[4]))]
+            )
         patch = reviews.patch_of(json.loads(answer)["response"])
         return 201, jsonpatch.apply_patch(sent, patch)
 

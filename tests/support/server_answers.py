@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from console.explain.explainer import ExplainedPod, Explainer, ServerAnswer
-from console.explain.pod_defaults import ContainerDefaults
+from console.explain.pod_documents import ContainerDefaults
 from console.explain.server_dry_runs import ask_server
 from kube.client import KubeClient
 from tests.support.administrator import Administrator

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from console.explain.explainer import ExplainedPod, Explainer, OwnedMetadata
-from console.explain.gpu_sums import asked_now
 from console.explain.live_workloads import TemplateRoles, explain_object
 from console.explain.manifest_pods import find_pods
-from console.explain.pod_defaults import as_new
+from console.explain.pod_documents import as_new, asked_now
 from kube.discovery import ServedKind
 from tests.support.live_objects import live_pod
 from tests.support.operator_jobs import (

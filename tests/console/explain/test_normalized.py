@@ -6,7 +6,7 @@ import pytest
 
 from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.manifest_pods import find_pods
-from console.explain.pod_defaults import ContainerDefaults, filled_in, normalized
+from console.explain.pod_documents import ContainerDefaults, filled_in, normalized
 from tests.support.operator_jobs import leader_worker_set
 from tests.support.pods import GPU, container, gpu_container, pod
 from webhook.policy.decision_settings import DecisionSettings

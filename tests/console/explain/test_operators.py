@@ -10,7 +10,7 @@ import yaml
 
 from console.explain.manifest_pods import FoundPod, find_pods
 from console.explain.operators import OPERATORS, additions_of
-from console.explain.pod_defaults import as_json
+from console.explain.pod_documents import as_json
 from kai.kaishare_keys import SIZE
 from service.documents import DocumentError, flatten_lists, load_file
 from tests.console.explain.conftest import Run

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from console.explain.pod_defaults import ContainerDefaults, decode_defaults, filled_in
+from console.explain.pod_documents import ContainerDefaults, decode_defaults, filled_in
 from tests.support.pods import GPU, container, gpu_container, pod
 
 

@@ -42,7 +42,7 @@ def answered(answer: ServerAnswer, **unread: str) -> list[ExplainedDocument]:
 
 
 def text(documents: list[ExplainedDocument]) -> list[str]:
-    return [line.strip() for line in as_text(documents, {}, POLICIES, colour=False, columns=200)]
+    return [line.strip() for line in as_text(documents, colour=False, columns=200)]
 
 
 def test_a_difference_is_shown_with_its_cause_and_both_values() -> None:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from console.explain.workload_kinds import WORKLOADS, added_labels
+from console.explain.manifest_pods import WORKLOADS
+from console.explain.operators import added_labels
 from tests.console.explain.conftest import Run
 
 POLICY = (

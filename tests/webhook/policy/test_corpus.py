@@ -19,7 +19,7 @@ import jsonpatch
 import pytest
 
 from console.explain.manifest_pods import FoundPod, find_pods
-from console.explain.pod_defaults import as_json
+from console.explain.pod_documents import as_json
 from kai import keys
 from kai.kaishare_keys import GPU_MARK
 from kai.releases import Version
