@@ -13,12 +13,12 @@ from typing import Final
 
 from console.caller import add_cluster_options, default_kubeconfig
 from console.explain.explainer import ExplainedDocument, ExplainedPod, Explainer, explain
-from console.explain.formats import as_json, as_patch
+from console.explain.formats import as_json_text, as_patch, as_table, sums
 from console.explain.manifest_pods import makes_no_pods
 from console.explain.manifest_sources import ManifestSource, read_sources
 from console.explain.pod_documents import as_map, texts
 from console.explain.policy_edits import NamespaceEdits, Policies, read_annotation_edit, read_label_edit
-from console.explain.text import as_table, as_text, namespace_lines, sums, unadmitted_sentence
+from console.explain.text import as_text, namespace_lines, unadmitted_sentence
 from kai import keys
 from service.command import (
     UNUSABLE,
@@ -347,9 +347,8 @@ def _print(arguments: argparse.Namespace, answer: Answer) -> None:
         write_warning(f"{program}: warning: {sentence}")
     for note in answer.notes:
         write_warning(f"{program}: {note}")
-    is_json = output == "json"
-    lines = as_json(answer.documents, answer.problems) if is_json else as_patch(answer.documents)
-    write_document("".join(f"{line}\n" for line in lines))
+    documents = answer.documents
+    write_document(as_json_text(documents, answer.problems) if output == "json" else as_patch(documents))
     for refusal in _refusals(answer):
         write_note(f"{program}: {refusal}")  # one line each, so that scripts can search them
 
@@ -360,7 +359,7 @@ def _text(answer: Answer, output: str) -> Iterator[str]:
     documents, problems = answer.documents, answer.problems
     yield from namespace_lines(problems, answer.policies, colour=colour, columns=columns)
     if output == "table":
-        yield from as_table(documents, columns=columns)
+        yield from as_table(documents, columns=columns if sys.stdout.isatty() else None)
         for sentence in dict.fromkeys(filter(None, map(unadmitted_sentence, answer.pods))):
             yield from fold(sentence, columns, indent="  ")
     else:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,12 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from console.explain.manifest_pods import (
+    KUSTOMIZE_FILES,
     FoundPod,
     TemplateError,
     find_pods,
     gpu_requests,
     is_kustomization,
-    is_kustomize_file,
     kind_problem,
     makes_no_pods,
     workload_kind,
@@ -45,6 +45,7 @@ from webhook.policy.reasons import Action, Finding, Reason
 from webhook.policy.verify import Requester, Verification, verify
 
 _NAME_SHOWN: Final = 63
+_UNKNOWN: Final = "pods-not-predictable"
 RBAC: Final = "RBAC"
 """The author of a refusal because the right to create pods is missing."""
 
@@ -306,7 +307,7 @@ class Explainer:
         Raises:
             TemplateError: the object is no Kubernetes object, or has no readable pod template.
         """
-        if isinstance(document, dict) and "kind" not in document and is_kustomize_file(file_name):
+        if isinstance(document, dict) and "kind" not in document and file_name in KUSTOMIZE_FILES:
             document = {"kind": "Kustomization", "metadata": {"name": file_name}}
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             raise TemplateError("not a Kubernetes object: it has no kind", place)
@@ -314,57 +315,38 @@ class Explainer:
         problem = kind_problem(api_version, kind)
         if problem is not None:
             raise TemplateError(problem, (*place, "kind"))
-        pods = [] if makes_no_pods(api_version, kind) else find_pods(document, place)
+        metadata = as_map(document.get("metadata"))
+        unexplained = partial(
+            UnexplainedObject,
+            kind=kind,
+            name=str(metadata.get("name") or metadata.get("generateName") or ""),
+            namespace=str(metadata.get("namespace") or self.namespace),
+            place=place,
+        )
+        if makes_no_pods(api_version, kind):
+            yield unexplained(code="no-pods", message="nothing to do with pods")
+            return
+        pods = find_pods(document, place)
         for pod in pods:
             at = place if len(pods) == 1 else pod.place
-            yield self._unnamed(pod, at) if pod.has_unknown_names else self._explain_pod(pod, at)
-        if workload_kind(api_version, kind) is None:
-            unexplained = self._unexplained(document, place, pods)
-            if unexplained is not None:
-                yield unexplained
-
-    def _unexplained(
-        self, document: dict[str, Any], place: Place, pods: list[FoundPod]
-    ) -> UnexplainedObject | None:
-        """Return an object that has no pods, or that requests GPUs outside of its pod templates."""
-        kind, api_version = document["kind"], str(document.get("apiVersion") or "")
-        names = as_map(document.get("metadata"))
-        paths: Sequence[str] = ()
-        if makes_no_pods(api_version, kind):
-            code, message = "no-pods", "nothing to do with pods"
-        elif is_kustomization(api_version, kind):
-            code = "kustomize-file"
+            if pod.has_unknown_names:
+                message = f"{pod.path} has a container without a name, which its controller may name"
+                yield unexplained(kind=pod.kind, name=pod.name, place=at, code=_UNKNOWN, message=message)
+            else:
+                yield self._explain_pod(pod, at)
+        if is_kustomization(api_version, kind):
             message = "a file of kustomize, which is not applied: explain the output of kubectl kustomize DIR"
-        else:
+            yield unexplained(code="kustomize-file", message=message)
+        elif workload_kind(api_version, kind) is None:
             paths = gpu_requests(document, pods, place)
-            if pods and not paths:
-                return None
-            code = "pods-not-predictable"
             message = "its controller may create pods, which cannot be predicted from the manifest"
             if paths:
                 listed = "; ".join(one_line(path, 120) for path in paths)
                 message = (
                     f"its controller creates pods that cannot be predicted; it requests GPUs at {listed}"
                 )
-        return UnexplainedObject(
-            kind=kind,
-            name=str(names.get("name") or names.get("generateName") or ""),
-            namespace=str(names.get("namespace") or self.namespace),
-            code=code,
-            message=message,
-            place=place,
-            gpu_requests=list(paths),
-        )
-
-    def _unnamed(self, pod: FoundPod, place: Place) -> UnexplainedObject:
-        return UnexplainedObject(
-            kind=pod.kind,
-            name=pod.name,
-            namespace=pod.namespace or self.namespace,
-            code="pods-not-predictable",
-            message=f"{pod.path} has a container without a name, which its controller may name",
-            place=place,
-        )
+            if paths or not pods:
+                yield unexplained(code=_UNKNOWN, message=message, gpu_requests=paths)
 
     def _explain_pod(self, pod: FoundPod, place: Place) -> ExplainedPod:
         namespace = pod.namespace or self.namespace

@@ -138,8 +138,8 @@ class TemplateRoles:
     """Position of the template for other values; None if there is none."""
 
     @classmethod
-    def of(cls, templates: Sequence[FoundPod]) -> "TemplateRoles | None":
-        """Return the roles of a workload's templates; None if no known label tells them apart."""
+    def of(cls, templates: Sequence[FoundPod]) -> "TemplateRoles":
+        """Return the roles of a workload's templates."""
         if len(templates) <= 1:
             return cls()
         for label in _ROLE_LABELS:
@@ -147,7 +147,7 @@ class TemplateRoles:
             positions = {value: place for place, value in enumerate(values) if value is not None}
             if positions and values.count(None) <= 1:
                 return cls(label, positions, values.index(None) if None in values else None)
-        return None
+        return cls(otherwise=None)
 
     def position_of(self, labels: Mapping[str, str]) -> int | None:
         """Return the position of a pod's template; None if the pod's label does not tell."""
@@ -161,12 +161,8 @@ def _served(kind: str) -> ServedKind:
 
 _PODS: Final = _served("Pod")
 _JOBS: Final = _served("Job")
-_BUILT_IN: Final = tuple(
-    map(
-        _served,
-        ("CronJob", "Deployment", "StatefulSet", "DaemonSet", "ReplicationController", "Job", "ReplicaSet"),
-    )
-)
+_KINDS: Final = "CronJob Deployment StatefulSet DaemonSet ReplicationController Job ReplicaSet"
+_BUILT_IN: Final = tuple(map(_served, _KINDS.split()))
 """The built-in kinds that are read; owners come before what they own."""
 _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
     **{kind: (_served(workload.between),) for kind, workload in WORKLOADS.items() if workload.between},
@@ -175,6 +171,12 @@ _MADE_THROUGH: Final[Mapping[str, Sequence[ServedKind]]] = {
 """The kinds between a workload and its pods."""
 _FINISHED: Final = frozenset({"Complete", "Completed", "Succeeded", "Failed"})
 """Conditions of finished Jobs (batch), JobSets and jobs of Kubeflow's operators."""
+_LEFT_OUT: Final = {
+    "job that has finished": "jobs that have finished",
+    "pod that has ended": "pods that have ended",
+    "ReplicaSet without replicas": "ReplicaSets without replicas",
+}
+"""What is left out and counted, in the singular and the plural."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +206,41 @@ async def live_workloads(
     reading = _Reading(client, explainer, namespaces)
     await reading.read_workloads()
     await reading.read_pods()
-    return LiveWorkloads(
-        items=sorted([item async for item in reading.items()], key=_place), notes=list(reading.notes())
-    )
+    return LiveWorkloads(sorted(reading.items(), key=_sort_key), list(reading.notes()))
 
 
-def _place(item: Item) -> tuple[str, str]:
-    """Return a sort key that keeps the templates of an object in their order."""
+def _sort_key(item: Item) -> tuple[str, str]:
+    """Return a key that keeps the templates of an object in their order."""
     if isinstance(item, UnexplainedObject):
         return item.namespace, item.title
     return item.namespace, item.pod.owner if item.pod.is_sample else f"{item.pod.kind} {item.pod.name}"
+
+
+@dataclass(slots=True)
+class _Group:
+    """A workload, or the pods of an owner that was not listed, with what it runs."""
+
+    items: list[Item] = field(default_factory=list)
+    roles: TemplateRoles = field(default_factory=TemplateRoles)
+    running: dict[int, RunningPods] = field(default_factory=dict)
+    """Pods that have not ended, by the position of their template."""
+    is_untold: bool = False
+    """Whether no label tells the template of one of its pods."""
+    newest: tuple[OwnedMetadata, bytes] | None = None
+    """The newest pod of an owner that was not listed."""
+
+    def add_pod(self, metadata: OwnedMetadata, document: bytes) -> None:
+        """Count a pod."""
+        position = self.roles.position_of(metadata.labels or {})
+        if position is None:
+            self.is_untold = True
+        else:
+            before = self.running.get(position, _NO_PODS)
+            requested = before.requested + asked_now(document)
+            self.running[position] = RunningPods(before.count + 1, requested)
+
+
+_NO_PODS: Final = RunningPods(0, GpuAmount())
 
 
 @dataclass(slots=True)
@@ -226,17 +253,8 @@ class _Reading:
     """The namespaces to list one by one; None lists each kind in all namespaces at once."""
     _tops: dict[ObjectKey, ObjectKey] = field(default_factory=dict)
     """The topmost owner of each listed object; the object itself if its owner was not listed before."""
-    _explained: dict[ObjectKey, list[Item]] = field(default_factory=dict)
-    _roles: dict[ObjectKey, TemplateRoles | None] = field(default_factory=dict)
-    """How the pods of a workload tell their template; None if they do not."""
-    _untold: set[ObjectKey] = field(default_factory=set)
-    """Workloads with a pod whose template is not known."""
-    _samples: dict[ObjectKey, tuple[OwnedMetadata, bytes]] = field(default_factory=dict)
-    """The newest pod of each owner that was not listed."""
-    _running: dict[tuple[ObjectKey, int], RunningPods] = field(default_factory=dict)
-    """Pods that have not ended, by workload and position of the template."""
+    _groups: dict[ObjectKey, _Group] = field(default_factory=dict)
     _left_out: Counter[str] = field(default_factory=Counter)
-    """Number of objects that are not explained, by their word in the singular."""
     _notes: dict[str, None] = field(default_factory=dict)
     _unreadable: Counter[str] = field(default_factory=Counter)
     """Number of objects that cannot be decoded, by kind."""
@@ -248,35 +266,28 @@ class _Reading:
     _cut: bool = False
     """Whether there are more workloads than are explained."""
 
-    async def items(self) -> AsyncIterator[Item]:
+    def items(self) -> Iterator[Item]:
         """Yield what was explained, with the numbers of pods."""
-        for key, items in self._explained.items():
-            position = 0
-            for item in items:
-                if isinstance(item, ExplainedPod):
-                    yield replace(item, running=self._pods_of(key, position, item))
-                    position += 1
-                else:
-                    yield item
-            await self._loop_yield.maybe_yield()
+        for group in self._groups.values():
+            pods = [item for item in group.items if isinstance(item, ExplainedPod)]
+            yield from (item for item in group.items if isinstance(item, UnexplainedObject))
+            for position, item in enumerate(pods):
+                kinds = (_PODS, *(_MADE_THROUGH.get(item.pod.kind, ()) if item.pod.path else ()))
+                unread = {(kind.resource, namespace) for kind in kinds for namespace in ("", item.namespace)}
+                is_known = not group.is_untold and not unread & self._incomplete
+                yield replace(item, running=group.running.get(position, _NO_PODS) if is_known else None)
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
-        left_out = [
-            counted(self._left_out[singular], singular, plural)
-            for singular, plural in (
-                ("job that has finished", "jobs that have finished"),
-                ("pod that has ended", "pods that have ended"),
-                ("ReplicaSet without replicas", "ReplicaSets without replicas"),
-            )
-            if self._left_out[singular]
-        ]
+        left_out = {one: self._left_out[one] for one in _LEFT_OUT if self._left_out[one]}
         if left_out:
-            yield f"left out: {', '.join(left_out)}"
+            counts = (counted(count, singular, _LEFT_OUT[singular]) for singular, count in left_out.items())
+            yield f"left out: {', '.join(counts)}"
         if self._cut:
             yield f"only the first {MOST_WORKLOADS} workloads and pods are explained"
-        if self._untold:
-            workloads = counted(len(self._untold), "workload")
+        untold = sum(group.is_untold for group in self._groups.values())
+        if untold:
+            workloads = counted(untold, "workload")
             yield f"the pods of {workloads} are not counted: no label tells which template they come from"
         yield from self._notes
         for kind, count in self._unreadable.items():
@@ -289,37 +300,38 @@ class _Reading:
         """Read the workloads; explain those whose owner was not listed before."""
         for kind in (*await self._operators(), *_BUILT_IN):
             async for workload, document in self._list(kind):
-                metadata = workload.metadata
-                owner = metadata.owner
+                metadata, owner = workload.metadata, workload.metadata.owner
                 if not self._add(kind, metadata):
                     continue
                 if (kind == _JOBS or kind not in _BUILT_IN) and _is_finished(workload):
                     self._left_out["job that has finished"] += 1
                 elif kind.kind == "ReplicaSet" and owner and _is_scaled_to_0(document):
                     self._left_out["ReplicaSet without replicas"] += 1
-                else:
-                    await self._explain(kind, metadata, document, metadata.key, owner)
+                elif group := self._group(metadata.key):
+                    group.items = await self._explained(kind, metadata, document, owner)
+                    group.roles = TemplateRoles.of(
+                        [item.pod for item in group.items if isinstance(item, ExplainedPod)]
+                    )
 
     async def read_pods(self) -> None:
         """Read all pods: count those of workloads, and explain those without a workload that was listed."""
-        self._roles = {
-            key: TemplateRoles.of([item.pod for item in items if isinstance(item, ExplainedPod)])
-            for key, items in self._explained.items()
-        }
         async for pod, document in self._list(_PODS):
             metadata, has_ended = pod.metadata, str(pod.read_status().phase) in keys.FINISHED_PHASES
             # A mirror pod's owner is its node, which creates nothing.
             owner = None if keys.MIRROR_POD in (metadata.annotations or {}) else metadata.owner
-            if owner is not None:
-                if not has_ended:
-                    self._count(metadata, owner, document)
-            elif has_ended:
-                self._left_out["pod that has ended"] += 1
+            if has_ended:
+                self._left_out["pod that has ended"] += owner is None
+            elif owner is None:
+                if group := self._group(metadata.key):
+                    group.add_pod(metadata, document)
+                    group.items = await self._explained(_PODS, metadata, document, None)
             else:
-                self._add_running(metadata.key, 0, document)
-                await self._explain(_PODS, metadata, document, metadata.key)
-        for key, (metadata, document) in self._samples.items():
-            await self._explain(_PODS, metadata, document, key, metadata.owner)
+                self._count(metadata, owner, document)
+        for group in self._groups.values():
+            if group.newest is not None:
+                metadata, document = group.newest
+                group.items = await self._explained(_PODS, metadata, document, metadata.owner)
+                group.newest = None
 
     async def _operators(self) -> Iterable[ServedKind]:
         """Return the kinds of training operators that are served, each in its preferred version."""
@@ -336,9 +348,11 @@ class _Reading:
         """Yield the objects of a kind, decoded and as JSON, as they arrive; a failed list is a note."""
         managed = self.explainer.policies.keys() - self.explainer.rules.excluded_namespaces
         for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
-            path = kind.path_in(namespace) if namespace else kind.path
+            place = f"in namespace {namespace}" if namespace else "in all namespaces"
             try:
-                async with self.client.list_objects(path) as objects:
+                async with self.client.list_objects(
+                    kind.path_in(namespace) if namespace else kind.path
+                ) as objects:
                     async for document in objects:
                         try:
                             item = _decode(document)
@@ -350,17 +364,13 @@ class _Reading:
                         else:
                             yield item, document
             except REQUEST_ERRORS as error:
-                self._failed(kind, namespace, error)
-
-    def _failed(self, kind: ServedKind, namespace: str, error: Exception) -> None:
-        if isinstance(error, ApiError) and error.is_not_found:
-            return  # the API server does not serve the kind
-        self._incomplete.add((kind.resource, namespace))
-        place = f"in namespace {namespace}" if namespace else "in all namespaces"
-        if isinstance(error, ApiError) and error.is_forbidden:
-            self._notes[f"you may not list {kind.name} {place}"] = None
-        else:
-            self._notes[f"not all {kind.name} {place} were read: {one_line(str(error))}"] = None
+                if isinstance(error, ApiError) and error.is_not_found:
+                    continue  # the API server does not serve the kind
+                self._incomplete.add((kind.resource, namespace))
+                if isinstance(error, ApiError) and error.is_forbidden:
+                    self._notes[f"you may not list {kind.name} {place}"] = None
+                else:
+                    self._notes[f"not all {kind.name} {place} were read: {one_line(str(error))}"] = None
 
     def _add(self, kind: ServedKind, metadata: OwnedMetadata) -> bool:
         """Add an object to the owners, once; return whether it is a topmost one."""
@@ -371,70 +381,37 @@ class _Reading:
             return False
         if key in self._tops:
             return False
-        self._tops[key] = self._tops.get(_key_of(owner, metadata), key) if owner else key
+        self._tops[key] = self._tops.get((metadata.namespace, owner.uid or ""), key) if owner else key
         return self._tops[key] == key
 
-    async def _explain(
-        self,
-        kind: ServedKind,
-        metadata: OwnedMetadata,
-        document: bytes,
-        key: ObjectKey,
-        owner: OwnerReference | None = None,
-    ) -> None:
-        """Explain one object, unless there are too many."""
-        if len(self._explained) >= MOST_WORKLOADS:
+    def _group(self, key: ObjectKey) -> _Group | None:
+        """Return the group of a workload, pod or owner, a new one if needed; None if there are too many."""
+        if key not in self._groups and len(self._groups) >= MOST_WORKLOADS:
             self._cut = True
-            return
+            return None
+        return self._groups.setdefault(key, _Group())
+
+    async def _explained(
+        self, kind: ServedKind, metadata: OwnedMetadata, document: bytes, owner: OwnerReference | None
+    ) -> list[Item]:
         await self._loop_yield.maybe_yield()
         arguments = self.explainer, kind, metadata, document, owner.title if owner else ""
         if len(document) > _LONG:
-            self._explained[key] = await asyncio.to_thread(explain_object, *arguments)
-        else:
-            self._explained[key] = explain_object(*arguments)
+            return await asyncio.to_thread(explain_object, *arguments)
+        return explain_object(*arguments)
 
     def _count(self, metadata: OwnedMetadata, owner: OwnerReference, document: bytes) -> None:
         """Count a pod of a workload; keep it if it is the newest of an owner that was not listed."""
-        key = _key_of(owner, metadata)
+        key = metadata.namespace, owner.uid or ""
         top = self._tops.get(key)
-        if top is not None:
-            if top not in self._explained:
-                return  # the owner is left out
-            roles = self._roles.get(top)
-            position = None if roles is None else roles.position_of(metadata.labels or {})
-            if position is None:
-                self._untold.add(top)
-            else:
-                self._add_running(top, position, document)
+        if top is not None and top not in self._groups:
+            return  # the owner is left out
+        group = self._group(top or key)
+        if group is None:
             return
-        newest = self._samples.get(key)
-        if newest is None and len(self._samples) + len(self._explained) >= MOST_WORKLOADS:
-            self._cut = True
-            return
-        self._add_running(key, 0, document)
-        if newest is None or _age_key(metadata) > _age_key(newest[0]):
-            self._samples[key] = metadata, document
-
-    def _add_running(self, workload: ObjectKey, position: int, document: bytes) -> None:
-        before = self._running.get((workload, position), _NO_PODS)
-        self._running[workload, position] = RunningPods(
-            before.count + 1, before.requested + asked_now(document)
-        )
-
-    def _pods_of(self, key: ObjectKey, position: int, item: ExplainedPod) -> RunningPods | None:
-        """Return the pods of a template; None if not all were read."""
-        kinds = (_PODS, *(_MADE_THROUGH.get(item.pod.kind, ()) if item.pod.path else ()))
-        unread = {(kind.resource, namespace) for kind in kinds for namespace in ("", item.namespace)}
-        if key in self._untold or unread & self._incomplete:
-            return None
-        return self._running.get((key, position), _NO_PODS)
-
-
-_NO_PODS: Final = RunningPods(0, GpuAmount())
-
-
-def _key_of(owner: OwnerReference, metadata: OwnedMetadata) -> ObjectKey:
-    return metadata.namespace, owner.uid or ""
+        group.add_pod(metadata, document)
+        if top is None and (group.newest is None or _age_key(metadata) > _age_key(group.newest[0])):
+            group.newest = metadata, document
 
 
 def _age_key(metadata: OwnedMetadata) -> tuple[str, str]:

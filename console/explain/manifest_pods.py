@@ -106,17 +106,13 @@ def kind_problem(api_version: str, kind: str) -> str | None:
     return f"{problem}; the nearest kind is {near[0]}" if near else problem
 
 
+KUSTOMIZE_FILES: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+"""Files that kustomize reads (api/konfig), in which `kind` and `apiVersion` may be missing."""
+
+
 def is_kustomization(api_version: str, kind: str) -> bool:
     """Whether an object is a file of kustomize instead of an object of the API."""
     return kind in ("Kustomization", "Component") and group_of(api_version) in ("", "kustomize.config.k8s.io")
-
-
-def is_kustomize_file(file_name: str) -> bool:
-    """Whether a file has a name that kustomize reads (api/konfig, RecognizedKustomizationFileNames).
-
-    In such a file `kind` and `apiVersion` may be missing.
-    """
-    return file_name in ("kustomization.yaml", "kustomization.yml", "Kustomization")
 
 
 def workload_kind(api_version: str, kind: str) -> WorkloadKind | None:

@@ -12,9 +12,9 @@ from console.explain.explainer import (
     Explainer,
     ServerAnswer,
 )
-from console.explain.formats import as_json
+from console.explain.formats import as_json_text, as_table, sums
 from console.explain.policy_edits import NamespaceEdits, Policies
-from console.explain.text import as_table, as_text, sums
+from console.explain.text import as_text
 from tests.console.explain.test_table import named
 from tests.support.pods import gpu_container
 from webhook.policy.decision_settings import DecisionSettings
@@ -93,7 +93,7 @@ def test_the_table_and_the_sums_name_the_answer(answer: ServerAnswer, word: str)
 
 
 def test_the_json_has_every_field_of_the_answer() -> None:
-    (document,) = json.loads("".join(as_json(answered(DIFFERENT), {})))
+    (document,) = json.loads(as_json_text(answered(DIFFERENT), {}))
     assert document["server"] == {
         "isAdmitted": True,
         "problem": None,
