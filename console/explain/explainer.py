@@ -452,7 +452,7 @@ def _owner_warnings(
     """
     if policy is None or not pod.path:
         return
-    owner_queue = pod.outermost.labels.get(keys.QUEUE_LABEL)
+    owner_queue = pod.outer_labels.get(keys.QUEUE_LABEL)
     if owner_queue is None:
         return
     queue = as_map(as_map(after.get("metadata")).get("labels")).get(keys.QUEUE_LABEL)

@@ -270,12 +270,12 @@ class _Reading:
         """Yield what was explained, with the numbers of pods."""
         for group in self._groups.values():
             pods = [item for item in group.items if isinstance(item, ExplainedPod)]
-            yield from (item for item in group.items if isinstance(item, UnexplainedObject))
             for position, item in enumerate(pods):
                 kinds = (_PODS, *(_MADE_THROUGH.get(item.pod.kind, ()) if item.pod.path else ()))
                 unread = {(kind.resource, namespace) for kind in kinds for namespace in ("", item.namespace)}
                 is_known = not group.is_untold and not unread & self._incomplete
                 yield replace(item, running=group.running.get(position, _NO_PODS) if is_known else None)
+            yield from (item for item in group.items if isinstance(item, UnexplainedObject))
 
     def notes(self) -> Iterator[str]:
         """Yield what is left out and what was not read."""
@@ -349,10 +349,9 @@ class _Reading:
         managed = self.explainer.policies.keys() - self.explainer.rules.excluded_namespaces
         for namespace in [""] if self.namespaces is None else sorted(self.namespaces):
             place = f"in namespace {namespace}" if namespace else "in all namespaces"
+            path = kind.path_in(namespace) if namespace else kind.path
             try:
-                async with self.client.list_objects(
-                    kind.path_in(namespace) if namespace else kind.path
-                ) as objects:
+                async with self.client.list_objects(path) as objects:
                     async for document in objects:
                         try:
                             item = _decode(document)

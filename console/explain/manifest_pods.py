@@ -29,6 +29,7 @@ from service.text import LONGEST_VALUE, one_line, quoted
 _DEEPEST: Final = 60
 """Levels of nesting that are searched; real manifests nest less than half as deep."""
 
+_MOST_PATHS: Final = 5
 _LONGEST_KEY: Final = 40
 _NAME_SHOWN: Final = 63
 
@@ -132,22 +133,6 @@ class TemplateError(ValueError):
         self.place = place
 
 
-@dataclass(frozen=True, slots=True)
-class Outermost:
-    """What the outermost object says about its pods."""
-
-    namespace: str
-    """Namespace in the manifest; empty if there is none."""
-    labels: dict[str, str]
-    """KAI prefers the queue label here to the pod's."""
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> "Outermost":
-        """Read the metadata of an object."""
-        metadata = as_map(document.get("metadata"))
-        return cls(_text(metadata, "namespace"), texts(metadata.get("labels")))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPod:
     """A pod or pod template of a manifest."""
@@ -157,7 +142,10 @@ class FoundPod:
     api_version: str
     """apiVersion of the same object."""
     name: str
-    outermost: Outermost
+    namespace: str
+    """Namespace of the outermost object; empty if there is none."""
+    outer_labels: Mapping[str, str]
+    """Labels of the outermost object, whose queue label KAI prefers to the pod's."""
     path: str
     """Path of the template in that object; empty for a Pod."""
     template: dict[str, Any]
@@ -174,11 +162,6 @@ class FoundPod:
     """Whether a live pod stands for all pods of `owner`, as the newest of them."""
     claim_templates: Sequence[str] = ()
     """Names of a StatefulSet's `volumeClaimTemplates`, for which its controller adds volumes to the pod."""
-
-    @property
-    def namespace(self) -> str:
-        """Namespace in the manifest; empty if there is none."""
-        return self.outermost.namespace
 
     @property
     def title(self) -> str:
@@ -254,54 +237,35 @@ class FoundPod:
 
 
 def find_pods(document: Any, place: Place = ()) -> list[FoundPod]:
-    """Return every pod and pod template of one object, in order of occurrence.
-
-    Args:
-        document: the object.
-        place: its place in a document that contains it.
+    """Return every pod and pod template of one object, in order; `place` is that of the object.
 
     Raises:
         TemplateError: the object is of a built-in kind, and its pod template cannot be read.
     """
     if not isinstance(document, dict):
         return []
-    outermost = Outermost.of(document)
     workload = workload_kind(_text(document, "apiVersion"), _text(document, "kind"))
     if workload is not None:
-        return [_built_in(document, workload, place, outermost)]
-    return list(_walk(document, document, (), place, outermost))
+        return [_built_in(document, workload, place, document)]
+    return list(_walk(document, document, (), place, document))
 
 
 def gpu_requests(document: Any, pods: Sequence[FoundPod], place: Place = ()) -> list[str]:
-    """Return the paths outside of pod templates at which an object names a GPU resource.
-
-    Args:
-        document: the object.
-        pods: its pods and pod templates.
-        place: its place in the document that contains it.
-    """
+    """Return the paths outside of the templates of `pods` at which an object names a GPU resource."""
     return list(islice(_gpu_paths(document, {pod.place for pod in pods}, place, ()), _MOST_PATHS))
-
-
-_MOST_PATHS: Final = 5
 
 
 def _gpu_paths(node: Any, templates: set[Place], place: Place, path: Place) -> Iterator[str]:
     if len(path) > _DEEPEST or place in templates:
         return
-    children: Iterator[tuple[str | int, Any]] = iter(())
+    children: Iterator[tuple[str | int, Any]] = enumerate(as_list(node))
     if isinstance(node, dict):
         children = ((str(key), child) for key, child in node.items())
-    elif isinstance(node, list):
-        children = enumerate(node)
     for key, child in children:
-        if isinstance(key, str) and "/" in key and names_gpu(key) and _is_amount(child):
+        is_amount = isinstance(child, int | float | str) and str(child) != "0"
+        if is_amount and isinstance(key, str) and "/" in key and names_gpu(key):
             yield f"{'.'.join(map(str, path))}: {key}"
         yield from _gpu_paths(child, templates, (*place, key), (*path, key))
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float | str) and str(value) != "0"
 
 
 def _text(document: dict[str, Any], key: str) -> str:
@@ -352,31 +316,39 @@ def _is_map_or_absent(value: Any) -> bool:
     return value is None or isinstance(value, dict)
 
 
-def _built_in(holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: Outermost) -> FoundPod:
+def _built_in(
+    holder: dict[str, Any], workload: WorkloadKind, place: Place, outermost: dict[str, Any]
+) -> FoundPod:
     """Return the pod of an object of a built-in kind; raise as `_checked_template`."""
     template = _checked_template(holder, workload, place)
     spec = as_map(holder.get("spec"))
     return _pod(
         holder,
+        outermost,
         template={key: template[key] for key in ("metadata", "spec") if key in template},
         path=".".join(workload.template),
         place=(*place, *workload.template),
-        outermost=outermost,
         is_built_in=True,
         additions=Additions(labels=added_labels(_text(holder, "kind"), _name(holder), spec)),
         claim_templates=[_name(claim) for claim in as_maps(spec.get("volumeClaimTemplates"))],
     )
 
 
-def _pod(holder: dict[str, Any], **fields: Any) -> FoundPod:
-    """Return a pod of an object; `fields` are the others of `FoundPod`."""
+def _pod(holder: dict[str, Any], outermost: dict[str, Any], **fields: Any) -> FoundPod:
+    """Return a pod of the innermost and the outermost object; `fields` are the others of `FoundPod`."""
+    metadata = as_map(outermost.get("metadata"))
     return FoundPod(
-        kind=_text(holder, "kind"), api_version=_text(holder, "apiVersion"), name=_name(holder), **fields
+        kind=_text(holder, "kind"),
+        api_version=_text(holder, "apiVersion"),
+        name=_name(holder),
+        namespace=_text(metadata, "namespace"),
+        outer_labels=texts(metadata.get("labels")),
+        **fields,
     )
 
 
 def _walk(
-    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: Outermost
+    node: Any, holder: dict[str, Any], path: Place, place: Place, outermost: dict[str, Any]
 ) -> Iterator[FoundPod]:
     """Yield the pods below a node.
 
@@ -411,10 +383,10 @@ def _walk(
         is_pod = node is holder and node.get("kind") == "Pod"
         yield _pod(
             holder,
+            outermost,
             template=template,
             path="" if is_pod else ".".join(filter(None, map(str, path))) or "spec",
             place=place if template["spec"] is node or not is_bare else (*place, "spec"),
-            outermost=outermost,
             additions=None if is_pod else additions_of(holder, tuple(part for part in path if part != "")),
         )
         return

@@ -147,7 +147,6 @@ def test_what_a_pod_asks_for() -> None:
 def test_the_template_of_every_pod_of_an_operator(job: OperatorJob) -> None:
     templates = find_pods(job.manifest)
     roles = TemplateRoles.of(templates)
-    assert roles is not None
     for path, pod in job.pods:
         position = roles.position_of(pod["metadata"].get("labels", {}))
         assert position is not None
@@ -156,7 +155,7 @@ def test_the_template_of_every_pod_of_an_operator(job: OperatorJob) -> None:
 
 def test_templates_that_no_label_tells_apart() -> None:
     (template,) = find_pods({"kind": "Deployment", "spec": {"template": TEMPLATE}})
-    assert TemplateRoles.of([template, template]) is None
+    assert TemplateRoles.of([template, template]).position_of({"app": "web"}) is None
 
 
 def recorded_pods() -> list[tuple[str, dict[str, Any]]]:
