@@ -1,13 +1,12 @@
-"""Pods as documents: their parts, whose types nothing has checked, and what the API server fills in. Pure.
+"""Pods as documents: parts whose types nothing has checked, what the API server fills in, what they ask for.
 
-Source: Kubernetes 1.36 plugin/pkg/admission/limitranger/admission.go, mergePodResourceRequirements.
-
-Source: Kubernetes 1.36 pkg/apis/core/v1/defaults.go (SetDefaults_PodSpec, SetDefaults_Pod) and apimachinery
-pkg/api/resource/quantity.go (UnmarshalJSON). The order is decoding, defaults, the plugins LimitRanger and
-Priority, then webhooks (seen on Kubernetes 1.36.3).
+Sources: Kubernetes 1.36 pkg/apis/core/v1/defaults.go (SetDefaults_PodSpec, SetDefaults_Pod), apimachinery
+pkg/api/resource/quantity.go (UnmarshalJSON), and plugin/pkg/admission/limitranger/admission.go
+(mergePodResourceRequirements). The order is decoding, defaults, the plugins LimitRanger and Priority, then
+webhooks (seen on Kubernetes 1.36.3). Pure.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +18,8 @@ from kai.key_classes import is_written_by_kai_only
 from kai.pod import MalformedPod, PodView, decode_pod
 from service.documents import DocumentError
 from webhook.policy.checks import readable, whole_gpus
+
+# --- parts of a document -----------------------------------------------------------------------------------
 
 
 def as_map(value: Any) -> dict[str, Any]:
@@ -51,17 +52,11 @@ def with_containers(
     change: Callable[[dict[str, Any]], dict[str, Any]],
     groups: Sequence[str] = ("containers", "initContainers"),
 ) -> Any:
-    """Return a pod's spec with changed containers; what is no map or no list stays as it is.
-
-    Args:
-        spec: the spec, which is not changed.
-        change: returns a container in place of another.
-        groups: the lists of containers to change.
-    """
-    lists = {group: spec[group] for group in groups if isinstance(as_map(spec).get(group), list)}
+    """Return a pod's spec with changed containers; what is no map or no list stays as it is."""
     changed = {
-        group: [change(container) if isinstance(container, dict) else container for container in containers]
-        for group, containers in lists.items()
+        group: [change(each) if isinstance(each, dict) else each for each in spec[group]]
+        for group in groups
+        if isinstance(as_map(spec).get(group), list)
     }
     return spec | changed if changed else spec
 
@@ -78,9 +73,23 @@ def as_json(document: Any) -> bytes:
         raise DocumentError(f"a manifest cannot be represented in JSON: {error}") from None
 
 
-_CONTAINER: Final = "Container"
+# --- what the API server fills in --------------------------------------------------------------------------
 
 Amounts = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDefaults:
+    """The defaults of one LimitRange for every container of its namespace."""
+
+    namespace: str
+    name: str
+    limits: Amounts
+    requests: Amounts
+
+    def names(self, resource: str) -> bool:
+        """Whether there is a default for a resource."""
+        return resource in self.limits or resource in self.requests
 
 
 class _Item(Struct, frozen=True, rename="camel"):
@@ -106,20 +115,6 @@ class _LimitRange(Struct, frozen=True):
 _limit_range = msgspec.json.Decoder(_LimitRange)
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDefaults:
-    """The defaults of one LimitRange for every container of its namespace."""
-
-    namespace: str
-    name: str
-    limits: Amounts
-    requests: Amounts
-
-    def names(self, resource: str) -> bool:
-        """Whether there is a default for a resource."""
-        return resource in self.limits or resource in self.requests
-
-
 def decode_defaults(document: bytes) -> ContainerDefaults:
     """Decode a LimitRange.
 
@@ -130,61 +125,40 @@ def decode_defaults(document: bytes) -> ContainerDefaults:
     limits: dict[str, str | int] = {}
     requests: dict[str, str | int] = {}
     for item in limit_range.spec.limits or ():
-        if item.type == _CONTAINER:
+        if item.type == "Container":
             limits |= item.default or {}
             requests |= item.default_request or {}
     return ContainerDefaults(limit_range.metadata.namespace, limit_range.metadata.name, limits, requests)
 
 
-def with_defaults(container: dict[str, Any], defaults: Iterable[ContainerDefaults]) -> dict[str, Any]:
-    """Return a container with the defaults of LimitRanges; the given container is not changed.
+def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -> dict[str, Any]:
+    """Return the pod with the fields that decisions read and that the API server fills in.
 
-    A value that the API server would refuse is returned as it is.
+    These are the scheduler's name, requests that equal their limits, and the defaults of LimitRanges. A value
+    that the API server would refuse stays. The given pod is not changed.
     """
+    spec = pod.get("spec")
+    if isinstance(spec, dict):
+        filled = with_containers(spec, lambda container: _with_amounts(container, defaults))
+        scheduler = {} if spec.get("schedulerName") else {"schedulerName": keys.DEFAULT_SCHEDULER}
+        pod = {**pod, "spec": filled | scheduler}
+    return normalized(pod)
+
+
+def _with_amounts(container: dict[str, Any], defaults: Sequence[ContainerDefaults]) -> dict[str, Any]:
+    """Return a container whose missing requests equal its limits, with the defaults of LimitRanges."""
     resources = container.get("resources") or {}
     if not isinstance(resources, dict):
         return container
+    limits, requests = resources.get("limits"), resources.get("requests") or {}
+    if limits and isinstance(limits, dict) and isinstance(requests, dict):
+        resources = {**resources, "requests": {**limits, **requests}}
     for added in defaults:
         for part, amounts in (("limits", added.limits), ("requests", added.requests)):
             given = resources.get(part)
             if amounts and (given is None or isinstance(given, dict)):
                 resources = {**resources, part: {**amounts, **(given or {})}}
     return {**container, "resources": resources} if resources else container
-
-
-SERVER_METADATA: Final = frozenset(
-    {
-        "uid",
-        "resourceVersion",
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "managedFields",
-        "selfLink",
-    }
-)
-"""Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
-
-_KINDS: Final = ("limits", "requests")
-_MAPS: Final = ("labels", "annotations")
-
-
-def filled_in(pod: dict[str, Any], defaults: Sequence[ContainerDefaults] = ()) -> dict[str, Any]:
-    """Return the pod with the fields that decisions read and that the API server fills in.
-
-    These are the scheduler's name, requests that equal their limits, and the defaults of LimitRanges.
-
-    Args:
-        pod: the pod as its creator sends it; it is not changed.
-        defaults: of the LimitRanges in the pod's namespace.
-    """
-    spec = pod.get("spec")
-    if isinstance(spec, dict):
-        filled = with_containers(spec, lambda container: with_defaults(_with_requests(container), defaults))
-        scheduler = {} if spec.get("schedulerName") else {"schedulerName": keys.DEFAULT_SCHEDULER}
-        pod = {**pod, "spec": filled | scheduler}
-    return normalized(pod)
 
 
 def normalized(pod: dict[str, Any]) -> dict[str, Any]:
@@ -196,28 +170,28 @@ def normalized(pod: dict[str, Any]) -> dict[str, Any]:
     written = dict(pod)
     metadata = pod.get("metadata")
     if isinstance(metadata, dict):
-        written["metadata"] = metadata | {part: _sorted(metadata[part]) for part in _MAPS if part in metadata}
+        parts = ("labels", "annotations")
+        written["metadata"] = metadata | {part: _sorted(metadata[part]) for part in parts if part in metadata}
     if "spec" in pod:
-        written["spec"] = with_containers(pod["spec"], _container)
+        written["spec"] = with_containers(pod["spec"], _normalized_container)
     return written
 
 
 def _sorted(entries: Any) -> Any:
     """Return a map in the order in which Go writes it: by the bytes of its keys, which is by code points."""
     return (
-        dict(sorted(entries.items(), key=lambda entry: str(entry[0])))
-        if isinstance(entries, dict)
-        else entries
+        dict(sorted(entries.items(), key=lambda each: str(each[0]))) if isinstance(entries, dict) else entries
     )
 
 
-def _container(container: dict[str, Any]) -> dict[str, Any]:
-    """Return a container as the API server writes it."""
+def _normalized_container(container: dict[str, Any]) -> dict[str, Any]:
     written = container | ({"name": ""} if container.get("name", "") is None else {})
     resources = as_map(written.get("resources"))
-    amounts = {kind: resources[kind] for kind in _KINDS if isinstance(resources.get(kind), dict)}
-    for kind, entries in amounts.items():
-        amounts[kind] = _sorted({name: _amount(amount) for name, amount in entries.items()})
+    amounts = {
+        kind: _sorted({name: _amount(amount) for name, amount in resources[kind].items()})
+        for kind in ("limits", "requests")
+        if isinstance(resources.get(kind), dict)
+    }
     return {**written, "resources": resources | amounts} if amounts else written
 
 
@@ -227,15 +201,13 @@ def _amount(amount: Any) -> Any:
     return amount.strip() if isinstance(amount, str) else amount
 
 
-def _with_requests(container: dict[str, Any]) -> dict[str, Any]:
-    """Return a container whose missing requests equal its limits (SetDefaults_Pod)."""
-    resources = as_map(container.get("resources"))
-    limits, requests = resources.get("limits"), resources.get("requests") or {}
-    if not limits or not isinstance(limits, dict) or not isinstance(requests, dict):
-        return container
-    return {**container, "resources": {**resources, "requests": {**limits, **requests}}}
+# --- a live pod as a new one -------------------------------------------------------------------------------
 
-
+SERVER_METADATA: Final = frozenset({
+    "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "managedFields", "selfLink",
+})  # fmt: skip
+"""Metadata that only an API server writes. `kubectl get -o yaml` shows it."""
 _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _CREATED_METADATA: Final = ("name", "generateName", "namespace", "labels", "annotations", "ownerReferences")
 _NOT_CREATED: Final = ("nodeName", "priority", "ephemeralContainers")
@@ -254,23 +226,26 @@ def as_new(pod: dict[str, Any]) -> dict[str, Any]:
     the earlier change.
     """
     metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
-    new_metadata: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
+    created: dict[str, Any] = {key: metadata[key] for key in _CREATED_METADATA if key in metadata}
     for part in ("labels", "annotations"):
-        if isinstance(new_metadata.get(part), dict):
-            entries = new_metadata[part].items()
-            new_metadata[part] = {
+        if isinstance(created.get(part), dict):
+            entries = created[part].items()
+            created[part] = {
                 key: text for key, text in entries if key != _APPLIED and not is_written_by_kai_only(key)
             }
-    prefix, name = new_metadata.get("generateName"), new_metadata.get("name")
+    prefix, name = created.get("generateName"), created.get("name")
     if prefix and isinstance(prefix, str) and str(name).startswith(prefix):
-        del new_metadata["name"]
+        del created["name"]
     new_spec = {key: value for key, value in spec.items() if key not in _NOT_CREATED}
     if "nodeName" in spec and any(
         "f:nodeName" in as_map(as_map(entry.get("fieldsV1")).get("f:spec")) and not entry.get("subresource")
         for entry in as_maps(metadata.get("managedFields"))
     ):
         new_spec["nodeName"] = spec["nodeName"]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": new_metadata, "spec": new_spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": created, "spec": new_spec}
+
+
+# --- what pods ask for -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +260,6 @@ class GpuAmount:
     """Pods whose request cannot be counted: MIG devices, claims, or a value that KAI refuses."""
 
     def __add__(self, other: "GpuAmount") -> "GpuAmount":
-        """Return the sum."""
         return GpuAmount(
             gpus=self.gpus + other.gpus,
             memory_mib=self.memory_mib + other.memory_mib,
@@ -294,9 +268,8 @@ class GpuAmount:
 
     def times(self, count: int) -> "GpuAmount":
         """Return the amount of several equal pods."""
-        return GpuAmount(
-            gpus=self.gpus * count, memory_mib=self.memory_mib * count, uncounted=self.uncounted * count
-        )
+        memory_mib, uncounted = self.memory_mib * count, self.uncounted * count
+        return GpuAmount(gpus=self.gpus * count, memory_mib=memory_mib, uncounted=uncounted)
 
     def __str__(self) -> str:
         """Return the amount in words, such as `2.5 GPUs and 4000 MiB`."""
@@ -321,9 +294,9 @@ def asked_by(pod: PodView) -> GpuAmount:
     """Return what a pod asks for; a share in a form that KAI refuses is not counted."""
     share = readable(lambda: pod.share_request)
     whole = readable(lambda: whole_gpus(pod))
-    others = [name for name in pod.gpu_resources if name != keys.GPU_RESOURCE]
+    has_others = any(name != keys.GPU_RESOURCE for name in pod.gpu_resources)
     is_unread = any(key in pod.annotations for key in (keys.GPU_FRACTION, keys.GPU_MEMORY)) and share is None
-    is_uncounted = is_unread or whole is None or bool(others) or pod.uses_mig or pod.uses_claims
+    is_uncounted = is_unread or whole is None or has_others or pod.uses_mig or pod.uses_claims
     return GpuAmount(
         gpus=(whole or 0) + ((share.counted_gpus or 0.0) if share else 0.0),
         memory_mib=(share.memory_mib or 0) * share.devices if share else 0,
