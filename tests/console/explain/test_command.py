@@ -110,6 +110,38 @@ def test_a_value_without_quotes_is_named(capsys: pytest.CaptureFixture[str], typ
     assert "expected str | null, got float (malformed-pod)" in " ".join(out.split())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ((), 2, "no cluster: "),
+        (("--label=kai.scheduler/queue=q",), 0, ""),
+        (("--label=kai.scheduler/queue=q", "--context=prod"), 2, "no cluster: "),
+        (("--policies", POLICIES), 0, ""),
+    ],
+)
+def test_the_cluster_of_a_kubeconfig_is_the_default(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    typed: Typed,
+    arguments: tuple[str, ...],
+    status: int,
+    words: str,
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = ["explain", "-f", "-", *arguments]
+    if not arguments:
+        typed(POD)
+        assert main(command) == 2
+        assert "there is no kubeconfig here: give --policies, --label or" in capsys.readouterr().err
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text("apiVersion: v1\nkind: Config\n")
+    typed(POD)
+    assert main(command) == status
+    assert capsys.readouterr().err.startswith(f"kaishare: {words}" if words else "")
+
+
 def test_a_manifest_without_pods(capsys: pytest.CaptureFixture[str], typed: Typed) -> None:
     typed("kind: Service\napiVersion: v1\nmetadata: {name: s}\nspec: {ports: []}\n")
     status, out = explain(capsys, "-f", "-")

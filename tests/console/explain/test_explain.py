@@ -91,13 +91,6 @@ def test_an_argument_that_is_no_label_is_refused(explain: Explain, typed: str) -
     assert f'"{typed}" is not allowed; allowed: KEY=VALUE, or KEY-' in err
 
 
-def test_policies_or_labels_must_be_given(explain: Explain) -> None:
-    assert explain(bare()) == (
-        2,
-        "kaishare: give --policies, --label, --annotation, --server or --live\n",
-    )
-
-
 def test_the_status_is_1_if_enforce_would_deny_the_pod(explain: Explain) -> None:
     opted_out = bare(labels={"kaishare.dev/inject": "false"})
     status, out = explain([bare(gpu_container()), opted_out], QUEUE, HALF, ENFORCE)

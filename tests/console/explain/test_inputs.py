@@ -184,7 +184,7 @@ def test_the_table_is_long() -> None:
         (("--label", "kaishare.dev/gpu-fraction=0.5 GPUs"), '"0.5 GPUs" is not the value of a label'),
         (("--label", "x" * 64 + "=y"), "is not the key of a label"),
         (("--annotation", "a/b/c=d"), '"a/b/c" is not the key of a label'),
-        (("--context", "prod"), "--context needs --policies cluster"),
+        (("--context", "prod", "--policies", "EMPTY"), "--context needs --policies cluster"),
         (("--policies", "cluster", "--kubeconfig", "/does/not/exist"), "/does/not/exist: no such kubeconfig"),
         (("--policies", "/does/not/exist"), "/does/not/exist: No such file or directory"),
     ],
