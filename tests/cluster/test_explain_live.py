@@ -15,7 +15,6 @@ from console.explain.explainer import ExplainedPod, Explainer
 from console.explain.live_workloads import LiveWorkloads, live_workloads
 from console.explain.text import is_rank
 from kube.answers import ApiError
-from kube.client import KubeClient
 from tests.support.administrator import Administrator
 from tests.support.cluster_webhook import bare_pod, ensure_namespaces, installed, managed_namespace
 from tests.support.control_plane import ControlPlane, controller_manager
@@ -226,42 +225,6 @@ async def test_all_managed_namespaces(team: None, admin: Administrator) -> None:
     assert any(note.startswith("left out: the objects of ") for note in result.notes)
     plain = await live_workloads(admin.client, explainer(), namespaces=[PLAIN])
     assert lines(plain) == ["Pod plain: not-managed, 1"]
-
-
-@pytest.mark.parametrize("role", ["view", "edit"])
-async def test_a_role_in_one_namespace(
-    team: None, plane: ControlPlane, admin: Administrator, role: str
-) -> None:
-    token = await admin.token(f"live-{role}")
-    group = "rbac.authorization.k8s.io"
-    binding = {
-        "apiVersion": f"{group}/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": f"live-{role}", "namespace": TEAM},
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-        "subjects": [{"kind": "ServiceAccount", "name": f"live-{role}", "namespace": "team-a"}],
-    }
-    await admin.create(binding)
-    # A tenant without the right to list PyTorchJobs sees their pods by the newest of each job.
-    newest = "PyTorchJob job, by its newest pod job-worker-1: distributed, 3"
-    async with KubeClient(plane.access(token)) as client:
-
-        async def may_list() -> bool:
-            with contextlib.suppress(ApiError):
-                await client.get(f"/apis/apps/v1/namespaces/{TEAM}/deployments")
-                return True
-            return False
-
-        await until(may_list, f"the role {role} has its rules")
-        result = await live_workloads(client, explainer(), namespaces=[TEAM])
-        assert lines(result) == sorted([*IN_TEAM, newest])
-        assert list(result.notes) == [
-            "left out: 1 pod that has ended",
-            f"you may not list pytorchjobs.kubeflow.org in namespace {TEAM}",
-        ]
-        everywhere = await live_workloads(client, explainer(), namespaces=None)
-        assert not everywhere.items
-        assert "you may not list pods in all namespaces" in everywhere.notes
 
 
 async def test_a_binding_is_told_from_a_node_of_the_creator(team: None, admin: Administrator) -> None:

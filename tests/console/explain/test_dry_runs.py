@@ -201,16 +201,6 @@ def test_a_bare_pod_keeps_what_its_author_can_write() -> None:
     assert pod_to_create(explained(read)) == expected
 
 
-def test_claims_of_a_stateful_set_become_volumes() -> None:
-    document = workload("StatefulSet")
-    document["spec"] |= {"volumeClaimTemplates": [{"metadata": {"name": "data"}}], "ordinals": {"start": 3}}
-    document["spec"]["template"]["spec"]["volumes"] = [{"name": "data"}, {"name": "other"}]
-    pod = pod_to_create(explained(document))
-    assert pod["metadata"]["name"] == pod["spec"]["hostname"] == "web-3"
-    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data-web-3"}}
-    assert pod["spec"]["volumes"] == [claim, {"name": "other"}]
-
-
 @pytest.mark.parametrize("templates", [None, {}, "x", [None], [{"metadata": 5}], [{}]])
 def test_odd_claims_do_no_harm(templates: Any) -> None:
     document = workload("StatefulSet")

@@ -166,10 +166,6 @@ def test_text_beside_a_pod_spec_is_no_metadata_of_pods(run: Run) -> None:
     assert item["reason"] == "no-default-share"
 
 
-def test_the_table_is_long() -> None:
-    assert len(UNUSABLE) >= 30
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

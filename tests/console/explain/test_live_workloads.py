@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from console.explain import live_workloads as live
-from console.explain.explainer import ExplainedPod, Explainer, UnexplainedObject
+from console.explain.explainer import (
+    ExplainedPod,
+    Explainer,
+    OwnedMetadata,
+    OwnerReference,
+    UnexplainedObject,
+)
 from console.explain.live_workloads import LiveWorkloads, live_workloads
-from console.explain.text import is_rank
 from kube.client import KubeClient
 from tests.support.api_server import ApiServer, refuses, says
 from tests.support.live_objects import (
@@ -328,35 +333,6 @@ async def test_an_owner_in_another_namespace_does_not_hide_an_object(
     assert [item.namespace for item in result.items] == ["team-a", "team-b"]
 
 
-async def test_an_earlier_change_is_recognised(client: KubeClient, server: ApiServer) -> None:
-    def converted(name: str, fraction: str) -> Json:
-        annotations = {
-            "gpu-fraction": fraction,
-            "gpu-fraction-container-name": "main",
-            "kaishare.dev/reason": CONVERTED,
-        }
-        pod = live_pod(name, annotations=annotations, schedulerName="kai-scheduler")
-        del pod["spec"]["containers"][0]["resources"]
-        return pod
-
-    result = await read(client, server, converted("now", "0.5"), converted("then", "0.25"))
-    now, then = (item for item in result.items if isinstance(item, ExplainedPod))
-    assert now.earlier is not None
-    assert (now.earlier.reason, now.earlier.is_current) == (CONVERTED, True)
-    assert then.earlier is not None
-    assert then.earlier.is_current is False
-    assert now.running is not None
-    assert str(now.running.requested) == "0.5 GPUs"
-
-
-async def test_ranks_are_counted(client: KubeClient, server: ApiServer) -> None:
-    result = await read(
-        client, server, DEPLOYMENT, *of_operator(py_torch_job(template(), {"Master": 1, "Worker": 3}))
-    )
-    ranks = [item for item in result.items if isinstance(item, ExplainedPod) and is_rank(item)]
-    assert [item.running and item.running.count for item in ranks] == [1, 3]
-
-
 async def test_pods_without_the_label_of_their_template_are_not_counted(
     client: KubeClient, server: ApiServer
 ) -> None:
@@ -417,3 +393,18 @@ async def test_objects_that_only_their_own_decoder_refuses(client: KubeClient, s
         "Pod flow-1",
         "ReplicaSet r of Workflow flow, spec.template",
     ]
+
+
+@pytest.mark.parametrize(
+    ("references", "uid"),
+    [
+        ([], None),
+        ([OwnerReference(uid="a")], "a"),
+        ([OwnerReference(uid="a"), OwnerReference(uid="b", controller=True)], "b"),
+        ([OwnerReference(uid="a", controller=False), OwnerReference(uid="b")], "a"),
+        ([OwnerReference(uid=str(number)) for number in range(1000)], "0"),
+    ],
+)
+def test_owner_of_an_object(references: list[OwnerReference], uid: str | None) -> None:
+    owner = OwnedMetadata(ownerReferences=references).owner
+    assert (owner.uid if owner else None) == uid
